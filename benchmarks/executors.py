@@ -11,7 +11,6 @@ and one thread each; its line is left out where ``ray[tune]`` is not installed.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -21,13 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table
+from benchmarks.harness import Line, at_least, at_most, both_ways, print_table
+from benchmarks.makespan import JOBS, STEPS, job_file, makespan_s
 from orchestrator.core.environment import worker_thread_settings
 from orchestrator.machine import topology
 
-JOBS, STEPS = 8, 10_240
 MOST_OF_LOCAL, MOST_OF_TUNE = 1.15, 0.8
-COMMAND = [sys.executable, "-m", "orchestrator"]
 
 TUNE = """
 import sys, time
@@ -48,20 +46,10 @@ print("makespan", time.monotonic() - began)
 """
 
 
-def job_file(folder: Path) -> Path:
-    path = folder / "ant.toml"
-    path.write_text(
-        f'name = "ant"\n[defaults]\ntotal_timesteps = {STEPS}\nlearner = "sb3"\neval_episodes = 0\nnormalize = false\n'
-        f'checkpoint_every = 1_000_000_000\n[[jobs]]\nname = "ant"\nenv = "Ant-v5"\nseeds = {list(range(JOBS))}\n',
-        encoding="utf-8",
-    )
-    return path
-
-
 @contextmanager
 def cluster() -> Iterator[str]:
     """Start Ray on this machine alone. Yields its address."""
-    from orchestrator.executors.ray.connection import LOCAL, connect
+    from orchestrator.features.ray.connection import LOCAL, connect
 
     connection = connect(LOCAL, topology.detect())
     import ray  # only now: it reads the environment when it is imported
@@ -71,22 +59,6 @@ def cluster() -> Iterator[str]:
         yield connection.head
     finally:
         connection.close()
-
-
-def makespan_s(file: Path, *options: str) -> float:
-    """Makespan of ``run FILE`` with ``options``: from the first submission to the last end."""
-    with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-        run_dir = Path(folder, "run")
-        command = [*COMMAND, "run", str(file), "--run-dir", str(run_dir), "--json", *options]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-        events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        # The folder of an attempt is created right before its submission; "launched" is reported
-        # when it runs.
-        submitted = [folder.stat().st_mtime for folder in run_dir.glob("jobs/*/attempts")]
-        ended = [float(event["time"]) for event in events if event["event"] == "succeeded"]
-        return max(ended) - min(submitted)
 
 
 def tune_s(cores: int) -> float | None:

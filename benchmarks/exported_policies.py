@@ -178,8 +178,7 @@ def _evaluated(job: Path, policy: Policy) -> tuple[list[float], list[float]]:
 def _exported(job: Path, path: Path) -> Policy | None:
     """The policy in a file that was written as by the command; None for a header without a
     compiler."""
-    from orchestrator.worker.export import policy_files
-    from orchestrator.worker.policies import job_export
+    from orchestrator.features.export.worker import job_export, policy_files
 
     job_export.export(argparse.Namespace(job_dir=job, to=path, checkpoint=None))
     if path.suffix == ".h":

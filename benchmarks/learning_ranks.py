@@ -28,8 +28,6 @@ from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Trained, values
 from benchmarks.permutation_tests import Pair, too_many
 from orchestrator import jobfile as job_files
 from orchestrator.analysis import run_reader
-from orchestrator.bench import workload
-from orchestrator.bench.workload import Work
 from orchestrator.core.environment import (
     LOCAL_RANK_VARIABLE,
     RANK_VARIABLE,
@@ -43,6 +41,8 @@ from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import count
 from orchestrator.executors.rank_group import new_secret
+from orchestrator.features.bench import workload
+from orchestrator.features.bench.workload import Work
 
 JOBS = ROOT / "jobs" / "wide.toml"
 

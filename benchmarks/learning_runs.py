@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +90,7 @@ def read(run_dir: Path) -> Side:
 
 
 def _work(spec: WorkerSpec) -> dict[str, Any]:
-    values = dataclasses.asdict(spec)
+    values = spec.flat()
     return {
         key: value for key, value in values.items() if key not in {*NOT_IN_FINGERPRINT, "learner"}
     }

@@ -29,11 +29,11 @@ from benchmarks import machine_figures as figures
 from benchmarks.harness import ROOT, spread
 from benchmarks.machine_figures import Content
 from orchestrator.analysis.run_reader import read_json_object
-from orchestrator.bench import plan
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import end_group
+from orchestrator.features.bench import plan
 from orchestrator.machine import provenance, topology
 from orchestrator.machine.topology import Machine
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from orchestrator.analysis import samples
 from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.analysis.samples import Benchmark, LevelSamples
-from orchestrator.bench import rank_analysis, scaling_analysis, strong_scaling
-from orchestrator.bench.rank_benchmark import REFERENCE_WAY
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.features.bench import rank_analysis, scaling_analysis, strong_scaling
+from orchestrator.features.bench.rank_benchmark import REFERENCE_WAY
 
 STEPS, COST = "env_steps/s", "cost"
 CPU_MS, WAIT_MS = "CPU, ms per 1,000 env_steps", "waiting for a CPU, ms per 1,000 env_steps"

@@ -24,9 +24,9 @@ from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.base import Event, Handle, Launch, Progressed
 from orchestrator.executors.cluster_slots import ClusterSlots
-from orchestrator.executors.ray.file_sync.receiver import Receiver
-from orchestrator.executors.ray.file_sync.sender import Sender
-from orchestrator.executors.ray.node_attempt import Batch
+from orchestrator.features.ray.file_sync.receiver import Receiver
+from orchestrator.features.ray.file_sync.sender import Sender
+from orchestrator.features.ray.node_attempt import Batch
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.supervisor import Supervisor
 

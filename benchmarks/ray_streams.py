@@ -13,8 +13,8 @@ from benchmarks.node_streams import ROW
 from benchmarks.simulated_experiment import resident_mib
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Handle, Progressed
-from orchestrator.executors.ray.file_sync.chunks import Appended, Payload
-from orchestrator.executors.ray.node_attempt import Batch
+from orchestrator.features.ray.file_sync.chunks import Appended, Payload
+from orchestrator.features.ray.node_attempt import Batch
 
 READ = 2000
 """Number of batches."""

@@ -1,7 +1,7 @@
 """What a search costs beside the trainings themselves, and what it finds for its env_steps, printed
 as one table.
 
-    python -m benchmarks.search [--repeats 5] [--only start,tiny,asynchronous,…] [--jobs 200] [--load 4] [--bodies 100]
+    python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,…] [--jobs 200] [--load 4]
 
 A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as
 medians with their range. Run it on an otherwise idle machine.
@@ -14,7 +14,6 @@ import contextlib
 import functools
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -25,17 +24,13 @@ from pathlib import Path
 
 import orchestrator
 from benchmarks import search_learning, search_ledger, search_simulation
-from benchmarks.harness import ROOT, Line, at_least, at_most, both_ways, print_table
+from benchmarks.harness import ROOT, Line, at_most, both_ways, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.machine import topology
 
 SHORT_ENV_STEPS = 20_480
 TINY_N_ENVS, TINY_N_STEPS = 2, 32
-LEAST_ENV_STEPS, MOST_TO_LEAST = 10_240, 8.0
-GENERATION = 8
-SIMULATED_CORES = (2, 4, 8)
-PPO = {"n_steps": 256, "batch_size": 256}
 
 
 def short_jobs(
@@ -167,61 +162,6 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def asynchronous(repeats: int, *, bodies: int) -> list[Line]:
-    """Bodies of unequal cost, each as soon as a core is free, against generations that are waited
-    for."""
-    cores = topology.detect().capacity
-    costs = [
-        round(LEAST_ENV_STEPS * MOST_TO_LEAST ** (number / (bodies - 1)))
-        for number in range(bodies)
-    ]
-    random.Random(0).shuffle(costs)
-    ratios, busy = [], dict[str, list[float]](asynchronous=[], generations=[])
-    for number in range(repeats):
-        seconds: dict[str, float] = {}
-        for how in both_ways(number, *busy):
-            at_once = bodies if how == "asynchronous" else GENERATION
-            with (
-                tempfile.TemporaryDirectory() as name,
-                orchestrator.TrainingPool(
-                    run_dir=Path(name) / "run", n_envs=8, eval_episodes=0, ppo=PPO
-                ) as pool,
-            ):
-                pool.submit(
-                    ROOT / "mjcf/runner.xml", seed=bodies, total_timesteps=LEAST_ENV_STEPS
-                ).result()  # warm
-                begun, results = time.perf_counter(), list[orchestrator.Result]()
-                for first in range(0, bodies, at_once):
-                    some = enumerate(costs[first : first + at_once], first)
-                    robots = [
-                        pool.submit(ROOT / "mjcf/runner.xml", seed=seed, total_timesteps=n)
-                        for seed, n in some
-                    ]
-                    results += [future.result() for future in robots]
-                seconds[how] = time.perf_counter() - begun
-            assert all(result.ok for result in results)
-            busy[how].append(sum(result.wall_s or 0 for result in results) / (seconds[how] * cores))
-        ratios.append(seconds["generations"] / seconds["asynchronous"])
-    what = f"{bodies} bodies of runner, up to {MOST_TO_LEAST:g} times as expensive"
-    here, ratio = f"{what}, on {cores} cores", "makespan in generations / asynchronous"
-    return [
-        at_least(
-            f"{here}: share of the cores' time with a training, asynchronous",
-            busy["asynchronous"],
-            0.95,
-        ),
-        at_least(f"{here}: the same in generations of {GENERATION}", busy["generations"]),
-        at_least(f"{here}: {ratio}", ratios, 1.2),
-        *(
-            at_least(
-                f"{what}, on {number} cores, simulated with trainings that begin at once: {ratio}",
-                [search_simulation.makespan_ratio(costs, number, GENERATION)],
-            )
-            for number in SIMULATED_CORES
-        ),
-    ]
-
-
 def derl(_: int) -> list[Line]:
     """The scale of Gupta et al. (2021), by simulation: hours, and the share of the cores that
     idles."""
@@ -261,20 +201,12 @@ def main() -> None:
         "--load", type=int, default=4, metavar="N", help="busy loops of the part tiny (default: 4)"
     )
     options.add_argument(
-        "--bodies",
-        type=int,
-        default=100,
-        metavar="N",
-        help="of the part asynchronous (default: 100)",
-    )
-    options.add_argument(
         "--figures", type=Path, metavar="DIR", help="also write figures of what was learned to DIR"
     )
     chosen, _ = options.parse_known_args()
     parts: dict[str, Callable[[int], list[Line]]] = {
         "start": functools.partial(start, jobs=chosen.jobs),
         "tiny": functools.partial(tiny, jobs=chosen.jobs, load=chosen.load),
-        "asynchronous": functools.partial(asynchronous, bodies=chosen.bodies),
         "derl": derl,
         "asha": search_learning.asha,
         "inheritance": functools.partial(search_learning.inheritance, figures=chosen.figures),

@@ -6,7 +6,7 @@ executor.
 It starts a Slurm of its own on this machine, with two nodes, and needs Debian's packages slurm-wlm
 and munge. The part ``jobs`` sends 1,000 processes that sleep for a second through supervisor and
 ledger. In ``makespan``, pilots and the local executor have the same cores; see
-:mod:`benchmarks.executors` for the trainings.
+:mod:`benchmarks.makespan` for the trainings.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from benchmarks.executors import JOBS, STEPS, job_file, makespan_s
 from benchmarks.experiment import tiny_jobs
 from benchmarks.harness import Line, at_least, at_most, both_ways, cpu_timed, print_table
+from benchmarks.makespan import JOBS, STEPS, job_file, makespan_s
 from benchmarks.simulated_cluster import entered
 from benchmarks.slurm_cluster import CPUS, slurm_at_hand
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import BackendSettings
-from orchestrator.executors.slurm import batch_queue
-from orchestrator.executors.slurm.slurm_backend import SlurmBackend
-from orchestrator.executors.slurm.slurm_commands import SlurmCommand
-from orchestrator.jobfile.slurm_rules import SlurmSettings
+from orchestrator.features.slurm import batch_queue
+from orchestrator.features.slurm.slurm_backend import SlurmBackend
+from orchestrator.features.slurm.slurm_commands import SlurmCommand
+from orchestrator.features.slurm.slurm_settings import SlurmSettings
 from orchestrator.machine import topology
 from orchestrator.supervisor.events import SilentReporter
 from orchestrator.supervisor.supervisor import Supervisor
@@ -65,7 +65,11 @@ def seconds_jobs(root: Path) -> tuple[float, float]:
     paths.root.mkdir()
     ledger = entered(paths, tiny_jobs(SECONDS_JOBS))
     settings = BackendSettings(
-        machine=topology.detect(), run_dir=root, final_run_dir=root, name="seconds", slurm=SECONDS
+        machine=topology.detect(),
+        run_dir=root,
+        final_run_dir=root,
+        name="seconds",
+        tables={"slurm": SECONDS},
     )
     with contextlib.closing(SlurmBackend(settings)) as backend:
         backend.executor.worker_command = ("sh", "-c", "sleep 1")

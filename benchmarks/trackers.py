@@ -23,7 +23,7 @@ import psutil
 
 from benchmarks.harness import Line, at_most, print_table
 from benchmarks.training_speed import ENV_STEPS, slower
-from orchestrator.experiment.track_process import MODULE
+from orchestrator.features.tracking.track_process import MODULE
 
 TABLES = {
     "tensorboard": "tensorboard = true",

@@ -9,57 +9,35 @@ Names are imported when they are first used, so that workers do not load them.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core import gymnasium_ids
 
-if TYPE_CHECKING:
-    from orchestrator.api import (
-        ExperimentProgress,
-        ExperimentResult,
-        JobProgress,
-        Result,
-        Results,
-        run,
-        train,
-    )
-    from orchestrator.core.errors import (
-        AlteredRobotWarning,
-        ChangedError,
-        OrchestratorError,
-        RunDirError,
-        RunInterrupted,
-        SpecError,
-        UnfinishedPolicyWarning,
-        UsageError,
-    )
-    from orchestrator.pool.training_pool import TrainingPool
-    from orchestrator.search_api import Search, TrialResult
-    from orchestrator.worker.policies.job_policy import load, make_env
-
-__all__ = [
-    "AlteredRobotWarning",
-    "ChangedError",
-    "ExperimentProgress",
-    "ExperimentResult",
-    "JobProgress",
-    "OrchestratorError",
-    "Result",
-    "Results",
-    "RunDirError",
-    "RunInterrupted",
-    "Search",
-    "SpecError",
-    "TrainingPool",
-    "TrialResult",
-    "UnfinishedPolicyWarning",
-    "UsageError",
-    "load",
-    "make_env",
-    "run",
-    "train",
-]
+if TYPE_CHECKING:  # each name once more as itself, as type checkers want it of a public one
+    from orchestrator.api import ExperimentProgress as ExperimentProgress
+    from orchestrator.api import ExperimentResult as ExperimentResult
+    from orchestrator.api import JobProgress as JobProgress
+    from orchestrator.api import Result as Result
+    from orchestrator.api import Results as Results
+    from orchestrator.api import run as run
+    from orchestrator.api import train as train
+    from orchestrator.core.errors import AlteredRobotWarning as AlteredRobotWarning
+    from orchestrator.core.errors import ChangedError as ChangedError
+    from orchestrator.core.errors import OrchestratorError as OrchestratorError
+    from orchestrator.core.errors import RunDirError as RunDirError
+    from orchestrator.core.errors import RunInterrupted as RunInterrupted
+    from orchestrator.core.errors import SpecError as SpecError
+    from orchestrator.core.errors import UnfinishedPolicyWarning as UnfinishedPolicyWarning
+    from orchestrator.core.errors import UsageError as UsageError
+    from orchestrator.features.pool.training_pool import TrainingPool as TrainingPool
+    from orchestrator.features.search.api import Search as Search
+    from orchestrator.features.search.api import TrialResult as TrialResult
+    from orchestrator.worker.policies.job_policy import load as load
+    from orchestrator.worker.policies.job_policy import make_env as make_env
 
 _IN_API = (
     "ExperimentProgress",
@@ -70,22 +48,76 @@ _IN_API = (
     "run",
     "train",
 )
-_MODULES = {
+_IN_ERRORS = (
+    "AlteredRobotWarning",
+    "ChangedError",
+    "OrchestratorError",
+    "RunDirError",
+    "RunInterrupted",
+    "SpecError",
+    "UnfinishedPolicyWarning",
+    "UsageError",
+)
+_OWN = {
     **dict.fromkeys(_IN_API, "orchestrator.api"),
-    **dict.fromkeys(("Search", "TrialResult"), "orchestrator.search_api"),
-    "TrainingPool": "orchestrator.pool.training_pool",
+    **dict.fromkeys(_IN_ERRORS, "orchestrator.core.errors"),
     **dict.fromkeys(("load", "make_env"), "orchestrator.worker.policies.job_policy"),
 }
-"""Where a name is defined, if not in ``orchestrator.core.errors``."""
+"""Where each public name of the program itself is defined."""
 
 gymnasium_ids.announce()
 
 
+@functools.cache
+def _of_features() -> Mapping[str, str]:
+    """Where each public name of a feature is defined."""
+    from orchestrator.core.feature import answers, note_problem, problems_of
+
+    modules: dict[str, str] = {}
+    for feature, given in answers("python"):
+        with problems_of(feature.name, "adds no names to the Python interface"):
+            for name, module in given.items():
+                if problem := _problem_of(name, modules):
+                    note_problem(feature.name, f"adds no orchestrator.{name}: {problem}")
+                else:
+                    modules[name] = module
+    return modules
+
+
+def _problem_of(name: str, others: Mapping[str, str]) -> str:
+    """Why a feature cannot have a name; empty where it can."""
+    if not name.isidentifier() or name.startswith("_"):
+        return "this is no public name"
+    if name in _OWN or name in others or _is_submodule(name):
+        return "there is one already"
+    return ""
+
+
+def _is_submodule(name: str) -> bool:
+    path = Path(__file__).with_name(name)
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name == "__all__":
+        return __dir__()
+    if name in _OWN:
+        return getattr(import_module(_OWN[name]), name)
+    # Who imports a submodule asks here first, also while features are loaded.
+    if name.startswith("_") or _is_submodule(name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES.get(name, "orchestrator.core.errors")), name)
+    if name not in _of_features():
+        raise AttributeError(_without(name))
+    return getattr(import_module(_of_features()[name]), name)
+
+
+def _without(name: str) -> str:
+    """That there is no such name, with the features that are left out: one of them may have it."""
+    from orchestrator.core.feature import problems
+
+    left_out = "".join(f"; {problem}" for problem in problems())
+    return f"module {__name__!r} has no attribute {name!r}{left_out}"
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({**_OWN, **_of_features()})

@@ -17,22 +17,24 @@ import sys
 import time
 import typing
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core import users_code
 from orchestrator.core.errors import OrchestratorError, RunInterrupted, UsageError
+from orchestrator.core.feature import untold_problems
 from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count, duration, plain
+from orchestrator.executors.kinds import executor_options
 from orchestrator.experiment import end_time, run_plan, search_process, session
 from orchestrator.experiment.callbacks import CallbackReporter, ExperimentProgress, JobProgress
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment, from_mapping, load
 from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, robot_arguments
-from orchestrator.jobfile.toml_models import Settings
+from orchestrator.jobfile.toml_models import FEATURE_TABLES, Settings
 from orchestrator.keys.problems import suggestion
 from orchestrator.ledger import SummaryRow
 from orchestrator.machine.slots import MaxParallel
@@ -67,12 +69,11 @@ def run(
     on_change: OnChange = "refuse",
     skip_invalid: bool = False,
     executor: str | None = None,
-    ray_address: str | None = None,
-    storage: str | None = None,
     until: str | None = None,
     show: bool = False,
     on_result: OnResult | None = None,
     on_progress: OnProgress | None = None,
+    **options_of_executor: str | None,
 ) -> ExperimentResult:
     """Run a job file, or resume it, as ``python -m orchestrator run JOBS`` does.
 
@@ -84,13 +85,8 @@ def run(
     :param on_change: what to do with jobs that have run and are declared differently now, as with
         ``--on-change``.
     :param skip_invalid: train the valid robots if others are invalid, as with ``--skip-invalid``.
-    :param executor: what launches the jobs, as with ``--executor``: ``"local"``, ``"ray"`` or
-        ``"slurm"``. The default is the executor of the run before in ``run_dir``, and ``"local"``
-        for a new run directory.
-    :param ray_address: Ray cluster to use, as with ``--ray-address``: ``"local"``, ``"auto"`` or
-        ``"HOST:PORT"``. The default is that of the run before, or ``"local"``.
-    :param storage: how other machines access the run directory, as with ``--storage``; the default
-        is that of the run before, or ``"auto"``.
+    :param executor: what launches the jobs, as with ``--executor``. The default is the executor of
+        the run before in ``run_dir``, and ``"local"`` for a new run directory.
     :param until: time of day or duration by which everything has ended, as with ``--until``:
         ``"18:00"`` or ``"2h"``.
     :param show: print one line per event; in a Jupyter notebook, show a table that is updated in
@@ -100,6 +96,8 @@ def run(
         jobs, resumable, and is raised here.
     :param on_progress: called about once a second in the same way, with the progress of the running
         jobs.
+    :param options_of_executor: options of the executor, as the command has them: ``ray_address="auto"``
+        for ``--ray-address auto``.
     :raises UsageError: where the command would exit with 2; a SpecError has every problem found.
         Also if the search of the job file has stopped before its end, when all jobs have ended: the
         same call goes on with the next trial.
@@ -112,7 +110,13 @@ def run(
         same call resumes.
     """
     with python_messages():
+        _warn_of_features()
         directory(jobs)  # refuses what is no path
+        given_options = _taken(options_of_executor, executor_options())
+        for name in options_of_executor:
+            near = suggestion(name, [*(run.__kwdefaults__ or ()), *executor_options()])
+            advice = "" if near is None else f'; did you mean "{near}"?'
+            raise UsageError(f"run: {plain(name)}: unknown argument{advice}")
         experiment = load(Path(jobs), overrides=overrides or {}, skip_invalid=skip_invalid)
         options = run_plan.RunOptions(
             run_dir=directory(run_dir or Path("runs") / experiment.directory_name),
@@ -121,8 +125,7 @@ def run(
             fresh=fresh,
             on_change=checked_on_change(on_change),
             executor=executor,
-            ray_address=ray_address,
-            storage=storage,
+            executor_options=given_options,
             until=None if until is None else end_time.parse(until, run_plan.GRACE_S),
         )
         to_result = functools.partial(result_of, RunPaths(options.run_dir))
@@ -141,9 +144,6 @@ def train(
     fresh: bool = False,
     on_change: OnChange = "refuse",
     executor: str | None = None,
-    ray_address: str | None = None,
-    slurm: Mapping[str, Any] | None = None,
-    storage: str | None = None,
     show: bool = False,
     on_result: OnResult | None = None,
     on_progress: OnProgress | None = None,
@@ -165,12 +165,12 @@ def train(
         without one.
     :param run_dir: directory for all results; the default is a new directory in ``runs/``. The same
         call with the same ``run_dir`` resumes.
-    :param fresh: as for :func:`run`, and so are ``on_change``, ``executor``, ``ray_address``,
-        ``storage``, ``show``, ``on_result`` and ``on_progress``.
-    :param slurm: the table ``[slurm]`` of a job file, for ``executor="slurm"``: ``{"array": 4,
-        "cpus_per_task": 16}``.
+    :param fresh: as for :func:`run`, and so are ``on_change``, ``executor``, ``show``, ``on_result``
+        and ``on_progress``.
     :param defaults: any further key of ``[defaults]`` in a job file: ``preset="thorough"``,
-        ``n_envs=16``, ``ppo={"n_steps": 512}``.
+        ``n_envs=16``, ``ppo={"n_steps": 512}``; options of the executor, as for :func:`run`; and
+        tables at the top of a job file: ``slurm={"array": 4, "cpus_per_task": 16}``,
+        ``notify={"on_end": ["mail", "me"]}``.
     :raises UsageError: when settings that all robots share are invalid, such as an unknown key, a
         wrong option of a task that is named, or a task that cannot be imported; also when no robot
         can be trained and the user's own code, or with ``task="auto"`` an option of the task, fails
@@ -184,7 +184,12 @@ def train(
         raise UsageError(
             "train: matrix belongs in a job file; call train once for each of its points"
         )
-    refuse_unknown("train", defaults, list(train.__kwdefaults__ or ()))
+    _warn_of_features()
+    # A key of a job stays one, whatever is installed.
+    options_of_executor = _taken(defaults, executor_options().keys() - Settings.model_fields)
+    tables = _taken(defaults, FEATURE_TABLES)
+    further = (*(train.__kwdefaults__ or ()), *executor_options(), *FEATURE_TABLES)
+    refuse_unknown("train", defaults, further)
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise UsageError(
             f"seeds={seeds!r}: expected a sequence of whole numbers, such as [0, 1, 2]"
@@ -203,8 +208,7 @@ def train(
             fresh=fresh,
             on_change=checked_on_change(on_change),
             executor=executor,
-            ray_address=ray_address,
-            storage=storage,
+            executor_options=options_of_executor,
         )
         if task is None and not {"env", "entry_point"} & defaults.keys():
             task = "auto"
@@ -235,9 +239,8 @@ def train(
                 "on_invalid": "skip",
                 "defaults": shared,
                 "jobs": declared,
+                **tables,
             }
-            if slurm is not None:
-                data["slurm"] = slurm
             base = code_folder(shared.get("entry_point") or shared.get("env") or task) or root
             experiment = from_mapping(data, source="orchestrator.train", base=base)
             experiment = dataclasses.replace(
@@ -276,6 +279,18 @@ def refuse_unknown(caller: str, keys: Iterable[str], arguments: Sequence[str]) -
     for key in set(keys) - Settings.model_fields.keys():
         if (near := suggestion(key, [*Settings.model_fields, *arguments])) in arguments:
             raise UsageError(f'{caller}: {plain(key)}: unknown argument; did you mean "{near}"?')
+
+
+def _warn_of_features() -> None:
+    """Warn of what is wrong with features, each problem once."""
+    for problem in untold_problems():
+        warnings.warn(problem, RuntimeWarning, stacklevel=4)
+
+
+def _taken(arguments: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Those of ``names`` that are given, taken out of ``arguments``; None is not given."""
+    given = {name: arguments.pop(name) for name in names if name in arguments}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def checked_on_change(on_change: OnChange) -> OnChange:
@@ -431,17 +446,21 @@ class WarningReporter(SilentReporter):
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-_COMMAND = re.compile(
-    r"`[^`]*`"  # a command to be typed as it is
-    r"|--until (?P<until>\S+)(?=: )"
-    r"|(?P<absent> \(--grace\)|, or a smaller --grace\b)"  # no argument: it is fixed
-    r"|--(?P<flag>fresh|skip-invalid)\b"
-    r"|--(?P<option>run-dir|max-parallel|on-change|executor|ray-address|storage|until)\b"
-    r"(?:=(?P<value>[a-z]\w*)|[= ](?P<number>\d+))?"
-    r"|--set (?P<key>[\w.-]+)"
-    r"|(?P<run>[Rr]un the same command again)"
-)
-"""What the messages of the command name that a Python program writes differently."""
+@functools.cache
+def _command() -> re.Pattern[str]:
+    """What the messages of the command name that a Python program writes differently."""
+    options = ["run-dir", "max-parallel", "on-change", "executor", "until"]
+    options += [option.flag.removeprefix("--") for option in executor_options().values()]
+    return re.compile(
+        r"`[^`]*`"  # a command to be typed as it is
+        r"|--until (?P<until>\S+)(?=: )"
+        r"|(?P<absent> \(--grace\)|, or a smaller --grace\b)"  # no argument: it is fixed
+        r"|--(?P<flag>fresh|skip-invalid)\b"
+        rf"|--(?P<option>{'|'.join(options)})\b"
+        r"(?:=(?P<value>[a-z]\w*)|[= ](?P<number>\d+))?"
+        r"|--set (?P<key>[\w.-]+)"
+        r"|(?P<run>[Rr]un the same command again)"
+    )
 
 
 @contextlib.contextmanager
@@ -479,4 +498,4 @@ def in_python(message: str) -> str:
             return f"{'M' if match['run'][0] == 'R' else 'm'}ake the same call again"
         return match[0]
 
-    return _COMMAND.sub(spelled, message)
+    return _command().sub(spelled, message)

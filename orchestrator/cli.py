@@ -20,17 +20,15 @@ import typer
 from typer.models import CommandInfo
 
 from orchestrator.commands import (
-    cluster_commands,
     control_commands,
     experiment_commands,
     inspection_commands,
     measurement_commands,
     run_command,
-    search_commands,
-    track_commands,
 )
+from orchestrator.commands.shared_options import literal
 from orchestrator.core.errors import OrchestratorError, SpecError, UsageError
-from orchestrator.core.feature import answers, is_own, note_problem, problems, problems_of
+from orchestrator.core.feature import answers, is_own, note_problem, problems_of, untold_problems
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
 from orchestrator.core.text import count
 
@@ -42,15 +40,11 @@ _EMPTY_OPTION = re.compile(r"--[\w-]+=")
 COMMANDS: tuple[tuple[int, typer.Typer], ...] = (
     (20, run_command.app),
     (30, control_commands.app),
-    (40, search_commands.app),
-    (50, track_commands.app),
     (60, experiment_commands.app),
     (80, inspection_commands.app),
     (90, measurement_commands.app),
 )
 """The commands of the kernel, each with its place in ``--help`` among those of features."""
-GROUPS = {"cluster": cluster_commands.app, "search": search_commands.group}
-"""Commands that have commands themselves."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,7 +60,7 @@ app = typer.Typer(
 def _commands() -> list[typer.Typer]:
     """Groups of commands in the order of ``--help``."""
     groups = [*COMMANDS]
-    names = set(GROUPS).union(*(_names(group) for _, group in groups))
+    names = set[str]().union(*(_names(group) for _, group in groups))
     for feature, group in answers("commands"):
         own: set[str] = set()
         with problems_of(feature.name, "adds no commands"):
@@ -82,24 +76,23 @@ def _commands() -> list[typer.Typer]:
 
 def _names(group: typer.Typer) -> set[str]:
     """Names of its commands, without making them: that takes as long as a third of a start."""
-    return {
+    names = {
         command.name or typer.main.get_command_name(getattr(command.callback, "__name__", ""))
         for command in group.registered_commands
     }
+    return names | {inner.name for inner in group.registered_groups if inner.name}
 
 
 def _help(command: CommandInfo) -> str:
     """Its docstring; the lines of one are no lines of a terminal."""
     text = inspect.cleandoc(getattr(command.callback, "__doc__", None) or "")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    return literal("\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n")))
 
 
 for commands in _commands():
     for command in commands.registered_commands:
         command.help = command.help or _help(command)
     app.add_typer(commands)
-for name, group in GROUPS.items():
-    app.add_typer(group, name=name)
 
 
 def _show_version(is_asked: bool) -> None:
@@ -145,6 +138,14 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             )
 
 
+def warn_of_features() -> None:
+    """Print what is wrong with features, each problem once."""
+    if COMPLETION_VARIABLE in os.environ:  # it would be printed into the user's prompt
+        return
+    for problem in untold_problems():
+        print(f"warning: {problem}", file=sys.stderr)
+
+
 def main() -> None:
     """Entry point of the program: every :class:`OrchestratorError` becomes its message and its exit
     code.
@@ -159,10 +160,11 @@ def main() -> None:
             )  # a name that the terminal cannot show is no reason to fail
     try:
         _refuse_empty(sys.argv[1:])
-        if COMPLETION_VARIABLE not in os.environ:  # it would be printed into the user's prompt
-            for problem in problems():
-                print(f"warning: {problem}", file=sys.stderr)
-        app(prog_name=PROGRAM)
+        warn_of_features()
+        try:
+            app(prog_name=PROGRAM)
+        finally:
+            warn_of_features()
     except SpecError as error:
         _fail(f"{error}\n{count(len(error.problems), 'problem')}; nothing was launched", 2)
     except UsageError as error:

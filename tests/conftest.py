@@ -20,7 +20,8 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+sys.path.append(str(Path(__file__).parent / "helpers"))
+sys.path.extend(map(str, Path(__file__).parent.glob("features/*/helpers")))
 
 # A training in the test's process has the bits of a worker's only if numpy's BLAS has as many
 # threads as there: one.
@@ -29,18 +30,18 @@ with pytest.MonkeyPatch.context() as patch:
     import numpy  # noqa: F401  # reads it now; processes that tests start do not inherit it
 
 import command_helpers as commands
+import hypothesis
 from command_helpers import Experiment
-from ray_helpers import ray_cluster, ray_nodes
-from slurm_helpers import (
-    _lasting_pilot,
-    fake_slurm,
-    slurm_cluster,
-    slurm_pilots,
-    slurm_scene,
-    slurm_scenes,
-)
+from root_helpers import of_root, run_dir_of_user
 
 from orchestrator.worker.runtime import startup
+
+TESTS = Path(__file__).parent
+pytest.register_assert_rewrite("executor_conformance")
+
+# Tests assert no times: an example of Hypothesis may wait for the processor, too.
+hypothesis.settings.register_profile("without deadline", deadline=None)
+hypothesis.settings.load_profile("without deadline")
 
 # A script's background job has SIGINT ignored, `nohup` SIGHUP: the commands under test would
 # respect that.
@@ -64,8 +65,6 @@ os.environ["ORCHESTRATOR_FEATURES"] = ""
 # directory.
 os.environ.setdefault("SB3_LOGDIR", tempfile.gettempdir())
 
-TESTS = Path(__file__).parent
-
 # Tests start thousands of processes: where Python keeps no compiled files, each would compile what
 # it imports of it.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -76,25 +75,20 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 KEEPS_NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
 
 __all__ = [
-    "_lasting_pilot",
-    "fake_slurm",
     "finished",
     "finished_once",
-    "ray_cluster",
-    "ray_nodes",
-    "slurm_cluster",
-    "slurm_pilots",
-    "slurm_scene",
-    "slurm_scenes",
+    "of_root",
+    "run_dir_of_user",
     "small_disk",
 ]
 
 
-FULL = ("ray", "slurm", "ranks", "bench", "soak", "gpu")
-"""Folders of tests that run with ``--full`` only, or where they are named on the command line."""
+FULL = ("ranks", "bench", "soak", "gpu")
+"""Folders of tests that run with ``--full`` only, or where they are named on the command line; so
+do the folders ``full`` of features."""
 TIERS = ("ray", "bench", "soak", "ranks", "slurm", "e2e", "features", "process", "training", "unit")
-"""Folders in the order in which their tests start: long files first, so that no worker ends long
-after the others.
+"""Tiers in the order in which their tests start: long files first, so that no worker ends long
+after the others. Those of a folder ``full`` have the name of their feature.
 
 Tests of clusters mostly wait. So those of Slurm start behind others, which use the processors
 beside Ray's.
@@ -107,24 +101,18 @@ LONG = (
 )
 """Files that start first within the last of these folders, for the same reason."""
 TOGETHER = ("ray", "slurm", "bench", "gpu")
-"""Folders whose tests share one worker of pytest-xdist: they share a cluster or a GPU, or measure
-on their own CPUs."""
+"""Tiers whose tests share one worker of pytest-xdist: they share a cluster or a GPU, or measure on
+their own CPUs."""
 OWN_CLUSTERS = ("cluster_commands", "cluster_document", "cluster_network", "two_drivers")
 """Files with clusters of their own. They may run beside the shared one: on another worker, one
 after another."""
-GROUPS = {
-    **{f"ray/test_{name}.py": "clusters" for name in OWN_CLUSTERS},
-    **dict.fromkeys(
-        ("process/test_executors.py", "ranks/test_ranks_nodes.py"), "ray"
-    ),  # they need the shared one
-}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="run the slow tests too, not their small variants, and tests/{ray,ranks,…}",
+        help="run the slow tests too, not their small variants, and tests/{ranks,…} and tests/features/*/full",
     )
 
 
@@ -136,10 +124,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the tests of the full tier."""
-    tier = _tier(item)
+    tier = _tier(item.path)
     if tier in ("ray", "slurm"):
         item.add_marker(tier)
-    if tier in FULL or item.get_closest_marker("slow") or item.get_closest_marker("ray"):
+    if (
+        tier in FULL
+        or item.path.parent.name == "full"
+        or item.get_closest_marker("slow")
+        or item.get_closest_marker("ray")
+    ):
         item.add_marker("full")
 
 
@@ -175,8 +168,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Do not even import the folders of the full tier, unless they are asked for or named."""
     if (
         config.getoption("--full")
-        or collection_path.parent != TESTS
-        or collection_path.name not in FULL
+        or not collection_path.is_dir()
+        or not (
+            collection_path in [TESTS / name for name in FULL]
+            or collection_path in TESTS.glob("features/*/full")
+        )
     ):
         return None
     return None if any(path.is_relative_to(collection_path) for path in _named(config)) else True
@@ -196,24 +192,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in deselected]
     items.sort(
         key=lambda item: (
-            TIERS.index(_tier(item)) if _tier(item) in TIERS else 0,
+            TIERS.index(_tier(item.path)) if _tier(item.path) in TIERS else 0,
             item.path.name not in LONG,
         )
     )
 
 
-def _tier(item: pytest.Item) -> str:
-    return item.path.relative_to(TESTS).parts[0]
+def _tier(path: Path) -> str:
+    """The tier of a file of tests: its folder of :data:`TESTS`, or the feature whose ``full`` it is
+    in.
+    """
+    parts = path.relative_to(TESTS).parts
+    return parts[1] if parts[0] == "features" and "full" in parts else parts[0]
 
 
 class FileScheduling(LoadScopeScheduling):
     """The tests of a file run on one worker, which sets up their fixtures once; so do those of some
-    folders."""
+    tiers."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = Path(nodeid.partition("::")[0])
-        folder = path.parts[1]
-        return GROUPS.get("/".join(path.parts[1:]), folder if folder in TOGETHER else str(path))
+        file = nodeid.partition("::")[0]
+        path = TESTS.parent / file
+        if path.stem.removeprefix("test_") in OWN_CLUSTERS:
+            return "clusters"
+        tier = _tier(path)
+        return tier if tier in TOGETHER else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:

@@ -35,6 +35,10 @@ PYTHON = """# Python interface
 
 Made from docstrings. [From Python](../python.md) is the guide, with examples.
 """
+PLUG_POINTS = """# Plug points
+
+Made from docstrings. [Add a feature of your own](../extending.md) is the guide.
+"""
 ROLE = re.compile(r":(?:class|func|meth):(?=<code>)")
 """The role of a name in a docstring, which Markdown leaves as it is."""
 SHORTENED = re.compile(r"\*\*Commands\*\*:\n\n(?:\* .*\n)+\n")
@@ -48,6 +52,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> None:
         ("job-file-keys", job_file_keys()),
         ("options", options()),
         ("python", python_interface()),
+        ("plug-points", plug_points()),
     ):
         files.append(File.generated(config, f"reference/{name}.md", content=text))
 
@@ -56,7 +61,7 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
     """Remove what Sphinx would understand in a docstring, and Markdown does not."""
     return (
         ROLE.sub("", html).replace(LITERAL_FOLLOWS, "")
-        if page.file.src_uri == "reference/python.md"
+        if page.file.src_uri in ("reference/python.md", "reference/plug-points.md")
         else html
     )
 
@@ -158,7 +163,7 @@ def options() -> str:
     text = get_docs_for_click(
         obj=command, ctx=typer.Context(command, info_name=PROGRAM), name=PROGRAM
     )
-    return OPTIONS + SHORTENED.sub("", text.partition("\n")[2])
+    return OPTIONS + SHORTENED.sub("", text.partition("\n")[2]).replace(r"\[", "[")
 
 
 def python_interface() -> str:
@@ -173,3 +178,32 @@ def python_interface() -> str:
         f"\n## {title}\n\n" + "".join(f"::: orchestrator.{name}\n\n" for name in names)
         for title, names in sections.items()
     )
+
+
+def plug_points() -> str:
+    """What a feature has, and the types of what it gives."""
+    names = (
+        "core.feature.Feature",
+        "executors.kinds.ExecutorKind",
+        "executors.kinds.ExecutorOption",
+        "executors.kinds.BatchJobs",
+        "executors.base.Backend",
+        "executors.base.Executor",
+        "executors.base.Launch",
+        "keys.feature_tables.FeatureTable",
+        "keys.feature_tables.JobTable",
+        "jobfile.job_table_rules.JobTableRules",
+        "core.job_parts.JobPart",
+        "core.job_parts.News",
+        "core.job_parts.Mark",
+        "worker.training.loop_parts.LoopPart",
+        "worker.training.loop_parts.LoopContext",
+        "experiment.beside_run.BesideRun",
+        "experiment.beside_run.RunFacts",
+        "core.messages.MeasurementRequest",
+        "worker.rendering.trained_policy.ReadPolicy",
+        "machine.doctor_checks.Finding",
+        "report.document.AddedSections",
+        "report.document.Document",
+    )
+    return PLUG_POINTS + "".join(f"\n::: orchestrator.{name}\n" for name in names)

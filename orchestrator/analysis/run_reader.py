@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from orchestrator.core.changing_numbers import STAGE
 from orchestrator.core.decoding import LARGEST, parsed_json
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.timing_columns import COLUMNS, Iteration
 
-CURVE_COLUMNS = ("time/total_timesteps", "rollout/ep_rew_mean")
+STEPS_COLUMN = "time/total_timesteps"
+CURVE_COLUMNS = (STEPS_COLUMN, "rollout/ep_rew_mean")
 """Of ``progress.csv``."""
-STAGE_COLUMNS = ("time/total_timesteps", STAGE)
 CURVE_POINTS = 120
 """A learning curve is thinned to about so many points; a figure cannot show more."""
 
@@ -103,17 +102,18 @@ def learning_curve(path: Path) -> LearningCurve:
     return points[::stride] + ([points[-1]] if points and (len(points) - 1) % stride else [])
 
 
-def stage_starts(path: Path) -> list[float]:
-    """env_steps at which the stages after the first began, by a ``progress.csv``; none where it has
-    no stages.
+def rises(path: Path, column: str) -> list[float]:
+    """env_steps of the rows of a ``progress.csv`` after which a column has a higher value; none
+    where it is missing.
     """
-    starts: list[float] = []
-    before, stage_before = 0.0, 1.0
-    for steps, stage in _numbers(path, STAGE_COLUMNS):
-        if steps is not None and stage is not None:
-            starts += [before] * (stage > stage_before)
-            before, stage_before = steps, stage
-    return starts
+    found: list[float] = []
+    steps_before, value_before = 0.0, math.inf
+    for steps, value in _numbers(path, (STEPS_COLUMN, column)):
+        if steps is not None and value is not None:
+            if value > value_before:
+                found.append(steps_before)
+            steps_before, value_before = steps, value
+    return found
 
 
 def evaluation(path: Path) -> EvaluationFile | None:

@@ -21,7 +21,6 @@ from orchestrator.commands.shared_options import (
     AsJson,
     Checkpoint,
     FoundRunDir,
-    JobName,
     RunDir,
 )
 from orchestrator.core.errors import UsageError
@@ -29,7 +28,7 @@ from orchestrator.core.text import plain
 
 if TYPE_CHECKING:
     from orchestrator.experiment.control import Snapshot
-    from orchestrator.experiment.policy_process import ExportRequest, PlayRequest
+    from orchestrator.experiment.policy_process import PlayRequest
 
 WATCH_EVERY_S = 1.0
 NAMES = "names, beginnings of names, or patterns in quotes such as 'cart-s1*'"
@@ -73,7 +72,7 @@ def status(
     if found is None:
         return
     from orchestrator.experiment import search_process
-    from orchestrator.search.watch import annotated
+    from orchestrator.experiment.run_watch import annotated
 
     last: Snapshot | None = None
     snapshots = annotated(_snapshots(found, watch=watch))
@@ -316,8 +315,8 @@ def play(
     policy: Annotated[
         Path | None,
         Option(
-            metavar="FILE.onnx|.pt|.npz",
-            help="Play a policy that `export` has written.",
+            metavar="FILE",
+            help="Play the policy in a file for other programs, such as FILE.onnx.",
             show_default="the job's own policy",
         ),
     ] = None,
@@ -334,7 +333,7 @@ def play(
 
     if policy is not None and (checkpoint is not None or stochastic):
         raise UsageError(
-            "play: an exported policy has no checkpoints and no noise; leave out --checkpoint, --stochastic"
+            "play: the policy in a file has no checkpoints and no noise; leave out --checkpoint, --stochastic"
         )
     if all_robots and (checkpoint is not None or policy is not None):
         raise UsageError(
@@ -355,7 +354,7 @@ def play(
         output=output,
     )
     if job is not None:
-        _use_policy(run_dir, job, request)
+        _play(run_dir, job, request)
     if job is None or gif:
         from orchestrator.experiment import mosaic
 
@@ -367,39 +366,11 @@ def play(
             shared.print_text("\n".join(f"wrote {path}" for path in written))
 
 
-@app.command()
-def export(
-    run_dir: RunDir,
-    job: JobName,
-    to: Annotated[
-        Path,
-        Option(
-            metavar="FILE.onnx|.pt|.npz|.h",
-            help="The file to write: ONNX, TorchScript, NumPy or a C header. An earlier file is replaced.",
-        ),
-    ],
-    checkpoint: Checkpoint = None,
-) -> None:
-    """Write a trained policy for other programs, such as a robot's controller: observations in,
-    actions and ctrl out.
-
-    Normalisation of observations is part of the file, and so are names, units and the control
-    period.
-    """
-    from orchestrator.experiment.policy_process import ExportRequest
-
-    _use_policy(run_dir, job, ExportRequest(to=to, checkpoint=checkpoint))
-
-
-def _use_policy(run_dir: Path, job: str, request: PlayRequest | ExportRequest) -> None:
+def _play(run_dir: Path, job: str, request: PlayRequest) -> None:
     from orchestrator.experiment import control, policy_process
 
     with shared.interruptible("stopped"):
         paths = control.find(run_dir, job)
         if (warning := policy_process.robot_warning(paths)) is not None:
-            if isinstance(
-                request, policy_process.ExportRequest
-            ):  # the file would have names and limits of another
-                raise UsageError(f"{paths.root.name} cannot be exported: {warning}")
             shared.print_progress(f"warning: {warning}")
         policy_process.use(paths, request)

@@ -51,13 +51,15 @@ def attach(run_dir: RunDir, as_json: AsJson = False) -> None:
     Ctrl-C ends this command alone: the experiment continues.
     """
     from orchestrator.experiment import attach as follower
-    from orchestrator.search import watch
+    from orchestrator.experiment import run_watch
     from orchestrator.terminal import attach_view
 
     commands = f"`attach {run_dir}` follows it again, `stop {run_dir}` stops it"
     with shared.interruptible(f"detached; the experiment continues. {commands}"):
         paths, holder = follower.watched(run_dir)
-        last = attach_view.show(watch.annotated(follower.follow(paths, holder)), as_json=as_json)
+        last = attach_view.show(
+            run_watch.annotated(follower.follow(paths, holder)), as_json=as_json
+        )
         end = follower.end_of(paths, holder, last.rows if last else ())
         attach_view.show_end(last, end, str(run_dir), as_json=as_json)
         raise typer.Exit(end.exit_code)

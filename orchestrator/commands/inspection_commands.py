@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +14,6 @@ from orchestrator.commands.shared_options import AsJson, print_json, print_text,
 from orchestrator.core.errors import UsageError
 
 app = typer.Typer()
-ADVISE_S = 30.0
-"""CPU seconds of measuring advice for one robot."""
 
 
 @app.command()
@@ -30,22 +29,8 @@ def check(
         float, Option(min=0.1, help="Time limit for each robot, in seconds.")
     ] = 30.0,
     advise: Annotated[
-        bool,
-        Option(
-            "--advise",
-            help="Measure what changes to the physics of each robot would bring in speed and change in its motion, "
-            "with lines for the job file. Nothing is changed.",
-        ),
+        bool, Option("--advise", hidden=True, help="Now the command `advise`.")
     ] = False,
-    advise_time: Annotated[
-        float | None,
-        Option(
-            min=0.5,
-            max=3600,
-            help="CPU seconds that --advise measures each robot.",
-            show_default="30",
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which robots can be trained, how fast they simulate, and what is wrong with the
@@ -53,21 +38,18 @@ def check(
     """
     from orchestrator.experiment import robot_check
     from orchestrator.supervisor.stop_signals import StopRequests
-    from orchestrator.terminal import advice_view, check_view, output
+    from orchestrator.terminal import check_view, output
 
-    if advise_time is not None and not advise:
-        raise UsageError("--advise-time is for --advise; add --advise, or leave --advise-time out")
-    advise_s = (advise_time or ADVISE_S) if advise else 0.0
+    if advise:
+        named = shlex.join(map(str, paths))
+        raise UsageError(f"check --advise is a command of its own now: `advise {named}`")
     stops = StopRequests()
     with stoppable("stopped"), stops.installed(), output.examination() as show:
-        rows = robot_check.check(
-            paths, time_limit_s=time_limit, advise_s=advise_s, watch=stops.checking(show)
-        )
+        rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.checking(show))
     if as_json:
         print_json([row.facts() for row in rows])
     else:
         check_view.show(rows)
-        advice_view.show(rows)
     raise typer.Exit(robot_check.exit_code(rows))
 
 
@@ -87,8 +69,22 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    to: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Write it to this file. Editors use it for job files whose first line is `#:schema FILE`.",
+            show_default="standard output",
+        ),
+    ] = None,
+) -> None:
     """Print the JSON Schema of the job file, for editors."""
+    from orchestrator.core.atomic_files import write_whole
     from orchestrator.jobfile import json_schema
 
-    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    text = json.dumps(json_schema(), indent=2, ensure_ascii=False)
+    if to is None:
+        print(text)
+    else:
+        write_whole(to, f"{text}\n")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import shlex
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -16,11 +19,14 @@ from orchestrator.commands.shared_options import (
     AsJson,
     Learner,
     Settings,
+    literal,
     overrides,
     print_json,
     stoppable,
 )
 from orchestrator.core.errors import UsageError
+from orchestrator.core.text import alternatives
+from orchestrator.executors.kinds import executor_kinds, executor_options
 
 if TYPE_CHECKING:
     from orchestrator.experiment.detach import DetachedProcess
@@ -43,7 +49,44 @@ class OnChangeChoice(StrEnum):
     extend = "extend"
 
 
+def with_executor_options(command: Callable[..., None]) -> Callable[..., None]:
+    """``command`` with the options of executors, which it takes together as ``executor_options``."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [one for one in signature.parameters.values() if one.name != "executor_options"]
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                str | None,
+                Option(
+                    metavar=option.metavar,
+                    help=literal(option.help),
+                    show_default=" or ".join(
+                        filter(None, ["as in the run before", option.default])
+                    ),
+                ),
+            ],
+        )
+        for name, option in executor_options().items()
+    ]
+    place = 1 + [one.name for one in own].index("executor")
+    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+
+    @functools.wraps(command)
+    def with_options(**arguments: Any) -> None:
+        values = {one.name: arguments.pop(one.name) for one in parameters}
+        given = {name: value for name, value in values.items() if value is not None}
+        command(**arguments, executor_options=given)
+
+    in_order = [*named[:place], *parameters, *named[place:]]
+    with_options.__signature__ = signature.replace(parameters=in_order)  # type: ignore[attr-defined]
+    return with_options
+
+
 @app.command()
+@with_executor_options
 def run(
     jobs: Annotated[
         Path,
@@ -68,28 +111,9 @@ def run(
     executor: Annotated[
         str | None,
         Option(
-            help="What launches the jobs: local, ray or slurm. A run directory keeps its executor until another one is "
-            "named.",
+            help=f"What launches the jobs: {alternatives(executor_kinds())}. A run directory keeps its executor until "
+            "another one is named.",
             show_default="as in the run before; local for a new run directory",
-        ),
-    ] = None,
-    ray_address: Annotated[
-        str | None,
-        Option(
-            metavar="local|auto|HOST:PORT",
-            help="Ray cluster to use; this machine must be one of its nodes. auto: the cluster that this machine "
-            "belongs to. local: start Ray on this machine alone.",
-            show_default="as in the run before, or local",
-        ),
-    ] = None,
-    storage: Annotated[
-        str | None,
-        Option(
-            metavar="auto|shared|stream|URI",
-            help="How other machines access the run directory. shared: over a shared file system. stream: files are "
-            "sent over the network and results are sent back. URI (s3://bucket/folder): like stream, with large files "
-            "stored there. auto: shared where a node sees the run directory, otherwise stream.",
-            show_default="as in the run before, or auto",
         ),
     ] = None,
     fresh: Annotated[
@@ -151,6 +175,8 @@ def run(
     ] = False,
     as_json: AsJson = False,
     timesteps: Annotated[str | None, Option(hidden=True)] = None,
+    *,
+    executor_options: Mapping[str, str],
 ) -> None:
     """Run an experiment, or resume it: interrupted jobs resume, finished jobs are not run again.
 
@@ -184,7 +210,7 @@ def run(
         else:
             experiment = load(jobs, overrides=changes, skip_invalid=skip_invalid)
             verdicts = None
-        options = run_plan.RunOptions(
+        run_options = run_plan.RunOptions(
             run_dir=run_dir or Path("runs") / experiment.directory_name,
             is_listed=True,
             verdicts=verdicts,
@@ -193,25 +219,24 @@ def run(
             on_change=on_change.value,
             rebuild_ledger=rebuild_ledger,
             executor=executor,
-            ray_address=ray_address,
-            storage=storage,
+            executor_options=executor_options,
             grace_s=grace,
             until=None if until is None else end_time.parse(until, grace),
         )
         with stoppable("stopped; nothing was launched"):
-            experiment, options = search_process.on_change_applied(experiment, options)
+            experiment, run_options = search_process.on_change_applied(experiment, run_options)
             if dry_run:
                 from orchestrator.experiment import dry_run as planning
                 from orchestrator.terminal import output, plan_view
 
                 with output.examination() as watch:
-                    plan = planning.dry_run(experiment, options, watch=watch, warm=warm)
+                    plan = planning.dry_run(experiment, run_options, watch=watch, warm=warm)
                 if as_json:
-                    print_json(plan_view.facts(experiment, plan, options.run_dir))
+                    print_json(plan_view.facts(experiment, plan, run_options.run_dir))
                 else:
-                    plan_view.show(experiment, plan, options.run_dir)
+                    plan_view.show(experiment, plan, run_options.run_dir)
             else:
-                raise typer.Exit(_run(experiment, options, warm, process, as_json=as_json))
+                raise typer.Exit(_run(experiment, run_options, warm, process, as_json=as_json))
 
 
 def _jobs_at_once(text: str) -> int | Literal["auto", "idle"]:
@@ -268,10 +293,9 @@ def _run(
     """Run it and show how it ended; returns the exit code."""
     from orchestrator.core.paths import RunPaths
     from orchestrator.experiment import session
-    from orchestrator.search.watch import WatchReporter
+    from orchestrator.experiment.run_watch import WatchReporter
     from orchestrator.terminal import background_output, detached_view, live_table, status_view
 
-    is_search = experiment.search is not None or experiment.scheduler is not None
     notice = live_table.json_notice if as_json else background_output.line_notice
     with background_output.standard_output_in_background(notice):
         reporting: contextlib.AbstractContextManager[Reporter] = live_table.reporter(
@@ -282,12 +306,13 @@ def _run(
                 detached_view.reporter(process, options.run_dir, as_json=as_json)
             )
         with reporting as reporter:
-            watching = WatchReporter(reporter, RunPaths(options.run_dir)) if is_search else None
-            finished = session.run(experiment, options, watching or reporter, warm=warm)
-            search = "" if watching is None else watching.look()
+            watching = WatchReporter(reporter, RunPaths(options.run_dir))
+            finished = session.run(experiment, options, watching, warm=warm)
+            notes = watching.look()
         if as_json:
             succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())
-            text = f"{succeeded} of {len(finished.states)} jobs succeeded{search and '; '}{search}"
+            text = f"{succeeded} of {len(finished.states)} jobs succeeded"
+            text = "; ".join([text, *(note.text for note in notes)])
             reporter.event(
                 "ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root)
             )
@@ -298,6 +323,6 @@ def _run(
                 finished.rows,
                 exit_code=finished.exit_code,
                 is_stopped=is_stopped,
-                search=search,
+                notes=notes,
             )
     return finished.exit_code

@@ -88,6 +88,11 @@ def print_json(facts: Any) -> None:
     print_text(json.dumps(facts, indent=1, ensure_ascii=False))
 
 
+def literal(text: str) -> str:
+    """``text`` for ``--help``, where brackets would be a style of Rich."""
+    return text.replace("[", r"\[")
+
+
 def print_text(text: str) -> None:
     """Print a result. It may hold names and messages, which must not control the terminal."""
     print(plain(text, keep="\n"))

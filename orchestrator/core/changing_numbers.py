@@ -1,19 +1,16 @@
-"""Numbers that change in the course of a training, and the conditions by which it advances from
-stage to stage.
+"""Numbers that change in the course of a training.
 
 A job file writes such a number as text: ``"linear(0, 1, 0.5)"`` follows the share of the training
-that is over, and ``"stages(0, 0.5, 1)"`` has one value for each stage. A condition is
-``"ep_rew_mean > 800"``.
+that is over, and ``"stages(0, 0.5, 1)"`` has one value for each stage. When stages begin, a feature
+says.
 """
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
-import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,36 +18,8 @@ from orchestrator.core.worker_spec import parse_schedule
 
 FORMS = 'linear(start, end[, fraction]) over the training, or "stages(a, b, …)" with a value for each stage'
 """How a changing number is written."""
-ROLLOUT = ("rollout/ep_rew_mean", "rollout/ep_len_mean")
-_ON_POLICY = (
-    "value_loss",
-    "entropy_loss",
-    "explained_variance",
-    "learning_rate",
-    "n_updates",
-    "std",
-)
-_PPO = ("loss", "policy_gradient_loss", "approx_kl", "clip_fraction", "clip_range")
-_OFF_POLICY = ("actor_loss", "critic_loss", "learning_rate", "n_updates")
-_WITH_ENTROPY = (*_OFF_POLICY, "ent_coef", "ent_coef_loss")
-_TRAIN: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("ppo", "recurrent-ppo"), (*_PPO, *_ON_POLICY)),
-    "a2c": ("policy_loss", *_ON_POLICY),
-    "td3": _OFF_POLICY,
-    **dict.fromkeys(("sac", "tqc", "crossq"), _WITH_ENTROPY),
-}
-STAGE = "curriculum/stage"
-"""Column of ``progress.csv``: the stage in which the iteration was trained, from 1."""
-_OF_THE_MACHINE = ("time/fps", "time/time_elapsed")
-_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
 _CHANGING = re.compile(r"\s*(linear|stages)\s*\(")
 _STAGES = re.compile(r"\s*stages\s*\(([^()]*)\)\s*\Z")
-_CONDITION = re.compile(r"\s*([\w/ -]*[\w/])\s*(>=|<=|>|<)\s*([^<>=]+?)\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,63 +143,3 @@ def turning_moments(numbers: Iterable[ChangingNumber]) -> list[TrainingMoment]:
     most = max((len(number.values) for number in known if isinstance(number, Stages)), default=0)
     stages: Sequence[int | None] = range(1, most + 1) if most else [None]
     return [TrainingMoment(share, stage) for share, stage in itertools.product(shares, stages)]
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """What must be so at the end of an iteration for the next stage to begin."""
-
-    column: str
-    """Of ``progress.csv``."""
-    comparison: str
-    threshold: float
-
-    def holds(self, row: Mapping[str, Any]) -> bool:
-        """:param row: of ``progress.csv``; an empty cell never fulfils a condition."""
-        value = row.get(self.column)
-        return value is not None and _OPERATORS[self.comparison](float(value), self.threshold)
-
-    def __str__(self) -> str:
-        return f"{self.column} {self.comparison} {self.threshold:g}"
-
-
-def parse_condition(text: str) -> Condition:
-    """The condition ``text``, whose column is as it was written.
-
-    :raises ValueError: it is none.
-    """
-    match = _CONDITION.match(text)
-    expected = 'expected a column of progress.csv and a number, such as "ep_rew_mean > 800"'
-    try:
-        threshold = math.nan if match is None else float(match[3])
-    except ValueError:
-        threshold = math.nan
-    if match is None or not math.isfinite(threshold):
-        raise ValueError(
-            f'"{text}" is no condition: {expected}, with one of {", ".join(_OPERATORS)} between them'
-        )
-    return Condition(match[1].strip(), match[2], threshold)
-
-
-def progress_columns(algo: str) -> list[str]:
-    """The columns of ``progress.csv`` that an algorithm fills and that depend on the training
-    alone.
-    """
-    return [*ROLLOUT, "time/total_timesteps", *(f"train/{name}" for name in _TRAIN.get(algo, ()))]
-
-
-def resolve_column(column: str, columns: Sequence[str]) -> str:
-    """The one of ``columns`` that is meant: ``ep_rew_mean`` is ``rollout/ep_rew_mean``.
-
-    :raises ValueError: none is, or it depends on the speed of the machine.
-    """
-    by_name = {name.rpartition("/")[2]: name for name in columns} | {name: name for name in columns}
-    if column in by_name:
-        return by_name[column]
-    if column in _OF_THE_MACHINE or f"time/{column}" in _OF_THE_MACHINE:
-        raise ValueError(
-            f'"{column}" depends on the speed of the machine, so the same job would not give the same policy'
-        )
-    near = difflib.get_close_matches(column, by_name, n=1)
-    hint = f'did you mean "{near[0]}"? ' if near else ""
-    raise ValueError(f'progress.csv has no column "{column}"; {hint}It has {", ".join(columns)}')

@@ -35,16 +35,21 @@ LARGEST = 1e150
 INT64 = range(-(2**63), 2**63)
 
 
-def decode(kind: type[T], text: str | bytes) -> T:
+def decode(
+    kind: type[T],
+    text: str | bytes,
+    prepare: Callable[[type, Mapping[str, Any]], Mapping[str, Any]] = lambda _, values: values,
+) -> T:
     """The dataclass ``kind`` from a JSON object.
 
     Fields with a default may be missing. Lists become tuples; NaN and infinities become None where
     a number or None is admitted, and are refused elsewhere.
 
+    :param prepare: makes the fields of ``kind`` of the content of the object.
     :raises ValueError: naming the field, when it is unknown, missing or of another type.
     """
     try:
-        return _object(kind, parsed_json(text))
+        return _object(kind, prepare(kind, _instance(dict, "an object", parsed_json(text))))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -18,7 +18,7 @@ class OrchestratorError(Exception):
     """Base class of all of them."""
 
     exit_code: ClassVar[int] = 1
-    """Of a child process that draws, plays or exports, and that it ends."""
+    """Of a child process that uses a policy, and that it ends."""
 
 
 class UsageError(OrchestratorError):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from orchestrator.core.decoding import decode
+from orchestrator.core.job_parts import flat, with_facts
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import shortened, storable
 
@@ -60,8 +60,6 @@ class ExitRecord:
     episodes."""
     divergences: int | None = None
     """Episodes that ended because physics diverged, where that does not end the job."""
-    advanced_at: Sequence[int] | None = None
-    """env_steps at which the stages of its curriculum after the first began; None: it has none."""
     start: Literal["exec", "fork"] | None = None
     """How the process was started; None: by a version that does not say."""
     why_exec: str = ""
@@ -69,6 +67,9 @@ class ExitRecord:
     cpus: Sequence[int] | None = None
     """CPUs that the worker was allowed at its end; a job may have moved itself. None where that is
     unknown."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """What the worker tells of features in its training, by name
+    (:mod:`orchestrator.core.job_parts`)."""
 
     def __post_init__(self) -> None:
         for name in _TEXTS:  # by the worker, and again by whoever reads what another program wrote
@@ -90,12 +91,20 @@ class ExitRecord:
         return steps / training_s if training_s > 0 and steps > 0 else None
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        return json.dumps(flat(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ExitRecord:
-        """:raises ValueError: for anything else."""
-        return decode(cls, text)
+        """Fields that nobody knows are passed over: a feature that wrote them may be gone.
+
+        :raises ValueError: for anything else.
+        """
+        return decode(cls, text, _known)
+
+
+def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {one.name for one in fields(kind)}
+    return {name: value for name, value in with_facts(kind, values).items() if name in names}
 
 
 def read_exit_record(

@@ -20,20 +20,58 @@ import contextlib
 import functools
 import importlib
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from orchestrator.core.environment import FEATURES_VARIABLE, TRACE_FEATURES_VARIABLE
 from orchestrator.core.text import plain
+
+if TYPE_CHECKING:  # each of them belongs to the package that asks
+    from orchestrator.core.job_parts import JobPart
+    from orchestrator.core.paths import RunPaths
+    from orchestrator.executors.kinds import ExecutorKind
+    from orchestrator.experiment.beside_run import BesideRun, RunFacts
+    from orchestrator.experiment.run_watch import RunWatch
+    from orchestrator.keys.feature_tables import FeatureTable, JobTable
+    from orchestrator.machine.doctor_checks import Finding
+    from orchestrator.machine.topology import Machine
+    from orchestrator.report.document import AddedSections, Document
 
 API = 1
 """Version of the plug points. A feature of another version is not loaded."""
 GROUP = "orchestrator.features"
 """The group of the entry points of installed features; and the package of the program's own."""
+NAME = re.compile("[a-z][a-z0-9_]*")
+"""Of what features add by name, such as an option or a table."""
+PlugPoint = Literal[
+    "commands",
+    "executors",
+    "job_file",
+    "job_tables",
+    "job_parts",
+    "beside_run",
+    "watch",
+    "doctor",
+    "report",
+    "report_sections",
+    "policy_readers",
+    "python",
+]
+
+
+class Named(Protocol):
+    """What a feature adds by name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +85,47 @@ class Feature:
     api: int = API
     """:data:`API` of the program that it was written for."""
     commands: Callable[[], Any] | None = None
-    """Makes a ``typer.Typer``, whose commands become commands of the program."""
+    """A ``typer.Typer``, whose commands, and groups of commands, become those of the program."""
     rank: int = 100
     """Where its commands stand among those of others in ``--help``: the lowest first."""
+    executors: Callable[[], Iterable[ExecutorKind]] | None = None
+    """What ``--executor`` can name."""
+    job_file: Callable[[], Iterable[FeatureTable]] | None = None
+    """Further tables at the top of a job file. They are asked for while :mod:`orchestrator.jobfile` is
+    imported: nothing that gives them imports that."""
+    job_tables: Callable[[], Iterable[JobTable]] | None = None
+    """Further tables of jobs and of ``[defaults]``, each with a part of jobs of the same name; asked
+    for at the same time."""
+    job_parts: Callable[[], Iterable[JobPart]] | None = None
+    """What it adds to single trainings. Workers ask, too: what gives them imports
+    :mod:`orchestrator.core` alone."""
+    beside_run: Callable[[RunFacts], BesideRun | None] | None = None
+    """What it has beside a run; None where the run needs nothing of it."""
+    watch: Callable[[RunPaths], RunWatch | None] | None = None
+    """What `run`, `attach`, `status` and pages say of a run directory besides its jobs; None where
+    that is nothing so far: it is asked again."""
+    doctor: Callable[[Machine], Iterable[Finding]] | None = None
+    """What ``doctor`` says of a machine for it."""
+    report: Callable[[Path], Callable[[], Document] | None] | None = None
+    """Makes the report of a run directory that is no experiment's; None for those of others. Its last
+    section is about the machine."""
+    report_sections: Callable[[Path], AddedSections | None] | None = None
+    """What the report of a run directory has of it, before the section about the machine; None
+    where that is nothing."""
+    policy_readers: Callable[[], Mapping[str, str]] | None = None
+    """Modules that read policies from files, by the ends of the names of these files, such as
+    ``".onnx"``: ``read(path)`` gives a ``ReadPolicy`` of
+    :mod:`orchestrator.worker.rendering.trained_policy`, which ``play --policy`` plays, or raises a
+    ``UsageError`` that says what is wrong with the file."""
+    python: Callable[[], Mapping[str, str]] | None = None
+    """Further names of ``import orchestrator``, and the modules that define them, which are
+    imported when a name is first used."""
     belongings: tuple[str, ...] = ()
     """Files and folders of the repository that belong to it, besides its folder: its tests."""
 
 
 _problems: list[str] = []
+_told: set[str] = set()
 
 
 def problems() -> tuple[str, ...]:
@@ -63,10 +134,20 @@ def problems() -> tuple[str, ...]:
     return tuple(_problems)
 
 
+def untold_problems() -> Iterator[str]:
+    """Those of :func:`problems` that this has not given before."""
+    for problem in problems():
+        if problem not in _told:
+            _told.add(problem)
+            yield problem
+
+
 def note_problem(feature: str, what: str) -> None:
     """Note that a feature, or a part of it, is left out."""
     cure = f"correct or uninstall it, or leave it out of {FEATURES_VARIABLE}"
-    _problems.append(plain(" ".join(f"the feature {feature} {what}; {cure}".split())))
+    problem = plain(" ".join(f"the feature {feature} {what}; {cure}".split()))
+    if problem not in _problems:
+        _problems.append(problem)
 
 
 @contextlib.contextmanager
@@ -104,8 +185,11 @@ def is_own(feature: Feature) -> bool:
     return feature.name in dict(_own_modules())
 
 
-def answers(point: Literal["commands"]) -> Iterator[tuple[Feature, Any]]:
-    """The features that have a plug point, and what they give there; one that fails is left out."""
+def answers(point: PlugPoint, *arguments: Any) -> Iterator[tuple[Feature, Any]]:
+    """The features that have a plug point, and what they give there; one that fails is left out.
+
+    :param arguments: those of the plug point.
+    """
     for feature in features():
         plug = getattr(feature, point)
         if plug is None:
@@ -114,9 +198,34 @@ def answers(point: Literal["commands"]) -> Iterator[tuple[Feature, Any]]:
             print(f"features: {feature.name} is asked for {point}", file=sys.stderr)
         answer = None
         with problems_of(feature.name, f"adds no {point}"):
-            answer = plug()
+            answer = plug(*arguments)
+            if isinstance(answer, Iterator):
+                answer = tuple(answer)
         if answer is not None:
             yield feature, answer
+
+
+def add_named(
+    found: dict[str, N],
+    point: PlugPoint,
+    what: str,
+    shown: str,
+    problem_of: Callable[[N, dict[str, N]], str],
+) -> None:
+    """Add to ``found`` what features give at a plug point, by name; what cannot be used is left
+    out.
+
+    :param what: one of them, for messages: ``"table"``.
+    :param shown: the same with its name in place of ``{}``: ``"table [{}]"``.
+    :param problem_of: why one cannot be used beside those that are found; empty where it can.
+    """
+    for feature, given in answers(point):
+        with problems_of(feature.name, f"adds no {what}"):
+            for one in given:
+                if problem := problem_of(one, found):
+                    note_problem(feature.name, f"adds no {shown.format(one.name)}: {problem}")
+                else:
+                    found[one.name] = one
 
 
 def _is_traced() -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from orchestrator.core.decoding import FilePath, Message, decode
-from orchestrator.core.physics_advice import PhysicsAdvice
+from orchestrator.core.job_parts import flat, with_facts
 
 HIGH_RUN_DELAY_SHARE = 0.15
 """Share of its wall time that a job waits for a CPU, above which something else uses its cores;
@@ -59,13 +59,15 @@ class Progress(JsonLine):
     warning: Message | None = None
     """For the user, once for each attempt; repeated in every message, since not every one
     arrives."""
-    advanced_at: tuple[int, ...] | None = None
-    """env_steps at which the stages of its curriculum after the first began; None: it has none."""
+    parts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What it tells of features in its training, by name (:mod:`orchestrator.core.job_parts`)."""
 
-    @property
-    def stage(self) -> int | None:
-        """The present stage, from 1."""
-        return None if self.advanced_at is None else 1 + len(self.advanced_at)
+    def to_line(self) -> bytes:
+        return json.dumps(flat(self), sort_keys=True).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Progress:
+        return decode(cls, line, with_facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,18 @@ class ForkAnswer(JsonLine):
     """Whether that worker is set up, and waits until it is told to go on."""
     problem: Message | None = None
     """Why nothing can be forked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementRequest:
+    """What a feature measures of the simulation of a robot that can be trained, in the process that
+    has examined it.
+    """
+
+    module: str
+    """Has ``measured(request, answer, simulation, settings)``, which gives values for JSON by
+    name."""
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +159,8 @@ class ExaminationRequest(JsonLine):
     """CPU seconds that the simulation stability test may take."""
     memory_mib: int | None = None
     """Memory that compiling and simulating may take; None: no limit."""
-    advise_s: float = 0.0
-    """CPU seconds of measuring for advice on physics; 0: none is asked for."""
-    advise_cpu: int | None = None
-    """The CPU to measure on; None: any."""
+    measurement: MeasurementRequest | None = None
+    """In place of a check of ``init``; only for a request with a task."""
 
     @property
     def robot(self) -> str | None:
@@ -202,5 +214,5 @@ class ExaminationAnswer(JsonLine):
     figures: Mapping[str, Any] = field(default_factory=dict)
     """Key figures of the compiled model (see ``worker/robots/model_summary.py``); empty without a
     model."""
-    advice: PhysicsAdvice | None = None
-    """If it was asked for."""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    """By the ``measurement``; empty without one."""

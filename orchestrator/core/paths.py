@@ -152,8 +152,6 @@ class RunPaths:
     """Tracebacks of unexpected errors of the supervisor itself; missing where there were none."""
     supervisor_log = Below("supervisor.log")
     """Output of supervisors that were started with ``run --detach``."""
-    notify_log = Below("notify.log")
-    """Output of the programs of ``[notify]``."""
     run_end = Below("ended.json")
     """How the last run ended; missing while the first one goes on, and in a run directory of an
     earlier version."""
@@ -188,16 +186,6 @@ class RunPaths:
     """Why the search has stopped before its end; missing while it goes on."""
     search_log = Below("search/search.log")
     """Output of the searcher, and of a sampler of the user's own."""
-    track_declared = Below("track/declared.json")
-    """The trackers of the last run with their options."""
-    track_log = Below("track/track.log")
-    """Output of the process that tells trackers of the jobs, and of their packages."""
-    tensorboard = Below("tensorboard")
-    """TensorBoard's event files, a folder for each job."""
-    slurm = Below("slurm")
-    """Messages between the supervisor and its pilots, their script and their logs."""
-    slurm_session = Below("slurm/session.json")
-    """Which supervisor the pilots serve; missing where there was none with `--executor slurm`."""
     replaced = Below("replaced")
     """Job directories that ``--on-change=restart`` moved away."""
     summary_json = Below("summary.json")

@@ -5,12 +5,19 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+EXIT_LIMIT_S = 5.0
+"""Longest wait until killed processes are gone. The kernel removes what is still there then."""
+_BUSY = (0, 1, 2, 5, 6)
+"""Fields of a CPU's line in ``/proc/stat``: user, nice, system, irq, softirq (proc_stat(5))."""
+_STOLEN = 7
 
 
 def text_of(path: Path) -> str | None:
@@ -92,6 +99,32 @@ def is_zombie(pid: int) -> bool:
     return (stat := process_stat(pid)) is not None and stat.state in ("Z", "X")
 
 
+def busy_ticks(proc: Path = PROC, *, with_stolen: bool = False) -> dict[int, int]:
+    """CPU → clock ticks since the boot in which it was not idle; empty where the kernel does not
+    say.
+
+    :param with_stolen: whether those count that a hypervisor gave to others.
+    """
+    counted = (*_BUSY, _STOLEN) if with_stolen else _BUSY
+    busy = {}
+    for line in (text_of(proc / "stat") or "").splitlines():
+        name, *fields = line.split()
+        if name.startswith("cpu") and name[3:].isdecimal() and len(fields) > max(counted):
+            busy[int(name[3:])] = sum(int(fields[index]) for index in counted)
+    return busy
+
+
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
     return (stat := process_stat(pid)) is not None and stat.state not in ("Z", "X")
+
+
+def await_end(pids: Iterable[int]) -> None:
+    """Wait until killed processes are gone, for :data:`EXIT_LIMIT_S` at most: they release their
+    memory.
+    """
+    deadline = time.monotonic() + EXIT_LIMIT_S
+    remaining = [pid for pid in pids if is_running(pid)]
+    while remaining and time.monotonic() < deadline:
+        time.sleep(0.01)
+        remaining = [pid for pid in remaining if is_running(pid)]

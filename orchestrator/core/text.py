@@ -32,8 +32,7 @@ def install_extra(extra: str, *, pinned: bool = True) -> str:
     return f'pip install {"-c constraints.txt " if pinned else ""}".[{extra}]" in a clone of this project'
 
 
-INSTALL_RAY, INSTALL_SEARCH = install_extra("ray"), install_extra("search")
-INSTALL_WEB, INSTALL_EXPORT = install_extra("web"), install_extra("export")
+INSTALL_SEARCH = install_extra("search")
 
 
 def missing_contrib(algo: str) -> str:
@@ -89,6 +88,12 @@ def joined(names: Iterable[object]) -> str:
     """``"a"``, ``"a and b"``, ``"a, b and c"``; empty for none."""
     *first, last = [*map(str, names)] or [""]
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def alternatives(names: Iterable[object]) -> str:
+    """``"a"``, ``"a or b"``, ``"a, b or c"``; empty for none."""
+    *first, last = [*map(str, names)] or [""]
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def listed(names: Sequence[str], most: int) -> str:

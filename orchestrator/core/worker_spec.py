@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.decoding import FilePath, Positive, decode, field_values
+from orchestrator.core.decoding import FilePath, Positive, decode
+from orchestrator.core.job_parts import flat, with_settings
 from orchestrator.core.text import storable
 
 SINGLE_KINDS = ("option", "compiler")
@@ -104,11 +105,6 @@ class WorkerSpec:
     """Path of the robot's MJCF relative to the job directory (``robot/hopper.xml``)."""
     model_edits: Mapping[str, Any] = field(default_factory=dict)
     """Edits that the bundle in ``robot`` already contains: ``"geom.thigh.size"`` → value."""
-    advance: tuple[str, ...] = ()
-    """Conditions for the stages after the first
-    (:func:`orchestrator.core.changing_numbers.parse_condition`); empty: no stages."""
-    advance_episodes: Positive = 20
-    """Episodes that must have ended in a stage before its condition counts."""
     randomize: Mapping[str, Any] = field(default_factory=dict)
     """What every episode draws anew: ``"body.trunk.mass"`` → distribution
     (:mod:`orchestrator.core.distributions`), or a list of distributions and numbers for an
@@ -182,13 +178,19 @@ class WorkerSpec:
     after: tuple[str, ...] = ()
     """Jobs of the same experiment that have to succeed before its launch. Not part of the
     fingerprint."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """What features do in this training, by name (:mod:`orchestrator.core.job_parts`); those that do
+    nothing are missing."""
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that nobody here knows, as they stand in ``spec.json``: the feature that wrote them is
+    gone. The job can be shown, but not be trained."""
 
     def fingerprint(self, total_timesteps: int | None = None) -> str:
         """SHA-256 of the values that decide the result, in hexadecimal.
 
         :param total_timesteps: in place of its own.
         """
-        values = field_values(self)
+        values = self.flat()
         if total_timesteps is not None:
             values["total_timesteps"] = total_timesteps
         for key in (*NOT_IN_FINGERPRINT, *(ABOUT_RANKS if self.ranks == 1 else ())):
@@ -200,8 +202,6 @@ class WorkerSpec:
             del values["randomize"]
         if not self.asymmetric:
             del values["asymmetric"]
-        if not self.advance:
-            del values["advance"], values["advance_episodes"]
         if self.init_job is not None:
             values["init"] = self.init
         if self.init_job is not None or self.init_sha256 is None:
@@ -259,15 +259,30 @@ class WorkerSpec:
         steps = self.steps_a_rollout or LEAST_ITERATION
         return steps if self.algo == "ppo" else steps * math.ceil(LEAST_ITERATION / steps)
 
+    def flat(self) -> dict[str, Any]:
+        """All values, those of parts and unknown ones beside the others."""
+        values = flat(self)
+        del values["unknown"]
+        return {**values, **self.unknown}
+
     def to_json(self) -> str:
         return storable(
-            json.dumps(field_values(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+            json.dumps(self.flat(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
         )
 
     @classmethod
     def from_json(cls, text: str | bytes) -> WorkerSpec:
-        """:raises ValueError: naming the field that is unknown, missing or of another type."""
-        return decode(cls, text)
+        """:raises ValueError: naming the field that is missing or of another type."""
+        return decode(cls, text, with_settings)
+
+    def refuse_unknown(self) -> None:
+        """:raises ValueError: there are :attr:`unknown` fields."""
+        if self.unknown:
+            raise ValueError(
+                f"the job was declared with {', '.join(sorted(self.unknown))}, which nothing here can read: install "
+                "or mend the feature that it belongs to (doctor warns of those that cannot be used), or use the "
+                "version of this program that declared it"
+            )
 
     def why_not_fast(self) -> dict[str, str]:
         """:func:`unfit_for_fast` of this training."""

@@ -1,14 +1,14 @@
 """The interfaces of executors, which launch attempts, and of backends: an executor with its slots.
 
-One conformance suite (``tests/process/test_executors.py``) runs over every executor.
+One conformance suite (``tests/helpers/executor_conformance.py``) runs over every executor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job
@@ -17,9 +17,6 @@ from orchestrator.core.text import count
 from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.slots import CpuReservation, MaxParallel, RankSlot, Slot, SlotPool, Slots
 from orchestrator.machine.topology import Machine
-
-if TYPE_CHECKING:
-    from orchestrator.jobfile.slurm_rules import SlurmSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,16 +191,15 @@ class BackendSettings:
     run_dir: Path = Path()
     jobs: Sequence[Job] = ()
     """All declared jobs."""
-    address: str = "local"
-    """Address of a cluster."""
-    storage: str = "auto"
-    """How files travel between ``run_dir`` and other machines."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Values of all options of the executor's kind, by name."""
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    """What tables of features mean, by their names in the job file."""
     name: str = ""
     """Of the experiment, as a safe directory name."""
     final_run_dir: Path = Path()
     """As ``run_dir``, but also where nothing is to be launched, and ``run_dir`` is another
     folder."""
-    slurm: SlurmSettings | None = None
 
     @property
     def max_parallel_on_nodes(self) -> int | None:

@@ -45,47 +45,37 @@ class LocalCpuMoves:
 
 
 class LocalBackend:
-    """See :class:`orchestrator.executors.base.Backend`."""
+    """See :class:`orchestrator.executors.base.Backend`.
 
-    def __init__(self, settings: BackendSettings) -> None:
+    :param executor: one that starts other processes than workers of this program.
+    """
+
+    def __init__(self, settings: BackendSettings, executor: LocalExecutor | None = None) -> None:
         self._machine = settings.machine
         self.slots = self.local_slots = settings.local_slots(settings.max_parallel)
-        self.executor = LocalExecutor()
+        self.executor = executor or LocalExecutor()
         self.cpu_moves = LocalCpuMoves(self.slots, self.executor)
 
     def ready(self) -> list[str]:
         return list(self.slots.warnings())
 
     def problems(self, job: Job) -> list[Problem]:
-        resources, machine = job.resources, self._machine
-        largest, memory_mib, gpus = (
-            topology.largest_job(machine),
-            machine.memory_total_mib,
-            len(machine.gpus),
-        )
-        cores_key = "cores" if resources.cores > largest else "ranks"
-        limits = (
-            (
-                cores_key,
-                resources.all_cores,
-                largest,
-                count(resources.cores, "core"),
-                f"can give a job {largest}",
-            ),
-            (
-                "memory",
-                resources.all_memory_mib,
-                memory_mib,
-                f"{resources.memory_mib} MiB",
-                f"has {memory_mib} MiB",
-            ),
-            ("gpus", resources.all_gpus, gpus, count(resources.gpus, "GPU"), f"has {gpus}"),
-        )
-        return [
-            resource_problem(job, f".{key}", asked, f"this machine {offer} (see `doctor`)")
-            for key, total, limit, asked, offer in limits
-            if total > limit
-        ]
+        asked, machine = job.resources, self._machine
+        largest = topology.largest_job(machine)
+        found: list[Problem] = []
+
+        def refuse(key: str, what: str, offer: str) -> None:
+            offered = f"this machine {offer} (see `doctor`)"
+            found.append(resource_problem(job, f".{key}", what, offered))
+
+        if asked.all_cores > largest:
+            key = "cores" if asked.cores > largest else "ranks"
+            refuse(key, count(asked.cores, "core"), f"can give a job {largest}")
+        if asked.all_memory_mib > machine.memory_total_mib:
+            refuse("memory", f"{asked.memory_mib} MiB", f"has {machine.memory_total_mib} MiB")
+        if asked.all_gpus > len(machine.gpus):
+            refuse("gpus", count(asked.gpus, "GPU"), f"has {len(machine.gpus)}")
+        return found
 
     def facts(self) -> dict[str, Any]:
         return {"executor": "local"}

@@ -23,7 +23,7 @@ from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, search_
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.ledger.search_events import Standing
-from orchestrator.supervisor.events import SilentReporter
+from orchestrator.supervisor.events import News, Note, SilentReporter
 
 FOLLOW_EVERY_S = 0.3
 LOOK_EVERY_S = 0.05
@@ -77,9 +77,10 @@ class Snapshot:
     """env_steps at which running and queued jobs pause at a rung, by ``job_id``."""
     standing: Standing = "none"
     """Of the search."""
-    search: str = ""
-    search_news: str = ""
-    """A line about it, and one about a new best trial; whoever shows the snapshot fills them in."""
+    notes: Sequence[Note] = ()
+    """What features say of it; whoever shows the snapshot fills this and :attr:`news` in."""
+    news: Sequence[News] = ()
+    """What has come about since the last one."""
 
     was_killed: bool = False
     """Whether its last supervisor was killed while jobs ran, and none has run since."""
@@ -209,7 +210,7 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     if (holder := ready_holder(paths)) is None:
         return f"{run_dir}: no supervisor is running; {left_batch_jobs.end(paths) or 'nothing to stop'}"
     asked = _ask_to_stop(paths, holder, now=now)
-    ended = left_batch_jobs.end(paths) if left_batch_jobs.are_beside_supervisor(paths) else None
+    ended = left_batch_jobs.end_beside_supervisor(paths)
     return asked if ended is None else f"{asked}; {ended}"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from orchestrator.core import job_parts
 from orchestrator.core.changing_numbers import changing_numbers
 from orchestrator.core.job import Job, Pending, Succeeded, move
 from orchestrator.core.paths import REPLAY, JobPaths, RunPaths
@@ -130,8 +131,9 @@ def _why_other_weights(before: WorkerSpec, now: WorkerSpec) -> list[str]:
         for name, text in now.schedules.items()
     ]
     reasons += [f'{key} = "{text}" goes on over the new total' for key, text in _changing(now)]
-    if now.advance:
-        reasons.append("no stage of its curriculum begins with the last iteration of a training")
+    for name in now.parts:
+        if why := job_parts.job_parts()[name].why_extended_differs:
+            reasons.append(why)
     if (
         now.ranks > 1
         and now.algo != "ppo"

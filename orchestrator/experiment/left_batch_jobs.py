@@ -1,83 +1,90 @@
-"""Batch jobs of Slurm that may still train a run directory although no supervisor holds it: it was
-killed.
+"""Batch jobs that may still train a run directory although no supervisor holds it: it was killed.
 
-Commands ask here before they say that nothing runs, or change what workers may still write.
+Commands ask here before they say that nothing runs, or change what workers may still write. Each
+kind of executor whose jobs outlive their supervisor is asked.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 
 from orchestrator.core.errors import RunDirError
+from orchestrator.core.feature import note_problem
 from orchestrator.core.paths import RunPaths
+from orchestrator.executors.kinds import BatchJobs, LeftBatchJobs, executor_kinds
 from orchestrator.machine import provenance
 
-if TYPE_CHECKING:
-    from orchestrator.executors.slurm.left_pilots import LeftPilots
 
-
-def of(paths: RunPaths) -> LeftPilots | None:
-    """What is left of a run directory that no supervisor holds. Slurm is asked, for some seconds at
-    most.
+def of(paths: RunPaths) -> LeftBatchJobs | None:
+    """What is left of a run directory that no supervisor holds. The cluster is asked, for some
+    seconds at most.
     """
     return of_all([paths]).get(paths)
 
 
-def of_all(run_dirs: Iterable[RunPaths]) -> dict[RunPaths, LeftPilots]:
-    """The same for many run directories, with one question to Slurm; only of those of which
+def of_all(run_dirs: Iterable[RunPaths]) -> dict[RunPaths, LeftBatchJobs]:
+    """The same for many run directories, with one question to each cluster; only of those of which
     something is left.
     """
-    slurms = {paths.slurm: paths for paths in run_dirs if _has_session(paths)}
-    if not slurms:
-        return {}
-    from orchestrator.executors.slurm import left_pilots  # only run directories of Slurm need it
+    run_dirs = list(run_dirs)
+    found: dict[RunPaths, LeftBatchJobs] = {}
+    for kind, batch_jobs in _kinds():
+        used = {paths.root: paths for paths in run_dirs if _were_used(kind, batch_jobs, paths)}
+        if used:
+            left = _left(kind, batch_jobs, used)
+            found = {used[root]: one for root, one in left.items()} | found
+    return found
 
-    return {slurms[folder]: left for folder, left in left_pilots.left_pilots(slurms).items()}
 
-
-def by_files(paths: RunPaths) -> LeftPilots | None:
-    """The same without a question to Slurm: what may be left, as long as nobody has ended it."""
-    if not _has_session(paths):
-        return None
-    from orchestrator.executors.slurm import left_pilots
-
-    return left_pilots.named_by_files(paths.slurm)
+def by_files(paths: RunPaths) -> LeftBatchJobs | None:
+    """The same without a question to a cluster: what may be left, as long as nobody has ended
+    it.
+    """
+    for _, batch_jobs in _used(paths):
+        if (left := batch_jobs.left_by_files(paths.root)) is not None:
+            return left
+    return None
 
 
 def end(paths: RunPaths) -> str | None:
     """End what is left. Returns what was done, as a clause; None where there is nothing.
 
-    :raises UsageError: Slurm does not obey, and the batch jobs cannot be told by a file either.
+    :raises UsageError: a cluster does not obey, and the batch jobs cannot be told by a file either.
     """
-    if not _has_session(paths):
-        return None
-    from orchestrator.executors.slurm import left_pilots
-
-    return left_pilots.end_left_pilots(paths.slurm)
+    return _end(paths, [batch_jobs for _, batch_jobs in _used(paths)])
 
 
-def are_beside_supervisor(paths: RunPaths) -> bool:
-    """Whether the supervisor that holds ``paths`` is none of Slurm, so that batch jobs of an
-    earlier one are not its own: earlier versions of this program started one beside them.
+def end_beside_supervisor(paths: RunPaths) -> str | None:
+    """The same while a supervisor holds ``paths``, whose own batch jobs go on. Earlier versions of
+    this program started one beside those of an earlier supervisor.
     """
-    return _has_session(paths) and provenance.executor(paths).get("executor") != "slurm"
+    used = dict(_used(paths))
+    if used:
+        used.pop(provenance.executor(paths).get("executor", ""), None)
+    return _end(paths, used.values())
 
 
 def wait_for_end(paths: RunPaths) -> bool:
     """Return when no batch job runs or waits. Returns whether there may have been one."""
-    if not _has_session(paths):
-        return False
-    from orchestrator.executors.slurm import left_pilots
-
-    left_pilots.wait_for_pilots(paths.slurm)
-    return True
+    used = [batch_jobs for _, batch_jobs in _used(paths)]
+    for batch_jobs in used:
+        batch_jobs.wait(paths.root)
+    return bool(used)
 
 
-def how_to_go_on(paths: RunPaths, left: LeftPilots) -> str:
+def executor_of(paths: RunPaths) -> str | None:
+    """The executor that has submitted batch jobs here, as ``--executor`` names it; None where none
+    has.
+    """
+    return next((kind for kind, _ in _used(paths)), None)
+
+
+def how_to_go_on(paths: RunPaths, left: LeftBatchJobs) -> str:
     """Sentences saying what may still train, what takes it over, and what ends it."""
-    run_dir, clause = shlex.quote(str(paths.root)), str(left)
+    run_dir = shlex.quote(str(paths.root))
+    clause = str(left)
     if paths.experiment.exists() or paths.search_declared.exists():
         takes_over = f"`run {run_dir}` takes over what runs"
     else:
@@ -97,9 +104,42 @@ def refuse_beside(paths: RunPaths, deed: str) -> None:
         )
 
 
-def _has_session(paths: RunPaths) -> bool:
-    """Whether a supervisor has ever used pilots here, as far as this user can see."""
+def _end(paths: RunPaths, all_batch_jobs: Iterable[BatchJobs]) -> str | None:
+    done = [batch_jobs.end(paths.root) for batch_jobs in all_batch_jobs]
+    return "; ".join(text for text in done if text is not None) or None
+
+
+def _kinds() -> Iterator[tuple[str, BatchJobs]]:
+    """Executors whose jobs outlive their supervisor."""
+    for kind in executor_kinds().values():
+        if kind.batch_jobs is not None:
+            yield kind.name, kind.batch_jobs
+
+
+def _used(paths: RunPaths) -> Iterator[tuple[str, BatchJobs]]:
+    """Those that have ever submitted batch jobs for ``paths``."""
+    for kind, batch_jobs in _kinds():
+        if _were_used(kind, batch_jobs, paths):
+            yield kind, batch_jobs
+
+
+def _were_used(kind: str, batch_jobs: BatchJobs, paths: RunPaths) -> bool:
+    """Where that cannot be told, the record of the run directory says it."""
     try:
-        return paths.slurm_session.exists()
-    except OSError:
-        return False
+        return batch_jobs.were_used(paths.root)
+    except Exception as error:
+        note_problem(f"with the executor {kind}", f"cannot say what it left: {error!r}")
+        return provenance.executor(paths).get("executor") == kind
+
+
+def _left(
+    kind: str, batch_jobs: BatchJobs, run_dirs: Collection[Path]
+) -> Mapping[Path, LeftBatchJobs]:
+    """Where that cannot be told, something may be left."""
+    try:
+        return batch_jobs.left(run_dirs)
+    except Exception as error:
+        unknown = LeftBatchJobs(
+            executor=kind, cluster=kind, name=f"of --executor {kind}", problem=repr(error)
+        )
+        return dict.fromkeys(run_dirs, unknown)

@@ -1,4 +1,4 @@
-"""Child processes in which a trained policy is played, exported or drawn: they alone load torch,
+"""Child processes in which a trained policy is used, as by ``play``: they alone load torch,
 MuJoCo, the policy.
 """
 
@@ -12,7 +12,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, ClassVar, Protocol
 
 from orchestrator.core.environment import CHANNEL_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
@@ -35,6 +35,17 @@ SOFTWARE_RENDERER = {"LP_NUM_THREADS": "0"}
 """Mesa's setting for rendering in the process's own thread, beside other processes."""
 
 
+class PolicyRequest(Protocol):
+    """What a child process does with the policy of a job."""
+
+    @property
+    def module(self) -> str:
+        """Run with the job's directory and :meth:`arguments`."""
+
+    def arguments(self) -> list[str]:
+        """Its command line arguments."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayRequest:
     """Which policy to play, and how."""
@@ -44,7 +55,7 @@ class PlayRequest:
     """env_steps of one of the job's checkpoints, ``latest``, or a file; None for the finished
     policy."""
     policy: Path | None = None
-    """A file that `export` has written; its policy is played instead of the job's own."""
+    """A file with a policy, which is played instead of the job's own."""
     interactive: bool = False
     """In a window if there is a display, otherwise as video and film strip."""
     seconds: float | None = None
@@ -60,23 +71,6 @@ class PlayRequest:
         valued = ("checkpoint", "policy", "seconds", "episodes", "seed", "output")
         return flags + [
             f"--{name}={getattr(self, name)}" for name in valued if getattr(self, name) is not None
-        ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportRequest:
-    """Which policy to export, and to which file."""
-
-    module: ClassVar[str] = "orchestrator.worker.policies.job_export"
-    to: Path
-    checkpoint: str | None = None
-    """As for :class:`PlayRequest`."""
-
-    def arguments(self) -> list[str]:
-        """The command line arguments of :attr:`module`."""
-        return [
-            f"--to={self.to}",
-            *([] if self.checkpoint is None else [f"--checkpoint={self.checkpoint}"]),
         ]
 
 
@@ -99,8 +93,8 @@ class StillsRequest:
         return [*map(str, self.others), *(["--probe"] if self.is_probing else chosen)]
 
 
-def use(job: JobPaths, request: PlayRequest | ExportRequest) -> None:
-    """Play or export the policy of ``job``; the child prints the files it writes.
+def use(job: JobPaths, request: PolicyRequest) -> None:
+    """Do with the policy of ``job`` what is asked; the child prints the files it writes.
 
     :raises UsageError, OrchestratorError:
     """
@@ -122,7 +116,7 @@ def robot_warning(job: JobPaths) -> str | None:
 
 
 class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
-    """A child process that plays, exports or draws a policy, in its own session.
+    """A child process that uses a policy, in its own session.
 
     It ends with this process and with the ``with`` block.
 
@@ -133,7 +127,7 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
     def __init__(
         self,
         job: JobPaths,
-        request: PlayRequest | ExportRequest | StillsRequest,
+        request: PolicyRequest,
         cpus: tuple[int, ...] | None = None,
         *,
         is_quiet: bool = False,

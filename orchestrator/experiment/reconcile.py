@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from orchestrator.core import job_parts
 from orchestrator.core.atomic_files import clone_tree, sync_directory, sync_trees, write_whole
+from orchestrator.core.decoding import field_values
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, Succeeded, move
 from orchestrator.core.paths import RunPaths
@@ -34,8 +36,6 @@ JOB_FILE_KEYS = {
     "backend": "distributed.backend",
     "mode": "distributed.mode",
     "model_edits": "model",
-    "advance": "curriculum.advance",
-    "advance_episodes": "curriculum.episodes",
     "init_sha256": "init (SHA-256 of the policy)",
 }
 
@@ -304,8 +304,13 @@ def changed_keys(before: Job, after: Job) -> list[str]:
 
 def decisive_keys(job: Job) -> dict[str, object]:
     """Everything that decides the result, under the job file's dotted keys."""
-    keys: dict[str, object] = {}
-    for name, value in dataclasses.asdict(job.spec).items():
+    keys: dict[str, object] = job_parts.under_keys(job.spec.parts)
+    for name, value in field_values(job.spec).items():
+        if name == "parts":
+            continue
+        if name == "unknown":
+            keys |= value
+            continue
         key = job.spec.algo if name == "hyperparameters" else JOB_FILE_KEYS.get(name, name)
         if isinstance(value, Mapping) and name not in NOT_IN_FINGERPRINT:
             keys |= {f"{key}.{inner}": part for inner, part in value.items()}

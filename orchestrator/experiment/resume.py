@@ -12,7 +12,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import TypeAdapter
 
@@ -24,18 +24,15 @@ from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import main_file, robot_hash
 from orchestrator.experiment import left_batch_jobs, run_directory
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.jobfile import Experiment, Notify, Order, from_mapping
-from orchestrator.jobfile.slurm_rules import read_slurm
-from orchestrator.jobfile.slurm_tables import SlurmTable
-from orchestrator.jobfile.toml_models import NotifyTable
-from orchestrator.jobfile.track_tables import TrackTable
-from orchestrator.jobfile.tracker_rules import read_trackers
+from orchestrator.jobfile import Experiment, Order, from_mapping
+from orchestrator.jobfile.toml_models import FEATURE_TABLES, JobFile
+from orchestrator.keys.feature_tables import read_kept_tables
 from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import MaxParallel
 from orchestrator.ledger import JobRow, search_events
 
 if TYPE_CHECKING:
-    from orchestrator.executors.slurm.left_pilots import LeftPilots
+    from orchestrator.executors.kinds import LeftBatchJobs
 
 
 def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
@@ -53,9 +50,8 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         raise RunDirError(f"{paths.root}: this command has no job file to resume. {how(paths)}")
     try:
         top = tomllib.loads(read_regular(paths.experiment).decode("utf-8-sig"))
-        notify = NotifyTable.model_validate(top.get("notify", {})).model_dump(exclude_unset=True)
-        track = TrackTable.model_validate(top.get("track", {})).model_dump(exclude_unset=True)
-        slurm_table = SlurmTable.model_validate(top.get("slurm", {})).model_dump(exclude_unset=True)
+        problems = Problems()
+        tables = read_kept_tables(FEATURE_TABLES, top, problems)
         max_parallel = TypeAdapter(MaxParallel).validate_python(
             top.get("max_parallel", "auto"), strict=True
         )
@@ -65,9 +61,6 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
     except (OSError, ValueError, RecursionError) as error:
         advice = "run the job file, which replaces it"
         raise RunDirError(f"{paths.experiment}: cannot be read ({error}); {advice}") from error
-    problems = Problems()
-    trackers = read_trackers(track, problems)
-    slurm = read_slurm(slurm_table, problems)
     if problems:
         raise SpecError(str(paths.experiment), problems.in_order())
     experiment = Experiment(
@@ -75,9 +68,8 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         max_parallel=None if max_parallel == "auto" else max_parallel,
         order=order,
         skip_invalid=True,
-        notify=Notify.from_table(notify),
-        trackers=trackers,
-        slurm=slurm,
+        tables=tables,
+        warnings=[_has_no_effect(name) for name in _gone(top)],
         jobs=tuple(row.job for row in rows),
         source=str(run_dir),
         base=paths.root.absolute(),
@@ -94,10 +86,26 @@ def declared_search(paths: RunPaths) -> Experiment:
     """
     try:
         content = parsed_json(read_regular(paths.search_declared))
-        return from_mapping(content["data"], base=Path(content["base"]), **content["options"])
+        data = content["data"]
+        gone = _gone(data)
+        kept = {name: value for name, value in data.items() if name not in gone}
+        experiment = from_mapping(kept, base=Path(content["base"]), **content["options"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         advice = "run the job file, which replaces it"
         raise LedgerError(f"{paths.search_declared}: cannot be read ({error}); {advice}") from error
+    warnings = [*experiment.warnings, *map(_has_no_effect, gone)]
+    return dataclasses.replace(experiment, warnings=warnings)
+
+
+def _gone(top: Mapping[str, Any]) -> list[str]:
+    """Keys at the top of a job file that was valid once: their feature is not installed any
+    more.
+    """
+    return [name for name in top if name not in JobFile.model_fields]
+
+
+def _has_no_effect(name: str) -> str:
+    return f"[{name}] in the job file has no effect: it belongs to a feature that is not installed here"
 
 
 def verdicts(rows: Iterable[JobRow]) -> dict[str, JobVerdict]:
@@ -114,7 +122,7 @@ def is_settled(row: JobRow, paths: RunPaths) -> bool:
     return isinstance(row.state, Failed | Cancelled) and row.state != Cancelled(is_undeclared=True)
 
 
-def how(paths: RunPaths, left: LeftPilots | None = None) -> str:
+def how(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:
     """A sentence saying what resumes an interrupted run. Its executor is recorded, and need not be
     named.
 

@@ -4,7 +4,6 @@ wrong.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import os
@@ -16,10 +15,9 @@ from typing import Any, Literal, TypeAlias
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.physics_advice import PhysicsAdvice
 from orchestrator.core.text import storable
 from orchestrator.core.urdf_settings import SUFFIX
-from orchestrator.experiment import preflight, robot_advice, sampler_check
+from orchestrator.experiment import preflight, sampler_check
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.experiment.run_directory import is_run_directory
 from orchestrator.machine import topology
@@ -72,8 +70,9 @@ class RobotCheck:
     outside: str | None = None
     """Which file lies outside of the robot's folder, so that a job needs ``allow_outside``; None
     for a job's robot."""
-    advice: PhysicsAdvice | None = None
-    """If it was asked for, and the robot can be trained."""
+    request: ExaminationRequest | None = None
+    """What was asked of a robot that can be trained, for who asks more; None also for a corner of
+    the space of a search."""
     figures: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
@@ -88,15 +87,8 @@ class RobotCheck:
             for name, figure in figures.items()
             if isinstance(figure, float) and not math.isfinite(figure)
         ]
-        advice = None if self.advice is None else dataclasses.asdict(self.advice)
         # JSON has no NaN.
-        return {
-            **own,
-            "messages": list(self.messages),
-            **figures,
-            **dict.fromkeys(unfit),
-            "advice": advice,
-        }
+        return {**own, "messages": list(self.messages), **figures, **dict.fromkeys(unfit)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,27 +109,17 @@ def check(
     paths: Sequence[Path],
     *,
     time_limit_s: float = TIME_LIMIT_S,
-    advise_s: float = 0.0,
     watch: preflight.Watch = lambda *_: None,
 ) -> list[RobotCheck]:
     """Examine files, all ``*.xml`` and ``*.urdf`` below folders, and the robots and tasks of job
     files.
 
-    :param advise_s: CPU seconds of measuring for advice on the physics of each robot; 0: no advice.
     :raises UsageError: a path that does not exist, or a folder without ``*.xml``.
     """
     items = list(_items(paths, time_limit_s))
     examined = [item for item in items if isinstance(item, _Item)]
     requests, at_once = [item.request for item in examined], topology.detect().capacity
     answers = preflight.ask(requests, at_once=at_once, time_limit_s=time_limit_s, watch=watch)
-    if advise_s:
-        advisable = [number for number, item in enumerate(examined) if not item.may_be_invalid]
-        pairs = [(requests[number], answers[number]) for number in advisable]
-        advised = robot_advice.with_advice(
-            pairs, advise_s=advise_s, time_limit_s=time_limit_s, watch=watch
-        )
-        for number, answer in zip(advisable, advised, strict=True):
-            answers[number] = answer
     answered = dict(zip(map(id, examined), answers, strict=True))
     includers = _includers(
         (item, answer) for item, answer in zip(examined, answers, strict=True) if item.where is None
@@ -303,6 +285,6 @@ def _checked(
         task_reason=answer.task_reason,
         included_by=includer,
         outside=answer.outside,
-        advice=answer.advice,
+        request=None if problem or item.may_be_invalid else item.request,
         figures=answer.figures,
     )

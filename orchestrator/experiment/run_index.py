@@ -31,7 +31,7 @@ from orchestrator.ledger import search_events, summary
 from orchestrator.machine import provenance
 
 if TYPE_CHECKING:
-    from orchestrator.executors.slurm.left_pilots import LeftPilots
+    from orchestrator.executors.kinds import LeftBatchJobs
 
 FINISHED = "finished"
 ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
@@ -64,7 +64,7 @@ class ListedRun:
     """Number of jobs by state."""
     problem: str = ""
     """Why its jobs cannot be read."""
-    left: LeftPilots | None = None
+    left: LeftBatchJobs | None = None
     """Batch jobs that may still train it although no supervisor runs; only :func:`listed` looks for
     them."""
 

@@ -6,15 +6,15 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from orchestrator.core.errors import Problem, SpecError
 from orchestrator.core.job import Job
 from orchestrator.core.text import joined, listed
-from orchestrator.executors.backend import opener
 from orchestrator.executors.base import Backend, BackendSettings
+from orchestrator.executors.kinds import kind_named
 from orchestrator.experiment import preflight, sampler_check, training_time
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange
@@ -43,12 +43,9 @@ class RunOptions:
     rebuild_ledger: bool = False
     executor: str | None = None
     """None: that of the run before in the run directory, which for a new one is ``local``."""
-    ray_address: str | None = None
-    """``local``, ``auto`` or ``HOST:PORT``. None: as in the run before if that was on Ray too,
-    otherwise ``local``."""
-    storage: str | None = None
-    """How files travel to other machines: ``auto``, ``shared``, ``stream`` or a URI. None:
-    likewise; or ``auto``."""
+    executor_options: Mapping[str, str] = field(default_factory=dict)
+    """Values of options of executors, by name. One that is missing is as in the run before if that
+    had the same executor, otherwise its default. Those of other executors have no effect."""
     grace_s: float = GRACE_S
     until: float | None = None
     """When everything has to have ended, in seconds since the epoch; None: no such time."""
@@ -84,6 +81,8 @@ class Plan:
     warnings: Sequence[str]
     choices: Sequence[str]
     """What was chosen where the job file says ``auto``, and why."""
+    executor_options: Mapping[str, str] = field(default_factory=dict)
+    """All options of the executor."""
     restriction: str = ""
     """What this command and its jobs were restricted to, by `nice`, `taskset` and the like; empty
     for nothing."""
@@ -107,24 +106,26 @@ def plan(
     :raises SpecError: with every job that cannot run here, unless ``experiment.skip_invalid`` is
         set.
     """
-    executor = options.executor or "local"
-    open_backend = opener(executor)
+    executor = kind_named(options.executor or "local")
+    executor_options = {
+        option.name: options.executor_options.get(option.name, option.default)
+        for option in executor.options
+    }
     examples = experiment.jobs_to_examine if experiment.search is not None else ()
     declared = [*experiment.jobs, *examples]
     machine = topology.detect(with_gpus=any(job.resources.gpus for job in declared))
     with contextlib.ExitStack() as undo:
-        backend = open_backend(
+        backend = executor.open(
             BackendSettings(
                 machine=machine,
                 max_parallel=_jobs_at_once(options, experiment),
                 sees_neighbours=sees_neighbours,
                 run_dir=options.run_dir if options.run_dir in staging.parents else staging,
                 jobs=declared,
-                address=options.ray_address or "local",
-                storage=options.storage or "auto",
+                options=executor_options,
+                tables=experiment.tables,
                 name=experiment.directory_name,
                 final_run_dir=options.run_dir,
-                slurm=experiment.slurm,
             )
         )
         undo.callback(backend.close)
@@ -175,7 +176,8 @@ def plan(
             *_by_robot(declared, lambda job: _not_trained(verdicts[job.job_id])),
         ],
         choices=_by_robot(jobs, lambda job: _choice(job, verdicts[job.job_id])),
-        restriction=_restriction(machine) if executor == "local" else "",
+        executor_options=executor_options,
+        restriction=_restriction(machine) if executor.name == "local" else "",
     )
 
 

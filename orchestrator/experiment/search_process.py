@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import json
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,10 @@ ON_CHANGE = (
 BEGAN_OTHERWISE = "the {} that has begun here is declared differently now:"
 AGAIN = "Correct the cause, and run the same command again: the search resumes"
 SHOWN = 10
-OF_THE_RUN = ("name", "max_parallel", "order", "on_invalid", "notify", "track", "slurm")
+OF_THE_SEARCH = ("search", "scheduler", "defaults", "jobs")
 BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
-"""Keys of a job file, and of its table ``[search]``, that a resumed search takes over: no trial so
-far depends on them."""
+"""Keys at the top of a job file that trials depend on; and those of ``[search]`` on which none has
+depended so far: a resumed search takes these over, and all others at the top."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -262,7 +262,8 @@ def _kept(before: Mapping[str, Any], experiment: Experiment, changes: Sequence[s
     :param changes: what it does not take over.
     """
     now = experiment.declaration["data"]
-    data = _replaced(before["data"], now, OF_THE_RUN)
+    of_the_run = {*before["data"], *now} - {*OF_THE_SEARCH}
+    data = _replaced(before["data"], now, of_the_run)
     if "search" in data:
         data["search"] = _replaced(data["search"], now.get("search", data["search"]), BUDGET)
     overrides, skip = before["options"]["overrides"], experiment.skip_invalid
@@ -278,7 +279,7 @@ def _kept(before: Mapping[str, Any], experiment: Experiment, changes: Sequence[s
 
 
 def _replaced(
-    table: Mapping[str, Any], by: Mapping[str, Any], keys: Sequence[str]
+    table: Mapping[str, Any], by: Mapping[str, Any], keys: Collection[str]
 ) -> dict[str, Any]:
     """``table`` with these ``keys`` as they are in another one."""
     others = {key: value for key, value in table.items() if key not in keys}
@@ -448,7 +449,7 @@ def _has_search(paths: RunPaths) -> bool:
 
 def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that decide which trials there are, dotted."""
-    kept = {key: value for key, value in declaration["data"].items() if key not in OF_THE_RUN}
+    kept = {key: value for key, value in declaration["data"].items() if key in OF_THE_SEARCH}
     if isinstance(kept.get("search"), dict):
         kept["search"] = {key: value for key, value in kept["search"].items() if key not in BUDGET}
     return dict(_flat("", {**kept, **declaration["options"]["overrides"]}))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,6 @@ from orchestrator.core.job import TERMINAL, Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
-from orchestrator.executors.base import Backend
 from orchestrator.experiment import (
     preflight,
     resume,
@@ -31,14 +29,13 @@ from orchestrator.experiment import (
     search_robots,
     videos,
 )
+from orchestrator.experiment.beside_run import PartsBesideRun
 from orchestrator.experiment.callbacks import CallbackReporter
-from orchestrator.experiment.notifications import NotifyingReporter
 from orchestrator.experiment.policy_fetcher import PolicyFetcher
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
 from orchestrator.experiment.search_process import SearchProcess
-from orchestrator.experiment.track_process import TrackProcess
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow, live_facts
 from orchestrator.ledger.requests import RequestFiles
@@ -86,177 +83,289 @@ def run(
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
     """
     hold_standard_descriptors()
-    stops, outcome = StopRequests(stop_at=options.stop_at), run_end.RunOutcome()
+    stops = StopRequests(stop_at=options.stop_at)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(stops.installed())
-        notifier = NotifyingReporter(
-            experiment=experiment,
-            run_dir=options.run_dir,
-            inner=reporter,
-            outcome=outcome,
-            stops=stops,
-        )
-        if experiment.notify.is_set:
-            reporter = stack.enter_context(notifier)
-        claimed = _claimed(options, stack)
-        options, paths = claimed.options, claimed.paths
-        stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
-        if options.is_listed:
-            run_index.note(options.run_dir, experiment.name)
-        repository = stack.enter_context(contextlib.closing(provenance.Repository(experiment.base)))
-        holder = "" if (this := run_directory.holder(paths)) is None else this.key
-        stack.enter_context(run_end.recorded(paths, holder, outcome))
-        stack.callback(live_facts.remove, paths)
-        ledger = _existing_ledger(paths, options, experiment.jobs, stack)
-        if ledger is not None and apply_late_requests(ledger, holder):
-            stops.request("requested by `stop`")
-        request_files = RequestFiles(paths.requests)
-        stops.is_asked = lambda: _is_stop_requested(request_files, ledger, holder)
-        staging, watch = _emptied(paths.staging, stack), _ExaminationReport(reporter)
-        experiment, options = search_process.resumed(experiment, options, ledger, paths)
-        options = _known(options, ledger, experiment.jobs, paths, stops)
-        run_plan = plan(
-            experiment, options, staging, stops=stops, watch=watch, warm=warm, sees_neighbours=True
-        )
-        backend = stack.enter_context(contextlib.closing(run_plan.backend))
-        search_process.refuse_another_robot(experiment, run_plan.verdicts, ledger, paths)
-        ledger = ledger or _abandoned_with(stack, Ledger.create(paths.ledger))
-        search_process.let_all_train_on(experiment, ledger, reporter)
-        rows = reconcile(
-            run_plan.jobs,
-            run_plan.verdicts,
-            {job.job_id: index for index, job in enumerate(experiment.jobs)},
-            options.on_change,
-            paths,
-            ledger,
-            reporter,
-            recorded=options.recorded,
-        )
-        if experiment.text is not None:
-            write_whole(paths.experiment, experiment.text)
-        _report_plan(run_plan, claimed, reporter)
-        searcher = SearchProcess(paths=paths, holder=holder, slots=backend.slots, reporter=reporter)
-        tracker = stack.enter_context(
-            TrackProcess(
-                experiment=experiment,
-                paths=paths,
-                reporter=reporter,
-                has_free_cores=lambda: supervisor.has_free_cores,
-            ).running()
-        )
-        supervisor = Supervisor(
-            paths=paths,
-            rows=rows,
-            ledger=ledger,
-            executor=backend.executor,
-            slots=backend.slots,
-            reporter=reporter,
-            staged_robots={
-                id_: verdict.bundle for id_, verdict in run_plan.verdicts.items() if verdict.bundle
-            },
-            policies=stack.enter_context(PolicyFetcher(paths)),
-            grace_s=options.grace_s,
-            until=options.until,
-            holder=holder,
-            available_memory_mib=backend.available_memory_mib,
-            cpu_moves=backend.cpu_moves,
-            is_awaiting_jobs=lambda: searcher.may_add_jobs or is_awaiting_jobs(),
-            look_after_others=_caretaker(tracker, searcher),
-        )
-        backend.report_to(DetachableReporter(reporter).event)
-        changed = provenance.record(
-            paths,
-            experiment=experiment.name,
-            machine=run_plan.machine,
-            lanes=backend.slots.lanes,
-            repository=repository,
-            backend=backend.facts(),
-            user_code=imported_code.digests([*run_plan.jobs, *experiment.jobs_to_examine]),
-            declared=None if experiment.text is None else experiment.declared_by,
-        )
-        _report_changes(changed, rows, reporter)
-        stops.request_checkpoints = supervisor.request_checkpoints
-        stops.deliver_to(supervisor.request_stop)
-        outcome.counts = lambda: supervisor.counts
-        with searcher.declared(experiment, search_robots.contents(experiment, run_plan.verdicts)):
-            states = _supervised(supervisor, ledger, rows, callbacks)
-        is_stopped = functools.partial(_is_stopped, notifier, stops)
-        _after_training(
-            supervisor,
-            states,
-            backend,
-            tracker,
-            is_stopped,
-            is_search=experiment.search is not None,
-        )
-        summaries = ledger.summary()
-        outcome.exit_code = searcher.exit_code(states, supervisor)
-        ledger.close()
+        opened = _open(experiment, options, reporter, stops, stack)
+        planned = _plan(opened, warm, stack)
+        rows, ledger = _reconcile(opened, planned, stack)
+        training = _prepare(opened, planned, rows, ledger, is_awaiting_jobs, stack)
+        states = _train(opened, planned, training, callbacks)
+        summary = _finish(opened, planned, training, states)
+    supervisor, exit_code = training.supervisor, opened.outcome.exit_code
     return RunResult(
-        paths=paths,
+        paths=opened.paths,
         states=states,
-        rows=[row for row in summaries if row["job_id"] in states],
-        exit_code=outcome.exit_code,
-        interrupted=supervisor.interrupted or (supervisor.is_stopping and outcome.exit_code == 130),
+        rows=[row for row in summary if row["job_id"] in states],
+        exit_code=exit_code,
+        interrupted=supervisor.interrupted or (supervisor.is_stopping and exit_code == 130),
         signalled=stops.count > 0,
-        search_problem=searcher.problem,
+        search_problem=training.searcher.problem,
     )
 
 
-def _supervised(
-    supervisor: Supervisor,
-    ledger: Ledger,
+@dataclass(slots=True, kw_only=True)
+class _StopQuestion:
+    """Whether another process requests that this supervisor stops: before and after its loop, which
+    reads requests itself.
+    """
+
+    files: RequestFiles
+    holder: str
+    ledger: Ledger | None
+    """None until there is one."""
+
+    def is_asked(self) -> bool:
+        with contextlib.suppress(LedgerBusyError):  # it is asked again
+            if self.ledger is not None and self.ledger.is_stopping(self.holder):
+                return True
+        return Request(verb="stop", job_id=self.holder) in self.files.take()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """The run directory that this process holds, with what earlier runs have left in it."""
+
+    experiment: Experiment
+    claimed: _ClaimedDirectory
+    holder: str
+    """Names this supervisor in requests of other processes."""
+    ledger: Ledger | None
+    """That of an earlier run; None in a new run directory."""
+    repository: provenance.Repository
+    stops: StopRequests
+    stop_question: _StopQuestion
+    outcome: run_end.RunOutcome
+    beside: PartsBesideRun
+    """What features have beside the run; and the reporter of all that follows."""
+
+    @property
+    def paths(self) -> RunPaths:
+        return self.claimed.paths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """What the run will do, on which machines."""
+
+    experiment: Experiment
+    """A search that is resumed goes on as it was declared, where it has to."""
+    options: RunOptions
+    """With the verdicts of jobs that have finished already."""
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Training:
+    """All is ready to launch jobs."""
+
+    rows: Sequence[JobRow]
+    """In order of launch."""
+    ledger: Ledger
+    supervisor: Supervisor
+    searcher: SearchProcess
+
+
+def _open(
+    experiment: Experiment,
+    options: RunOptions,
+    reporter: Reporter,
+    stops: StopRequests,
+    stack: contextlib.ExitStack,
+) -> _Opened:
+    """Take the run directory, with the ledger of an earlier run."""
+    outcome = run_end.RunOutcome()
+    stack.enter_context(stops.installed())
+    beside = PartsBesideRun(inner=reporter, outcome=outcome, stops=stops)
+    stack.enter_context(beside)
+    beside.ask(experiment, options.run_dir, is_listed=options.is_listed)
+    claimed = _claimed(options, stack)
+    paths = claimed.paths
+    stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
+    if options.is_listed:
+        run_index.note(options.run_dir, experiment.name)
+    repository = stack.enter_context(contextlib.closing(provenance.Repository(experiment.base)))
+    this = run_directory.holder(paths)
+    holder = "" if this is None else this.key
+    stack.enter_context(run_end.recorded(paths, holder, outcome))
+    stack.callback(live_facts.remove, paths)
+    ledger = _existing_ledger(paths, claimed.options, experiment.jobs, stack)
+    if ledger is not None and apply_late_requests(ledger, holder):
+        stops.request("requested by `stop`")
+    stop_question = _StopQuestion(files=RequestFiles(paths.requests), holder=holder, ledger=ledger)
+    stops.is_asked = stop_question.is_asked
+    return _Opened(
+        experiment=experiment,
+        claimed=claimed,
+        holder=holder,
+        ledger=ledger,
+        repository=repository,
+        stops=stops,
+        stop_question=stop_question,
+        outcome=outcome,
+        beside=beside,
+    )
+
+
+def _plan(opened: _Opened, warm: preflight.Child | None, stack: contextlib.ExitStack) -> _Planned:
+    """Examine the machines, and the robots of jobs that have not finished."""
+    paths, ledger, stops = opened.paths, opened.ledger, opened.stops
+    staging = _emptied(paths.staging, stack)
+    experiment, options = search_process.resumed(
+        opened.experiment, opened.claimed.options, ledger, paths
+    )
+    options = _known(options, ledger, experiment.jobs, paths, stops)
+    made = plan(
+        experiment,
+        options,
+        staging,
+        stops=stops,
+        watch=_ExaminationReport(opened.beside),
+        warm=warm,
+        sees_neighbours=True,
+    )
+    stack.enter_context(contextlib.closing(made.backend))
+    search_process.refuse_another_robot(experiment, made.verdicts, ledger, paths)
+    return _Planned(experiment=experiment, options=options, plan=made)
+
+
+def _reconcile(
+    opened: _Opened, planned: _Planned, stack: contextlib.ExitStack
+) -> tuple[list[JobRow], Ledger]:
+    """Bring the ledger into agreement with the plan. Returns the jobs in order of launch."""
+    experiment, made = planned.experiment, planned.plan
+    ledger = opened.ledger or _abandoned_with(stack, Ledger.create(opened.paths.ledger))
+    opened.stop_question.ledger = ledger
+    search_process.let_all_train_on(experiment, ledger, opened.beside)
+    rows = reconcile(
+        made.jobs,
+        made.verdicts,
+        {job.job_id: index for index, job in enumerate(experiment.jobs)},
+        planned.options.on_change,
+        opened.paths,
+        ledger,
+        opened.beside,
+        recorded=planned.options.recorded,
+    )
+    if experiment.text is not None:
+        write_whole(opened.paths.experiment, experiment.text)
+    _report_plan(opened, planned)
+    return rows, ledger
+
+
+def _prepare(
+    opened: _Opened,
+    planned: _Planned,
     rows: Sequence[JobRow],
-    callbacks: CallbackReporter | None,
-) -> Mapping[str, State]:
-    if callbacks is None:
-        return supervisor.run()
-    callbacks.begin(rows, ledger, supervisor.request_stop)
-    states = supervisor.run()
-    callbacks.report_ended()
-    if callbacks.error is not None:
-        ledger.close()
-        raise callbacks.error
-    return states
+    ledger: Ledger,
+    is_awaiting_jobs: Callable[[], bool],
+    stack: contextlib.ExitStack,
+) -> _Training:
+    """Make the supervisor and what is beside it, and record what the run is made with."""
+    paths, beside, stops = opened.paths, opened.beside, opened.stops
+    options, backend = planned.options, planned.plan.backend
+    searcher = SearchProcess(
+        paths=paths, holder=opened.holder, slots=backend.slots, reporter=beside
+    )
+    stack.callback(beside.end)
 
-
-def _caretaker(tracker: TrackProcess, searcher: SearchProcess) -> Callable[[], None]:
-    def look_after() -> None:
-        tracker.look_after()
+    def look_after_others() -> None:
+        beside.look_after()
         searcher.look_after()
 
-    return look_after
+    supervisor = Supervisor(
+        paths=paths,
+        rows=rows,
+        ledger=ledger,
+        executor=backend.executor,
+        slots=backend.slots,
+        reporter=beside,
+        staged_robots={
+            job_id: verdict.bundle
+            for job_id, verdict in planned.plan.verdicts.items()
+            if verdict.bundle
+        },
+        policies=stack.enter_context(PolicyFetcher(paths)),
+        grace_s=options.grace_s,
+        until=options.until,
+        holder=opened.holder,
+        available_memory_mib=backend.available_memory_mib,
+        cpu_moves=backend.cpu_moves,
+        is_awaiting_jobs=lambda: searcher.may_add_jobs or is_awaiting_jobs(),
+        look_after_others=look_after_others,
+    )
+    backend.report_to(DetachableReporter(beside).event)
+    _record_provenance(opened, planned, rows)
+    stops.request_checkpoints = supervisor.request_checkpoints
+    stops.deliver_to(supervisor.request_stop)
+    opened.outcome.counts = lambda: supervisor.counts
+    return _Training(rows=rows, ledger=ledger, supervisor=supervisor, searcher=searcher)
 
 
-def _after_training(
-    supervisor: Supervisor,
-    states: Mapping[str, State],
-    backend: Backend,
-    tracker: TrackProcess,
-    is_stopped: Callable[[], bool],
-    *,
-    is_search: bool,
-) -> None:
-    slots, reporter = backend.local_slots, supervisor.reporter
+def _record_provenance(opened: _Opened, planned: _Planned, rows: Sequence[JobRow]) -> None:
+    experiment, made = planned.experiment, planned.plan
+    changed = provenance.record(
+        opened.paths,
+        experiment=experiment.name,
+        machine=made.machine,
+        lanes=made.backend.slots.lanes,
+        repository=opened.repository,
+        backend={**made.executor_options, **made.backend.facts()},
+        user_code=imported_code.digests([*made.jobs, *experiment.jobs_to_examine]),
+        declared=None if experiment.text is None else experiment.declared_by,
+    )
+    _report_changes(changed, rows, opened.beside)
+
+
+def _train(
+    opened: _Opened,
+    planned: _Planned,
+    training: _Training,
+    callbacks: CallbackReporter | None,
+) -> Mapping[str, State]:
+    """Launch jobs until all have ended or a stop is requested. Returns their states."""
+    supervisor, ledger = training.supervisor, training.ledger
+    robots = search_robots.contents(planned.experiment, planned.plan.verdicts)
+    opened.beside.begin(lambda: supervisor.has_free_cores)
+    with training.searcher.declared(planned.experiment, robots):
+        if callbacks is None:
+            return supervisor.run()
+        callbacks.begin(training.rows, ledger, supervisor.request_stop)
+        states = supervisor.run()
+        callbacks.report_ended()
+        if callbacks.error is not None:
+            ledger.close()
+            raise callbacks.error
+        return states
+
+
+def _finish(
+    opened: _Opened, planned: _Planned, training: _Training, states: Mapping[str, State]
+) -> Sequence[SummaryRow]:
+    """Make pictures, wait for what is beside the run, and sum up. Returns the summary."""
+    supervisor, beside = training.supervisor, opened.beside
+
+    def is_stopped() -> bool:
+        beside.tick_parts()
+        return opened.stops.is_requested or opened.stops.is_asked()
+
     if not supervisor.interrupted:
         wanted, without_preview = supervisor.pictures
         videos.make_missing(
-            supervisor.paths,
+            opened.paths,
             wanted,
             states,
-            slots,
-            reporter,
+            planned.plan.backend.local_slots,
+            supervisor.reporter,
             is_stopped,
             without_preview=without_preview,
-            is_search=is_search,
+            is_search=planned.experiment.search is not None,
         )
-        tracker.finish(is_stopped)
-    tracker.end()  # it reads the ledger
-
-
-def _is_stopped(notifier: NotifyingReporter, stops: StopRequests) -> bool:
-    notifier.turn()
-    return stops.is_requested or stops.is_asked()
+        beside.finish(is_stopped)
+    beside.end()
+    rows = training.ledger.summary()
+    opened.outcome.exit_code = training.searcher.exit_code(states, supervisor)
+    training.ledger.close()
+    return rows
 
 
 def _report_changes(changed: Sequence[str], rows: Sequence[JobRow], reporter: Reporter) -> None:
@@ -272,6 +381,8 @@ def _report_changes(changed: Sequence[str], rows: Sequence[JobRow], reporter: Re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ClaimedDirectory:
+    """A run directory that this process has locked."""
+
     paths: RunPaths
     options: RunOptions
     """With the executor of the run before, unless another one is named."""
@@ -282,52 +393,41 @@ class _ClaimedDirectory:
 
 
 def _claimed(options: RunOptions, stack: contextlib.ExitStack) -> _ClaimedDirectory:
-    """Lock the run directory until ``stack`` is closed. :raises UsageError: it cannot be used, or
-    not with ``options``.
+    """Lock the run directory until ``stack`` is closed.
 
-    :raises DiskFullError: when the disk has no room for the first files.
+    :raises UsageError: it cannot be used, or not with ``options``.
+    :raises DiskFullError: the disk has no room for the first files.
     """
+    aside = None
     if options.fresh:
-        taken = run_executor.of_unclaimed(
-            options
-        )  # before it is renamed: batch jobs may still write there
+        # Before it is renamed: batch jobs may still write there.
+        taken = run_executor.of_unclaimed(options)
         aside = stack.enter_context(run_directory.put_aside(options.run_dir))
         paths = stack.enter_context(run_directory.claim(options.run_dir))
     else:
-        aside, paths = None, stack.enter_context(run_directory.claim(options.run_dir))
+        paths = stack.enter_context(run_directory.claim(options.run_dir))
         taken = run_executor.of_claimed(options, paths)
-    reason = run_executor.explained(options, taken)
+    reason = run_executor.explanation(options, taken)
     return _ClaimedDirectory(paths=paths, options=taken, aside=aside, executor_reason=reason)
 
 
-def _report_plan(run_plan: Plan, claimed: _ClaimedDirectory, reporter: Reporter) -> None:
-    options, aside = claimed.options, claimed.aside
-    if aside is not None:
-        reporter.event(
-            "fresh", f"starts over; the earlier run directory is now {aside}", aside=str(aside)
-        )
-    if claimed.executor_reason:
-        reporter.event("chosen", claimed.executor_reason, executor=options.executor)
+def _report_plan(opened: _Opened, planned: _Planned) -> None:
+    options, reporter = planned.options, opened.beside
+    if opened.claimed.aside is not None:
+        text = f"starts over; the earlier run directory is now {opened.claimed.aside}"
+        reporter.event("fresh", text, aside=str(opened.claimed.aside))
+    if opened.claimed.executor_reason:
+        reporter.event("chosen", opened.claimed.executor_reason, executor=options.executor)
     if options.until is not None:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(options.until))
         text = f"everything ends by {when} (--until): the jobs are asked to stop {options.grace_s:g} s before that"
         reporter.event("until", text, until=options.until)
-    if run_plan.restriction:
-        reporter.event("restricted", run_plan.restriction)
-    for choice in run_plan.choices:
+    if planned.plan.restriction:
+        reporter.event("restricted", planned.plan.restriction)
+    for choice in planned.plan.choices:
         reporter.event("chosen", choice)
-    for warning in run_plan.warnings:
+    for warning in planned.plan.warnings:
         reporter.event("warning", warning)
-
-
-def _is_stop_requested(files: RequestFiles, ledger: Ledger | None, holder: str) -> bool:
-    """Whether another process requests that ``holder`` stops; asked before and after its supervisor
-    reads requests.
-    """
-    with contextlib.suppress(LedgerBusyError):  # it is asked again
-        if ledger is not None and ledger.is_stopping(holder):
-            return True
-    return Request(verb="stop", job_id=holder) in files.take()
 
 
 class _ExaminationReport:

@@ -32,15 +32,14 @@ from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.jobfile.search_rules import check_rungs, read_scheduler, read_search
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.jobfile.search_summary import SearchLimits, limits, sentences
-from orchestrator.jobfile.slurm_rules import SlurmSettings, read_slurm
-from orchestrator.jobfile.tracker_rules import Trackers, read_trackers
+from orchestrator.jobfile.toml_models import FEATURE_TABLES
 from orchestrator.jobfile.validation import as_plain, check, not_unicode
+from orchestrator.keys.feature_tables import read_tables
 from orchestrator.keys.names import safe_name
 from orchestrator.keys.problems import Problems, quoted, suggestion
 
 __all__ = [
     "Experiment",
-    "Notify",
     "Order",
     "from_mapping",
     "json_schema",
@@ -56,22 +55,6 @@ NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notify:
-    """Programs with their arguments, each to be started without a shell; empty: none."""
-
-    on_end: tuple[str, ...] = ()
-    on_failure: tuple[str, ...] = ()
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Sequence[str] | None]) -> Notify:
-        return cls(**{name: tuple(command or ()) for name, command in table.items()})
-
-    @property
-    def is_set(self) -> bool:
-        return bool(self.on_end or self.on_failure)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """A job file, resolved into jobs."""
 
@@ -83,10 +66,8 @@ class Experiment:
     skip_invalid: bool = False
     """Whether invalid robots and environments fail their own jobs only; otherwise nothing is
     launched."""
-    notify: Notify = Notify()
-    trackers: Trackers = field(default_factory=dict)
-    """Experiment trackers that are told of the jobs."""
-    slurm: SlurmSettings = field(default_factory=SlurmSettings)
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    """What tables of features mean, by name."""
     warnings: Sequence[str] = ()
     """Settings without effect, and trainings that are too short to learn."""
     jobs: tuple[Job, ...]
@@ -268,8 +249,7 @@ def from_mapping(
         search=search,
     )
     scheduler = read_scheduler(checked.top, problems)
-    trackers = read_trackers(checked.top.get("track", {}), problems)
-    slurm = read_slurm(checked.top.get("slurm", {}), problems)
+    tables = read_tables(FEATURE_TABLES, checked.top, problems)
     warnings = list(expansion.warnings)
     if scheduler is not None:
         lengths = set[int]() if expansion.trial is None else expansion.trial.lengths
@@ -283,9 +263,7 @@ def from_mapping(
         else checked.top.get("max_parallel"),
         order=checked.top.get("order", "longest-first"),
         skip_invalid=skip_invalid,
-        notify=Notify.from_table(checked.top.get("notify", {})),
-        trackers=trackers,
-        slurm=slurm,
+        tables=tables,
         warnings=tuple(warnings),
         jobs=tuple(expansion.jobs) if search is None else (),
         search=search,

@@ -15,10 +15,10 @@ from orchestrator.core.job import Job, Resources
 from orchestrator.core.text import listed
 from orchestrator.core.urdf_settings import is_urdf
 from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
-from orchestrator.jobfile.curriculum_rules import advance_of, check_length
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import linked
 from orchestrator.jobfile.job_names import JobNames, matrix_suffix
+from orchestrator.jobfile.job_table_rules import check_specs_of_features, parts_of
 from orchestrator.jobfile.joint_rules import (
     FAMILY,
     check_family,
@@ -388,7 +388,7 @@ def _jobs(
             randomize=flat(merged["randomize"]) if "task" in merged else {},
             asymmetric=merged["asymmetric"] if "task" in merged else False,
             evaluate=flat(merged["evaluate"]) if "task" in merged else {},
-            **advance_of(merged),
+            parts=parts_of(merged, where, problems),
             task=task,
             task_options=merged["task_options"] if "task" in merged else {},
             env=env,
@@ -409,7 +409,7 @@ def _jobs(
             search_path=str(base) if task is None or is_users_task(task) else None,
             **{name: merged[name] for name in SAME_IN_SPEC},
         )
-        check_length(spec, where, problems)
+        check_specs_of_features(merged, spec, where, problems)
         jobs.append(
             Job(
                 job_id=job_id,

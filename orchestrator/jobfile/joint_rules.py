@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
+from orchestrator.core.changing_numbers import changing_numbers
 from orchestrator.core.distributions import PRIVILEGED, disturbance
 from orchestrator.core.evaluation_grid import MOST_POINTS, number_of_points
 from orchestrator.core.job import Job
@@ -15,9 +16,9 @@ from orchestrator.core.text import count, joined, listed
 from orchestrator.core.urdf_settings import SUFFIX, is_urdf
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
 from orchestrator.jobfile.contrib_rules import check_contrib
-from orchestrator.jobfile.curriculum_rules import USED, check_curriculum
 from orchestrator.jobfile.distributed_keys import check_ranks, near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
+from orchestrator.jobfile.job_table_rules import check_tables_of_features, table_rules
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import preset_values
 from orchestrator.jobfile.validation import Layer, Report
@@ -26,8 +27,8 @@ from orchestrator.keys.value_types import is_maker
 
 FAMILY = ("task", "env", "entry_point")
 """A job has one of these keys: the last layer that sets any decides."""
-OF_TASKS = ("task_options", "randomize", "evaluate", "asymmetric", "curriculum")
-"""Settings that only a job with a task uses."""
+OF_TASKS = ("task_options", "randomize", "evaluate", "asymmetric")
+"""Settings that only a job with a task uses; tables of features may be such, too."""
 FEWEST_ITERATIONS = 5
 """A training of PPO with fewer updates hardly learns, and has as few points in its learning
 curve."""
@@ -55,10 +56,14 @@ def takes_part(settings: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
     )
 
 
+def _of_tasks() -> tuple[str, ...]:
+    return *OF_TASKS, *(name for name, rules in table_rules().items() if rules.is_for_tasks)
+
+
 def _suits(table: str, job: Mapping[str, Any]) -> bool:
     if table in ALGORITHMS:
         return bool(job["algo"] == table)
-    suits = dict.fromkeys(OF_TASKS, "task" in job) | {"env_kwargs": "task" not in job}
+    suits = dict.fromkeys(_of_tasks(), "task" in job) | {"env_kwargs": "task" not in job}
     suits["urdf"] = is_urdf(job.get("xml", ""))
     return suits.get(table, table != "distributed" or job["resources"]["ranks"] > 1)
 
@@ -90,7 +95,7 @@ def why_unused(key: str) -> str:
     top = key.partition(".")[0]
     users = {
         "env_kwargs": "env or entry_point",
-        **dict.fromkeys(OF_TASKS, "a task"),
+        **dict.fromkeys(_of_tasks(), "a task"),
         "urdf": "a URDF",
         "distributed": "several ranks",
     }
@@ -141,7 +146,7 @@ def check_together(
         )
         problems.add(written, message)
 
-    if not bad & {*FAMILY, "xml", "env_kwargs", "policy", *OF_TASKS}:
+    if not bad & {*FAMILY, "xml", "env_kwargs", "policy", *_of_tasks()}:
         _check_environment(merged, [layers[-3], layers[-1]], report)
     if merged["evaluate"] and "task" in merged and not bad & {"evaluate", "eval_episodes"}:
         _check_grid(merged, report)
@@ -151,12 +156,13 @@ def check_together(
         and not bad & {"asymmetric", "randomize", "policy_kwargs"}
     ):
         _check_asymmetric(merged, report)
-    if not bad & {*FAMILY, *USED, merged["algo"]}:
-        check_curriculum(merged, [layers[-3], layers[-1]], report)
+    if not bad & {*FAMILY, "algo", merged["algo"]}:
+        own = [layers[-3], layers[-1]]
+        check_tables_of_features(merged, own, bad, report, where, problems)
     if merged["model"] and "xml" not in merged and not bad & {"xml", "model"}:
         report(
             ["model"],
-            "changes a robot, but this job names none; set xml (`check --advise` names the robot of a gymnasium task)",
+            "changes a robot, but this job names none; set xml, also where a gymnasium task brings a robot",
         )
     has_params = any(layer.has("params") for layer in (layers[-3], layers[-1]))
     if has_params and not bad & {"xml", "params"} and not is_maker(merged.get("xml", "")):
@@ -212,6 +218,12 @@ def _check_environment(merged: Mapping[str, Any], own: Sequence[Layer], report: 
                 "is for env or entry_point; options of a built-in task belong in task_options",
             )
         return
+    for dotted, text in changing_numbers(merged["env_kwargs"]) if "env" in merged else ():
+        message = (
+            f'"{text}" is text to an environment, which gets its arguments once; numbers change over the training '
+            "in the task_options of a task"
+        )
+        report([f"env_kwargs.{dotted}"], message)
     if any(layer.has("task_options") for layer in own):
         report(
             ["task_options"],

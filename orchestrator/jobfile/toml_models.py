@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema, create_model
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, create_model
 
+from orchestrator.core.changing_numbers import changing_numbers, parse_number
 from orchestrator.core.job import Start
 from orchestrator.core.urdf_settings import UrdfSettings
 from orchestrator.core.worker_spec import (
@@ -16,14 +17,12 @@ from orchestrator.core.worker_spec import (
     Mode,
     OnDivergence,
 )
-from orchestrator.jobfile.curriculum_table import CurriculumTable, TaskOptions
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.model_edit_keys import nested, nested_distributions, nested_grid
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.jobfile.search_tables import SchedulerTable, SearchTable
-from orchestrator.jobfile.slurm_tables import SlurmTable
-from orchestrator.jobfile.track_tables import TrackTable
 from orchestrator.keys import value_types
+from orchestrator.keys.feature_tables import feature_tables, job_tables
 from orchestrator.keys.messages import Layout
 from orchestrator.keys.value_types import (
     MOST,
@@ -49,6 +48,18 @@ Randomized = Annotated[
 Evaluated = Annotated[
     dict[str, Any], PlainValidator(nested_grid), WithJsonSchema({"type": "object"}), AnyKeys()
 ]
+
+
+def _with_changing_numbers(options: dict[Any, Any]) -> dict[Any, Any]:
+    for dotted, text in changing_numbers(options):
+        try:
+            parse_number(text)
+        except ValueError as error:
+            raise ValueError(f"{dotted}: {error}") from None
+    return options
+
+
+TaskOptions = Annotated[value_types.Options, AfterValidator(_with_changing_numbers)]
 
 
 class ResourcesTable(TomlTable):
@@ -250,9 +261,6 @@ class CommonSettings(TomlTable):
         "Whether the critic, and not the actor, also observes what episodes draw by randomize.",
         True,
     )
-    curriculum: CurriculumTable = key(
-        CurriculumTable(), "When the training goes on to its next stage.", shown={}
-    )
     allow_outside: bool = key(
         False,
         "Whether the robot may use files outside of the folder of its MJCF. They are copied into the run directory.",
@@ -328,6 +336,10 @@ class CommonSettings(TomlTable):
     )
 
 
+OF_ENTRIES = ("name", "xml", "after")
+"""Keys of a [[jobs]] table that [defaults] does not have."""
+JOB_TABLES = job_tables({*CommonSettings.model_fields, *ALGORITHMS, *OF_ENTRIES})
+
 if TYPE_CHECKING:
     Settings = CommonSettings
 else:  # a table for each algorithm; names such as recurrent-ppo cannot be written as fields
@@ -340,6 +352,7 @@ else:  # a table for each algorithm; names such as recurrent-ppo cannot be writt
             name: (table, key(table(), f'Hyperparameters of algo = "{name}".', shown={}))
             for name, table in ALGORITHMS.items()
         },
+        **{name: table.field for name, table in JOB_TABLES.items()},
     )
 
 
@@ -362,22 +375,7 @@ class Entry(Settings):
     )
 
 
-class NotifyTable(TomlTable):
-    """Programs that are started when something happens, each a list of the program and its
-    arguments; no shell.
-    """
-
-    on_end: value_types.Command = key(
-        None,
-        "Program to start when the run ends, in whatever way.",
-        ["mail", "-s", "The experiment has ended", "me@example.org"],
-    )
-    on_failure: value_types.Command = key(
-        None, "Program to start when a job has FAILED.", ["notify-send", "A job has failed"]
-    )
-
-
-class JobFile(TomlTable):
+class CommonKeys(TomlTable):
     """An experiment: many policies trained at once, each in its own process."""
 
     instead: ClassVar = {
@@ -404,15 +402,6 @@ class JobFile(TomlTable):
         "are trained.",
         "skip",
     )
-    notify: NotifyTable = key(
-        NotifyTable(), "Programs to start at the end and when a job fails.", shown={}
-    )
-    track: TrackTable = key(
-        TrackTable(),
-        "Experiment trackers that are told of every job: TensorBoard, W&B, MLflow, Trackio.",
-        shown={},
-    )
-    slurm: SlurmTable = key(SlurmTable(), "Batch jobs of --executor slurm.", shown={})
     search: SearchTable | None = key(None, "A search over the keys of one job.", shown={})
     scheduler: SchedulerTable | None = key(
         None,
@@ -422,6 +411,20 @@ class JobFile(TomlTable):
     defaults: Settings = key(Settings(), "Default settings of all jobs.", shown={})
     jobs: Annotated[list[Entry], Field(min_length=1)] = Field(
         description="Jobs, each a [[jobs]] table."
+    )
+
+
+FEATURE_TABLES = feature_tables({*CommonKeys.model_fields, *Entry.model_fields})
+
+if TYPE_CHECKING:
+    JobFile = CommonKeys
+else:  # with the tables of features
+    JobFile = create_model(
+        "JobFile",
+        __base__=CommonKeys,
+        __doc__=CommonKeys.__doc__,
+        __module__=__name__,
+        **{name: table.field for name, table in FEATURE_TABLES.items()},
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.decoding import Message
 from orchestrator.core.messages import JsonLine
@@ -26,8 +26,8 @@ class LiveJob:
     phase: Phase
     cpu_share: float | None
     run_delay_share: float | None
-    stage: int | None = None
-    """Of its curriculum, from 1; None: it has none."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Of features (:func:`orchestrator.core.job_parts.columns`)."""
     competitors: tuple[str, ...] = ()
     """Who else uses its CPUs, or has used them, for people."""
     silent_s: float | None = None

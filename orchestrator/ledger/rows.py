@@ -12,6 +12,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints
 
+from orchestrator.core import job_parts
 from orchestrator.core.decoding import (
     INT64,
     LARGEST,
@@ -118,9 +119,6 @@ class SummaryRow(TypedDict):
     weights_sha256: str | None
     divergences: int | None
     """Episodes that ended because physics diverged, with on_divergence = "end-episode"."""
-    stage: int | None
-    """The stage of its curriculum that the last attempt has reached, from 1; of a RUNNING job it is
-    not known yet."""
     waits_for: str | None
     """Of a PENDING job: the jobs that have not succeeded and have to before its launch; not in
     ``summary.csv``."""
@@ -406,15 +404,14 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str]) -> SummaryRow:
         "cpus": parsed_json(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if row["state"] == "RUNNING" else None,
         "measures": _measures(record),
-        "stage": 1 + len(advanced_at)
-        if isinstance(advanced_at := record.get("advanced_at"), list)
-        else None,
         "waits_for": listed(row["waits_for"].split(","), PARENTS_SHOWN)
         if row["waits_for"]
         else None,
         **{key: spec[key] for key in ("algo", "seed", "total_timesteps")},
     }
     columns = checked(SummaryRow, _in_order(SummaryRow, row, values))
+    of_features = job_parts.columns(job_parts.facts_in(record))
+    columns |= {name: value for name, value in of_features.items() if name not in columns}
     return cast(SummaryRow, columns | {key: point.get(key) for key in varied if key not in columns})
 
 

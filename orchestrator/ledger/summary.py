@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from orchestrator.core import job_parts
 from orchestrator.core.atomic_files import writing_whole
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError, disk_full_explained
@@ -128,7 +129,7 @@ def _columns(varied: Collection[str], measure_names: Collection[str]) -> list[st
     """Names of the columns: later versions of this program add new ones after those that there
     were.
     """
-    names = dict.fromkeys([*SummaryRow.__annotations__, *varied])
+    names = dict.fromkeys([*SummaryRow.__annotations__, *job_parts.column_names(), *varied])
     own = [*(name for name in names if name not in NOT_IN_TABLE), *TIMES]
     return own + [name for name in measure_names if name not in own][:MOST_MEASURES]
 

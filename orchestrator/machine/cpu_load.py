@@ -13,13 +13,21 @@ to one. One that may run on others, too, goes on there if its CPU is taken.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.procfs import PROC, TICKS_PER_S, ProcessStat, process_stat, stat_in, text_of
+from orchestrator.core.procfs import (
+    PROC,
+    TICKS_PER_S,
+    ProcessStat,
+    busy_ticks,
+    process_stat,
+    stat_in,
+)
 
 EVERY_S = 1.5
 """How often :meth:`LoadSampler.tick` samples. What it finds is the mean over this time."""
@@ -38,7 +46,7 @@ compete with it."""
 RUNNABLE = "R"
 KERNEL_THREAD = 0x00200000
 """``PF_KTHREAD``, among the flags of a process."""
-WORKER = b"orchestrator.worker"
+WORKER = re.compile(rb"orchestrator\.(features\.\w+\.)?worker\b")
 """In the command of every training, on whose CPUs its holder says that they are held."""
 
 
@@ -137,7 +145,7 @@ class LoadSampler:
         own = os.times()
         return _Scan(
             at=self._now(),
-            busy_ticks=_busy_ticks(self._proc),
+            busy_ticks=busy_ticks(self._proc),
             processes=_processes(self._proc),
             reaped_s=own.children_user + own.children_system,
         )
@@ -251,26 +259,13 @@ def _is_worker(pid: int, processes: Mapping[int, ProcessStat], proc: Path) -> bo
     """Whether the process, or one that it descends from, is a training."""
     while pid > 1:
         try:
-            if WORKER in (proc / str(pid) / "cmdline").read_bytes():
+            if WORKER.search((proc / str(pid) / "cmdline").read_bytes()):
                 return True
         except OSError:  # it has ended, or is hidden
             return False
         parent = processes.get(pid)
         pid = 0 if parent is None else parent.parent
     return False
-
-
-def _busy_ticks(proc: Path) -> dict[int, int]:
-    """CPU → clock ticks since the boot in which it was not idle; empty where the kernel does not
-    say.
-    """
-    busy = {}
-    for line in (text_of(proc / "stat") or "").splitlines():
-        name, *values = line.split()
-        if name.startswith("cpu") and name[3:].isdecimal() and len(values) >= 7:
-            user, nice, system, _idle, _iowait, interrupts, soft_interrupts = map(int, values[:7])
-            busy[int(name[3:])] = user + nice + system + interrupts + soft_interrupts
-    return busy
 
 
 def _processes(proc: Path) -> dict[int, ProcessStat]:

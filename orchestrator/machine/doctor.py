@@ -11,10 +11,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.core.feature import answers, problems_of
 from orchestrator.machine import doctor_checks
 from orchestrator.machine.cgroup import ROOT, oom_kills, throttled_s
 from orchestrator.machine.doctor_checks import Finding, Level
-from orchestrator.machine.topology import available_memory_mib, detect, online_cpus
+from orchestrator.machine.topology import Machine, available_memory_mib, detect, online_cpus
 
 __all__ = ["Finding", "Level", "examine", "to_json"]
 
@@ -37,13 +38,24 @@ def examine() -> tuple[Finding, ...]:
         *doctor_checks.swap(),
         *doctor_checks.disk(Path()),
         *doctor_checks.gpus(machine),
-        *doctor_checks.slurm(machine, os.environ),
+        *_of_features(machine),
         *doctor_checks.rendering(os.environ),
         *doctor_checks.thread_variables(os.environ),
         *doctor_checks.worker_threads(1, os.environ, is_busy=is_busy),
         *doctor_checks.versions(),
         *doctor_checks.kernel(ROOT),
     )
+
+
+def _of_features(machine: Machine) -> list[Finding]:
+    found: list[Finding] = []
+    for feature, findings in answers("doctor", machine):
+        with problems_of(feature.name, "has no findings"):
+            for finding in findings:
+                if not isinstance(finding, Finding):
+                    raise TypeError(f"{finding!r} is no Finding")
+                found.append(finding)
+    return found
 
 
 def to_json(findings: Sequence[Finding]) -> str:

@@ -20,20 +20,13 @@ from typing import Literal, TypeAlias
 from orchestrator.core.environment import BINDING_VARIABLES, THREAD_VARIABLES
 from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.procfs import text_of
-from orchestrator.core.text import count, cpu_text, joined, rough_duration
+from orchestrator.core.text import count, cpu_text
 from orchestrator.machine import cpu_holders, provenance
 from orchestrator.machine.cpu_holders import CpuHolders, holders_folder
 from orchestrator.machine.cpu_load import LoadSampler
 from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.neighbours import program_name
 from orchestrator.machine.slots import SlotPool
-from orchestrator.machine.slurm_allocation import (
-    SLURM_PROGRAMS,
-    cores_of,
-    memory_of,
-    seconds_left,
-    task_of,
-)
 from orchestrator.machine.thread_census import CensusError, CensusTimeoutError, Stage, census
 from orchestrator.machine.topology import MIB, Machine, largest_job
 
@@ -256,33 +249,6 @@ def _gpu_text(gpu: Gpu) -> str:
     return f"{text} of 2 GiB" + (
         f" (resources.gpus = {parts / GPU_PARTS:g})" if fitting > 1 else ""
     )
-
-
-def slurm(machine: Machine, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """What an allocation of Slurm gives, or whether one can be asked for from here."""
-    if "SLURM_JOB_ID" not in environment:
-        missing = [
-            name
-            for name in SLURM_PROGRAMS
-            if shutil.which(name, path=environment.get("PATH")) is None
-        ]
-        text = (
-            f"not here: {joined(missing)} not on PATH"
-            if missing
-            else f"{joined(SLURM_PROGRAMS)} are on PATH"
-        )
-        yield Finding("ok", "Slurm", text + ("." if missing else ", for `run --executor slurm`."))
-        return
-    given, left_s = cores_of(machine, environment), seconds_left(environment)
-    node = environment.get("SLURMD_NODENAME", platform.node())
-    left = "no time limit is known" if left_s is None else f"{rough_duration(left_s)} left"
-    text = f"job {task_of(environment)} on {node}: {count(given, 'core')}, {memory_of(machine, environment)} MiB"
-    yield Finding("ok", "Slurm", f"{text}, {count(len(machine.gpus), 'GPU')}, {left}.")
-    if given < machine.capacity:
-        text = f"Slurm gave {count(given, 'core')}, but lets processes use {machine.capacity}: others may have these."
-        yield Finding(
-            "warning", "Slurm", text, f"run with --max-parallel {given}, or with --executor slurm"
-        )
 
 
 def rendering(environment: Mapping[str, str]) -> Iterator[Finding]:

@@ -1,21 +1,22 @@
 """The report of a run directory: a page, its figures and all numbers, in ``RUN_DIR/report``.
 
-It writes nothing else, and works while the run directory is being written. A run directory with a
-plan in ``bench/`` is a benchmark's, any other an experiment's. matplotlib, Jinja2 and numpy are
-imported when a report is made.
+It writes nothing else, and works while the run directory is being written. A run directory is an
+experiment's, unless a feature says that it has made it. matplotlib, Jinja2 and numpy are imported
+when a report is made.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
-from orchestrator.report.document import Document
+from orchestrator.core.feature import answers, problems_of
+from orchestrator.report.document import Document, Section
 
 __all__ = ["WrittenReport", "compose", "make"]
 
@@ -39,17 +40,30 @@ def compose(run_dir: Path, same_search: Sequence[Path] = ()) -> Document:
     :param same_search: run directories of the same search with other seeds.
     :raises UsageError: when there is nothing to report, or one of them is another search.
     """
-    from orchestrator.analysis.samples import damage_explained, is_benchmark
-
-    if is_benchmark(run_dir) and not same_search:
-        from orchestrator.bench.scaling_analysis import analyse
-        from orchestrator.report import benchmark_page, certificate_page
-
-        with damage_explained(run_dir):
-            return benchmark_page.document(analyse(run_dir), certificate_page.read(run_dir))
+    if not same_search and (of_feature := _of_feature(run_dir)) is not None:
+        return _with_added_sections(of_feature(), run_dir)
     from orchestrator.report import experiment_data, experiment_page
 
-    return experiment_page.document(experiment_data.gather(run_dir, same_search), run_dir)
+    document = experiment_page.document(experiment_data.gather(run_dir, same_search), run_dir)
+    return _with_added_sections(document, run_dir)
+
+
+def _of_feature(run_dir: Path) -> Callable[[], Document] | None:
+    """Makes the report of a run directory that is a feature's; None for one of an experiment."""
+    return next((make_document for _, make_document in answers("report", run_dir)), None)
+
+
+def _with_added_sections(document: Document, run_dir: Path) -> Document:
+    """With what features add, before the last section, which is about the machine."""
+    facts, added_sections = dict(document.facts), list[Section]()
+    for feature, added in answers("report_sections", run_dir):
+        with problems_of(feature.name, "adds no section"):
+            if added.name in facts:
+                raise ValueError(f"report.json has {added.name} already")
+            facts |= {added.name: added.facts}
+            added_sections += added.sections
+    sections = [*document.sections[:-1], *added_sections, *document.sections[-1:]]
+    return replace(document, sections=sections, facts=facts)
 
 
 def make(run_dir: Path, same_search: Sequence[Path] = ()) -> WrittenReport:

@@ -92,6 +92,17 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AddedSections:
+    """What a feature adds to a report."""
+
+    name: str
+    """Key of :attr:`facts` in ``report.json``."""
+    facts: Any
+    """JSON types."""
+    sections: Sequence[Section]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     title: str
     subtitle: str

@@ -15,14 +15,15 @@ from orchestrator.analysis import contention, run_reader
 from orchestrator.analysis.job_metrics import COST_NEUTRAL_KEYS
 from orchestrator.analysis.run_reader import EPISODE_KINDS, EpisodeKind, EvaluationFile
 from orchestrator.analysis.statistics import Estimate, known_estimate, location, ratio
-from orchestrator.bench.throughput_ratios import efficiency_facts
+from orchestrator.analysis.throughput_ratios import efficiency_facts
+from orchestrator.core import job_parts
 from orchestrator.core.exit_record import read_exit_record
-from orchestrator.core.paths import RunPaths
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE, Iteration
 from orchestrator.experiment import run_directory
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import AttemptRow, JobRow, SummaryRow
-from orchestrator.report import certificate_page, search_data, search_seeds
+from orchestrator.report import search_data, search_seeds
 from orchestrator.report.experiment_facts import (
     EpisodeEstimates,
     ExperimentFacts,
@@ -72,7 +73,6 @@ COPIED = (
         "ranks",
         "node",
         "cpus",
-        "stage",
     ),
 )
 """Columns of ``summary.json`` that the report repeats."""
@@ -125,8 +125,17 @@ def gather(run_dir: Path, same_search: Sequence[Path] = ()) -> ExperimentFacts:
         "attempts": attempts,
         "findings": contention.find(run_dir, shown) if rows else [],
         "search": search,
-        "certificate": certificate_page.read(run_dir),
         "machine": run_reader.last_session(paths.provenance),
+    }
+
+
+def _marks(declared: JobRow, paths: JobPaths) -> dict[str, Sequence[float]]:
+    """What features mark on its learning curve, in env_steps, by its meaning."""
+    marks = [job_parts.job_parts()[name].mark for name in declared.job.spec.parts]
+    return {
+        mark.meaning: run_reader.rises(paths.progress_csv, mark.column)
+        for mark in marks
+        if mark is not None
     }
 
 
@@ -141,7 +150,8 @@ def _title(run_dir: Path) -> str:
 
 def to_json(facts: ExperimentFacts) -> dict[str, Any]:
     """The content of ``report.json``."""
-    kept = {*COPIED, *(ReportedJob.__annotations__.keys() - SummaryRow.__annotations__.keys())}
+    of_report = ReportedJob.__annotations__.keys() - SummaryRow.__annotations__.keys()
+    kept = {*COPIED, *job_parts.column_names(), *of_report}
     jobs = [{key: value for key, value in job.items() if key in kept} for job in facts["jobs"]]
     return {**facts, "jobs": jobs, "findings": list(map(dataclasses.asdict, facts["findings"]))}
 
@@ -239,9 +249,7 @@ def _job(
         ],
         "timings": timings,
         "curve": curve,
-        "stage_starts": run_reader.stage_starts(paths.progress_csv)
-        if read and declared.job.spec.advance
-        else [],
+        "marks": _marks(declared, paths) if read else {},
         "evaluation": run_reader.evaluation(paths.eval) if read else None,
         "preview": read and paths.preview.is_file(),
     }
@@ -365,7 +373,7 @@ def _scaling(jobs: Sequence[ReportedJob], declared: Mapping[str, JobRow]) -> lis
 
 
 def _work(declared: JobRow) -> str:
-    spec = dataclasses.asdict(declared.job.spec)
+    spec = declared.job.spec.flat()
     return json.dumps(
         [declared.robot_hash, {key: spec[key] for key in spec if key not in MAY_DIFFER}],
         sort_keys=True,

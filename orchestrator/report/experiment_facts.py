@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypedDict
 from orchestrator.analysis.contention import ContentionFinding
 from orchestrator.analysis.run_reader import EpisodeKind, EvaluationFile, LearningCurve
 from orchestrator.analysis.statistics import EstimateFacts
-from orchestrator.bench.throughput_ratios import EfficiencyFacts
+from orchestrator.analysis.throughput_ratios import EfficiencyFacts
 from orchestrator.ledger import AttemptRow, SummaryRow
 from orchestrator.report.search_data import SearchFacts
 
@@ -63,8 +63,8 @@ class ReportedJob(SummaryRow):
     failures: Sequence[FailedAttempt]
     timings: Timings
     curve: LearningCurve
-    stage_starts: Sequence[float]
-    """env_steps at which the stages of its curriculum after the first began."""
+    marks: Mapping[str, Sequence[float]]
+    """What is marked on its learning curve → the env_steps."""
     evaluation: EvaluationFile | None
     preview: bool
     """Whether it has a still or a film strip."""
@@ -156,5 +156,4 @@ class ExperimentFacts(TypedDict):
     search: SearchFacts | None
     """Of a search ``jobs``, ``robots`` and ``findings`` are those of
     :func:`~.search_data.reported_jobs` alone."""
-    certificate: Mapping[str, Any] | None
     machine: Mapping[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -42,8 +43,9 @@ def learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reported
     for axes, robot in zip(panels, robots, strict=True):
         seeds = [job for job_id in robot["jobs"] if (job := jobs[job_id])["curve"]]
         _panel(axes, robot["robot"], {SERIES[0]: [job["curve"] for job in seeds]})
-        for job in (job for job in seeds if job["stage_starts"]):
-            _mark_stages(axes, job["curve"], job["stage_starts"])
+        for job in seeds:
+            if marked := sorted(itertools.chain(*job["marks"].values())):
+                _mark(axes, job["curve"], marked)
     return drawn
 
 
@@ -91,13 +93,13 @@ def _panel(axes: Axes, title: str, runs: Mapping[str, Sequence[LearningCurve]]) 
     axes.set_xlabel("env_steps", fontsize=7, labelpad=1)
 
 
-def _mark_stages(axes: Axes, curve: LearningCurve, starts: Sequence[float]) -> None:
-    """Triangles on a curve, at the env_steps ``starts``."""
+def _mark(axes: Axes, curve: LearningCurve, marks: Sequence[float]) -> None:
+    """Triangles on a curve, at the env_steps ``marks``."""
     import numpy as np
 
-    values = np.interp(starts, *np.array(curve).T)
+    values = np.interp(marks, *np.array(curve).T)
     axes.plot(
-        starts,
+        marks,
         values,
         linestyle="none",
         marker="^",

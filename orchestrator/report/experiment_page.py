@@ -16,7 +16,6 @@ from orchestrator.ledger.summary import learner_summary
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report import experiment_tables as tables
 from orchestrator.report import search_page
-from orchestrator.report.certificate_page import certificate_sections
 from orchestrator.report.document import Columns, Document, Figure, Headline, Section, Text, table
 from orchestrator.report.drawing import PHASES
 from orchestrator.report.experiment_data import to_json
@@ -68,7 +67,6 @@ def document(facts: ExperimentFacts, run_dir: Path) -> Document:
             *_phases(robots),
             *experiment_section(facts["ranks"]),
             tables.jobs_section(jobs),
-            *certificate_sections(facts["certificate"]),
         ]
         if len(jobs) < facts["totals"]["jobs"]:
             about += (
@@ -161,8 +159,9 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
     seeds = "Each robot was trained with a single seed, so there is no interval."
     if any(len(robot["seeds"]) > 1 for robot in shown):
         seeds = "Thin lines: seeds. Thick line: their median; band: its 95 % interval, clipped by the panel."
-    if any(jobs[job_id]["stage_starts"] for robot in shown for job_id in robot["jobs"]):
-        seeds += " Triangles: a stage of the curriculum begins."
+    marks = [jobs[job_id]["marks"] for robot in shown for job_id in robot["jobs"]]
+    if marked := {meaning for of_job in marks for meaning, steps in of_job.items() if steps}:
+        seeds += f" Triangles: {' or '.join(sorted(marked))}."
     figure = Figure(
         name="learning-curves",
         title="Learning curves",

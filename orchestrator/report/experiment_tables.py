@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from orchestrator.analysis.run_reader import EpisodeKind
+from orchestrator.core import job_parts
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration
 from orchestrator.report.document import Cell, Columns, Part, Section, Text, Tone, table
@@ -163,10 +165,10 @@ def jobs_section(jobs: Sequence[ReportedJob]) -> Section:
         "core-hours": lambda job: number(job["core_hours"]),
         "MiB": lambda job: number(job["max_rss_mib"] or job["timings"]["rss_mib"]),
         "attempts": lambda job: str(job["attempts"]),
-        "stage": lambda job: number(job["stage"]),
     }
-    if not any(job["stage"] for job in jobs):
-        del columns["stage"]
+    for name in job_parts.column_names():
+        if name not in columns and any(job_parts.columns_in(job)[name] is not None for job in jobs):
+            columns[name] = partial(_of_feature, name)
     if all(job["ranks"] == 1 for job in jobs):
         del columns["ranks"], columns["in all-reduce"]
     caption = (
@@ -190,6 +192,12 @@ def jobs_section(jobs: Sequence[ReportedJob]) -> Section:
 def _deterministic(job: ReportedJob) -> Mapping[str, Any]:
     """Its evaluation without exploration; empty where there is none."""
     return (job["evaluation"] or {}).get("deterministic", {})
+
+
+def _of_feature(name: str, job: ReportedJob) -> str:
+    """The text of a column of a feature."""
+    value = job_parts.columns_in(job)[name]
+    return plain(value) if isinstance(value, str) else number(value)
 
 
 def _measures_of_job(job: ReportedJob) -> str:

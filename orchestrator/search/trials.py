@@ -7,9 +7,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
+from orchestrator.core import job_parts
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.job import TERMINAL
@@ -235,12 +235,10 @@ def of_plain_jobs(rows: Sequence[SummaryRow]) -> list[Trial]:
 
     They are finished when all of their jobs have an evaluation; their value is its median.
     """
-    own = len(SummaryRow.__annotations__)
+    own = {*SummaryRow.__annotations__, *job_parts.column_names()}
     together: dict[str, tuple[dict[str, Any], list[SummaryRow]]] = {}
     for row in rows:
-        point = dict(
-            islice(row.items(), own, None)
-        )  # keys that a matrix varies follow those of every row
+        point = {key: value for key, value in row.items() if key not in own}
         together.setdefault(repr((row["name"], point)), (point, []))[1].append(row)
     trials = []
     for number, (point, of_seeds) in enumerate(together.values()):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from orchestrator.core import job_parts
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
     AttemptOutcome,
@@ -40,6 +41,25 @@ class DiskShortage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What a feature says of a run directory, besides its jobs."""
+
+    text: str
+    """A line."""
+    command: str = ""
+    """The command that shows more of it when jobs have succeeded; its argument is the run
+    directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What has come about in a run directory, as an event of its run."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """The whole experiment at one moment."""
 
@@ -61,8 +81,8 @@ class View:
     """The moment, on the clock of the attempts' times."""
     waiting: DiskShortage | None = None
     """Why jobs that would have a slot are not launched; None: none waits for anything else."""
-    search: str = ""
-    """A line about a search, which whoever shows the view fills in: the supervisor knows none."""
+    notes: Sequence[Note] = ()
+    """What features say, which whoever shows the view fills in: the supervisor knows nothing of it."""
 
     @property
     def remaining_s(self) -> float | None:
@@ -170,17 +190,14 @@ def report_warning(reporter: Reporter, attempt: ActiveAttempt, warning: str | No
         reporter.event("warning", f"{job_id}: {warning}", job_id=job_id)
 
 
-def report_stages(reporter: Reporter, attempt: ActiveAttempt, progress: Progress) -> None:
-    """Report the stages that have begun since the message before; those of earlier attempts were
-    reported then.
+def report_news(reporter: Reporter, attempt: ActiveAttempt, progress: Progress) -> None:
+    """Report what is new since the message before by the features in its training; what earlier
+    attempts did was reported then.
     """
-    before = None if attempt.progress is None else attempt.progress.advanced_at
-    if before is None or progress.advanced_at is None:
-        return
-    job_id, stages = attempt.job.job_id, len(attempt.job.spec.advance) + 1
-    for place, steps in enumerate(progress.advanced_at[len(before) :], len(before) + 2):
-        text = f"{job_id}: stage {place} of {stages} began at {steps:,} env_steps"
-        reporter.event("stage", text, job_id=job_id, stage=place, stages=stages, env_steps=steps)
+    job_id = attempt.job.job_id
+    before = {} if attempt.progress is None else attempt.progress.parts
+    for one in job_parts.news(attempt.job.spec.parts, before, progress.parts):
+        reporter.event(one.kind, f"{job_id}: {one.text}", job_id=job_id, **one.values)
 
 
 def report_end(

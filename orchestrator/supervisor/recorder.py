@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from orchestrator.core import job_parts
 from orchestrator.core.atomic_files import no_follow, write_whole
 from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
@@ -254,7 +255,7 @@ def _live(attempt: ActiveAttempt, now: float) -> LiveJob:
         phase=attempt.phase,
         cpu_share=None if progress is None else progress.cpu_share,
         run_delay_share=None if progress is None else progress.run_delay_share,
-        stage=None if progress is None else progress.stage,
+        columns={} if progress is None else job_parts.columns(progress.parts),
         silent_s=now - attempt.last_progress,
         has_return=progress is not None and progress.ep_rew_mean is not None,
     )

@@ -287,7 +287,7 @@ class Supervisor:
             case Progressed(progress=progress):
                 self._termination.check_iteration(attempt, progress)
                 events.report_warning(self.reporter, attempt, progress.warning)
-                events.report_stages(self.reporter, attempt, progress)
+                events.report_news(self.reporter, attempt, progress)
                 self._active.progressed(attempt, progress, self.now())
                 self._recorder.progressed(attempt)
             case Sampled(rss_mib=rss_mib):

@@ -27,8 +27,8 @@ def show(snapshots: Iterable[Snapshot], *, as_json: bool) -> Snapshot | None:
             else:
                 for row, kind, message in attach.changes(last, snapshot):
                     reporter.event(kind, message, job_id=row["job_id"], state=row["state"])
-            if snapshot.search_news:
-                reporter.event("best", snapshot.search_news)
+            for news in snapshot.news:
+                reporter.event(news.kind, news.message)
             last = snapshot
             if not isinstance(reporter, JsonReporter) and snapshot.rows:
                 reporter.draw(lambda: screen.of_snapshot(snapshot))  # noqa: B023 - it is called at once, or not at all
@@ -56,7 +56,7 @@ def show_end(last: Snapshot | None, end: RunEnd, run_dir: str, *, as_json: bool)
             exit_code=end.exit_code,
             is_stopped=is_stopped,
             how_to_resume=resume.how(last.paths),
-            search=last.search,
+            notes=last.notes,
         )
 
 

@@ -5,7 +5,6 @@ trained with.
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -14,15 +13,16 @@ from typing import Any
 
 from rich.text import Text
 
+from orchestrator.core import job_parts
 from orchestrator.core.changing_numbers import changing_numbers
 from orchestrator.core.job import Job
-from orchestrator.core.text import count, cpu_text, duration, joined, listed, rough_duration
+from orchestrator.core.text import count, cpu_text, duration, listed, rough_duration
 from orchestrator.experiment.dry_run import DryRun, Prospect
 from orchestrator.experiment.reconcile import by_difference
 from orchestrator.experiment.training_time import SearchTime
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.hyperparameters import DEFAULTS
-from orchestrator.jobfile.toml_models import ResourcesTable, Settings
+from orchestrator.jobfile.toml_models import FEATURE_TABLES, ResourcesTable, Settings
 from orchestrator.supervisor.start_choice import StartChoice
 from orchestrator.terminal import output
 from orchestrator.terminal.tables import NONE, Column, number_column
@@ -49,12 +49,12 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     what = f"{count(len(jobs), 'job')}{of_which}" if experiment.search is None else "a search"
     order = "" if experiment.search else "in this order, "
     heading = f"{experiment.name}: {what}, {plan.backend.slots.lanes} at once on {where}, {order}into {run_dir}"
-    notify = [
-        f"notify.{key}: {shlex.join(command)}"
-        for key, command in asdict(experiment.notify).items()
-        if command
+    of_tables = [
+        line
+        for name, table in FEATURE_TABLES.items()
+        if name in experiment.tables
+        for line in table.lines(experiment.tables[name])
     ]
-    notify += [f"track: {joined(experiment.trackers)}"] if experiment.trackers else []
     warnings = [
         Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)
     ]
@@ -64,7 +64,7 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
         *warnings,
         *restriction,
         *plan.choices,
-        *notify,
+        *of_tables,
         heading,
         *experiment.search_summary,
     ]
@@ -96,7 +96,7 @@ def _where(dry: DryRun) -> str:
 
 
 def _batch_script(dry: DryRun) -> list[str]:
-    """What would be submitted to Slurm."""
+    """What would be submitted to the cluster."""
     script = dry.plan.backend.facts().get("script")
     return (
         [] if script is None else ["", "Batch script of the pilots:", *script.rstrip().splitlines()]
@@ -188,19 +188,21 @@ def _changed_robots(jobs: Sequence[Job]) -> list[str]:
             "Evaluated at each combination of:",
             *_by_values(jobs, lambda job: _assignments(job.spec.evaluate)),
         ]
-    if any(map(_curriculum, jobs)):
-        shown += ["", "Curriculum:", *_by_values(jobs, lambda job: _assignments(_curriculum(job)))]
+    if any(map(_changing, jobs)):
+        shown += [
+            "",
+            "Changing over the training:",
+            *_by_values(jobs, lambda job: _assignments(_changing(job))),
+        ]
     return shown
 
 
-def _curriculum(job: Job) -> dict[str, Any]:
-    """The options of its task that change over the training, and the conditions between its
-    stages.
-    """
+def _changing(job: Job) -> dict[str, Any]:
+    """The options of its task that change over the training, and what features do in it."""
     changing = {
         f"task_options.{name}": text for name, text in changing_numbers(job.spec.task_options)
     }
-    return changing | ({"advance": list(job.spec.advance)} if job.spec.advance else {})
+    return changing | job_parts.under_keys(job.spec.parts)
 
 
 def _by_values(jobs: Sequence[Job], values_of: Callable[[Job], str]) -> list[str]:
@@ -313,10 +315,11 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
         "warnings": [*plan.warnings, *_refusals(dry, run_dir)],
         "restriction": plan.restriction or None,
         "choices": list(plan.choices),
-        "notify": {
-            key: list(command) for key, command in asdict(experiment.notify).items() if command
+        **{
+            name: table.facts(experiment.tables[name])
+            for name, table in FEATURE_TABLES.items()
+            if table.facts is not None and name in experiment.tables
         },
-        "track": {name: dict(options) for name, options in experiment.trackers.items()},
         "search": None if experiment.search is None else _search_facts(experiment, dry),
         "scheduler": None if experiment.scheduler is None else asdict(experiment.scheduler),
         "jobs": [
@@ -346,7 +349,7 @@ def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[
     """A job under the keys of the job file, with all of its hyperparameters, and what would be done
     with it.
     """
-    facts = asdict(job.spec)
+    facts = job.spec.flat()
     facts[job.spec.algo] = facts["hyperparameters"]
     facts["hyperparameters"] = {**DEFAULTS[job.spec.algo], **facts["hyperparameters"]}
     if (interval_s := facts.pop("checkpoint_every_s")) is not None:

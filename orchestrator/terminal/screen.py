@@ -9,10 +9,11 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.core import job_parts
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.text import duration, number
 from orchestrator.supervisor.remaining_time import NOTHING_ENDED, EndedWork
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.ledger import SummaryRow
     from orchestrator.ledger.live_facts import LiveFacts
     from orchestrator.supervisor.active_attempts import ActiveAttempt
-    from orchestrator.supervisor.events import View
+    from orchestrator.supervisor.events import Note, View
 
 STATE_STYLE = {
     "PENDING": "dim",
@@ -77,8 +78,8 @@ class JobLine:
     attempts: int = 0
     ranks: int = 1
     where: str = ""
-    stage: int | None = None
-    """Of its curriculum, from 1."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Of features (:func:`orchestrator.core.job_parts.columns`)."""
     waits_for: str = ""
     """Of a PENDING job: the jobs that have to succeed before its launch."""
 
@@ -111,8 +112,8 @@ class Screen:
     """Of the attempts that the supervisor has brought to their end."""
     waiting: str | None = None
     """Why jobs that would have a slot are not launched."""
-    search: str = ""
-    """A line about a search."""
+    notes: Sequence[Note] = ()
+    """What features say."""
 
     @property
     def remaining_s(self) -> float | None:
@@ -145,7 +146,7 @@ def of_view(view: View) -> Screen:
         cores_busy=view.cores_busy,
         ended_work=view.ended_work,
         waiting=view.waiting.text if view.waiting else None,
-        search=view.search,
+        notes=view.notes,
     )
 
 
@@ -169,7 +170,7 @@ def _of_attempt(
         cpu_share=None if last is None or ended else last.cpu_share,
         run_delay_share=None if last is None or ended else last.run_delay_share,
         attempts=attempt.handle.number + 1,
-        stage=None if last is None else last.stage,
+        columns={} if last is None else job_parts.columns(last.parts),
         ranks=attempt.job.resources.ranks,
         where="" if ended else attempt.where,
     )
@@ -198,7 +199,7 @@ def of_snapshot(snapshot: Snapshot) -> Screen:
         ended_work=_ended_work(snapshot),
         cores_busy=sum(shares) if shares else None,
         waiting=live.waiting if live and pending else None,
-        search=snapshot.search,
+        notes=snapshot.notes,
     )
 
 
@@ -237,7 +238,7 @@ def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -
         attempts=row["attempts"],
         ranks=row["ranks"],
         where=" ".join(filter(None, (row["node"], cpus))),
-        stage=job.stage if job else row.get("stage"),
+        columns=job.columns if job else job_parts.columns_in(row),
         waits_for=row.get("waits_for") or "",
     )
 
@@ -305,7 +306,7 @@ def rendered(shown: Screen, width: int, height: int, title: str = "") -> Group:
 
     texts_lines = sum(
         -(-len(text or "") // max(1, width - LONGEST_WORD))
-        for text in (shown.search, shown.waiting)
+        for text in (*(note.text for note in shown.notes), shown.waiting)
     )
     room = max(1, height - LINES_AROUND - texts_lines)
     running = list(itertools.islice(shown.running, room))
@@ -347,8 +348,8 @@ def totals(shown: Screen) -> Text:
         busy = "" if shown.cores_busy is None else f" · {shown.cores_busy:.1f} cores busy"
         times = f"elapsed {duration(shown.elapsed_s)} · ETA {duration(shown.remaining_s)}"
         text.append(f"\n{shown.env_steps_per_s:,.0f} env_steps/s{busy} · {times}", style="not bold")
-    if shown.search:
-        text.append(f"\n{shown.search}", style="not bold")
+    for note in shown.notes:
+        text.append(f"\n{note.text}", style="not bold")
     if shown.waiting:
         text.append(f"\n{shown.waiting}", style="not bold yellow")
     return text
@@ -399,9 +400,7 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         number_column("done", lambda line: number(line.share, ".0%"), rank=7 if is_all_done else 1),
         number_column("env_steps", lambda line: number(line.env_steps or None, ","), rank=8),
         number_column("env_steps/s", lambda line: number(line.env_steps_per_s, ",.0f"), rank=2),
-        number_column("stage", lambda line: number(line.stage, "d"), rank=5)
-        if any(line.stage for line in lines)
-        else None,
+        *(_column_of_feature(name, lines) for name in job_parts.column_names()),
         number_column("ETA", lambda line: duration(line.remaining_s), rank=3)
         if is_any_running
         else None,
@@ -421,6 +420,22 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         else None,
     ]
     return [column for column in columns if column is not None]
+
+
+def _column_of_feature(name: str, lines: Sequence[JobLine]) -> Column[JobLine] | None:
+    """None where no job has a value for it."""
+    if all(line.columns.get(name) is None for line in lines):
+        return None
+
+    def shown(line: JobLine) -> str:
+        value = line.columns.get(name)
+        return (
+            number(value, ",.1f")
+            if isinstance(value, float)
+            else str(NONE if value is None else value)
+        )
+
+    return number_column(name, shown, rank=5)
 
 
 def _wait(line: JobLine) -> str:

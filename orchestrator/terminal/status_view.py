@@ -21,6 +21,7 @@ from orchestrator.experiment import left_batch_jobs, resume
 from orchestrator.experiment.control import Snapshot
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
+from orchestrator.supervisor.events import Note
 from orchestrator.terminal import screen
 from orchestrator.terminal.output import console
 from orchestrator.terminal.output import show as put
@@ -64,12 +65,12 @@ def show_end(
     exit_code: int,
     is_stopped: bool,
     how_to_resume: str = "Run the same command again to resume.",
-    search: str = "",
+    notes: Sequence[Note] = (),
 ) -> None:
     """Show how the run in ``root`` ended, where its results are, and what to do next.
 
     :param how_to_resume: a sentence.
-    :param search: a line about the search, if it was one.
+    :param notes: what features say of it.
     """
     on = console()
     more = (
@@ -83,7 +84,7 @@ def show_end(
         summary(rows[:MOST_ROWS], on.width),
         *more,
         *_remarks(rows),
-        *(["", search] if search else []),
+        *(line for note in notes for line in ("", note.text)),
     )
     is_any_done = any(row["state"] == "SUCCEEDED" for row in rows)
     if any(row["attempts"] for row in rows):
@@ -95,9 +96,11 @@ def show_end(
         )
     if is_any_done:
         run_dir = shlex.quote(str(root))
-        best = f"orchestrator best {run_dir}    " if search else ""
+        commands = "".join(
+            f"orchestrator {note.command} {run_dir}    " for note in notes if note.command
+        )
         play = f"(orchestrator play {run_dir} JOB shows what a job has learnt)"
-        put(on, f"Next: {best}orchestrator report {run_dir}    {play}")
+        put(on, f"Next: {commands}orchestrator report {run_dir}    {play}")
     if is_stopped and exit_code != 0:
         put(on, Text(f"Stopped. {how_to_resume}", style="yellow"))
     elif exit_code == 1 and (
@@ -140,8 +143,8 @@ def _status(snapshot: Snapshot, width: int) -> Group:
     )
     if not snapshot.rows:
         first = ["The robots are examined before the first launch."] if snapshot.holder else []
-        search = [Text(snapshot.search)] if snapshot.search else []
-        return Group(_title(snapshot), *first, *search, *how_to_go_on)
+        notes = [Text(note.text) for note in snapshot.notes]
+        return Group(_title(snapshot), *first, *notes, *how_to_go_on)
     jobs = screen.jobs_table(screen.of_rows(snapshot.rows, snapshot.live, snapshot.goals), width)
     above = (_title(snapshot), screen.totals(screen.of_snapshot(snapshot)), "")
     pending = [row for row in snapshot.rows if row["state"] == "PENDING"]

@@ -47,7 +47,6 @@ EXPLODES = """
 """Its spring pushes outwards: it is stable while it is examined, and diverges some seconds
 later."""
 
-STAGES = {"task": "forward", "task_options": {"healthy_reward": "stages(0, 1)"}}
 URDFS = {
     "limitless": urdf.GOOD.replace(urdf.LIMIT, ""),
     "ring": urdf.robot(
@@ -86,11 +85,6 @@ INVALID_JOBS: list[tuple[dict[str, Any], str, str]] = [
         {"xml": HOPPER, "randomize": {"push.speed": "uniform(-1, 1)"}},
         ".randomize",
         "may draw -1; expected at least 0",
-    ),
-    (
-        {"xml": HOPPER, **STAGES, "curriculum": {"advance": "ep_rew_men > 1"}},
-        ".curriculum.advance",
-        'no column "ep_rew_men"; did you mean "ep_rew_mean"? It has rollout/ep_rew_mean',
     ),
 ]
 """Jobs that are refused when the job file is read; tests/unit/test_jobfile_problems.py has many

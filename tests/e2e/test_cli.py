@@ -108,6 +108,15 @@ def test_schema_command_prints_the_schema(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == json_schema()
 
 
+def test_schema_command_writes_the_schema_to_a_file(tmp_path: Path) -> None:
+    assert not succeed("schema", "--to", "jobs.schema.json", cwd=tmp_path).stdout
+    assert json.loads((tmp_path / "jobs.schema.json").read_text()) == json_schema()
+    done = invoke("schema", "--to", "nowhere/jobs.schema.json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "nowhere" in done.stderr
+    assert "No such file or directory" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [

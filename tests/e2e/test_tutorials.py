@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from command_helpers import REPOSITORY, environment, finish
+from command_helpers import REPOSITORY, environment, finish, wait_until
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RSYNC = (
@@ -53,8 +54,19 @@ class Reader:
                 continue
             for line in block.splitlines():
                 command = line.removeprefix("$ ")
+                if " logs " in command:
+                    self.wait_for_launch(*command.split()[-2:])
                 outputs[command] = self.run(command)
         return outputs
+
+    def wait_for_launch(self, run_dir: str, job_id: str) -> None:
+        """A reader takes longer than the first launch, also on a busy machine."""
+
+        def is_launched() -> bool:
+            rows = json.loads(self.run(f"orchestrator status {run_dir} --json"))
+            return any(row["job_id"] == job_id and row["attempts"] for row in rows)
+
+        wait_until(is_launched, f"{job_id} is launched")
 
     def run(self, command: str) -> str:
         done = finish(["sh", "-c", command], cwd=self.folder, env=self.environment, patience_s=280)

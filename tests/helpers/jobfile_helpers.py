@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,32 @@ def problems(error: pytest.ExceptionInfo[SpecError]) -> list[tuple[str, str]]:
 
 
 HOPPER = {"name": "hopper", "xml": "../mjcf/hopper.xml"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder ``jobs`` with robots beside it, as in the repository."""
+    root = tmp_path_factory.mktemp("project")
+    (root / "jobs").mkdir()
+    for name in (
+        "hopper.xml",
+        "zoo/ant.xml",
+        "zoo/bug.xml",
+        "menagerie/go1/scene.xml",
+        "menagerie/spot/scene.xml",
+    ):
+        path = root / "mjcf" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("<mujoco/>")
+    (root / "mjcf" / "empty").mkdir()
+    return root / "jobs"
+
+
+@pytest.fixture
+def write(place: Path) -> Callable[..., Path]:
+    def write(text: str | bytes, name: str = "robots.toml") -> Path:
+        path = place / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write

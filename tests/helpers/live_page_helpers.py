@@ -5,25 +5,37 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 from command_helpers import wait_until
 from supervisor_helpers import make_job
 
+from orchestrator.core.feature import Feature
 from orchestrator.core.job import Attempt, Running
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
+from orchestrator.experiment.run_watch import (
+    LiveChart,
+    LiveColumn,
+    LiveSection,
+    LiveSeries,
+    LiveTable,
+    RunWatch,
+)
 from orchestrator.features.live_page import live_server
 from orchestrator.features.live_page.job_row import FIELDS
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
+from orchestrator.supervisor.events import News
 
 KERNEL_BYTES = 8 << 10
 """What the kernel keeps of a connection that is not read."""
@@ -213,3 +225,37 @@ class Viewer:
 
     def job(self, job_id: str) -> dict[str, Any]:
         return dict(zip(FIELDS, self.pieces[f"job:{job_id}"], strict=True))
+
+
+class Gardener(RunWatch):
+    """Says of every run directory how often it has looked at it."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def look(self) -> Sequence[News]:
+        self.looks += 1
+        return ()
+
+    def section(self) -> LiveSection:
+        columns = [
+            LiveColumn(name="fruit"),
+            LiveColumn(name="weight", kind="value"),
+            LiveColumn(name="picked", kind="bar"),
+            LiveColumn(name="by", kind="jobs"),
+        ]
+        rows = [["apple", math.nan, 3, ["j0-s0"]], ["pear", 1.25, 6, []]]
+        dots = LiveSeries(name="day", points=[(1, 2.0), (2, 4.0), (3, 3.0)], is_dots=True)
+        most = LiveSeries(name="most so far", points=[(1, 2.0), (2, 4.0)], is_steps=True)
+        return LiveSection(
+            title="The garden",
+            text=f"looked at {self.looks} times\x1b[31m",
+            charts=[LiveChart(title="Fruits by day", x="day", y="fruits", series=[dots, most])],
+            tables=[LiveTable(title="Fruits", columns=columns, rows=rows)],
+        )
+
+
+def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a :class:`Gardener` be all that features say of run directories."""
+    garden = Feature(name="garden", about="Fruits.", watch=lambda _: Gardener())
+    monkeypatch.setattr("orchestrator.core.feature.features", lambda: (garden,))

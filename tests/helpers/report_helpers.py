@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pytest
 from supervisor_helpers import make_job
 
 from orchestrator import report
@@ -36,6 +37,7 @@ from orchestrator.core.job import (
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.ledger import Ledger
+from orchestrator.report import drawing
 
 PROGRESS = (
     "time/iterations",
@@ -423,3 +425,16 @@ if __name__ == "__main__":
         ],
         cpus=16,
     )
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports whose figures are empty: for claims of their text; what is drawn is the claim of
+    others."""
+    leave_undrawn(monkeypatch)
+
+
+def leave_undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    svg = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
+    empty = drawing.Rendered(png=b"", svg=svg, inline=svg.decode())
+    monkeypatch.setattr(drawing, "render", lambda _: empty)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+import orchestrator as orchestrator_package
+from orchestrator import cli
 from orchestrator.core import feature
+from orchestrator.core.paths import RunPaths
+from orchestrator.executors import kinds
+from orchestrator.ledger import Ledger
 
 PACKAGE = """
 import typer
@@ -144,3 +151,266 @@ def test_what_belongs_to_a_feature_is_there_and_says_what_it_is_for() -> None:
     for one in feature.features():
         assert one.about.endswith(".")
         assert [path for path in one.belongings if not (root / path).exists()] == []
+
+
+PARTS = """
+import dataclasses
+
+from orchestrator.core.feature import Feature
+from orchestrator.core.job_parts import JobPart
+from orchestrator.executors.kinds import ExecutorKind, ExecutorOption
+from orchestrator.keys.feature_tables import FeatureTable, JobTable
+from orchestrator.keys.value_types import TomlTable
+
+
+class Required(TomlTable):
+    x: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Mine:
+    of_mine: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Seed:
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Wall:
+    wall_s: float = 0.0
+
+
+def parts(name, settings=Mine, facts=None):
+    return [JobPart(name=name, settings=settings, facts=facts, loop="nowhere")]
+
+
+class Numbered(TomlTable):
+    x: int = 0
+
+
+def job_table(name, model=Numbered, rules=None):
+    return [JobTable(name=name, about="x", model=model, rules=rules)]
+
+
+def kind(name, *options):
+    made = [ExecutorOption(name=one, metavar="X", help="x.", default="y") for one in options]
+    return ExecutorKind(name=name, open=None, options=tuple(made))
+
+
+def table(name, model=TomlTable):
+    return FeatureTable(name=name, about="x", model=model, read=lambda values, problems: values)
+
+
+def doctor(machine):
+    raise ValueError("not this machine")
+
+
+FEATURE = Feature(name="greeting", about="It greets.", {part})
+"""
+TAKEN = {
+    "executor": ("executors=lambda: [kind('local')]", "no executor local: there is one already"),
+    "option": (
+        "executors=lambda: [kind('other', 'x'), kind('mine', 'x')]",
+        "no executor mine: there is an option or argument x already",
+    ),
+    "argument": (
+        "executors=lambda: [kind('mine', 'fresh')]",
+        "no executor mine: there is an option or argument fresh already",
+    ),
+    "flag": ("executors=lambda: [kind('mine', 'a-b')]", "'a-b' is no name of an option"),
+    "keyword": ("executors=lambda: [kind('mine', 'class')]", "'class' is no name of an option"),
+    "no executor": ("executors=lambda: [3]", "adds no executor: AttributeError"),
+    "late": ("executors=lambda: (1 / 0 for _ in '1')", "adds no executors: ZeroDivisionError"),
+    "key": ("job_file=lambda: [table('search')]", "adds no table [search]: there is such a key"),
+    "table": (
+        "job_file=lambda: [table('a'), table('a')]",
+        "adds no table [a]: there is such a key",
+    ),
+    "model": ("job_file=lambda: [table('mine', int)]", "[mine]: its model is no TomlTable"),
+    "name": ("job_file=lambda: [table('_mine')]", "adds no table [_mine]: this is no name"),
+    "attribute": ("job_file=lambda: [table('json')]", "adds no table [json]: this is no name"),
+    "job key": ("job_file=lambda: [table('ppo')]", "adds no table [ppo]: there is such a key"),
+    "required": ("job_file=lambda: [table('mine', Required)]", "its key x has no default"),
+    "no part": (
+        "job_tables=lambda: job_table('mine')",
+        "adds no table mine of jobs: its feature has no part of jobs with this name",
+    ),
+    "job table": (
+        "job_parts=lambda: parts('urdf'), job_tables=lambda: job_table('urdf')",
+        "adds no table urdf of jobs: there is such a key already",
+    ),
+    "field": (
+        "job_parts=lambda: parts('mine', Seed), job_tables=lambda: job_table('mine')",
+        "adds no part of jobs mine: the program itself has a field seed",
+    ),
+    "field of records": (
+        "job_parts=lambda: parts('mine', facts=Wall), job_tables=lambda: job_table('mine')",
+        "adds no part of jobs mine: the program itself has a field wall_s",
+    ),
+    "python": (
+        "python=lambda: {'run': 'mine'}, doctor=lambda _: dir(__import__('orchestrator')) and []",
+        "adds no orchestrator.run: there is one already",
+    ),
+    "submodule": (
+        "python=lambda: {'cli': 'mine'}, doctor=lambda _: dir(__import__('orchestrator')) and []",
+        "adds no orchestrator.cli: there is one already",
+    ),
+    "private": (
+        "python=lambda: {'_x': 'mine'}, doctor=lambda _: dir(__import__('orchestrator')) and []",
+        "adds no orchestrator._x: this is no public name",
+    ),
+    "no name": (
+        "python=lambda: {3: 'mine'}, doctor=lambda _: dir(__import__('orchestrator')) and []",
+        "adds no names to the Python interface: AttributeError",
+    ),
+    "finding": ("doctor=lambda machine: [3]", "has no findings: TypeError"),
+    "doctor": ("doctor=doctor", "adds no doctor: ValueError: not this machine"),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_a_part_that_cannot_be_used_is_named_and_left_out(what: str, tmp_path: Path) -> None:
+    part, why = TAKEN[what]
+    install(tmp_path, PARTS.replace("{part}", part))
+    done = orchestrator(tmp_path, "doctor" if "doctor" in part else "schema")
+    assert done.returncode == 0, done.stderr
+    warning, *others = done.stderr.splitlines()
+    assert warning.startswith("warning: the feature ")
+    assert why in warning
+    assert len(others) == ("no part of jobs mine" in why), (
+        "a table without its part is left out, too"
+    )
+
+
+def test_an_executor_that_there_is_not_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+    install(tmp_path, PARTS.replace("{part}", "executors=lambda: [3]"))
+    (tmp_path / "jobs.toml").write_text('name = "t"\n[[jobs]]\nenv = "Pendulum-v1"\nname = "p"\n')
+    done = orchestrator(tmp_path, "run", "jobs.toml", "--executor", "mine", "--dry-run")
+    assert done.returncode == 2
+    assert "--executor mine: unknown; valid: local" in done.stderr
+    assert "; the feature greeting adds no executor: AttributeError" in done.stderr
+
+
+def test_no_option_of_an_executor_has_the_name_of_what_a_run_has_itself() -> None:
+    command = typer.main.get_group(cli.app).commands["run"]
+    flags = {flag for one in command.params for flag in one.opts if flag.startswith("--")}
+    names = {flag.removeprefix("--").replace("-", "_") for flag in flags}
+    own = names - kinds.executor_options().keys()
+    for function in (orchestrator_package.run, orchestrator_package.train):
+        own |= inspect.signature(function).parameters.keys()
+    assert own - {"options_of_executor"} <= kinds.TAKEN
+
+
+def test_names_of_the_python_interface_are_loaded_when_they_are_first_used(tmp_path: Path) -> None:
+    install(tmp_path, PARTS.replace("{part}", "python=lambda: {'Bell': 'bells', 'run': 'bells'}"))
+    (tmp_path / "bells.py").write_text("print('loaded')\nBell = 3\n")
+    program = """
+import orchestrator
+assert "Bell" in dir(orchestrator)
+assert "Bell" in orchestrator.__all__
+print(orchestrator.run.__module__, hasattr(orchestrator, "Horn"))
+print(orchestrator.Bell)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "ORCHESTRATOR_FEATURES": "greeting"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["orchestrator.api", "False", "loaded", "3"], done.stderr
+
+
+def test_policies_are_read_by_the_feature_that_reads_files_of_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.worker.rendering import trained_policy
+
+    readers = feature.Feature(
+        name="r", about="r.", policy_readers=lambda: {".gait": "gait_files", ".walk": "gait_files"}
+    )
+    (tmp_path / "gait_files.py").write_text("def read(path):\n    return path.name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(feature, "features", lambda: (readers,))
+    assert str(trained_policy.read_policy(Path("a/b.gait"))) == "b.gait"
+    with pytest.raises(trained_policy.PolicyError, match=r"b.h: expected .* in .gait or .walk"):
+        trained_policy.read_policy(Path("b.h"))
+    monkeypatch.setattr(feature, "features", tuple)
+    with pytest.raises(trained_policy.PolicyError, match=r"b.gait: no installed feature reads"):
+        trained_policy.read_policy(Path("b.gait"))
+
+
+READS = """
+    job_file=lambda: [FeatureTable(name="mine", about="x", model=TomlTable, read=lambda *_: 1 / 0)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [
+        ("1 / 0", "of the table mine of jobs has no rules: ZeroDivisionError"),
+        (
+            "__import__('orchestrator.jobfile.job_table_rules').jobfile.job_table_rules."
+            "JobTableRules(settings=lambda merged: 1 / 0)",
+            "of the table mine of jobs cannot read an empty one: ZeroDivisionError",
+        ),
+    ],
+)
+def test_rules_of_a_table_of_jobs_that_fail_harm_no_job_without_it(
+    tmp_path: Path, rules: str, why: str
+) -> None:
+    table = f"job_tables=lambda: job_table('mine', rules=lambda: {rules})"
+    install(tmp_path, PARTS.replace("{part}", f"job_parts=lambda: parts('mine'), {table}"))
+    (tmp_path / "jobs.toml").write_text('name = "t"\n[[jobs]]\nenv = "Pendulum-v1"\nname = "p"\n')
+    done = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert why in done.stderr
+    with (tmp_path / "jobs.toml").open("a") as jobs:
+        jobs.write("mine = { x = 5 }\n")
+    with_it = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
+    assert with_it.returncode == 2
+    assert "jobs[0].mine: the feature of this table" in with_it.stderr
+
+
+def test_a_table_that_its_feature_cannot_read_harms_no_job_file_without_it(tmp_path: Path) -> None:
+    install(tmp_path, PARTS.replace("{part}", READS.strip()))
+    jobs = 'name = "t"\n[[jobs]]\nenv = "Pendulum-v1"\nname = "p"\n'
+    (tmp_path / "jobs.toml").write_text(jobs)
+    done = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "of the table [mine] cannot read an empty one: ZeroDivisionError" in done.stderr
+    (tmp_path / "jobs.toml").write_text(f"{jobs}[mine]\n")
+    with_it = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
+    assert with_it.returncode == 0, "an empty table is as good as none"
+
+
+LEFT = """
+class Jobs:
+    def __getattr__(self, name):
+        raise ValueError("no cluster here")
+
+
+FEATURE = Feature(
+    name="greeting",
+    about="It greets.",
+    executors=lambda: [ExecutorKind(name="mine", open=None, batch_jobs=Jobs())],
+)
+"""
+
+
+def test_an_executor_that_cannot_say_what_it_left_harms_no_run_of_others(tmp_path: Path) -> None:
+    install(tmp_path, PARTS.partition("FEATURE")[0] + LEFT)
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    Ledger.create(RunPaths(run_dir).ledger).close()
+    (run_dir / "supervisor.lock").touch()
+    for command, code in (("status", 0), ("stop", 0), ("clean", 0)):
+        done = orchestrator(tmp_path, command, "run")
+        assert done.returncode == code, done.stderr
+        assert "with the executor mine cannot say what it left" in done.stderr
+    (run_dir / "provenance.json").write_text('[{"executor": "mine"}]')
+    refused = orchestrator(tmp_path, "clean", "run")
+    assert refused.returncode == 2
+    assert "may still train (mine cannot be asked: ValueError('no cluster here'))" in refused.stderr

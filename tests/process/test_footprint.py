@@ -44,7 +44,7 @@ def importing(modules: str) -> str:
 
 PROGRAMS: dict[str, tuple[str, set[str]]] = {
     "a supervisor": (
-        importing(f"{SUPERVISOR} experiment.session api pool.pool_supervisor"),
+        importing(f"{SUPERVISOR} experiment.session api"),
         {
             *HEAVY,
             "numpy",

@@ -32,7 +32,7 @@ from orchestrator.experiment.side_process import SideProcess
 
 folder = Path(sys.argv[1])
 os.environ["PYTHONPATH"] = sys.argv[1]
-modules = ("orchestrator.track", "orchestrator.search.searcher", "orchestrator.search.sampler_child")
+modules = ("orchestrator.search.searcher", "orchestrator.search.sampler_child")
 beside = [SideProcess(arguments=[name, sys.argv[1]], run_dir=folder, log=folder / "process.log") for name in modules]
 for process in beside:
     process.start()

@@ -11,7 +11,7 @@ import pytest
 import ranks_helpers as ranks
 import worker_helpers as helpers
 from command_helpers import wait_until
-from file_sync_helpers import tree
+from file_helpers import tree
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord

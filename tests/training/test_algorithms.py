@@ -21,10 +21,10 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from orchestrator.core.changing_numbers import progress_columns
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.progress_columns import progress_columns
 from orchestrator.core.worker_spec import CONTRIB, OFF_POLICY, WorkerSpec
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.jobfile import from_mapping

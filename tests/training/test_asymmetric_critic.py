@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import worker_helpers as helpers
-from stable_baselines3.common.vec_env import VecNormalize
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
@@ -22,10 +21,7 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import CONTRIB, WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
-from orchestrator.worker.export import policy_files
 from orchestrator.worker.policies import job_policy
-from orchestrator.worker.policies.job_export import policy_of
-from orchestrator.worker.rendering import trained_policy
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.training import initial_policy, learners
 from orchestrator.worker.training.initial_policy import InitialPolicy
@@ -132,28 +128,6 @@ def test_a_new_actor_is_blind_before_any_training(tmp_path: Path) -> None:
     weights = learners.build(spec, venv).model.policy.mlp_extractor.policy_net[0].weight
     assert (weights[:, -3:] == 0).all()
     assert (weights[:, :-3] != 0).all()
-
-
-@pytest.mark.parametrize("algo", ["ppo", "sac"])
-def test_an_exported_actor_does_not_have_them(
-    tmp_path: Path, algo: str, trained: Callable[..., tuple[WorkerSpec, JobPaths]]
-) -> None:
-    spec, paths = trained(algo)
-    policy = policy_of(dataclasses.replace(spec, n_envs=1), paths, None)
-    _, env = job_policy.load(paths.root, n_envs=3)
-    assert isinstance(env, VecNormalize)
-    env.reset()
-    raw = env.get_original_obs()[:, :-3]
-    assert len(policy.metadata.observation_names) == raw.shape[1]
-    assert policy.normalization is not None
-    assert len(policy.normalization.mean) == raw.shape[1]
-    assert policy.layers[0].weight.shape[1] == raw.shape[1]
-    file = tmp_path / "actor.npz"
-    file.write_bytes(policy_files.content(policy, file))  # type: ignore[arg-type]
-    venv = env_factory.make(spec, paths.root, n_envs=1, seed=0)
-    act = trained_policy.exported_policy(policy_files.read(file), venv)
-    observation, _ = act(None)
-    assert act(observation)[0].shape == (1, raw.shape[1] + 3)
 
 
 @pytest.mark.parametrize("learner", ["fast", pytest.param("sb3", marks=pytest.mark.slow)])

@@ -52,8 +52,9 @@ def dies(params, folder):
     os._exit(7)
 
 def forks(params, folder):
-    os.fork()
-    return make(params, folder)
+    own = folder / ("of the parent" if os.fork() else "of the child")
+    own.mkdir()
+    return make(params, own)
 
 def unordered(params, folder):
     raise ValueError(f"order {sys.flags.hash_randomization}")

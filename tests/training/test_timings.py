@@ -13,7 +13,6 @@ import pytest
 import torch
 import worker_helpers as helpers
 
-from orchestrator.bench import baselines
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.worker.runtime import resources
 from orchestrator.worker.runtime.csv_tables import CsvTable
@@ -68,10 +67,6 @@ def test_phases_add_up_every_cell_is_filled_and_times_come_in_their_order(
     assert 0 < record.import_s < record.first_step_s < record.wall_s
     assert 0 < (record.checkpoint_s or 0) < record.wall_s
     assert 0 < (record.eval_s or 0) < record.wall_s
-
-
-def test_bench_clears_the_variable_that_switches_timings_off() -> None:
-    assert baselines.NO_TIMINGS == timings.OFF_VARIABLE
 
 
 @pytest.mark.parametrize(

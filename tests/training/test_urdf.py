@@ -384,12 +384,6 @@ def test_bundle_has_the_same_hash_in_another_folder_and_is_edited_as_any_robot(
     assert "did you mean 'shoulder'" in str(wrong.problem)
 
 
-def test_advice_on_physics_is_given_for_a_urdf(tmp_path: Path) -> None:
-    answer = examiner(tmp_path)(GOOD, base="floating", request={"advise_s": 0.2})
-    assert answer.problem is None
-    assert answer.advice is not None
-
-
 def test_a_thousand_links_are_a_robot(tmp_path: Path) -> None:
     spokes = [
         (link(f"l{i}"), joint(f"j{i}", "hub", f"l{i}", kind="fixed", at=f"{i} 0 0.3"))

@@ -1,30 +1,14 @@
-"""Which node a job goes to, and which nodes are used, without Ray."""
+"""Which node a job goes to."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from collections.abc import Iterable
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from orchestrator.core.errors import UsageError
 from orchestrator.executors.cluster_slots import ClusterSlots
-from orchestrator.executors.ray.compatible_nodes import CompatibleNodes
-from orchestrator.executors.ray.node_agent import NodeFacts
-from orchestrator.executors.ray.node_registry import (
-    NodeChange,
-    NodeFailed,
-    NodeLeft,
-    RayNode,
-    failure_reason,
-)
-from orchestrator.executors.ray.transport import TransferMode, Transport
 from orchestrator.machine import provenance
-from orchestrator.machine.provenance import CODE, VersionDifferences, differences
+from orchestrator.machine.provenance import CODE, differences
 from orchestrator.machine.slots import RankSlot, Slot
 
 
@@ -168,6 +152,15 @@ def test_fits_ever_ignores_what_is_in_use() -> None:
     assert not slots.fits_ever(6, ranks=3)
 
 
+def test_whether_there_are_cores_is_asked_without_taking_them() -> None:
+    slots = slots_of((2, 0, 100), (2, 0, 100), max_parallel=2)
+    assert [slots.has_cores(cores) for cores in (2, 3)] == [True, False]
+    assert [slots.has_cores(4, ranks=ranks) for ranks in (1, 4)] == [False, True]
+    slots.acquire(1)
+    slots.acquire(1)
+    assert not slots.has_cores(1), "there are no more lanes"
+
+
 # -- versions
 
 HERE = {
@@ -214,228 +207,3 @@ def test_the_code_of_this_package_is_compared() -> None:
         "gymnasium",
         "stable-baselines3",
     } <= provenance.installed_versions().keys()
-
-
-# -- compatible nodes
-
-
-class FakeNodes:
-    """A registry whose changes are given by the test."""
-
-    def __init__(self, *first: NodeChange) -> None:
-        self.pending = list(first)
-        self.driver_node = "a"
-        self.head = SimpleNamespace(missing_s=0.0)
-
-        self.suspected: list[str] = []
-
-    def settle(self, timeout_s: float) -> bool:
-        return True
-
-    def suspect(self, node_id: str) -> None:
-        self.suspected.append(node_id)
-
-    def changes(self) -> list[NodeChange]:
-        reports, self.pending = self.pending, []
-        return reports
-
-
-def joined(name: str, *deciding: str, others: tuple[str, ...] = (), **facts: Any) -> RayNode:
-    values = {
-        "cores": 2,
-        "cpu_model": "Kx",
-        "versions": {},
-        "sees_run_dir": True,
-        "storage_problem": None,
-    }
-    return RayNode(
-        node_id=name,
-        name=name,
-        cores=2,
-        gpus=0,
-        memory_mib=100,
-        facts=NodeFacts(**values | facts),
-        agent=None,
-        differences=VersionDifferences(deciding=deciding, others=others),
-    )
-
-
-def assembled(
-    *changes: NodeChange, mode: TransferMode | None = None
-) -> tuple[CompatibleNodes, FakeNodes, list[str]]:
-    reports: list[str] = []
-    nodes = FakeNodes(*changes)
-    made = CompatibleNodes(nodes, ClusterSlots(), Transport(mode))  # type: ignore[arg-type]
-    made.report = lambda kind, text: reports.append(f"{kind}: {text}")
-    return made, nodes, reports
-
-
-def test_why_a_node_cannot_be_used_is_one_line_without_a_traceback() -> None:
-    inside = "Traceback (most recent call last):\n  File\nModuleNotFoundError: No module named"
-    assert (
-        failure_reason(f"The actor died.\n{inside} 'orchestrator'")
-        == "this package is not installed there"
-    )
-    assert (
-        failure_reason(f"The actor died.\n{inside} 'numpy'\n")
-        == "ModuleNotFoundError: No module named 'numpy'"
-    )
-    assert failure_reason("") == "unknown reason"
-    other = "No module named 'orchestrator.executors.ray.driver_directory'"
-    assert failure_reason(f"{inside} {other[16:]}").startswith(
-        "another version of this package is installed there ("
-    )
-
-
-def test_nodes_that_differ_in_what_changes_results_are_refused_with_a_list() -> None:
-    made, _, _ = assembled(
-        joined("good"),
-        joined("old", "numpy 2.1.0, here 2.4.6", "torch missing, here 2.13.0"),
-        NodeFailed("x", "bare", "No Ray"),
-    )
-    with pytest.raises(UsageError) as refused:
-        made.assemble()
-    assert "on 2 nodes of the cluster" in str(refused.value)
-    assert "old: numpy 2.1.0, here 2.4.6, torch missing, here 2.13.0" in str(refused.value)
-    assert "bare: No Ray" in str(refused.value)
-
-
-def test_other_differences_and_kinds_of_cpu_are_warnings() -> None:
-    made, _, _ = assembled(
-        joined("a", others=("psutil 6.0.0, here 7.2.2",)), joined("b", cpu_model="Zy")
-    )
-    warnings = made.assemble()
-    assert warnings[0] == "a: psutil 6.0.0, here 7.2.2; results do not depend on it."
-    assert "2 kinds of CPU (Kx, Zy)" in warnings[1]
-    assert made.slots.lanes == 4
-
-
-def test_a_late_node_that_differs_is_reported_and_not_used() -> None:
-    made, nodes, reports = assembled(joined("a"))
-    made.assemble()
-    nodes.pending = [
-        joined("late", "numpy 2.1.0, here 2.4.6"),
-        joined("fine"),
-        NodeFailed("y", "broken", "it has no disk"),
-    ]
-    made.update()
-    assert reports == [
-        "warning: late has joined the cluster but is not used: numpy 2.1.0, here 2.4.6",
-        "node: fine has joined the cluster: 2 cores",
-        "warning: broken has joined the cluster but is not used: it has no disk",
-    ]
-    assert made.slots.lanes == 4
-    nodes.pending = [NodeLeft("late"), NodeLeft("a")]
-    made.update()
-    assert reports[3:] == ["warning: a has left the cluster; its jobs continue elsewhere"]
-    assert made.slots.lanes == 2
-
-
-def test_nodes_without_the_run_directory_are_refused_only_if_it_must_be_shared() -> None:
-    made, _, _ = assembled(joined("a", sees_run_dir=False), mode="shared")
-    with pytest.raises(UsageError, match="does not see the run directory"):
-        made.assemble()
-    made, _, _ = assembled(joined("a", sees_run_dir=False), joined("b"))
-    made.assemble()
-    assert [made.transfer_mode(node) for node in made.all] == ["stream", "shared"]
-
-
-def test_a_suspected_node_gets_nothing_until_it_has_answered() -> None:
-    made, nodes, reports = assembled(joined("a"), joined("b"))
-    made.assemble()
-    made.suspect("a")
-    assert nodes.suspected == ["a"]
-    assert nodes_of(made.slots.acquire(1) for _ in range(3)) == ["b", "b", None]
-    nodes.pending = [joined("a")]
-    made.update()
-    assert nodes_of([made.slots.acquire(1)]) == ["a"]
-    assert not reports, "there is no report"
-
-
-def test_an_excluded_node_is_never_used_again() -> None:
-    made, nodes, reports = assembled(joined("a"), joined("b"))
-    made.assemble()
-    slot = made.slots.acquire(2)
-    assert nodes_of([slot]) == ["a"]
-    made.exclude("a", "its disk is full")
-    made.suspect("a")
-    assert nodes.suspected == []
-    nodes.pending = [joined("a"), NodeFailed("a", "a", "gone")]
-    made.update()
-    assert reports == ["warning: a is no longer used: its disk is full"]
-    assert made.slots.lanes == 2
-    assert made.all_excluded is None
-    made.exclude("b", "it cannot start anything")
-    assert made.all_excluded == "a: its disk is full; b: it cannot start anything"
-
-
-def test_a_node_in_use_that_becomes_incompatible_is_excluded() -> None:
-    made, nodes, reports = assembled(joined("a"), joined("b"))
-    made.assemble()
-    nodes.pending = [joined("a", storage_problem="checking --storage s3://b: denied")]
-    made.update()
-    assert made.get("a") is None
-    assert reports == ["warning: a is no longer used: checking --storage s3://b: denied"]
-
-
-def test_an_unreachable_node_does_not_prevent_a_run_and_gets_nothing_until_it_answers() -> None:
-    made, nodes, reports = assembled(
-        joined("a"), NodeFailed("b", "b", "the actor never ran", is_silent=True)
-    )
-    assert made.assemble() == ["b cannot be reached now, and will be used once it can."]
-    nodes.pending = [NodeFailed("a", "a", "the actor never ran", is_silent=True), joined("b")]
-    made.update()
-    assert nodes_of(made.slots.acquire(1) for _ in range(3)) == ["b", "b", None]
-    nodes.pending = [joined("a")]
-    made.update()
-    assert nodes_of([made.slots.acquire(1)]) == ["a"]
-    assert reports == ["node: b has joined the cluster: 2 cores"]
-
-
-def test_a_node_that_the_storage_does_not_reach_is_refused() -> None:
-    made, _, _ = assembled(
-        joined("a", storage_problem="--storage s3://b: needs a package that is not installed here")
-    )
-    with pytest.raises(UsageError, match="a: --storage s3://b: needs a package"):
-        made.assemble()
-
-
-def test_a_storage_that_is_another_folder_on_a_node_is_detected(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    here = Transport.from_option(f"file://{tmp_path}/here", tmp_path)
-    assert here.problem() is None
-    assert here.storage is not None
-    elsewhere = dataclasses.replace(here.storage, uri=f"file://{tmp_path}/there")
-    problem = dataclasses.replace(here, storage=elsewhere).problem()
-    assert problem is not None
-    assert "every machine must see the same folder" in problem
-    here.close()
-    assert not list((tmp_path / "here").iterdir())
-
-
-@pytest.mark.parametrize("option", ["nfs", "sharde"])
-def test_an_unknown_storage_is_refused_naming_the_valid_ones(option: str, tmp_path: Any) -> None:
-    with pytest.raises(UsageError, match="auto, shared, stream, or a URI"):
-        Transport.from_option(option, tmp_path)
-
-
-def test_files_left_in_the_storage_by_an_earlier_driver_are_removed(tmp_path: Any) -> None:
-    uri = f"file://{tmp_path}/place"
-    with contextlib.closing(Transport.from_option(uri, tmp_path / "run")) as first:
-        assert first.storage is not None
-        left = tmp_path / "place" / first.storage.subfolder / "left"
-        left.parent.mkdir(parents=True, exist_ok=True)
-        left.write_text("x")
-        with contextlib.closing(Transport.from_option(uri, tmp_path / "other")):
-            assert left.exists(), "another run directory's is not removed"
-        Transport.from_option(uri, tmp_path / "run")
-        assert not left.exists()
-
-
-def test_whether_there_are_cores_is_asked_without_taking_them() -> None:
-    slots = slots_of((2, 0, 100), (2, 0, 100), max_parallel=2)
-    assert [slots.has_cores(cores) for cores in (2, 3)] == [True, False]
-    assert [slots.has_cores(4, ranks=ranks) for ranks in (1, 4)] == [False, True]
-    slots.acquire(1)
-    slots.acquire(1)
-    assert not slots.has_cores(1), "there are no more lanes"

@@ -149,7 +149,10 @@ def test_a_spec_of_an_earlier_version_lacks_fields_and_a_wrong_one_is_refused() 
     for changes, name in (
         ({"seed": "0"}, "seed"),
         ({"algo": "dqn"}, "algo"),
-        ({"normalise": True}, "normalise"),
     ):
         with pytest.raises(ValueError, match=f"^{name}: "):
             WorkerSpec.from_json(json.dumps(values | changes))
+    with pytest.raises(
+        ValueError, match="the job was declared with normalise, which nothing here can read"
+    ):
+        WorkerSpec.from_json(json.dumps(values | {"normalise": True})).refuse_unknown()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jobfile_helpers import schema_validator
 
@@ -212,7 +212,6 @@ def test_how_ranks_work_together_may_stand_where_there_is_but_one() -> None:
     assert resolve({}, defaults={"distributed": {"backend": "nccl", "mode": "parameter-server"}})
 
 
-@settings(deadline=2000)
 @given(st.integers(1, 10**12), st.integers(2, 64), st.sampled_from([0, 2304, 2048 * 8, 10**12]))
 def test_what_is_offered_is_divisible_and_soon_found(value: int, ranks: int, whole: int) -> None:
     offered = uneven("", value, ranks, whole).partition("; ")[2].split()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes.util
 import io
 import shutil
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
@@ -14,12 +13,11 @@ import psutil
 import pytest
 
 from orchestrator.core.text import cpu_text
-from orchestrator.machine import doctor_checks, slurm_allocation, topology
+from orchestrator.machine import doctor_checks, topology
 from orchestrator.machine.cpu_holders import CpuHolders
 from orchestrator.machine.cpu_load import BusyProcess, CpuLoad
 from orchestrator.machine.doctor_checks import Finding
 from orchestrator.machine.gpu import Gpu
-from orchestrator.machine.slurm_allocation import SLURM_PROGRAMS
 from orchestrator.machine.thread_census import CensusTimeoutError, Stage
 from orchestrator.machine.topology import Cpu, Machine
 from orchestrator.terminal import doctor_view
@@ -69,49 +67,6 @@ def test_affinity_mask_is_noted() -> None:
     (finding,) = doctor_checks.affinity(made(), [0, 1, 2, 3])
     assert finding.level == "note"
     assert "only CPUs 0 and 1 of the 4 online" in finding.detail
-
-
-def test_the_allocation_of_slurm_is_shown_and_what_it_does_not_bind() -> None:
-    variables = {
-        **{
-            "SLURM_JOB_ID": "15",
-            "SLURM_ARRAY_JOB_ID": "12",
-            "SLURM_ARRAY_TASK_ID": "3",
-            "SLURMD_NODENAME": "node7",
-        },
-        **{
-            "SLURM_CPUS_ON_NODE": "2",
-            "SLURM_MEM_PER_NODE": "4096",
-            "SLURM_JOB_END_TIME": str(int(time.time()) + 7200),
-        },
-    }
-    (finding,) = doctor_checks.slurm(made(2), variables)
-    assert finding.detail == "job 12_3 on node7: 2 cores, 4096 MiB, 0 GPUs, 2.0 h left."
-    shown, warning = doctor_checks.slurm(made(8), variables)
-    assert (shown.level, warning.level) == ("ok", "warning")
-    assert "lets processes use 8" in warning.detail
-    assert "--max-parallel 2" in warning.cure
-
-
-@pytest.mark.parametrize(
-    ("answer", "left"),
-    [("1-02:00:00", "26.0 h left"), ("59:30", "60 min left"), ("UNLIMITED", "no time limit")],
-)
-def test_squeue_is_asked_for_the_time_that_is_left(
-    answer: str, left: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slurm_allocation.subprocess, "check_output", lambda *_, **__: f"{answer}\n")
-    (finding,) = doctor_checks.slurm(made(), {"SLURM_JOB_ID": "15"})
-    assert left in finding.detail
-
-
-def test_outside_of_an_allocation_the_commands_of_slurm_are_looked_for(tmp_path: Path) -> None:
-    (finding,) = doctor_checks.slurm(made(), {"PATH": str(tmp_path)})
-    assert "sbatch, squeue and scancel not on PATH" in finding.detail
-    for name in SLURM_PROGRAMS:
-        (tmp_path / name).touch(mode=0o755)
-    (finding,) = doctor_checks.slurm(made(), {"PATH": str(tmp_path)})
-    assert "--executor slurm" in finding.detail
 
 
 def test_niceness_of_this_process_is_noted() -> None:

@@ -17,16 +17,15 @@ from jobfile_helpers import EXAMPLE, SAFE
 from orchestrator.core.errors import SpecError
 from orchestrator.core.text import LONGEST_LINE
 from orchestrator.jobfile import Experiment, from_mapping, load
-from orchestrator.jobfile.toml_models import TABLES, Entry, JobFile
+from orchestrator.jobfile.toml_models import FEATURE_TABLES, TABLES, Entry, JobFile
 
 LONGEST = 2 * LONGEST_LINE + 4
 KEYS = [
     *(f"jobs.{key}" for key in Entry.model_fields),
     *(f"jobs.{table}.{key}" for table, model in TABLES.items() for key in model.model_fields),
     *(key for key in JobFile.model_fields if key != "jobs"),
+    *(f"{name}.{key}" for name, one in FEATURE_TABLES.items() for key in one.model.model_fields),
     *(
-        "notify.on_end",
-        "notify.on_failure",
         "jobs.task_options.x",
         "jobs.model.geom.thigh.size",
         "jobs.env_kwargs.x",
@@ -105,7 +104,6 @@ def test_any_value_of_any_key_is_taken_or_refused_in_one_line(place: Path, examp
         robot=st.booleans(),
     )
     @example(changes=[("jobs.seeds", list(range(100_001)))], robot=True)
-    @example(changes=[("notify.on_end", None)], robot=False)
     @example(changes=[("jobs.curriculum.advance", "\ud800")], robot=False)
     @example(changes=[("jobs.ppo.learning_rate", "x" * 5_000)], robot=True)
     @example(changes=[("jobs.resources.timeout", "1" + "x" * 5_000)], robot=True)

@@ -4,7 +4,6 @@ a traceback."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import json
 import os
@@ -298,7 +297,7 @@ FILES: dict[str, st.SearchStrategy[bytes]] = {
         ).encode("utf-8", "surrogatepass")
     ),
     "jobs/j0-s0/eval.json": mutated(EVALUATION),
-    "jobs/j0-s0/spec.json": mutated(dataclasses.asdict(make_spec("j0-s0"))),
+    "jobs/j0-s0/spec.json": mutated(json.loads(make_spec("j0-s0").to_json())),
     "jobs/j0-s0/attempts/0/exit.json": contents(
         ExitRecord, ExitRecord(code=0, message="", cpus=(0,))
     ),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jobfile_helpers import HOPPER, SAFE, resolve
 
@@ -77,7 +77,6 @@ def test_matrix_points_whose_marks_are_equal_are_distinguished(place: Path) -> N
     assert len(set(ids)) == 2
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_safe_names_are_safe_deterministic_and_unchanged_by_repetition(name: str) -> None:
     safe = safe_name(name)
@@ -91,7 +90,6 @@ NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_
 )
 
 
-@settings(deadline=None)
 @given(
     names=st.lists(NAMES, min_size=1, max_size=20, unique=True),
     seeds=st.lists(st.integers(0, 99), unique=True, min_size=1),

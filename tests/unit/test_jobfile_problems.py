@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jobfile_helpers import EXAMPLE, HOPPER, SAFE, problems, resolve
 
@@ -602,42 +602,6 @@ def test_a_task_without_robot_is_refused(place: Path) -> None:
         ),
         ({"name": "x", "jobs": [HOPPER], "max_parallel": True}, "max_parallel", "found true"),
         (
-            {"name": "x", "jobs": [HOPPER], "notify": {"on_end": "mail me"}},
-            "notify.on_end",
-            "expected a list of a program",
-        ),
-        (
-            {"name": "x", "jobs": [HOPPER], "notify": {"on_end": []}},
-            "notify.on_end",
-            "expected a list of a program",
-        ),
-        (
-            {"name": "x", "jobs": [HOPPER], "notify": {"on_end": ["a", 3]}},
-            "notify.on_end",
-            "found the list",
-        ),
-        (
-            {"name": "x", "jobs": [HOPPER], "notify": {"on_end": ["a\0"]}},
-            "notify.on_end",
-            "found the list",
-        ),
-        (
-            {"name": "x", "jobs": [HOPPER], "notify": {"on_fail": ["a"]}},
-            "notify.on_fail",
-            'did you mean "on_failure"?',
-        ),
-        ({"name": "x", "jobs": [HOPPER], "notify": ["mail"]}, "notify", "expected a table"),
-        (
-            {"name": "x", "jobs": [HOPPER], "on_end": ["mail"]},
-            "on_end",
-            "belongs in the table notify",
-        ),
-        (
-            {"name": "x", "jobs": [HOPPER | {"notify": {}}]},
-            "jobs[0].notify",
-            "belongs at the top of the file",
-        ),
-        (
             {"name": "x", "jobs": [HOPPER], "max_paralel": 2},
             "max_paralel",
             'did you mean "max_parallel"?',
@@ -860,7 +824,6 @@ ANYTHING = st.recursive(
 TABLE = st.dictionaries(KEYS, ANYTHING, max_size=5)
 
 
-@settings(deadline=None)
 @given(
     defaults=TABLE | ANYTHING,
     jobs=st.lists(TABLE, min_size=1, max_size=3) | ANYTHING,

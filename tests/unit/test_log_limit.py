@@ -3,6 +3,7 @@ is counted."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,30 @@ def test_a_log_keeps_its_first_mib_and_its_end_and_counts_what_is_gone(
     assert end == lines((log.output_bytes - len(end)) // LINE, log.output_bytes // LINE)
     assert log.dropped() == log.output_bytes - HEAD_BYTES - len(end)
     assert f"{log.dropped():,}" in content[HEAD_BYTES : HEAD_BYTES + GAP_BYTES].decode()
+
+
+def test_what_is_written_while_a_log_is_copied_is_kept(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is more than there is room for."""
+    pread = os.pread
+    more = iter([MIB, 0, 3 * MIB, 3 * MIB, 0, MIB, 0])
+
+    def reading(file: int, count: int, offset: int) -> bytes:
+        content = pread(file, count, offset)
+        log.grow(next(more, 0))
+        return content
+
+    log.grow(6 * MIB)
+    monkeypatch.setattr(log_limit, "BUDGET_S", 60.0)  # however slow this machine is
+    monkeypatch.setattr(os, "pread", reading)
+    log.cut()
+    monkeypatch.undo()
+    content = log.path.read_bytes()
+    end = content[HEAD_BYTES + GAP_BYTES :]
+    assert len(end) > MIB
+    assert end == lines((log.output_bytes - len(end)) // LINE, log.output_bytes // LINE)
+    assert log.dropped() == log.output_bytes - HEAD_BYTES - len(end)
 
 
 def test_a_reader_of_a_log_that_is_cut_goes_on_where_it_was(log: Log) -> None:

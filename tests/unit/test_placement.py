@@ -76,7 +76,7 @@ def test_too_few_cpus_are_none() -> None:
     assert choose(1, (), cpus, CpuUse()) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     cores=st.integers(1, 128),
     smt=st.sampled_from([1, 2]),

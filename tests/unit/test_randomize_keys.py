@@ -48,10 +48,9 @@ def test_distributions_may_vary_over_a_matrix(place: Path) -> None:
 def test_an_attribute_of_several_numbers_takes_a_list_which_is_overridden_as_a_whole(
     place: Path,
 ) -> None:
-    friction = ["uniform(0.4, stages(0.5, 1.2))", 0.005, 1]
+    friction = ["uniform(0.4, linear(0.5, 1.2))", 0.005, 1]
     defaults = {
         "randomize": {"geom.floor.friction": ["scale(1, 2)", 0.1]},
-        "curriculum": {"advance": "loss < 1"},
     }
     own = {**HOPPER, "randomize": {"geom": {"floor": {"friction": friction}}}}
     matrix = {
@@ -61,7 +60,6 @@ def test_an_attribute_of_several_numbers_takes_a_list_which_is_overridden_as_a_w
     }
     first, *others = resolve(place, own, matrix, defaults=defaults).jobs
     assert first.spec.randomize == {"geom.floor.friction": friction}
-    assert first.spec.advance == ("train/loss < 1.0",)
     assert WorkerSpec.from_json(first.spec.to_json()) == first.spec
     assert [job.spec.randomize["geom.floor.friction"] for job in others] == [
         ["scale(1, 2)", 0.2],
@@ -103,15 +101,6 @@ def test_an_attribute_of_several_numbers_takes_a_list_which_is_overridden_as_a_w
             '"push.speed": expected a distribution such',
         ),
         (
-            {
-                "randomize": {"geom.a.friction": ["uniform(0, stages(1, 2))", 1]},
-                "task_options": {"max_episode_steps": "stages(10, 20, 30)"},
-                "curriculum": {"advance": "ep_rew_mean > 1"},
-            },
-            "task_options.max_episode_steps",
-            "randomize.geom.a.friction has 2",
-        ),
-        (
             {"randomize": {"body.trunk.mass": 1.2}},
             "randomize",
             '"body.trunk.mass": expected a distribution such as',
@@ -127,10 +116,7 @@ def test_an_attribute_of_several_numbers_takes_a_list_which_is_overridden_as_a_w
             "write it inside one: uniform(0, linear(0.4, 1.2))",
         ),
         (
-            {
-                "randomize": {"push.speed": "stages(0, 1)"},
-                "curriculum": {"advance": "ep_rew_mean > 1"},
-            },
+            {"randomize": {"push.speed": "stages(0, 1)"}},
             "randomize",
             "inside one: uniform(0, stages",
         ),

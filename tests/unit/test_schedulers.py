@@ -253,7 +253,7 @@ KINDS = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(KINDS, VALUES, FAILURES, st.randoms(use_true_random=False))
 def test_in_any_search_the_same_calls_lead_to_the_same_promotions_and_as_many_as_are_due(
     kind: tuple[SchedulerKind, TrialOrder],
@@ -285,7 +285,7 @@ def test_in_any_search_the_same_calls_lead_to_the_same_promotions_and_as_many_as
         comers = len(going)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(VALUES, FAILURES, st.randoms(use_true_random=False), st.randoms(use_true_random=False))
 def test_brackets_promote_the_same_trials_in_whatever_order_these_come(
     values: list[list[float | None]], fail: set[tuple[int, int]], one: Random, other: Random

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from orchestrator.bench.throughput_ratios import with_interval
+from orchestrator.analysis.throughput_ratios import with_interval
 from orchestrator.features.compare.comparison import (
     LETTERS,
     Comparison,

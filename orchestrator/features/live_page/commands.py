@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from orchestrator.commands import shared_options as shared
 from orchestrator.core.errors import UsageError
-from orchestrator.core.text import INSTALL_WEB, is_installed
+from orchestrator.core.text import install_extra, is_installed
 
 NEEDED = ("starlette", "uvicorn")
 
@@ -50,7 +50,9 @@ def serve(
     continue.
     """
     if missing := [name for name in NEEDED if not is_installed(name)]:
-        raise UsageError(f"serve: {' and '.join(missing)} not installed here: {INSTALL_WEB}")
+        raise UsageError(
+            f"serve: {' and '.join(missing)} not installed here: {install_extra('web')}"
+        )
     from orchestrator.features.live_page import live_server
 
     if path is not None and not path.exists():

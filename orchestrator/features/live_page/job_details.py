@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
+from orchestrator.core import job_parts
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import Iteration
@@ -45,7 +46,7 @@ FACTS = (
         "max_rss_mib",
         "weights_sha256",
     ),
-    *("divergences", "stage", "waits_for"),
+    *("divergences", "waits_for"),
 )
 """Columns of the summary that are listed."""
 
@@ -92,7 +93,8 @@ def details(run_dir: Path, job_id: str) -> dict[str, Any] | None:
     found, attempts = read
     job = RunPaths(run_dir).job(job_id)
     values: dict[str, Any] = dict(found)
-    texts = {name: values[name] for name in FACTS if values[name] is not None}
+    listed = (*FACTS, *job_parts.column_names())
+    texts = {name: values[name] for name in listed if values.get(name) is not None}
     return {
         "id": job_id,
         "state": found["state"],

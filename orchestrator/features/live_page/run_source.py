@@ -20,12 +20,13 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import left_batch_jobs, resume, run_directory
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_follower import Mark, RunFollower, RunLook, mark
+from orchestrator.experiment.run_watch import LiveSection, RunWatches
 from orchestrator.features.live_page.board import Changes
 from orchestrator.features.live_page.job_row import JobMedia, brief, shown, tenths, values
-from orchestrator.features.live_page.search_facts import SearchFactsReader
 from orchestrator.ledger import AttemptRow, SummaryRow
 from orchestrator.machine import provenance
 from orchestrator.report.experiment_facts import ReportedAttempt, attempt_outcome
+from orchestrator.report.number_format import json_value
 from orchestrator.terminal import screen
 
 MOST_CURVES = 100
@@ -67,7 +68,7 @@ class RunSource:
         self._is_examined = False
         """Whether the ledger has not changed since the files of jobs were read for contention."""
         self._examine_due = 0.0
-        self._search = SearchFactsReader(self.paths)
+        self._watches = RunWatches(self.paths)
         self._named: tuple[Mark, str] | None = None
         """The name of the experiment, and what there was when it was read."""
 
@@ -99,8 +100,9 @@ class RunSource:
         self._live.update(rows, snapshot.live)
         self._read_curves(rows, changes)
         self._read_attempts(rows, changes)
-        if snapshot.standing != "none" and (search := self._search.read()) is not None:
-            changes.set("search", search)
+        if snapshot.written is None:  # otherwise the ledger is for another host only
+            self._watches.look()
+        changes.set("sections", [section_values(one) for one in self._watches.sections()])
 
     def _put_rows(self, snapshot: Snapshot, changes: Changes) -> None:
         live = snapshot.live
@@ -297,6 +299,12 @@ def attempt_values(row: AttemptRow) -> dict[str, Any]:
         "cause": row["cause"],
         "message": None if row["message"] is None else shown(row["message"], LONGEST_TEXT),
     }
+
+
+def section_values(section: LiveSection) -> dict[str, Any]:
+    """As JSON types; see ``drawSections`` in ``overview.js`` for what is made of them."""
+    values: dict[str, Any] = json_value(dataclasses.asdict(section))
+    return {**values, "text": shown(section.text, LONGEST_TEXT)}
 
 
 def _finding(when: str, finding: ContentionFinding) -> dict[str, Any]:

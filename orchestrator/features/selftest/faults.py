@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from orchestrator.bench.measured_processes import await_end
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.procfs import await_end
 from orchestrator.core.text import last_line
 from orchestrator.executors.process import with_descendants
 from orchestrator.features.selftest.command_run import CommandRun, Output, Role

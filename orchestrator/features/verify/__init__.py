@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.feature import Feature
+
+if TYPE_CHECKING:
+    from orchestrator.report.document import AddedSections
 
 
 def _commands() -> Any:
@@ -13,10 +17,17 @@ def _commands() -> Any:
     return commands.app
 
 
+def _report_sections(run_dir: Path) -> AddedSections | None:
+    from orchestrator.features.verify import certificate_page
+
+    return certificate_page.of_directory(run_dir)
+
+
 FEATURE = Feature(
     name="verify",
     about="verify: jobs train the same policy alone, beside others, and killed and resumed.",
     commands=_commands,
+    report_sections=_report_sections,
     rank=85,
     belongings=("tests/features/verify",),
 )

@@ -17,7 +17,6 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose
-from orchestrator.worker.export import policy_files
 from orchestrator.worker.rendering import live_view, offscreen, scenes, video_encoding
 from orchestrator.worker.rendering.scenes import Scene
 from orchestrator.worker.rendering.trained_policy import (
@@ -25,6 +24,7 @@ from orchestrator.worker.rendering.trained_policy import (
     exported_policy,
     load_policy,
     read_checkpoint,
+    read_policy,
 )
 from orchestrator.worker.runtime import child_command, startup
 
@@ -55,7 +55,7 @@ def play(options: argparse.Namespace) -> None:
     paths = JobPaths(options.job_dir)
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     spec = dataclasses.replace(spec, device="cpu", n_envs=1)
-    exported = None if options.policy is None else policy_files.read(options.policy)
+    exported = None if options.policy is None else read_policy(options.policy)
     trained = None if exported is not None else read_checkpoint(paths, options.checkpoint)
     in_window = options.interactive and _has_display()
     if not in_window:

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.feature import answers, note_problem, problems, problems_of
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.regular_files import open_regular
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
@@ -21,7 +24,6 @@ from orchestrator.worker.runtime import failures
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
-    from orchestrator.worker.export.policy_files import Act
     from orchestrator.worker.training.algorithms import Model
 
 LATEST = "latest"
@@ -35,6 +37,18 @@ ended."""
 
 class PolicyError(UsageError):
     """There is no policy as it was asked for; the message says what to change or wait for."""
+
+
+class ReadPolicy(Protocol):
+    """A policy that was read from a file that a feature reads."""
+
+    observations: int
+    actions: int
+
+    def __call__(self, observation: NDArray[Any], /) -> Mapping[str, NDArray[np.float32]]:
+        """``action`` and, where it is known, ``ctrl``, ``(batch, actions)``, for observations
+        ``(batch, observations)`` as the environment gives them.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +141,38 @@ def load_policy(
     return act
 
 
-def exported_policy(exported: Act, venv: VecEnv) -> Policy:
-    """A policy that was read from an exported file, in ``venv`` without normalisation.
+def read_policy(path: Path) -> ReadPolicy:
+    """A policy from a file that a feature reads.
+
+    :raises UsageError: no feature reads files of this name, or the file is no policy.
+    """
+    readers = _readers()
+    if path.suffix in readers:
+        policy: ReadPolicy = importlib.import_module(readers[path.suffix]).read(path)
+        return policy
+    left_out = "".join(f"; {problem}" for problem in problems())
+    if not readers:
+        raise PolicyError(f"{path}: no installed feature reads policies from files{left_out}")
+    *others, last = readers
+    expected = f"{', '.join(others)} or {last}" if others else last
+    raise PolicyError(f"{path}: expected a name that ends in {expected}{left_out}")
+
+
+def _readers() -> dict[str, str]:
+    """The modules that read policies, by the ends of the names of their files."""
+    readers: dict[str, str] = {}
+    for feature, given in answers("policy_readers"):
+        with problems_of(feature.name, "reads no policies"):
+            for suffix, module in given.items():
+                if suffix in readers:
+                    note_problem(feature.name, f"reads no {suffix}: another feature does")
+                else:
+                    readers[suffix] = module
+    return readers
+
+
+def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:
+    """A policy that was read from a file, in ``venv`` without normalisation.
 
     Privileged values, which the critic alone sees, are no observations of it.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import os
 import re
 import sys
@@ -105,7 +106,7 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
     """
     try:
         with contextlib.ExitStack() as cleanup:
-            use = _advising(request) if request.advise_s else _init_check(request, cleanup)
+            use = _measuring(request) or _init_check(request, cleanup)
             return _examine(request, recent or cleanup.enter_context(RecentRobot()), cleanup, use)
     except (BundleError, UnfitError) as error:
         return _unfit(error)
@@ -134,10 +135,18 @@ def _unchanged(answer: ExaminationAnswer, _: object) -> ExaminationAnswer:
     return answer
 
 
-def _advising(request: ExaminationRequest) -> EnvironmentUse:
-    from orchestrator.worker.robots.advice import physics_advisor
+def _measuring(request: ExaminationRequest) -> EnvironmentUse | None:
+    """Measures what a feature asks for; None where nothing is asked for."""
+    measurement = request.measurement
+    if measurement is None:
+        return None
+    module = importlib.import_module(measurement.module)
 
-    return lambda answer, simulation: physics_advisor.advised(request, answer, simulation)
+    def measured(answer: ExaminationAnswer, simulation: Any) -> ExaminationAnswer:
+        values = module.measured(request, answer, simulation, measurement.settings)
+        return dataclasses.replace(answer, measured=values)
+
+    return measured
 
 
 def _init_check(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> EnvironmentUse:

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from orchestrator.core.messages import Progress
 from orchestrator.worker.runtime.lifeline import Channel
@@ -27,8 +27,8 @@ class ProgressReporter:
     """Sends the supervisor progress records; does nothing without a channel.
 
     Values that change once an iteration are attributes. :meth:`report` may be called at every step:
-    it reads a clock, and sends when a record is due. A change of phase or stage is sent at once,
-    and so is the last record of a training that was shorter than the interval.
+    it reads a clock, and sends when a record is due. A change of phase is sent at once,
+    and so are what is urgent and the last record of a training that was shorter than the interval.
 
     :param before_sending: called before a record is sent.
     """
@@ -41,11 +41,13 @@ class ProgressReporter:
         self.env_steps_per_s: float | None = None
         self.learner: str | None = None
         self.warning: str | None = None
-        self.advanced_at: tuple[int, ...] | None = None
+        self.parts: Mapping[str, Any] = {}
+        """What is told of features in the training, by name."""
         self._channel, self._before_sending = channel, before_sending
         self._phase: Phase | None = None
         self._rate_sent = False
-        self._stages_sent: tuple[int, ...] | None = None
+        self.is_urgent = False
+        """Whether the next record is sent at once."""
         self._run_delay = RunDelay()
         self._sent_at = time.monotonic()
         self._sent_cpu_s = time.process_time()
@@ -55,7 +57,7 @@ class ProgressReporter:
         if self._channel is None:
             return
         now = time.monotonic()
-        is_new = phase != self._phase or self.advanced_at != self._stages_sent
+        is_new = phase != self._phase or self.is_urgent
         if not is_new and now - self._sent_at < INTERVAL_S and not (last and not self._rate_sent):
             return
         self._before_sending()
@@ -75,10 +77,10 @@ class ProgressReporter:
                 run_delay_share=delay_share,
                 learner=self.learner,
                 warning=self.warning,
-                advanced_at=self.advanced_at,
+                parts=self.parts,
             ).to_line()
         )
         if sent:
-            self._phase, self._stages_sent = phase, self.advanced_at
+            self._phase, self.is_urgent = phase, False
             self._rate_sent = self.env_steps_per_s is not None
         self._sent_at, self._sent_cpu_s, self._sent_delay_s = now, cpu_s, delay_s

@@ -14,17 +14,21 @@ import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.utils import safe_mean
+from stable_baselines3.common.vec_env import VecEnv
 
 from orchestrator.core.atomic_files import remove_partial_files, write_whole
+from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import count, joined
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.process_group import join
 from orchestrator.worker.distributed.ranks import Ranks, own_share
 from orchestrator.worker.envs import env_factory
+from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.runtime import csv_tables, cuda, sb3_internals
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.csv_tables import CsvTable, LoggerTable
@@ -42,9 +46,9 @@ from orchestrator.worker.training import (
 )
 from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.checkpoint import CheckpointStore, explaining_failure
-from orchestrator.worker.training.curriculum import Curriculum
 from orchestrator.worker.training.divergences import COLUMN, DivergenceCounter
 from orchestrator.worker.training.fast.ppo import FastPPO
+from orchestrator.worker.training.loop_parts import LoopParts
 from orchestrator.worker.training.replay import Replay
 from orchestrator.worker.training.shared_statistics import RankSynchronizer
 from orchestrator.worker.training.timings import TimedVecEnv
@@ -84,42 +88,17 @@ def run(
     with cuda.prepared(device):
         ranks = join(spec.ranks, spec.backend, device, rendezvous, spec.collective_timeout_s)
         before_writing()
-        if ranks.rank == 0:  # what an earlier attempt was writing when it was killed
-            tables = (paths.progress_csv, paths.timings_csv)
-            for path in (*tables, paths.model, paths.vecnormalize, paths.eval, paths.moment):
-                remove_partial_files(path.parent, path.name)
+        if ranks.rank == 0:
+            _remove_what_was_half_written(paths)
         env_indices = own_share(spec.n_envs, ranks)
-        venv = env_factory.make(
-            spec,
-            paths.root,
-            n_envs=len(env_indices),
-            seed=spec.seed,
-            first_env=env_indices.start,
-            training=True,
-        )
+        venv = _environments(spec, paths, env_indices)
         try:
             learner = learners.build(
                 spec, env_factory.normalized(spec, venv) if spec.normalize else venv, ranks
             )
-            facts.learner, facts.learner_reason, reporter.learner = (
-                learner.name,
-                learner.reason,
-                learner.name,
-            )
-            cpus = (
-                ", ".join(map(str, sorted(os.sched_getaffinity(0))))
-                if hasattr(os, "sched_getaffinity")
-                else "any"
-            )
-            say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
-            say(
-                f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}"
-            )
-            if ranks.size > 1:
-                first, last = env_indices.start, env_indices.stop - 1
-                say(
-                    f"rank {ranks.rank} of {ranks.size}: environments {first} to {last}, {spec.mode}"
-                )
+            facts.learner = reporter.learner = learner.name
+            facts.learner_reason = learner.reason
+            _say_what_begins(spec, learner, ranks, env_indices)
             training = Training(spec, paths, learner.model, facts, reporter, ranks, before_writing)
             training.train(stop_requested, checkpoint_requested)
             ranks.close()
@@ -131,6 +110,38 @@ def run(
                 training.evaluate(stop_requested)
         finally:
             venv.close()
+
+
+def _remove_what_was_half_written(paths: JobPaths) -> None:
+    """What an earlier attempt was writing when it was killed."""
+    tables = (paths.progress_csv, paths.timings_csv)
+    for path in (*tables, paths.model, paths.vecnormalize, paths.eval, paths.moment):
+        remove_partial_files(path.parent, path.name)
+
+
+def _environments(spec: WorkerSpec, paths: JobPaths, env_indices: range) -> VecEnv:
+    """Those of this rank."""
+    return env_factory.make(
+        spec,
+        paths.root,
+        n_envs=len(env_indices),
+        seed=spec.seed,
+        first_env=env_indices.start,
+        training=True,
+    )
+
+
+def _say_what_begins(
+    spec: WorkerSpec, learner: learners.Learner, ranks: Ranks, env_indices: range
+) -> None:
+    cpus = "any"
+    if hasattr(os, "sched_getaffinity"):
+        cpus = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+    say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
+    say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
+    if ranks.size > 1:
+        first, last = env_indices.start, env_indices.stop - 1
+        say(f"rank {ranks.rank} of {ranks.size}: environments {first} to {last}, {spec.mode}")
 
 
 class Training:
@@ -146,50 +157,24 @@ class Training:
         ranks: Ranks,
         before_writing: Callable[[], object] = lambda: None,
     ) -> None:
-        self._spec, self._paths, self._model, self._facts, self._reporter = (
-            spec,
-            paths,
-            model,
-            facts,
-            reporter,
-        )
+        self._spec, self._paths, self._model = spec, paths, model
+        self._facts, self._reporter = facts, reporter
         self._ranks, self._before_writing = ranks, before_writing
         before_writing()
         replay = _replay(paths, model, spec, ranks)
-        earlier = [spec.fingerprint(total) for total in spec.extended_from]
         self._store = CheckpointStore(
             paths.checkpoints,
             spec.fingerprint(),
             replay,
             spec.n_envs,
             before_writing,
-            earlier=earlier,
+            earlier=[spec.fingerprint(total) for total in spec.extended_from],
         )
         state = self._store.newest(ranks)
-        loop = LoopState()
-        if state is not None:
-            with explaining_failure(self._store.path(state["env_steps"])):
-                if (
-                    replay is not None
-                    and "rows" not in state
-                    and state["env_steps"] < spec.total_timesteps
-                ):
-                    raise ValueError(
-                        "it has no replay buffer, as it was the last of a training, which now goes on"
-                    )
-                loop = training_state.restore(model, state, ranks.rank)
-            facts.resumed_from = model.num_timesteps
-            say(f"resumed at {model.num_timesteps} env_steps")
-            if loop.learner != facts.learner:
-                say(
-                    f"learner {loop.learner} trained it so far: the same algorithm, but not the same bits from here on"
-                )
-        elif spec.init_sha256 is not None:
-            _start_from(paths.init, spec, model)
-        if ranks.rank == 0 and (
-            warning := self._warning_about_checkpoints(resumed=state is not None)
-        ):
-            reporter.warning = warning
+        loop = self._resumed(state, replay)
+        if ranks.rank == 0:
+            warning = self._warning_about_checkpoints(resumed=state is not None)
+            reporter.warning = warning or reporter.warning
         self._synchronizer = RankSynchronizer(
             model, ranks, parameter_server=spec.mode == "parameter-server"
         )
@@ -200,45 +185,72 @@ class Training:
         self._iteration_began = self._checkpointed_at = time.monotonic()
         self._began = self._iteration_began - loop.training_s
         self._next_line = self._iteration_began
-
-        self._curriculum = Curriculum(spec, model, loop, facts, reporter)
-        self._progress: LoggerTable | None = None
-        outputs: list[KVWriter] = []
-        if ranks.rank == 0:
-            columns = [
-                *learners.logged_columns(model),
-                *[COLUMN] * _ends_episodes(spec),
-                *self._curriculum.columns,
-            ]
-            self._progress = LoggerTable(
-                CsvTable(paths.progress_csv, keep=loop.progress_rows, columns=columns)
-            )
-            outputs = [self._progress]
-        model.set_logger(Logger(folder=None, output_formats=outputs))
+        self._parts = LoopParts(spec, model, loop.parts)
+        self._tell_of_parts()
+        self._progress = self._progress_table(loop)
         # Resets the environments, unless restoring has put them in the middle of their episodes.
         steps_left = spec.total_timesteps - model.num_timesteps
         self._callback = sb3_internals.setup_learn(
             model, steps_left, reset_num_timesteps=state is None
         )
         assert model.env is not None
-        self._divergences = (
-            DivergenceCounter(model.env, ranks, loop) if _ends_episodes(spec) else None
-        )
-        if self._divergences is not None:
+        self._divergences: DivergenceCounter | None = None
+        if _ends_episodes(spec):
+            self._divergences = DivergenceCounter(model.env, ranks, loop)
             facts.divergences = loop.divergences
         self._env = TimedVecEnv(
             model.env if self._divergences is None else self._divergences, self._after_step
         )
-        # A long update must report progress too, or the supervisor would take it for a stall.
-        if isinstance(model, FastPPO):
-            model.each_minibatch = self._report  # type: ignore[method-assign]
-        else:
-            for optimizer in algorithms.optimizers(model).values():
-                optimizer.register_step_post_hook(lambda *_: self._report())
+        self._report_during_updates()
         self._timings = timings.start(
             paths.timings_csv, model, self._env, ranks, keep=loop.timings_rows
         )
         self._synchronizer.start()
+
+    def _resumed(self, state: dict[str, Any] | None, replay: Replay | None) -> LoopState:
+        """Bring the model to the state of a checkpoint, or to the policy that it starts from."""
+        spec, model = self._spec, self._model
+        if state is None:
+            if spec.init_sha256 is not None:
+                _start_from(self._paths.init, spec, model)
+            return LoopState()
+        with explaining_failure(self._store.path(state["env_steps"])):
+            is_unfinished = state["env_steps"] < spec.total_timesteps
+            if replay is not None and "rows" not in state and is_unfinished:
+                raise ValueError(
+                    "it has no replay buffer, as it was the last of a training, which now goes on"
+                )
+            loop = training_state.restore(model, state, self._ranks.rank)
+        self._facts.resumed_from = model.num_timesteps
+        say(f"resumed at {model.num_timesteps} env_steps")
+        if loop.learner != self._facts.learner:
+            say(
+                f"learner {loop.learner} trained it so far: the same algorithm, but not the same bits from here on"
+            )
+        return loop
+
+    def _progress_table(self, loop: LoopState) -> LoggerTable | None:
+        """``progress.csv``, to which the model logs from now on; None on ranks that write none."""
+        table, outputs = None, list[KVWriter]()
+        if self._ranks.rank == 0:
+            columns = [
+                *learners.logged_columns(self._model),
+                *[COLUMN] * _ends_episodes(self._spec),
+                *self._parts.columns,
+            ]
+            rows = CsvTable(self._paths.progress_csv, keep=loop.progress_rows, columns=columns)
+            table = LoggerTable(rows)
+            outputs = [table]
+        self._model.set_logger(Logger(folder=None, output_formats=outputs))
+        return table
+
+    def _report_during_updates(self) -> None:
+        """A long update must report progress, too, or the supervisor would take it for a stall."""
+        if isinstance(self._model, FastPPO):
+            self._model.each_minibatch = self._report  # type: ignore[method-assign]
+        else:
+            for optimizer in algorithms.optimizers(self._model).values():
+                optimizer.register_step_post_hook(lambda *_: self._report())
 
     def train(
         self,
@@ -248,41 +260,66 @@ class Training:
         """``learn()`` up to ``total_timesteps``; the last checkpoint is that of the trained
         policy.
         """
-        model, clock, total = self._model, self._timings, self._spec.total_timesteps
+        model, total = self._model, self._spec.total_timesteps
         while model.num_timesteps < total:
             self._pause_at_rung()
             steps_before = model.num_timesteps
-            self._iteration += 1
-            clock.begin()
-            self._curriculum.begin_iteration()
-            self._synchronizer.begin_iteration()
+            self._begin_iteration()
             with nan_guard.explaining_divergence(model, self._iteration):
                 self._learn(min(total, steps_before + self._spec.steps_an_iteration))
-            self._synchronizer.end_iteration(self._iteration)
-            self._count_divergences()
-            self._curriculum.record()
-            self._log()
-            clock.end(self._iteration, model.num_timesteps)
-            if self._divergences is not None:
-                self._divergences.check(self._iteration, model.num_timesteps)
+            self._end_iteration()
             is_due = checkpoint_requested() or self._is_checkpoint_due(steps_before)
-            is_stage_done = self._curriculum.is_stage_done(
-                self._progress.latest if self._progress else {}
-            )
-            stopping, saving, advancing = self._ranks.any(stop_requested(), is_due, is_stage_done)
-            if advancing:
-                self._curriculum.advance()
-                self._report()
-            if stopping or saving:
-                self._save_checkpoint()
-            if stopping:
-                raise Interrupted(
-                    f"stopped on request; the checkpoint at {model.num_timesteps} env_steps stands"
-                )
+            self._act_together(is_stopping=stop_requested(), is_saving=is_due)
         if self._saved_at != model.num_timesteps:
             self._save_checkpoint()
-        clock.stop()
+        self._timings.stop()
         self._reporter.report("training", model.num_timesteps, last=True)
+
+    def _begin_iteration(self) -> None:
+        self._iteration += 1
+        self._timings.begin()
+        share = self._model.num_timesteps / self._spec.total_timesteps
+        moment = self._parts.begin_iteration(TrainingMoment(share, stage=1))
+        assert self._model.env is not None
+        venv = self._model.env.unwrapped
+        if isinstance(venv, MujocoVecEnv):
+            venv.move(moment)
+        self._synchronizer.begin_iteration()
+
+    def _end_iteration(self) -> None:
+        """:raises Diverged: physics has diverged too often."""
+        self._synchronizer.end_iteration(self._iteration)
+        self._count_divergences()
+        self._parts.before_row()
+        self._log()
+        self._timings.end(self._iteration, self._model.num_timesteps)
+        if self._divergences is not None:
+            self._divergences.check(self._iteration, self._model.num_timesteps)
+
+    def _act_together(self, *, is_stopping: bool, is_saving: bool) -> None:
+        """What is due on any rank, all do.
+
+        :raises Interrupted: one is to stop; there is a checkpoint.
+        """
+        row = self._progress.latest if self._progress else {}
+        stopping, saving, *parts_due = self._ranks.any(
+            is_stopping, is_saving, *self._parts.are_due(row)
+        )
+        if any(parts_due):
+            self._parts.act(parts_due)
+            self._reporter.is_urgent = True
+        self._tell_of_parts()
+        if self._reporter.is_urgent:
+            self._report()
+        if stopping or saving:
+            self._save_checkpoint()
+        if stopping:
+            raise Interrupted(
+                f"stopped on request; the checkpoint at {self._model.num_timesteps} env_steps stands"
+            )
+
+    def _tell_of_parts(self) -> None:
+        self._facts.parts = self._reporter.parts = self._parts.facts
 
     def _pause_at_rung(self) -> None:
         """:raises ReachedRung: on all ranks, which have the same env_steps; also in an attempt that
@@ -403,7 +440,7 @@ class Training:
             timings_rows=self._timings.rows,
             ep_rew_mean_first=self._facts.ep_rew_mean_first,
             training_s=self._training_s(),
-            advanced_at=self._curriculum.advanced_at,
+            parts=self._parts.facts,
             **({} if self._divergences is None else self._divergences.saved()),
         )
         state = training_state.capture(self._model, loop)

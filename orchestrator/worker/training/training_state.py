@@ -7,14 +7,16 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+from orchestrator.core import job_parts
+from orchestrator.core.decoding import field_values
 from orchestrator.worker.envs import env_state
 from orchestrator.worker.runtime import sb3_internals as sb3
 from orchestrator.worker.runtime.progress import say
@@ -58,8 +60,9 @@ class LoopState:
     """Episodes that diverged so far, where that does not end the job."""
     recent_episodes: tuple[tuple[int, int], ...] = ()
     """Episodes of the last iterations, and how many of them diverged, likewise."""
-    advanced_at: tuple[int, ...] = ()
-    """env_steps at which the stages of a curriculum after the first began."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """What features in the training have told so far, by name (:mod:`orchestrator.core.job_parts`):
+    they go on from there."""
 
 
 def capture(model: Model, loop: LoopState) -> dict[str, Any]:
@@ -81,7 +84,7 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
     except env_state.Unsaveable as error:
         unsaveable = str(error)
     return {
-        "place": dataclasses.asdict(loop),
+        "place": {**field_values(loop), "parts": job_parts.saved_facts(loop.parts)},
         "policy": model.policy.state_dict(),
         "optimizers": {
             name: optimizer.state_dict() for name, optimizer in algorithms.optimizers(model).items()
@@ -151,7 +154,9 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
     if isinstance(loop, LoopState):  # it may lack fields that were added later
         names = [field.name for field in dataclasses.fields(loop)]
         loop = {name: getattr(loop, name) for name in names if hasattr(loop, name)}
-    return LoopState(**loop)
+    own = {field.name for field in dataclasses.fields(LoopState)} - {"parts"}
+    values = {name: value for name, value in loop.items() if name in own}
+    return LoopState(**values, parts=job_parts.restored_facts(loop))
 
 
 def _each_array(observations: Any, function: Callable[[Any], Any]) -> Any:

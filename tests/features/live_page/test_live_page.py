@@ -19,9 +19,17 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from command_helpers import PATIENCE_S, invoke, wait_until
-from live_page_helpers import KERNEL_BYTES, Served, Viewer, report, running, serving, stuck_viewer
+from live_page_helpers import (
+    KERNEL_BYTES,
+    Served,
+    Viewer,
+    plant,
+    report,
+    running,
+    serving,
+    stuck_viewer,
+)
 from report_helpers import Trained, make_run_dir
-from search_helpers import make_search_dir
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.job import Cancelled
@@ -229,22 +237,20 @@ def test_a_viewer_that_stops_reading_holds_up_no_other(
         assert 0 < unsent() <= before, "nothing more is kept for it"
 
 
-def test_a_search_has_its_leaderboard_and_rungs(tmp_path: Path) -> None:
-    paths = make_search_dir(tmp_path / "run", 30)
-    with serving(paths.root) as server, Viewer(server.port) as viewer:
-        viewer.next()
-        search = viewer.pieces["search"]
-        values = [one["values"][0] for one in search["best"]]
-        assert values == sorted(values, reverse=True)
-        assert search["best"][0]["jobs"][0] in {name[4:] for name in viewer.pieces}
-        assert [rung["env_steps"] for rung in search["rungs"]] == sorted(
-            rung["env_steps"] for rung in search["rungs"]
-        )
-        assert (
-            search["rungs"][0]["reached"]
-            >= search["rungs"][0]["went_on"]
-            >= search["rungs"][1]["reached"]
-        )
+def test_a_page_has_the_sections_of_features_as_they_are_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with running(tmp_path / "run") as (paths, ledger):
+        source = RunSource(paths.root)
+        (section,) = json.loads(source.read().put["sections"])
+        assert section["title"] == "The garden"
+        assert section["text"] == r"looked at 1 times\u001b[31m"
+        assert section["tables"][0]["rows"][0] == ["apple", None, 3, ["j0-s0"]]
+        ledger.set_progress([("j0-s0", 300, 7.5, 100.0, "fast")])
+        ledger.commit()
+        (section,) = json.loads(source.read().put["sections"])
+        assert section["text"].startswith("looked at 2 times")
 
 
 def test_a_folder_has_all_experiments_below_it_also_those_to_come(

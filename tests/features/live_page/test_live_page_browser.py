@@ -14,7 +14,6 @@ import pytest
 from command_helpers import HOPPER, Run, wait_until, write_experiment
 from PIL import Image
 from report_helpers import Trained, film_strip, make_run_dir
-from search_helpers import make_search_dir
 
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Cancelled, Paused
@@ -24,13 +23,11 @@ pytest.importorskip("selenium", reason="selenium is not installed")
 pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from browser_helpers import DESKTOP, IN_BROWSER, PHONE, Browser
-from live_page_helpers import Served, report, running, serving, stuck_viewer
+from live_page_helpers import Served, plant, report, running, serving, stuck_viewer
 from selenium.webdriver.common.keys import Keys
 
-from orchestrator.experiment import run_directory
 from orchestrator.experiment.video_file import encoded
 from orchestrator.features.live_page import job_details
-from orchestrator.search.trials import TrialReader
 
 pytestmark = IN_BROWSER
 
@@ -204,7 +201,7 @@ def test_two_viewers_see_the_same_while_a_third_reads_nothing(
             for one in (browser, other):
                 one.shows('#jobs tr[data-id="j0-s0"]', "12.5")
                 one.shows('#jobs tr[data-id="j0-s0"]', "50 %")
-                one.shows("#findings", "Another program ran on CPU 0")
+                one.shows("#findings", "Another program used CPU 0")
                 assert "another program" in one.run(
                     "document.getElementById('findings-news').textContent"
                 )
@@ -349,30 +346,30 @@ def test_colours_follow_the_system_and_can_be_read(browser: Browser, tmp_path: P
             emulate(browser, "")
 
 
-def test_a_search_shows_its_best_trials_and_rungs(browser: Browser, tmp_path: Path) -> None:
-    paths = make_search_dir(tmp_path / "run", 30)
-    reader = TrialReader.of(paths)
-    assert reader is not None
-    with run_directory.opened_ledger(paths) as ledger:
-        reader.update(ledger)
-    best = reader.best()
+def test_what_features_show_is_a_section_with_charts_and_tables(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    paths = make_run_dir(tmp_path / "run", [Trained()])
     with page(paths.root, browser) as (address, _):
         browser.open(address)
-        browser.shows("#search-leaders", best[0].jobs[0])
-        first = browser.text("#search-leaders tbody tr").split()
-        assert (first[0], first[-1]) == (str(best[0].number), best[0].jobs[0])
-        assert browser.run("document.querySelectorAll('#search-leaders tbody tr').length") == min(
-            10, len(best)
-        )
-        cells = "[...document.querySelectorAll('#search-rungs tbody td:nth-child(2)')].map((one) => one.innerText)"
-        reached = [int(text) for text in browser.run(cells)]
-        assert len(reached) == len(reader.rungs)
-        assert reached == sorted(reached, reverse=True)
-        assert reached[0] > reached[-1] > 0
-        points = browser.run("document.querySelectorAll('#search-history circle').length")
-        assert points == sum(bool(trial.values) for trial in reader.asked)
-        browser.run("document.querySelector('#search-leaders a').click()")
-        browser.shows("#panel-title", best[0].jobs[0])
+        browser.shows("#the-garden-section tbody tr", "j0-s0")
+        browser.shows("#parts", "The garden")
+        cells = "[...document.querySelectorAll('#the-garden-section tbody tr:last-child td')]"
+        assert browser.run(f"{cells}.map((one) => one.innerText.trim())") == [
+            "pear",
+            "1.3",
+            "6",
+            "",
+        ]
+        bars = "[...document.querySelectorAll('#the-garden-section .rung')].map((one) => one.style.width)"
+        assert browser.run(bars) == ["2.5rem", "5rem"]
+        circles = "#the-garden-section svg[aria-label='Fruits by day'] circle"
+        assert browser.run(f"document.querySelectorAll({circles!r}).length") == 3
+        title = f"document.querySelector({circles!r} + ' title').textContent"
+        assert browser.run(title) == "day 1: 2"
+        browser.run("document.querySelector('#the-garden-section a').click()")
+        browser.shows("#panel-title", "j0-s0")
 
 
 def test_a_video_plays_and_that_of_a_retried_job_is_shown_in_its_place(

@@ -16,7 +16,6 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from live_page_helpers import Viewer, running, serving
 from report_helpers import Trained, make_run_dir
-from search_helpers import make_search_dir
 
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Attempt, Succeeded
@@ -30,20 +29,19 @@ def test_a_run_directory_that_is_replaced_is_read_anew(
 ) -> None:
     """As `run --fresh` replaces it."""
     monkeypatch.setattr("orchestrator.features.live_page.feed.LONGEST_S", 0.5)
-    root = make_search_dir(tmp_path / "run", 30).root
-    new = make_search_dir(tmp_path / "new", 6).root
+    root = make_run_dir(tmp_path / "run", [Trained(seed=seed) for seed in range(30)]).root
+    new = make_run_dir(tmp_path / "new", [Trained(seed=seed) for seed in range(6)]).root
     with serving(root) as server, Viewer(server.port) as viewer:
         viewer.next()
-        assert viewer.pieces["search"]["history"][-1][0] > 6
+        assert "job:j0-s29" in viewer.pieces
         root.rename(tmp_path / "former")
         new.rename(root)
-        viewer.until(lambda one: "job:walker-t00010-s0" not in one.pieces)
-        assert viewer.pieces["search"]["history"][-1][0] < 6
-        assert all(one["trial"] < 6 for one in viewer.pieces["search"]["best"])
+        viewer.until(lambda one: "job:j0-s29" not in one.pieces)
+        assert "job:j0-s5" in viewer.pieces
+        assert "job:j0-s6" not in viewer.pieces
         root.rename(tmp_path / "second")
         make_run_dir(root, [Trained(attempts=2, message="the elbow fell off")])
         viewer.until(lambda one: "job:j0-s0" in one.pieces)
-        assert "search" not in viewer.pieces
         root.rename(tmp_path / "third")
         make_run_dir(root, [Trained(attempts=2, message="the knee fell off", iterations=2)])
         viewer.until(

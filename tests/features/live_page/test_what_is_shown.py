@@ -6,13 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from damaged_search_helpers import TRIALS, damage, each_damage
 from supervisor_helpers import Experiment, make_job
-from trial_helpers import search_run
 
 from orchestrator.features.live_page.folder_source import FolderSource
 from orchestrator.features.live_page.run_source import RunSource
-from orchestrator.features.live_page.search_facts import SearchFactsReader
 
 
 def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder(
@@ -30,17 +27,3 @@ def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder
     assert sorted(runs) == ["earlier", "the robots"]
     head = RunSource(tmp_path / "robots").read().put["head"]
     assert json.loads(head)["name"] == "the robots"
-
-
-@each_damage
-def test_a_damaged_search_is_a_line_and_the_page_has_all_that_it_looks_for(
-    statement: str, fact: str, tmp_path: Path
-) -> None:
-    sound = SearchFactsReader(search_run(tmp_path / "sound", TRIALS)).read()
-    paths = search_run(tmp_path / "run", TRIALS)
-    damage(paths, statement)
-    facts = SearchFactsReader(paths).read()
-    assert facts is not None
-    assert sound is not None
-    assert fact in facts["line"]
-    assert facts.keys() == sound.keys()

@@ -19,6 +19,8 @@ SHORT = ("--iterations", "4")
 
 GUILTY = '''
 import os
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -41,10 +43,18 @@ def neighbours():
     return count
 
 
+def look_around():
+    """How many neighbours there are; where some are to start, it waits for the first one."""
+    due = os.environ.get("ORCHESTRATOR_TOKEN") and any(Path(sys.argv[1]).parent.glob("neighbour-*"))
+    while due and neighbours() < 2:
+        time.sleep(0.05)
+    return neighbours()
+
+
 class Guilty(Odd):
     def __init__(self, deed):
         super().__init__("nothing", 0)
-        self.bias = 0.1 * neighbours() if deed == "look around" else 0.0
+        self.bias = 0.1 * look_around() if deed == "look around" else 0.0
         self.deed = deed
         if deed == "hold a file":
             self.file = open(os.devnull)

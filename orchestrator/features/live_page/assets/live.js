@@ -1,7 +1,7 @@
 // The page of an experiment, or of all of them: connects, and draws what has changed, at most once a frame.
 
 import { JobsTable } from "./jobs.js";
-import { Curves, Gallery, drawFindings, drawHead, drawRuns, drawSchedule, drawSearch, refill } from "./overview.js";
+import { Curves, Gallery, drawFindings, drawHead, drawRuns, drawSchedule, drawSections, refill } from "./overview.js";
 import { Panel, actionButton } from "./panel.js";
 import { Store, follow, hasToken, needsToken } from "./stream.js";
 
@@ -23,7 +23,7 @@ function reloadSoon() { reloading ||= setTimeout(() => location.reload(), RELOAD
 
 // Links to those parts of the page that there are.
 function drawParts() {
-  const parts = [...document.querySelectorAll("main > section:not([hidden])")];
+  const parts = [...document.querySelectorAll("main section:not([hidden])")];
   const names = parts.map((part) => part.id).join();
   if (names === byId("parts").dataset.names) return;
   byId("parts").dataset.names = names;
@@ -76,7 +76,7 @@ function showRun() {
     drawHead(head, [...table.jobs.values()], store.now());
     byId("actions").hidden = !mayControl || !head.supervisor;
     if (changed.has("findings")) drawFindings(store.get("findings"));
-    if (changed.has("search")) drawSearch(store.get("search"));
+    if (changed.has("sections")) drawSections(store.get("sections"));
     for (const name of changed) slowNames.add(name);
     const due = slowAt + SLOW_MS - Date.now();
     if (slowAt === 0) {  // the table is painted first
@@ -101,7 +101,7 @@ function showRun() {
     if (innerWidth === width) return;  // the address bar of a phone comes and goes
     width = innerWidth;
     drawSlow(true);
-    drawSearch(store.get("search"));
+    drawSections(store.get("sections"));
   });
   follow(`/api/${key}/events`, (name, data) => store.take(name, data), showLink);
 }

@@ -1,4 +1,4 @@
-// What stands around the table of an experiment: its state, contention, the search, learning curves, schedule, robots.
+// What stands around the table of an experiment: its state, contention, what features add, learning curves, schedule, robots.
 
 import { decimal, duration, element, gantt, lineChart, lineStyle, number, percent, short } from "./charts.js";
 import { STATES, SYMBOLS, elapsed, jobHref, jobPath } from "./jobs.js";
@@ -109,46 +109,54 @@ function table(columns, rows, label) {
   return element("table", { class: "cards", "aria-label": label }, element("thead", {}, head), element("tbody", {}, ...body));
 }
 
-export function drawSearch(search) {
-  byId("search-section").hidden = !search;
-  if (!search) return;
-  byId("search-line").textContent = search.line;
-  const [objective] = search.objectives, down = search.directions[0] === "minimize";
-  const box = byId("search-history");
-  box.hidden = !search.history.length;
-  if (search.history.length) {
-    let best = null;
-    const records = [];
-    for (const [trial, value] of search.history) {
-      if (best === null || (down ? value < best : value > best)) { best = value; records.push([trial, best]); }
-    }
-    const last = search.history.at(-1)[0];
-    if (records.at(-1)[0] !== last) records.push([last, best]);
-    box.replaceChildren(lineChart({
-      label: `${objective} of the finished trials, and the best so far`, width: box.clientWidth || 600, height: 220, xLabel: "trial", yLabel: objective,
-      series: [{ name: "trial", points: search.history, style: "s0", dots: true, title: (trial, value) => `trial ${trial}: ${number(value)}` }, { name: "best so far", points: records, style: "s1", steps: true }],
-    }));
-  }
-  const most = Math.max(1, ...search.rungs.map((rung) => rung.reached));
-  byId("search-rungs").hidden = !search.rungs.length;
-  byId("search-rungs").replaceChildren(table([
-    ["rung (env_steps)", (rung) => short(rung.env_steps)],
-    ["reached", (rung) => { const bar = element("i", { class: "rung", "aria-hidden": "true" }); bar.style.width = `${(5 * rung.reached) / most}rem`; return [`${rung.reached} `, bar]; }],
-    ["went on", (rung) => String(rung.went_on), "number"],
-    ["wait", (rung) => String(rung.waiting), "number"],
-    ["median return", (rung) => decimal(rung.median), "number"],
-    ["best", (rung) => decimal(rung.best), "number"],
-  ], search.rungs, "Rungs"));
-  byId("leaders-title").hidden = !search.best.length;
-  byId("leaders-title").textContent = search.is_front ? "Pareto front" : "Best trials";
-  const keys = Object.keys(search.best[0]?.point ?? {});
-  refill(byId("search-leaders"), search.best.length ? table([
-    ["trial", (one) => String(one.trial)],
-    ...search.objectives.map((name, place) => [name, (one) => decimal(one.values[place]), "number"]),
-    ...(keys.length <= 5 ? keys.map((key) => [key, (one) => one.point[key] ?? "–", "number"]) : [["point", (one) => keys.map((key) => `${key} = ${one.point[key]}`).join(", ")]]),
-    ["env_steps", (one) => number(one.env_steps), "number"],
-    ["jobs", (one) => jobLinks(one.jobs, 3)],
-  ], search.best, "Best trials") : "");
+// -- what features show of the run directory
+
+const CELLS = {
+  text: (value) => value ?? "–",
+  number: (value) => (typeof value === "string" ? value : number(value)),
+  steps: (value) => short(value),
+  value: (value) => decimal(value),
+  jobs: (ids) => jobLinks(ids, 3),
+};
+const NUMBERS = ["number", "value"];
+
+function sectionTable({ title, columns, rows }) {
+  const cells = columns.map(({ name, kind }, place) => {
+    const most = kind === "bar" ? Math.max(1, ...rows.map((row) => row[place])) : 1;
+    const cell = kind === "bar" ? (row) => [`${row[place]} `, bar(row[place] / most)] : (row) => CELLS[kind](row[place]);
+    return [name, cell, NUMBERS.includes(kind) ? "number" : undefined];
+  });
+  return element("div", { class: "scroll" }, element("h3", {}, title), table(cells, rows, title));
+}
+
+function bar(share) {
+  const drawn = element("i", { class: "rung", "aria-hidden": "true" });
+  drawn.style.width = `${5 * share}rem`;
+  return drawn;
+}
+
+function drawChart(box, { title, x, y, series }) {
+  box.replaceChildren(lineChart({
+    label: title, width: box.clientWidth || 600, height: 220, xLabel: x, yLabel: y,
+    series: series.map((one, place) => ({
+      name: one.name, points: one.points, style: `s${place}`, dots: one.is_dots, steps: one.is_steps,
+      title: one.is_dots ? (at, value) => `${one.name} ${at}: ${number(value)}` : undefined,
+    })),
+  }));
+}
+
+// Draws what features show of the run directory: a section for each.
+export function drawSections(sections) {
+  const made = (sections ?? []).map((one) => {
+    const charts = one.charts.map(() => element("div", { class: "chart" }));
+    const tables = one.tables.map(sectionTable);
+    const beside = charts.length && tables.length > 1 ? [tables.shift()] : [];
+    const columns = element("div", { class: "columns" }, ...charts, ...beside);
+    const id = `${one.title.toLowerCase().replace(/[^a-z0-9]+/g, "-")}-section`;
+    return { one, charts, section: element("section", { id }, element("h2", {}, one.title), element("p", {}, one.text), columns, ...tables) };
+  });
+  refill(byId("sections"), ...made.map(({ section }) => section));
+  for (const { one, charts } of made) charts.forEach((box, place) => drawChart(box, one.charts[place]));
 }
 
 // -- learning curves

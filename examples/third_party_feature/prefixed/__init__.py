@@ -1,0 +1,81 @@
+"""``--executor prefixed``: every worker is started by another program, such as ``nice`` or ``env``.
+
+Its table in the job file, or the option ``--prefix``, has the command::
+
+    [prefixed]
+    command = ["nice", "-n", "5"]
+    events = true  # a line of JSON for each event, in RUN_DIR/events.jsonl
+
+And a table of jobs, ``calm = { above = 100 }``: exploration ends once the mean return is above
+that; ``status`` has a column that says since when.
+
+The program has to become the worker, by ``exec``, as all programs of this kind do: then the
+worker's process is the one that the supervisor has started, with its CPUs, its limits and its
+connection to the supervisor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from orchestrator.core.feature import Feature
+
+if TYPE_CHECKING:
+    from orchestrator.core.job_parts import JobPart
+    from orchestrator.executors.kinds import ExecutorKind
+    from orchestrator.experiment.beside_run import BesideRun, RunFacts
+    from orchestrator.keys.feature_tables import FeatureTable, JobTable
+    from orchestrator.machine.doctor_checks import Finding
+    from orchestrator.machine.topology import Machine
+
+
+def _executors() -> Iterable[ExecutorKind]:
+    from prefixed.executor import KIND
+
+    return [KIND]
+
+
+def _job_file() -> Iterable[FeatureTable]:
+    from prefixed.settings import TABLE
+
+    return [TABLE]
+
+
+def _job_parts() -> Iterable[JobPart]:
+    from prefixed.calm import PART
+
+    return [PART]
+
+
+def _job_tables() -> Iterable[JobTable]:
+    from prefixed.calm_table import TABLE
+
+    return [TABLE]
+
+
+def _beside_run(run: RunFacts) -> BesideRun | None:
+    settings = run.experiment.tables["prefixed"]
+    if not settings.events:
+        return None
+    from prefixed.event_log import EventLog
+
+    return EventLog(run.run_dir / "events.jsonl")
+
+
+def _doctor(machine: Machine) -> Iterable[Finding]:
+    from prefixed.executor import findings
+
+    return findings(machine)
+
+
+FEATURE = Feature(
+    name="prefixed",
+    about="The executor prefixed: every worker is started by another program; calm for jobs.",
+    executors=_executors,
+    job_file=_job_file,
+    job_parts=_job_parts,
+    job_tables=_job_tables,
+    beside_run=_beside_run,
+    doctor=_doctor,
+)

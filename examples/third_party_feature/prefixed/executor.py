@@ -1,0 +1,54 @@
+"""The executor ``prefixed``: the local one, with another command of the worker."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.core.errors import UsageError
+from orchestrator.executors.base import BackendSettings
+from orchestrator.executors.kinds import ExecutorKind, ExecutorOption
+from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
+from orchestrator.executors.local_backend import LocalBackend
+from orchestrator.machine.doctor_checks import Finding
+from orchestrator.machine.topology import Machine
+
+PREFIX = ExecutorOption(
+    name="prefix",
+    metavar="COMMAND",
+    help="What starts the workers of --executor prefixed, in place of [prefixed] in the job file.",
+    default="",
+)
+
+
+class PrefixedBackend(LocalBackend):
+    """See :class:`orchestrator.executors.base.Backend`.
+
+    :raises UsageError: neither the command nor the job file says what starts the workers.
+    """
+
+    def __init__(self, settings: BackendSettings) -> None:
+        given = settings.options["prefix"]
+        self._command = tuple(shlex.split(given)) or settings.tables["prefixed"].command
+        if not self._command or shutil.which(self._command[0]) is None:
+            what = shlex.join(self._command) or "nothing"
+            advice = 'name a program: --prefix "nice -n 5", or command in [prefixed]'
+            raise UsageError(f"--executor prefixed: {what} starts the workers; {advice}")
+        executor = LocalExecutor(worker_command=(*self._command, *WORKER_COMMAND))
+        super().__init__(settings, executor)
+
+    def facts(self) -> dict[str, Any]:
+        return {"executor": "prefixed", "worker_prefix": shlex.join(self._command)}
+
+
+def findings(machine: Machine) -> Iterator[Finding]:
+    found = [name for name in ("env", "nice", "ionice", "chrt") if shutil.which(name)]
+    text = (
+        f"`run --executor prefixed` starts up to {machine.capacity} workers by {', '.join(found)}."
+    )
+    yield Finding("ok", "Prefixes", text)
+
+
+KIND = ExecutorKind(name="prefixed", open=PrefixedBackend, options=(PREFIX,))

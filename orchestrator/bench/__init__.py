@@ -1,3 +1,0 @@
-"""The concurrency benchmark: what is measured (:mod:`orchestrator.bench.benchmark`) and what it
-means.
-"""

@@ -1,0 +1,127 @@
+"""What ``advise`` shows of a robot: changes by speed-up and deviation, and lines for the
+job file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from orchestrator.core.text import count, number
+from orchestrator.experiment.job_file_text import comment, toml
+from orchestrator.experiment.robot_check import RobotCheck
+from orchestrator.features.advice.physics_advice import (
+    ContactPair,
+    MedianEstimate,
+    PhysicsAdvice,
+    PhysicsChange,
+)
+from orchestrator.terminal import output
+from orchestrator.terminal.tables import NONE, Column, number_column
+
+
+def show(rows: Sequence[RobotCheck], given: Sequence[PhysicsAdvice | None]) -> None:
+    """:param given: for each row; None without advice."""
+    for row, advice in zip(rows, given, strict=True):
+        if advice is not None:
+            _show(row, advice)
+
+
+def _show(row: RobotCheck, advice: PhysicsAdvice) -> None:
+    where = f"{row.path} ({row.where})" if row.where else row.path
+    title = Text.assemble("\n", (f"Advice on physics: {where}", "bold"))
+    if advice.problem is not None:
+        output.show(output.console(), title, Text(f"    {advice.problem}"))
+        return
+    faster = [change for change in advice.changes if change.is_faster]
+    output.show_table(
+        _columns(),
+        faster,
+        above=[title, *map(Text, _introduction(row, advice)), Text("")],
+        below=list(map(Text, _below(advice, faster))),
+    )
+
+
+def _columns() -> list[Column[PhysicsChange]]:
+    return [
+        Column(
+            "change",
+            lambda change: change.name,
+            style=lambda change: "green" if change.is_no_worse else "",
+        ),
+        number_column("speed-up", lambda change: _shown(change.speedup, ".2f")),
+        number_column("deviation %", lambda change: _shown(change.deviation, ".2g", 100)),
+        number_column("× original's", lambda change: _shown(change.relative, ".2f")),
+        Column(
+            "remark", lambda change: change.problem or change.remark or NONE, rank=1, is_folded=True
+        ),
+    ]
+
+
+def _shown(estimate: MedianEstimate | None, form: str, factor: float = 1.0) -> str:
+    if estimate is None:
+        return NONE
+    values = (estimate.median, estimate.low, estimate.high)
+    median, low, high = ("∞" if value is None else number(factor * value, form) for value in values)
+    return f"{median} ({low}–{high})"
+
+
+def _introduction(row: RobotCheck, advice: PhysicsAdvice) -> Iterator[str]:
+    yield (
+        f"Task {row.task}, random actions: {number(advice.env_steps_per_s, ',.0f')} env_steps/s on one CPU, "
+        f"without a policy. {count(advice.starts, 'motion')} of {advice.horizon_s:.2g} s, {advice.states:,} states."
+    )
+    yield (
+        f"Deviation from the original at a quarter of its timestep, in % of the robot's size ({advice.size_m:.3g} m); "
+        f"the original's own: {_shown(advice.deviation, '.2g', 100)}."
+    )
+    yield from (f"{note[:1].upper()}{note[1:]}." for note in advice.notes)
+
+
+def _below(advice: PhysicsAdvice, faster: Sequence[PhysicsChange]) -> Iterator[str]:
+    if not faster:
+        yield "No change is faster."
+    measured = [
+        change for change in advice.changes if change.speedup is not None and change not in faster
+    ]
+    if measured:
+        yield f"\nNot faster: {', '.join(f'{change.name} {_median(change)}' for change in measured)}."
+    for change in advice.changes:
+        if change.speedup is None:
+            remark = f" ({change.remark})" if change.remark else ""
+            yield f"Not measured: {change.name}{remark}: {change.problem or change.mjcf}."
+    if advice.contact_pairs:
+        yield f"Contacts that cost most: {'; '.join(map(_contacts, advice.contact_pairs))}."
+    by_hand = [change for change in faster if change.mjcf]
+    yield from (f"In the MJCF, for “{change.name}”: {change.mjcf}" for change in by_hand)
+    if lines := [line for change in faster if change.is_usable for line in job_file_lines(change)]:
+        yield "\nNothing is changed. To follow a piece of advice, add its lines to the job or to [defaults]:\n"
+        if advice.own_xml is not None:
+            yield "# the robot that the task brings, which `model` needs by its name"
+            yield f"xml = {toml(advice.own_xml)}"
+        yield from lines
+
+
+def _median(change: PhysicsChange) -> str:
+    return NONE if change.speedup is None else number(change.speedup.median, ".2f")
+
+
+def _contacts(pair: ContactPair) -> str:
+    return (
+        f"{'–'.join(pair.geoms)} ({pair.rows_share:.0%} of the rows, {pair.contacts:.2g} contacts a state, "
+        f"touching in {pair.touching:.0%})"
+    )
+
+
+def job_file_lines(change: PhysicsChange) -> list[str]:
+    """A comment, and lines of TOML for a table of ``[[jobs]]`` or for ``[defaults]``."""
+    remark = f" ({change.remark})" if change.remark else ""
+    figures = (
+        f"speed-up {_shown(change.speedup, '.2f')}, deviation × {_shown(change.relative, '.2f')}"
+    )
+    return [
+        comment(f"{change.name}{remark}: {figures}"),
+        *(f"model.{toml(key)} = {toml(value)}" for key, value in change.edits.items()),
+        *(f"task_options.{key} = {toml(value)}" for key, value in change.task_options.items()),
+    ]

@@ -1,0 +1,416 @@
+"""Measures, for one robot on its task, what changes to its physics bring in speed and change in its
+motion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.core.text import count
+from orchestrator.core.urdf_settings import is_urdf
+from orchestrator.features.advice.physics_advice import PhysicsAdvice, PhysicsChange
+from orchestrator.features.advice.worker import (
+    collision_census,
+    physics_candidates,
+    trajectory_deviation,
+)
+from orchestrator.features.advice.worker.collision_census import CollisionCensus
+from orchestrator.features.advice.worker.interleaved_speed import (
+    SpeedComparison,
+    SpeedSlice,
+    random_actions,
+    state_rows,
+    steps_of_slice,
+)
+from orchestrator.features.advice.worker.median_estimates import median_estimate
+from orchestrator.features.advice.worker.physics_candidates import ChangeCandidate, PhysicsUse
+from orchestrator.features.advice.worker.trajectory_deviation import MotionTest
+from orchestrator.worker.envs.batch_interface import SimulationState
+from orchestrator.worker.envs.model_loading import for_simulation, load_model
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.model.spec_elements import EditError
+from orchestrator.worker.robots import made_robot
+from orchestrator.worker.robots.bundle import collect
+from orchestrator.worker.robots.file_collector import BundleError
+from orchestrator.worker.robots.model_edits import RobotVariants, WithoutEffectError
+from orchestrator.worker.robots.urdf import urdf_robot
+from orchestrator.worker.tasks import Task, gymnasium_tasks, make_task
+from orchestrator.worker.tasks.actions import Floats
+
+N_ENVS = 8
+"""Environments of the measurement: the default of a job."""
+SAMPLE_EVERY_S = 0.4
+"""Simulated time between two states of all environments that are kept."""
+MOST_SAMPLES = 500
+HORIZON_S = 1.0
+"""Simulated time over which motions are compared."""
+REFERENCE = 4
+"""The reference's physics steps for one of the original."""
+LEAST_STARTS, MOST_STARTS = 6, 40
+LEAST_RATIOS, MOST_RATIOS = 6, 100
+SAMPLE_SHARE, MOTION_SHARE = 0.1, 0.4
+"""Shares of the CPU time for sampling states and for comparing motions; the rest is for speed."""
+SAME_PERIOD = 1e-3
+SHOWN_PAIRS = 5
+LARGE_DEVIATION = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotVersion:
+    """A robot as it is, or with a change."""
+
+    model: mujoco.MjModel
+    task: Task
+    new_options: Mapping[str, Any]
+    """Options of the task that had to change."""
+
+
+def measured(
+    request: ExaminationRequest,
+    answer: ExaminationAnswer,
+    simulation: Simulation,
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The values of a :class:`.PhysicsAdvice` by name.
+
+    :param settings: measuring takes about ``cpu_s`` of CPU time, on the CPU ``cpu``.
+    """
+    # A change may make physics diverge: that is counted, and NumPy need not warn of it.
+    with (
+        _on_cpu(settings["cpu"]),
+        np.errstate(all="ignore"),
+        contextlib.ExitStack() as cleanup,
+    ):
+        xml = _robot_file(request, cleanup)
+        variants = cleanup.enter_context(RobotVariants(collect(xml)))
+        folder = Path(cleanup.enter_context(TemporaryFolder()))
+        advisor = _Advisor(request, str(answer.task), simulation, variants, folder)
+        advice = advisor.advice(settings["cpu_s"])
+        is_named = request.xml is not None or request.robot_maker is not None
+        own_xml = None if is_named else str(xml)
+        return dataclasses.asdict(dataclasses.replace(advice, own_xml=own_xml))
+
+
+@contextlib.contextmanager
+def _on_cpu(cpu: int) -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {cpu})
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _robot_file(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Path:
+    """The robot without the job's ``model``, to which the changes are added."""
+    if request.robot_maker is not None:
+        return made_robot.make(request, Path(cleanup.enter_context(TemporaryFolder())))
+    if request.xml is not None and is_urdf(request.xml):
+        return urdf_robot.make_robot(request, Path(cleanup.enter_context(TemporaryFolder()))).xml
+    return (
+        gymnasium_tasks.default_xml(str(request.task)) if request.xml is None else Path(request.xml)
+    )
+
+
+class _Advisor:
+    def __init__(
+        self,
+        request: ExaminationRequest,
+        task: str,
+        simulation: Simulation,
+        variants: RobotVariants,
+        folder: Path,
+    ) -> None:
+        """:param folder: an empty one, for a copy of the robot."""
+        self._begun = time.thread_time()
+        self._request, self._task, self._variants, self._folder = request, task, variants, folder
+        self._version = RobotVersion(model=simulation.model, task=simulation.task, new_options={})
+        self._simulation = self._simulated(self._version)
+        self._rng = np.random.default_rng(0)
+        self._states: list[SimulationState] = []
+        self._step_cpu_s = 0.0
+        """CPU seconds of one control step of all environments."""
+
+    def advice(self, budget_s: float) -> PhysicsAdvice:
+        """:param budget_s: of CPU time."""
+        model, task = self._version.model, self._version.task
+        use = self._sample(SAMPLE_SHARE * budget_s)
+        candidates = list(physics_candidates.candidates(model, use))
+        test = self._motion_test(len(candidates) + 1, MOTION_SHARE * budget_s)
+        size_m = trajectory_deviation.size(model, task.pose)
+        reference_model = copy.copy(model)
+        reference_model.opt.timestep /= REFERENCE
+        reference = test.motion(reference_model, REFERENCE * task.frame_skip)
+        motion = test.motion(model, task.frame_skip)
+        own = trajectory_deviation.deviations(motion, reference, test.is_compared, size_m)
+        comparison = _Comparison(test=test, reference=reference, own=own, size_m=size_m)
+        changes: list[tuple[ChangeCandidate, PhysicsChange]] = []
+        for number, candidate in enumerate(candidates):
+            left_s = budget_s - (time.thread_time() - self._begun)
+            change = self._measured(candidate, comparison, left_s / (len(candidates) + 1 - number))
+            changes += [] if change is None else [(candidate, change)]
+        if (together := _together(changes)) is not None:
+            left_s = budget_s - (time.thread_time() - self._begun)
+            change = self._measured(together, comparison, left_s)
+            changes += [] if change is None else [(together, change)]
+        in_order = sorted((change for _, change in changes), key=_speed, reverse=True)
+        return PhysicsAdvice(
+            cpu_s=time.thread_time() - self._begun,
+            env_steps_per_s=N_ENVS / self._step_cpu_s,
+            size_m=size_m,
+            horizon_s=float(test.is_compared.sum(axis=0).mean()) * task.step_s,
+            starts=len(test.starts),
+            states=use.census.states,
+            deviation=trajectory_deviation.estimate(own),
+            changes=in_order,
+            contact_pairs=use.census.contact_pairs(SHOWN_PAIRS),
+            notes=_notes(model, use, own),
+        )
+
+    def _simulated(
+        self, version: RobotVersion, *, n_envs: int = N_ENVS, autoreset: bool = True
+    ) -> Simulation:
+        return Simulation(
+            version.model,
+            version.task,
+            robot=self._request.robot or self._task,
+            n_envs=n_envs,
+            seed=0,
+            on_divergence="end-episode",
+            autoreset=autoreset,
+        )
+
+    def _sample(self, cpu_s: float) -> PhysicsUse:
+        """States of episodes under random actions, and what they use of the physics."""
+        simulation, task = self._simulation, self._version.task
+        census, most_iterations, steps, stepping_s = CollisionCensus(simulation.model), 0, 0, 0.0
+        every = max(1, round(SAMPLE_EVERY_S / task.step_s))
+        simulation.reset()
+        begun = time.thread_time()
+        while len(self._states) < MOST_SAMPLES and (
+            not self._states or time.thread_time() - begun < cpu_s
+        ):
+            for actions in random_actions(simulation, self._rng, every):
+                started = time.thread_time()
+                simulation.step(actions)
+                stepping_s += time.thread_time() - started
+                data = simulation.data(steps % N_ENVS)
+                census.add(data)
+                most_iterations = max(most_iterations, int(data.solver_niter.max()))
+                steps += 1
+            self._states.append(simulation.get_state())
+        self._step_cpu_s = stepping_s / steps
+        return PhysicsUse(
+            census=census,
+            most_iterations=most_iterations,
+            reads_sensors="sensordata" in task.fields,
+            frame_skip=task.frame_skip,
+            disabled=int(mujoco.MjSpec.from_file(str(self._file)).option.disableflags),
+        )
+
+    def _motion_test(self, versions: int, cpu_s: float) -> MotionTest:
+        """As many starts as there is time for with so many ``versions`` beside the original and the
+        reference.
+        """
+        task = self._version.task
+        periods = max(1, round(HORIZON_S / task.step_s))
+        cost_s = periods * self._step_cpu_s / N_ENVS * (1 + REFERENCE + versions)
+        affordable = int(cpu_s / cost_s)
+        rows = [(state, env) for state in range(len(self._states)) for env in range(N_ENVS)]
+        n_starts = min(len(rows), max(LEAST_STARTS, min(MOST_STARTS, affordable)))
+        chosen = self._rng.choice(len(rows), n_starts, replace=False).tolist()
+        state = state_rows(self._states, [rows[number] for number in sorted(chosen)])
+        episodes = self._simulated(self._version, n_envs=n_starts, autoreset=False)
+        episodes.set_state(state)
+        controls, is_compared = (
+            np.empty((periods, n_starts, self._version.model.nu)),
+            np.ones((periods, n_starts), bool),
+        )
+        for period, actions in enumerate(random_actions(episodes, self._rng, periods)):
+            controls[period] = task.actions.ctrl(task.actions.taken(actions))
+            is_compared[period + 1 :, episodes.step(actions).done] = False
+        return MotionTest(
+            starts=state["physics"],
+            controls=controls,
+            centres=trajectory_deviation.centres(self._version.model),
+            is_compared=is_compared,
+        )
+
+    def _measured(
+        self, candidate: ChangeCandidate, comparison: _Comparison, cpu_s: float
+    ) -> PhysicsChange | None:
+        """:param cpu_s: for the motion and the speed together; the least number of ratios is
+        measured in any case.
+        """
+        until = time.thread_time() + cpu_s
+        change = PhysicsChange(
+            name=candidate.name, edits=candidate.edits, mjcf=candidate.mjcf, remark=candidate.remark
+        )
+        if not candidate.edits and not candidate.excluded:
+            return change
+        try:
+            version = self._changed(candidate)
+            simulation = self._simulated(version)
+            _check_same_states(self._simulation, simulation)
+        except WithoutEffectError:
+            return None
+        except (EditError, BundleError, ValueError) as error:
+            return dataclasses.replace(change, edits={}, problem=" ".join(str(error).split()))
+        motion = comparison.test.motion(version.model, version.task.frame_skip)
+        deviations = trajectory_deviation.deviations(
+            motion, comparison.reference, comparison.test.is_compared, comparison.size_m
+        )
+        fallen = int(np.isinf(deviations).sum())
+        speed = SpeedComparison(self._simulation, simulation)
+        while len(speed.ratios) < LEAST_RATIOS or (
+            len(speed.ratios) < MOST_RATIOS and time.thread_time() < until
+        ):
+            speed.compare(self._slice())
+        return dataclasses.replace(
+            change,
+            task_options=version.new_options,
+            problem=f"physics diverges in {fallen} of {count(len(deviations), 'motion')}"
+            if fallen
+            else None,
+            speedup=median_estimate(speed.ratios),
+            deviation=trajectory_deviation.estimate(deviations),
+            relative=trajectory_deviation.relative_estimate(deviations, comparison.own),
+        )
+
+    def _slice(self) -> SpeedSlice:
+        state = self._states[int(self._rng.integers(len(self._states)))]
+        steps = steps_of_slice(self._step_cpu_s)
+        return SpeedSlice(state=state, actions=random_actions(self._simulation, self._rng, steps))
+
+    def _changed(self, candidate: ChangeCandidate) -> RobotVersion:
+        """:raises EditError, BundleError, ValueError: a job file could not make this change."""
+        edits = {**self._request.model_edits, **candidate.edits}
+        model = self._excluded(candidate.excluded) if candidate.excluded else self._edited(edits)
+        options, new_options = self._request.task_options, dict[str, Any]()
+        task = make_task(self._task, model, options)
+        if candidate.frame_skip is not None and not self._is_same_period(task):
+            new_options = {"frame_skip": candidate.frame_skip}
+            task = make_task(self._task, model, {**options, **new_options})
+        if not self._is_same_period(task):
+            raise ValueError("the task would act at other times")
+        return RobotVersion(model=model, task=task, new_options=new_options)
+
+    def _is_same_period(self, task: Task) -> bool:
+        period_s = self._version.task.step_s
+        return abs(task.step_s - period_s) <= SAME_PERIOD * period_s
+
+    def _edited(self, edits: Mapping[str, Any]) -> mujoco.MjModel:
+        """The robot that a job with these ``edits`` would train, through all that a job file's
+        edits go through.
+        """
+        robot = self._variants.edited(edits)
+        with TemporaryFolder() as folder:
+            model = load_model(robot.bundle.write(Path(folder)))
+        robot.check(model)
+        return model
+
+    def _excluded(self, bodies: Sequence[tuple[int, int]]) -> mujoco.MjModel:
+        spec = mujoco.MjSpec.from_file(str(self._file))
+        spec.compile()
+        by_number = {body.id: body for body in spec.bodies}
+        for number, body in by_number.items():
+            body.name = body.name or f"unnamed body {number}"
+        for first, second in bodies:
+            exclude = spec.add_exclude()
+            exclude.bodyname1, exclude.bodyname2 = by_number[first].name, by_number[second].name
+        return for_simulation(spec.compile())
+
+    @functools.cached_property
+    def _file(self) -> Path:
+        """A copy of the original, with the job's own edits."""
+        edits = self._request.model_edits
+        return (self._variants.edited(edits).bundle if edits else self._variants.bundle).write(
+            self._folder
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Comparison:
+    test: MotionTest
+    reference: Floats
+    own: Floats
+    """Deviations of the original."""
+    size_m: float
+
+
+def _check_same_states(original: Simulation, changed: Simulation) -> None:
+    """:raises ValueError: the policy would see something else, or states cannot be compared."""
+    if changed.observation_size != original.observation_size:
+        raise ValueError(
+            f"the task would observe {changed.observation_size} values in place of {original.observation_size}"
+        )
+    if changed.physics(0).shape != original.physics(0).shape:
+        raise ValueError("its state would have another size")
+
+
+def _together(changes: Sequence[tuple[ChangeCandidate, PhysicsChange]]) -> ChangeCandidate | None:
+    """The fastest change of every group that is faster and no worse; None if there are fewer than
+    two.
+    """
+    best: dict[str, tuple[ChangeCandidate, PhysicsChange]] = {}
+    for candidate, change in changes:
+        if change.is_faster and change.is_no_worse and change.is_usable:
+            rival = best.get(candidate.group)
+            if rival is None or _speed(change) > _speed(rival[1]):
+                best[candidate.group] = candidate, change
+    if len(best) < 2:
+        return None
+    chosen = [candidate for candidate, _ in best.values()]
+    return ChangeCandidate(
+        name="together",
+        group="together",
+        remark="; ".join(candidate.name for candidate in chosen),
+        edits={key: value for candidate in chosen for key, value in candidate.edits.items()},
+        frame_skip=next(
+            (candidate.frame_skip for candidate in chosen if candidate.frame_skip), None
+        ),
+    )
+
+
+def _speed(change: PhysicsChange) -> float:
+    return (change.speedup and change.speedup.median) or 0.0
+
+
+def _notes(model: mujoco.MjModel, use: PhysicsUse, own: Floats) -> list[str]:
+    census, notes = use.census, list[str]()
+    possible = collision_census.possible_pairs(model, collision_census.masks(model))
+    if possible:
+        notes.append(
+            f"{count(len(possible), 'pair')} of geoms may collide; {len(census.tested) or 'none'} of them came near "
+            f"each other, and {len(census.touching) or 'none'} touched. A trained policy may make contacts that random "
+            "actions do not"
+        )
+    if use.most_iterations:
+        notes.append(
+            f"the constraint solver took at most {count(use.most_iterations, 'iteration')}"
+        )
+    known = own[~np.isnan(own)]
+    if len(known) < len(own):
+        notes.append(
+            f"physics diverges in {len(own) - len(known)} of {len(own)} motions at a quarter of the timestep"
+        )
+    if len(known) and np.median(known) > LARGE_DEVIATION:
+        notes.append(
+            "the original's own deviation is large: contacts make its motion chaotic, or its timestep is too long; "
+            "smaller effects of a change cannot be seen"
+        )
+    return notes

@@ -1,0 +1,212 @@
+"""The figures of a benchmark, drawn from its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from orchestrator.report import drawing
+from orchestrator.report.drawing import DIM, FACE, INK, PHASES, SERIES
+from orchestrator.report.scaling_figures import (
+    LEGEND_COLUMNS,
+    Curves,
+    Cut,
+    draw_curves,
+    pair_of_axes,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawn
+
+Facts: TypeAlias = Mapping[str, Any]
+LAW_POINTS = 60
+
+
+def latency(latencies: Curves, delays: Curves, cut: Cut) -> Drawn:
+    """Time of one update of the network, and time spent waiting for a CPU, against processes."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    drawn, (left, right), levels = pair_of_axes(latencies, legend_entries=len(latencies))
+    draw_curves(left, latencies, levels, cut, scale=1000, bound="≥")
+    draw_curves(right, delays, levels, cut, bound="≥")
+    left.margins(y=0.12)  # for the marks
+    right.margins(y=0.12)
+    left.set_yscale("log")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    left.yaxis.set_major_formatter(FuncFormatter(drawing.short))
+    left.yaxis.set_minor_formatter(NullFormatter())
+    right.set_ylim(bottom=0)
+    drawing.plain_ticks(right, y=True)
+    left.set_ylabel("ms per optimiser step")
+    right.set_ylabel("s waiting for a CPU")
+    drawing.legend(drawn, *left.get_legend_handles_labels(), columns=LEGEND_COLUMNS)
+    return drawn
+
+
+def phases(baselines: Mapping[str, Mapping[int, Mapping[str, float]]], cut: Cut) -> Drawn:
+    """Seconds per 1,000 env_steps of one process by phase; a panel per baseline."""
+    drawn, panels = drawing.panels(len(baselines), columns=4, height_in=1.2, legend_in=0.45)
+    for axes, (baseline, levels) in zip(panels, baselines.items(), strict=True):
+        begin = [0.0] * len(levels)
+        for name, (_, colour) in PHASES.items():
+            seconds = [parts.get(name) or 0.0 for parts in levels.values()]
+            axes.bar(
+                range(len(levels)),
+                seconds,
+                bottom=begin,
+                width=0.7,
+                color=colour,
+                edgecolor=FACE,
+                linewidth=0.4,
+            )
+            begin = [before + more for before, more in zip(begin, seconds, strict=True)]
+        labels = [f"{level} (≥)" if level in cut[baseline] else str(level) for level in levels]
+        axes.set_xticks(range(len(levels)), labels)
+        axes.set_title(baseline, fontsize=7.5)
+        axes.set_xlabel("processes", labelpad=1)
+        axes.grid(visible=False, axis="x")
+        drawing.plain_ticks(axes, y=True)
+    drawing.phase_legend(drawn)
+    return drawn
+
+
+def law(fits: Mapping[str, Facts], speedups: Curves) -> Drawn:
+    """The fitted law, what it predicts, and what was measured; one panel per baseline."""
+    from orchestrator.features.bench.usl import speedup as by_law
+
+    drawn, panels = drawing.panels(len(fits), columns=3, height_in=1.7)
+    for axes, (baseline, fit) in zip(panels, fits.items(), strict=True):
+        predicted = {int(cores): one for cores, one in fit["predictions"].items()}
+        most = max(predicted)
+        cores = [most ** (step / LAW_POINTS) for step in range(LAW_POINTS + 1)]
+        sigma, kappa = fit["sigma"]["median"], fit["kappa"]["median"]
+        axes.plot(cores, cores, color=DIM, linestyle="--", linewidth=1)
+        axes.plot(cores, [by_law(number, sigma, kappa) for number in cores], color=SERIES[0])
+        for number, one in predicted.items():
+            if one["low"] is not None and one["high"] is not None:
+                axes.vlines(
+                    number,
+                    max(one["low"], 0.1),
+                    one["high"],
+                    color=SERIES[0],
+                    linewidth=3,
+                    alpha=0.35,
+                )
+        points = {
+            level: one
+            for level, one in speedups.get(baseline, {}).items()
+            if level in fit["levels"]
+        }
+        axes.plot(
+            list(points),
+            [one["median"] for one in points.values()],
+            "o",
+            color=SERIES[1],
+            markersize=4.5,
+        )
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        ticks = [2**power for power in range(9) if 2**power <= most]
+        axes.set_xticks(ticks, list(map(str, ticks)))
+        axes.set_yticks(ticks, list(map(str, ticks)))
+        axes.minorticks_off()
+        axes.set_ylim(0.5, most * 1.2)
+        axes.set_title(baseline, fontsize=7.5)
+        axes.set_xlabel("processes with a core each")
+    panels[0].set_ylabel("speed-up", color=INK)
+    return drawn
+
+
+def makespan(levels: Mapping[int, Facts]) -> Drawn:
+    """The schedule of the whole job file at every level, each over the same time axis."""
+    span_s = max(level["makespan_s"] for level in levels.values()) * 1.02
+    unit_s, unit = drawing.time_unit(span_s / 1.02)
+    charts = {level: drawing.lanes(list(map(_bar, one["jobs"]))) for level, one in levels.items()}
+    lane_in = min(0.26, 5.0 / sum(map(len, charts.values())))
+    left, above, below, between = 0.6, 0.3, 0.42, 0.34
+    height_in = (
+        below + sum(lane_in * len(lanes) + between for lanes in charts.values()) + above - between
+    )
+    drawn = drawing.empty_figure(height_in)
+    bottom = below
+    for level, lanes in reversed(charts.items()):
+        axes = drawing.axes_at(
+            drawn, left, bottom, drawing.WIDTH_IN - left - 0.15, lane_in * len(lanes)
+        )
+        drawing.gantt(axes, lanes, span_s=span_s, unit_s=unit_s)
+        length, bound = (
+            levels[level]["makespan_s"] / unit_s,
+            levels[level]["lower_bound_s"] / unit_s,
+        )
+        axes.axvline(bound, color=SERIES[1], linestyle="--", linewidth=1.4)
+        axes.set_title(
+            f"{level} at once: {length:.3g} {unit}, lower bound {bound:.3g}", fontsize=7.5
+        )
+        drawing.plain_ticks(axes, x=True, most=8)
+        if bottom == below:
+            axes.set_xlabel(unit)
+        else:
+            axes.set_xticklabels([])
+        bottom += lane_in * len(lanes) + between
+    return drawn
+
+
+def _bar(job: Facts) -> drawing.Bar:
+    return drawing.Bar(
+        name=job["job_id"],
+        begin_s=job["started_s"],
+        end_s=job["ended_s"],
+        colour=SERIES[0],
+        cpus=job.get("cpus") or (),
+    )
+
+
+def packing(points: Sequence[Facts], best: Facts | None) -> Drawn:
+    """env_steps/s of all processes: processes × threads to the right, environments per process
+    upwards.
+    """
+    placed = [
+        ((one["processes"], one["threads"], bool(one["smt"])), one["n_envs"], one["throughput"])
+        for one in points
+    ]
+    columns, rows = (
+        sorted({column for column, _, _ in placed}),
+        sorted({n_envs for _, n_envs, _ in placed}),
+    )
+    known = {
+        (n_envs, column): throughput
+        for column, n_envs, throughput in placed
+        if throughput is not None
+    }
+    left, below, row_in = 0.6, 0.55, 0.34
+    drawn = drawing.empty_figure(below + 0.15 + row_in * len(rows))
+    width = min(drawing.WIDTH_IN - left - 0.1, 1.1 * len(columns))
+    axes = drawing.axes_at(drawn, left, below, width, row_in * len(rows))
+    most = max(known.values(), default=1.0)
+    for (n_envs, column), throughput in known.items():
+        place, height, share = columns.index(column), rows.index(n_envs), throughput / most
+        is_best = best is not None and (best["processes"], best["threads"], best["n_envs"]) == (
+            *column[:2],
+            n_envs,
+        )
+        bottom = height - 0.47
+        axes.bar(place, 0.94, 0.94, bottom, color=SERIES[0], alpha=0.12 + 0.88 * share**2)
+        text = f"{throughput:,.0f}" if len(columns) <= 10 else drawing.short(round(throughput))
+        style: Any = {
+            "color": FACE if share > 0.7 else INK,
+            "weight": "bold" if is_best else "normal",
+        }
+        axes.text(place, height, text, ha="center", va="center", fontsize=7.5, **style)
+        if is_best:
+            axes.bar(place, 0.94, 0.94, bottom, facecolor="none", edgecolor=SERIES[1], linewidth=2)
+    labels = [
+        f"{processes} × {threads}{' SMT' if smt else ''}" for processes, threads, smt in columns
+    ]
+    axes.set_xticks(range(len(columns)), labels)
+    axes.set_yticks(range(len(rows)), [str(row) for row in rows])
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(-0.5, len(rows) - 0.5)
+    axes.set_xlabel("processes × threads of each")
+    axes.set_ylabel("n_envs")
+    axes.grid(visible=False)
+    return drawn

@@ -1,0 +1,348 @@
+"""The report of a benchmark: its facts in sections."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from orchestrator.analysis.samples import damage_explained
+from orchestrator.analysis.statistics import EstimateFacts
+from orchestrator.core.text import count, duration
+from orchestrator.features.bench import benchmark_figures as figures
+from orchestrator.features.bench import benchmark_tables as tables
+from orchestrator.features.bench.benchmark_tables import Baselines
+from orchestrator.features.bench.ranks_section import benchmark_section
+from orchestrator.features.bench.scaling_analysis import LevelFacts, analyse
+from orchestrator.features.bench.strong_scaling import incomplete
+from orchestrator.report import scaling_figures
+from orchestrator.report.document import (
+    Columns,
+    Document,
+    Figure,
+    Headline,
+    Part,
+    Section,
+    Text,
+    table,
+)
+from orchestrator.report.machine_page import machine_section
+from orchestrator.report.number_format import number, percent, plain, sentence
+
+Facts = Mapping[str, Any]
+
+PINNED = "pinned"
+"""The baseline of the headlines."""
+MOST_LANES = 256
+"""A schedule of more CPUs is not drawn."""
+ABOUT = (
+    "A measurement of how the training of reinforcement-learning policies (PPO) for simulated robots scales on one "
+    "machine. Copies of the same training are started at once, in several ways (“baselines”), and their env_steps/s "
+    "are added up. An env_step is one control step of one environment."
+)
+ABOUT_RANKS = (
+    "A measurement of how much faster several processes (“ranks”) train one reinforcement-learning policy (PPO) for a "
+    "simulated robot, compared with the same number of separate trainings and with Stable-Baselines3's own way to use "
+    "more cores. An env_step is one control step of one environment."
+)
+
+
+def of_directory(run_dir: Path) -> Document:
+    """:raises UsageError: nothing is measured yet, or its files are damaged."""
+    with damage_explained(run_dir):
+        return document(analyse(run_dir))
+
+
+def document(analysis: Facts) -> Document:
+    """:param analysis: as :func:`orchestrator.features.bench.scaling_analysis.analyse` gives it."""
+    made_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    facts = {**analysis, "made_at": made_at}
+    baselines = {name: _by_level(one["levels"]) for name, one in facts["arms"].items()}
+    sections = [
+        Section(
+            title="About",
+            parts=[Text(sentences=[ABOUT if baselines or facts["ranks"] is None else ABOUT_RANKS])],
+        ),
+        *_attribution(facts["attribution"]),
+        *_scaling(baselines, facts),
+        *_phases(baselines),
+        *_latency(baselines),
+        *_law(facts["usl"], baselines),
+        *_makespan(facts["strong"]),
+        *_packing(facts["tune"]),
+        *benchmark_section(facts["ranks"], facts["cores"]),
+        _method(facts),
+        machine_section({**(facts["machine"] or {}), "versions": facts["versions"]}),
+    ]
+    return Document(
+        title=plain(facts["name"] or "benchmark"),
+        subtitle=f"Concurrency benchmark · {made_at}",
+        headlines=_headlines(baselines, facts["cores"]),
+        sections=sections,
+        facts=facts,
+    )
+
+
+def _by_level(levels: Facts) -> dict[int, Any]:
+    return {int(level): levels[level] for level in sorted(levels, key=int)}
+
+
+def _headlines(baselines: Baselines, capacity: int) -> list[Headline]:
+    headlines = [
+        Headline(
+            label="cores", value=str(capacity), note="processes that can have a core of their own"
+        )
+    ]
+    name = (
+        PINNED
+        if baselines.get(PINNED)
+        else next((name for name, levels in baselines.items() if levels), None)
+    )
+    if name is None:
+        return headlines
+    full = max(
+        (level for level in baselines[name] if level <= capacity), default=min(baselines[name])
+    )
+    one = baselines[name][full]
+    for label, estimate, form in (
+        ("env_steps/s", one["throughput"], number),
+        ("speed-up", one["speedup"], number),
+        ("efficiency", one["efficiency"], percent),
+    ):
+        if estimate:
+            within = (
+                ""
+                if estimate["low"] is None
+                else f"; {form(estimate['low'])} to {form(estimate['high'])}"
+            )
+            note = f"{name}, {full} at once{within}"
+            value = ("≤ " if one["at_most"] else "") + form(estimate["median"])
+            headlines.append(Headline(label=label, value=value, note=note))
+    return headlines
+
+
+def _attribution(attribution: list[Facts]) -> list[Section]:
+    """The differences between baselines, the largest loss, and folded the loss of each baseline at
+    each level.
+    """
+    levels = [one for one in attribution if one["kind"] == "level"]
+    first = [one for one in attribution if one["kind"] != "level"]
+    first += [one for one in sorted(levels, key=_loss, reverse=True)[:1] if _loss(one) > 0]
+    parts: list[Part] = [Text(sentences=[sentence(one["text"]) for one in first])] if first else []
+    if levels:
+        columns: Columns[Facts] = {
+            "baseline × processes": lambda one: f"{plain(one['arm'])} × {one['level']}",
+            "finding": lambda one: plain(one["text"]),
+        }
+        caption = "The loss of each baseline at each number of processes, and its causes."
+        parts.append(table(levels, columns, caption=caption, text=columns, shown=0))
+    return [Section(title="Findings", parts=parts)] if parts else []
+
+
+def _loss(one: Facts) -> float:
+    return float(one.get("loss_ms") or 0.0)
+
+
+def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
+    failures = tables.failures({name: one["failed"] for name, one in facts["arms"].items()}, "at")
+    if not any(baselines.values()):
+        return [Section(title="Scaling", parts=failures)] if failures else []
+    parts: list[Part] = []
+    speedups = _curves(baselines, lambda one: one["speedup"])
+    efficiencies = _curves(baselines, lambda one: one["efficiency"])
+    if speedups:
+        parts.append(
+            Figure(
+                name="scaling",
+                title="Speed-up and efficiency",
+                caption="Left: env_steps/s of all processes together, relative to a process at the lowest level of the "
+                "same baseline. Right: the speed-up divided by the number of processes, or of cores where that is "
+                f"smaller. Dashed: the ideal on {facts['cores']} cores. Vertical bars are 95 % intervals. “≤” marks "
+                "measurements that were cut off, for which only an upper bound is known.",
+                draw=partial(
+                    scaling_figures.speedup, speedups, efficiencies, _cut(baselines), facts["cores"]
+                ),
+            )
+        )
+    about = [
+        f"{plain(name)}: {plain(one['about'])}."
+        for name, one in facts["arms"].items()
+        if one["about"]
+    ]
+    parts += [Text(sentences=about)] if about else []
+    return [Section(title="Scaling", parts=[*parts, *failures, tables.throughput(baselines)])]
+
+
+def _curves(
+    baselines: Baselines, figure: Callable[[LevelFacts], EstimateFacts | None]
+) -> scaling_figures.Curves:
+    """Without what is not known."""
+    known = {
+        name: {level: estimate for level, one in levels.items() if (estimate := figure(one))}
+        for name, levels in baselines.items()
+    }
+    return {name: estimates for name, estimates in known.items() if estimates}
+
+
+def _cut(baselines: Baselines) -> scaling_figures.Cut:
+    return {
+        name: [level for level, one in levels.items() if one["at_most"]]
+        for name, levels in baselines.items()
+    }
+
+
+def _phases(baselines: Baselines) -> list[Section]:
+    drawn: dict[str, dict[int, dict[str, float]]] = {}
+    for name, levels in baselines.items():
+        for level, one in levels.items():
+            medians = {phase: part["median"] for phase, part in one["phases"].items() if part}
+            drawn.setdefault(name, {})[level] = medians
+    if not drawn:
+        return []
+    figure = Figure(
+        name="phases",
+        title="Where the time goes",
+        caption="Seconds that one process needs for 1,000 env_steps, by phase: a phase that grows with the number of "
+        "processes shows where the loss is. Scales differ between panels. “(≥)”: cut off, so the true time is longer.",
+        draw=partial(figures.phases, drawn, _cut(baselines)),
+    )
+    return [Section(title="Phases", parts=[figure])]
+
+
+def _latency(baselines: Baselines) -> list[Section]:
+    latencies = _curves(baselines, lambda one: one["update_s"])
+    delays = _curves(baselines, lambda one: one["witnesses"]["run_delay_s"])
+    metrics = tables.metrics(baselines)
+    if metrics is None:
+        return []
+    explained = Text(sentences=[tables.METRICS_EXPLAINED])
+    if not latencies:
+        return [Section(title="Metrics", parts=[explained, metrics])]
+    figure = Figure(
+        name="latency",
+        title="One optimiser step, and waiting for a CPU",
+        caption="Left: duration of one update of the network (backward pass and optimiser step of one minibatch; "
+        "logarithmic). Right: seconds for which the threads of a process were ready to run but waited for a CPU, "
+        "summed over them, per 1,000 env_steps. “≥” marks measurements that were cut off.",
+        draw=partial(figures.latency, latencies, delays, _cut(baselines)),
+    )
+    return [Section(title="Latency", parts=[figure, explained, metrics])]
+
+
+def _law(fits: Facts, baselines: Baselines) -> list[Section]:
+    curves = _curves(baselines, lambda one: one["speedup"])
+    fitted = {name: fit for name, fit in fits.items() if "sigma" in fit}
+    gaining = {name: fit for name, fit in fitted.items() if _gains(fit, curves.get(name, {}))}
+    sentences = [f"{plain(name)}: {plain(fit['law'])}." for name, fit in gaining.items()]
+    sentences += _warnings({name: fit for name, fit in fits.items() if name not in fitted})
+    losing = ", ".join(plain(name) for name in fitted if name not in gaining)
+    if losing:
+        sentences.append(
+            f"{losing}: no faster with more processes than with one, so no law of scaling applies."
+        )
+    if not gaining:
+        return [Section(title="Prediction", parts=[Text(sentences=sentences)])] if sentences else []
+    figure = Figure(
+        name="scaling-law",
+        title="The law of scaling, and its prediction",
+        caption="The Universal Scalability Law, fitted to each baseline: σ is the part of the work that only one "
+        "process can do at a time, κ the cost that each process causes every other. Line: the fit. Dots: measurements "
+        "with a core for every process. Bars: 95 % intervals of predictions. Dashed line: no loss.",
+        draw=partial(figures.law, gaining, curves),
+    )
+    warnings = _warnings(gaining, "not to be relied on: ")
+    parts: list[Part] = [figure, *([Text(sentences=warnings, tone="bad")] if warnings else [])]
+    return [Section(title="Prediction", parts=[*parts, Text(sentences=sentences)])]
+
+
+def _warnings(fits: Facts, prefix: str = "") -> list[str]:
+    """A sentence for each different warning, with the baselines that it concerns."""
+    warned: dict[str, list[str]] = {}
+    for name, fit in fits.items():
+        if fit["warning"]:
+            warned.setdefault(plain(fit["warning"]), []).append(plain(name))
+    return [f"{', '.join(names)}: {prefix}{warning}." for warning, names in warned.items()]
+
+
+def _gains(fit: Facts, speedups: Mapping[int, EstimateFacts]) -> bool:
+    """Whether the most processes that the law is fitted to are faster than one."""
+    most = speedups.get(max(fit["levels"]))
+    return most is not None and most["median"] > 1
+
+
+def _makespan(strong: Facts | None) -> list[Section]:
+    measured = _by_level((strong or {}).get("levels") or {})
+    expected = (strong or {}).get("total_timesteps")
+    lost = {
+        level: incomplete(one, expected or [job["job_id"] for job in one["jobs"]])
+        for level, one in measured.items()
+    }
+    levels = {level: one for level, one in measured.items() if one["jobs"] and not lost[level]}
+    sentences = [
+        f"{level} at once is left out, as not all jobs were completed: {plain(', '.join(jobs), 300)}."
+        for level, jobs in lost.items()
+        if jobs
+    ]
+    parts: list[Part] = [Text(sentences=sentences, tone="bad")] if sentences else []
+    if not levels:
+        return [Section(title="Makespan", parts=parts)] if parts else []
+    lanes = sum(
+        len({cpu for job in one["jobs"] for cpu in job.get("cpus") or ()})
+        for one in levels.values()
+    )
+    columns: Columns[int] = {
+        "jobs at once": str,
+        "makespan": lambda level: duration(levels[level]["makespan_s"]),
+        "lower bound": lambda level: duration(levels[level]["lower_bound_s"]),
+        "of the bound": lambda level: percent(
+            levels[level]["lower_bound_s"] / (levels[level]["makespan_s"] or math.nan)
+        ),
+    }
+    caption = "Makespan: time from the first start to the last end of all jobs."
+    figure = Figure(
+        name="makespan",
+        title="The whole job file",
+        caption="All jobs of the job file at each number of jobs at once; each bar is a job on its CPU. Dashed: the "
+        "lower bound of the makespan: the longest job, or all work spread evenly over the CPUs or over the jobs at "
+        "once if that takes longer.",
+        draw=partial(figures.makespan, levels),
+    )
+    parts += [figure] if lanes <= MOST_LANES else []
+    return [
+        Section(title="Makespan", parts=[*parts, table(levels, columns, caption=caption, text=())])
+    ]
+
+
+def _packing(tune: Facts | None) -> list[Section]:
+    points = (tune or {}).get("points") or []
+    if tune is None or not any(one["throughput"] is not None for one in points):
+        return []
+    best = tune.get("best")
+    figure = Figure(
+        name="packing",
+        title="Best packing",
+        caption="env_steps/s of all processes together, by processes × threads (SMT: more threads than physical cores) "
+        "and parallel environments in each process (n_envs). Stronger colour is faster; the frame marks the best.",
+        draw=partial(figures.packing, points, best),
+    )
+    parts: list[Part] = [figure]
+    if best:
+        cores = f"{count(best['processes'], 'process', 'processes')} × {count(best['threads'], 'thread')}"
+        speed = f"{count(best['n_envs'], 'environment')}, {number(best['throughput'])} env_steps/s"
+        parts.append(Text(sentences=[f"Best: {cores} × {speed}."]))
+    return [Section(title="Packing", parts=parts)]
+
+
+def _method(facts: Facts) -> Section:
+    statuses = ", ".join(
+        f"{amount} {plain(status)}" for status, amount in facts["cells"].items() if amount
+    )
+    sentences = [
+        *facts["how"],
+        *([f"Measurements: {statuses}."] if statuses else []),
+        *facts["notes"],
+    ]
+    return Section(title="Method", parts=[Text(sentences=list(map(plain, sentences)))])

@@ -1,0 +1,126 @@
+"""The processes of one measurement: how they are started, what they report, why they ended, and how
+they are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.exit_record import read_exit_record
+from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.procfs import is_running
+from orchestrator.core.text import last_line
+from orchestrator.executors.process import end_group, with_descendants, working_directory
+from orchestrator.features.bench.supervised_jobs import GRACE_S
+from orchestrator.ledger import SummaryRow
+
+
+@dataclass(slots=True, kw_only=True)
+class MeasuredProcesses:
+    popens: Sequence[subprocess.Popen[bytes]]
+    jobs: Mapping[str, JobPaths]
+    run_dir: Path | None
+    """The supervisor's run directory; None for the baselines without one."""
+    log: Path
+    launched_at: float
+
+    def why_ended(self) -> str:
+        """Why the measurement cannot continue, in one line; empty while it can."""
+        for job_id, paths in self.jobs.items():
+            pid = start_facts(paths).get("pid")
+            is_gone = pid is not None and not is_running(pid)
+            if (record := read_exit_record(paths.attempt(0).exit)) is not None:
+                return f"{job_id}: {record.message or 'the process ended'}"
+            if is_gone:  # a Pool replaces the process and waits for ever
+                return f"{job_id}: its process was killed, perhaps because memory ran out"
+        for row in self.summary_rows():
+            if row["state"] == "FAILED":
+                return f"{row['job_id']}: {row['message']}"
+        codes = [code for popen in self.popens if (code := popen.poll()) is not None]
+        output = self.log.read_text(errors="replace") if codes else ""
+        return last_line(output, f"a process ended with exit code {codes[0]}") if codes else ""
+
+    def summary_rows(self) -> list[SummaryRow]:
+        """The supervisor's ``summary.json``; empty without a supervisor, and until the file is
+        there.
+        """
+        if self.run_dir is not None:
+            with contextlib.suppress(OSError, ValueError):
+                return list(
+                    json.loads(RunPaths(self.run_dir).summary_json.read_text(encoding="utf-8"))
+                )
+        return []
+
+    def affinities(self) -> dict[str, list[int]]:
+        """``job_id`` → the CPUs that its process may run on, as the kernel reports them."""
+        pids: dict[str, int | None] = {
+            job_id: start_facts(paths).get("pid") for job_id, paths in self.jobs.items()
+        }
+        pids |= {row["job_id"]: row["pid"] for row in self.summary_rows()}
+        affinities = {}
+        for job_id, pid in pids.items():
+            if pid:
+                with contextlib.suppress(OSError):
+                    affinities[job_id] = sorted(os.sched_getaffinity(pid))
+        return affinities
+
+    def pids(self) -> list[int]:
+        """All processes that were started, with their descendants."""
+        return [pid for popen in self.popens for pid in with_descendants(popen.pid)]
+
+    def stop(self) -> None:
+        """End all processes. Supervised workers may finish their iteration and write their exit
+        record.
+        """
+        if self.run_dir is not None and self.popens[0].poll() is None:
+            self.popens[0].terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popens[0].wait(GRACE_S * 2)
+        self.kill()
+
+    def kill(self) -> None:
+        for popen in self.popens:
+            end_group(popen)
+
+
+def start(
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    cpus: Collection[int] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, with its output in ``log``.
+
+    :param cpus: CPUs to which the process and its children are confined; None: no affinity is set.
+    """
+    with log.open("ab") as out:
+        popen = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=working_directory(log.parent),
+            start_new_session=True,
+            env=environment,
+        )
+    if cpus is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(popen.pid, cpus)
+    return popen
+
+
+def start_facts(paths: JobPaths) -> dict[str, Any]:
+    """What a process reports of its start: in ``begun.json``, or, under a supervisor, in its exit
+    record.
+    """
+    for path in (paths.begun, paths.attempt(0).exit):
+        with contextlib.suppress(OSError, ValueError):
+            return dict(json.loads(path.read_text()))
+    return {}

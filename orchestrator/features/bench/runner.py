@@ -1,0 +1,261 @@
+"""One measurement: start its processes, wait until all have trained side by side long enough, end
+them, sum up.
+
+No process of a measurement survives it: the processes run in sessions of their own, which are
+killed, and all carry a token by which the orphan reaper
+(:mod:`orchestrator.executors.orphan_reaper`) finds the rest, even after SIGKILL of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.analysis import run_reader
+from orchestrator.analysis.samples import MeasurementRecord, Throughput
+from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.procfs import await_end
+from orchestrator.executors.local import OrphanReaper
+from orchestrator.features.bench import baselines, drift, measurement_window
+from orchestrator.features.bench.baselines import ALL_BASELINES
+from orchestrator.features.bench.measured_processes import MeasuredProcesses, start, start_facts
+from orchestrator.features.bench.measurement import Measurement
+from orchestrator.features.bench.measurement_window import TimeSeries, Window
+from orchestrator.features.bench.supervised_jobs import BENCHMARK, write_request
+from orchestrator.features.bench.workload import Work
+from orchestrator.machine.cpu_holders import CpuHolders, holders_folder
+from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.topology import Machine
+
+POLL_INTERVAL_S = 0.25
+"""Polling interval before all processes are warm, and when the window should be full. Nothing is
+read in between: the benchmark itself must not disturb the measurement."""
+LONGEST_SLEEP_S = 2.0
+"""Longest time until a dead process is noticed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Where measurements run, and where they are reported."""
+
+    scratch: Path
+    machine: Machine
+    orphan_reaper: OrphanReaper
+    token: str
+    tell: Callable[[str], None]
+    holders: CpuHolders
+    """Tells runs on this machine of measurements."""
+
+    @property
+    def cpus(self) -> list[int]:
+        return [cpu.index for cpu in self.machine.cpus]
+
+
+@contextlib.contextmanager
+def set_up(scratch: Path, machine: Machine, tell: Callable[[str], None]) -> Iterator[Setup]:
+    """:param scratch: emptied before and after."""
+    token = secrets.token_hex(16)
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    orphan_reaper = OrphanReaper(token)
+    holders = CpuHolders(holders_folder(), experiment=BENCHMARK)
+    try:
+        yield Setup(
+            scratch=scratch,
+            machine=machine,
+            orphan_reaper=orphan_reaper,
+            token=token,
+            tell=tell,
+            holders=holders,
+        )
+    finally:
+        holders.close()
+        orphan_reaper.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def measure(
+    measurement: Measurement,
+    work: Work,
+    setup: Setup,
+    *,
+    seconds: float,
+    limit_s: float,
+    reference_s: float,
+) -> MeasurementRecord:
+    """Run a measurement. Returns a record with the status "ok", "cut" or "failed".
+
+    :param seconds: how long all processes train side by side after their warm-up.
+    :param limit_s: time after which the measurement is cut off.
+    :param reference_s: duration of the arithmetic kernel at the beginning of the benchmark.
+    """
+    before_s = drift.kernel_s(setup.cpus)
+    started_at = time.time()
+    folder = setup.scratch / f"{measurement.baseline}-{measurement.level}-{measurement.repeat}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    token = f"{setup.token}/{secrets.token_hex(4)}"
+    setup.holders.publish(_held(measurement, work, setup))
+    processes = _launch(measurement, work, setup, folder, token)
+    try:
+        loads = [drift.load(setup.cpus, processes.pids())]
+        window, failure = _wait_for_window(
+            processes, work, seconds, processes.launched_at + limit_s, loads, setup.cpus
+        )
+        cut_at = time.monotonic()
+        affinities, pids = processes.affinities(), processes.pids()
+        processes.stop()
+    finally:
+        processes.kill()
+        setup.orphan_reaper.sweep(token)
+        setup.holders.close()
+    await_end(pids)
+    all_series = _time_series(processes, work, affinities, until=cut_at)
+    after_s = drift.kernel_s(setup.cpus)
+    others_cores, message = None, failure
+    result: Throughput = {"throughput": None, "window_s": None, "processes": []}
+    if window is not None:
+        status, result = "ok", measurement_window.measured(all_series, window)
+        first, last = loads[0], loads[-1]
+        others_cores = None if first is None or last is None else last.others_since(first)
+        if window.length_s < seconds:
+            message = f"measured for {window.length_s:.1f} s only, until the time limit of {limit_s:.0f} s"
+    elif failure:
+        status = "failed"
+    else:
+        warm = sum(len(series.rows) >= measurement_window.WARM_UP for series in all_series)
+        text = f"cut off after {limit_s:.0f} s, when {warm} of {len(all_series)} processes had finished their warm-up"
+        status, result = "cut", measurement_window.bounded(all_series, cut_at)
+        message = f"{text}; the throughput is an upper bound"
+    shutil.rmtree(folder, ignore_errors=True)
+    times_s = {"before_s": before_s, "after_s": after_s, "reference_s": reference_s}
+    return {
+        **measurement.key(),
+        "started_at": round(started_at, 3),
+        "message": message,
+        "status": status,
+        **result,
+        "drift": {**times_s, "others_cores": others_cores},
+        "disturbance": drift.disturbance(reference_s, (before_s, after_s), others_cores),
+    }
+
+
+def _held(measurement: Measurement, work: Work, setup: Setup) -> dict[int, int]:
+    """CPU → the number of processes of the measurement there, for other runs on this machine; none
+    where a supervisor is measured, which tells them itself.
+    """
+    if ALL_BASELINES[measurement.baseline].how == "supervised":
+        return {}
+    cores = measurement.level * work.job.resources.all_cores
+    return dict.fromkeys(setup.cpus, math.ceil(cores / len(setup.cpus)))
+
+
+def _launch(
+    measurement: Measurement, work: Work, setup: Setup, folder: Path, token: str
+) -> MeasuredProcesses:
+    baseline = ALL_BASELINES[measurement.baseline]
+    jobs, threads = work.copies(measurement.level), work.job.resources.threads
+    log, run_dir = folder / "log", folder / "run" if baseline.how == "supervised" else None
+    cpus = _cpus_of_ranks(work, setup.machine) if baseline.how == "subproc" else None
+    if run_dir is not None:
+        commands = [
+            write_request(folder / "request", jobs, run_dir=run_dir, max_parallel=measurement.level)
+        ]
+        paths = {job.job_id: RunPaths(run_dir).job(job.job_id) for job in jobs}
+    else:
+        paths = {job.job_id: JobPaths(folder / job.job_id) for job in jobs}
+        for job in jobs:
+            work.make_job_directory(job, paths[job.job_id])
+        commands = baselines.command(baseline, threads, [one.root for one in paths.values()])
+    popens: list[subprocess.Popen[bytes]] = []
+    processes = MeasuredProcesses(
+        popens=popens, jobs=paths, run_dir=run_dir, log=log, launched_at=time.monotonic()
+    )
+    try:
+        for command in commands:
+            popens.append(
+                start(command, log, baselines.environment(baseline, threads, token=token), cpus)
+            )
+    except BaseException:
+        processes.kill()
+        raise
+    return processes
+
+
+def _cpus_of_ranks(work: Work, machine: Machine) -> Sequence[int]:
+    """The CPUs that all ranks of the job together would have if nothing else ran."""
+    slot = SlotPool(machine, 1).acquire(work.job.resources.all_cores)
+    assert slot is not None, "the caller has checked that the machine has room for the job"
+    return slot.cpus
+
+
+def _wait_for_window(
+    processes: MeasuredProcesses,
+    work: Work,
+    seconds: float,
+    deadline: float,
+    loads: list[drift.Load | None],
+    cpus: Sequence[int],
+) -> tuple[Window | None, str]:
+    """Wait for a window of ``seconds``, the deadline, or a failure. Returns the window, and the
+    failure in words.
+
+    ``loads`` becomes the load of the CPUs when all processes were warm, and at the end.
+    """
+    warm_at: float | None = None
+    while True:
+        now = time.monotonic()
+        window = None
+        if warm_at is None or now >= min(warm_at + seconds, deadline):
+            all_series = _time_series(processes, work, {})
+            window = measurement_window.window(all_series)
+            if (
+                warm_at is None
+                and (warm_at := measurement_window.warm_up_end(all_series)) is not None
+            ):
+                loads[:] = [drift.load(cpus, processes.pids())]
+        full = window is not None and window.length_s >= seconds
+        failure = "" if full else processes.why_ended()
+        if full or failure or now >= deadline:
+            loads.append(drift.load(cpus, processes.pids()))
+            return (None if failure else window), failure
+        pause_s = (
+            POLL_INTERVAL_S if warm_at is None else max(warm_at + seconds - now, POLL_INTERVAL_S)
+        )
+        time.sleep(max(0.0, min(pause_s, LONGEST_SLEEP_S, deadline - now)))
+
+
+def _time_series(
+    processes: MeasuredProcesses,
+    work: Work,
+    affinities: Mapping[str, Sequence[int]],
+    until: float = math.inf,
+) -> list[TimeSeries]:
+    """What the processes have written; without what came after ``until``, as supervised workers end
+    an iteration.
+    """
+    return [
+        TimeSeries(
+            job=job_id,
+            steps_an_iteration=work.job.spec.steps_an_iteration,
+            updates_an_iteration=work.updates_an_iteration,
+            rows=[
+                row
+                for row in run_reader.iterations(paths.timings_csv)
+                if row.clock_s is not None and row.clock_s <= until
+            ],
+            begun_at=begun_at
+            if (begun_at := facts.get("clock_s", math.inf)) <= until
+            else processes.launched_at,
+            facts={**facts, "cpus": affinities.get(job_id)},
+        )
+        for job_id, paths in processes.jobs.items()
+        for facts in [start_facts(paths)]
+    ]

@@ -1,0 +1,124 @@
+"""What the table ``curriculum`` means, and its checks: stages, the conditions between them, and their
+columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.core.progress_columns import progress_columns
+from orchestrator.core.text import count
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.features.curriculum.conditions import parse_condition, resolve_column
+from orchestrator.features.curriculum.part import PART, CurriculumSettings
+from orchestrator.jobfile.hyperparameters import DEFAULTS
+from orchestrator.jobfile.job_table_rules import JobTableRules, numbers_with_stages
+from orchestrator.jobfile.validation import Layer, Report
+from orchestrator.keys.problems import Problems
+
+_DIVERGENCES = "rollout/divergences"
+_ONLY_LEARNT = "train/ent_coef_loss"
+"""A column of SAC and its kin that is there where ``ent_coef`` is learnt."""
+
+
+def _check(merged: Mapping[str, Any], own: Sequence[Layer], report: Report) -> None:
+    has_table = any(layer.has("curriculum") for layer in own)
+    if "task" not in merged:
+        if has_table:
+            report(
+                ["curriculum"],
+                "is for tasks, built-in or your own; an environment of its own has none",
+            )
+        return
+    written, stages = merged["curriculum"]["advance"], numbers_with_stages(merged)
+    if not stages:
+        if has_table and written:
+            message = 'is for numbers with stages, and this job has none; such as push_speed = "stages(0, 0.5, 1)"'
+            report(["curriculum.advance", "curriculum"], message)
+        return
+    keys, (number, *others) = (
+        [dotted for dotted, _ in stages],
+        dict.fromkeys(number for _, number in stages),
+    )
+    if others:
+        each = ", ".join(f"{dotted} has {number}" for dotted, number in stages)
+        report(keys, f"all numbers of a job have the same stages: {each}")
+        return
+    if not written:
+        message = f'has {number} stages, and nothing advances them; set curriculum.advance, such as "ep_rew_mean > 800"'
+        report(keys, message)
+        return
+    if len(written) not in (1, number - 1):
+        message = f"has {count(len(written), 'condition')} for {number} stages; expected one, or {number - 1}"
+        report(["curriculum.advance"], message)
+    values = {**DEFAULTS[merged["algo"]], **merged[merged["algo"]]}
+    if (episodes := merged["curriculum"]["episodes"]) > (window := values["stats_window_size"]):
+        message = (
+            f"is {episodes}, and returns are averaged over {merged['algo']}.stats_window_size = {window} episodes; "
+            "expected at most as many"
+        )
+        report(["curriculum.episodes", "curriculum.advance"], message)
+    columns = _columns(merged)
+    for text in written:
+        try:
+            resolve_column(parse_condition(text).column, columns)
+        except ValueError as error:
+            report(["curriculum.advance"], f'"{text}": {error}')
+
+
+def _settings(merged: Mapping[str, Any]) -> CurriculumSettings:
+    """The defaults without conditions, so that no unused value differs."""
+    written = _conditions(merged)
+    if not written:
+        return CurriculumSettings()
+    return CurriculumSettings(advance=written, advance_episodes=merged["curriculum"]["episodes"])
+
+
+def _conditions(merged: Mapping[str, Any]) -> tuple[str, ...]:
+    """The conditions of a job that has passed the checks, one for each stage after the first."""
+    written = merged["curriculum"]["advance"]
+    stages = numbers_with_stages(merged) if "task" in merged else []
+    if not written or not stages:
+        return ()
+    found = []
+    for text in written if len(written) > 1 else written * (stages[0][1] - 1):
+        condition = parse_condition(text)
+        try:
+            column = resolve_column(condition.column, _columns(merged))
+        except ValueError:  # is reported
+            return ()
+        found.append(f"{column} {condition.comparison} {condition.threshold!r}")
+    return tuple(found)
+
+
+def _check_length(spec: WorkerSpec, where: str, problems: Problems) -> None:
+    """Check that a training is long enough for each of its stages to have an iteration."""
+    settings: CurriculumSettings = spec.parts.get(PART.name, CurriculumSettings())
+    stages = len(settings.advance) + 1
+    iterations = math.ceil(spec.total_timesteps / spec.steps_an_iteration)
+    if stages > iterations:
+        message = (
+            f"there are {stages} stages, and total_timesteps = {spec.total_timesteps:_} makes "
+            f"{count(iterations, 'iteration')} of {spec.steps_an_iteration:_} env_steps; expected one for each stage "
+            "at least: train for longer, or make the iterations shorter"
+        )
+        problems.add(f"{where}.curriculum.advance", message)
+
+
+def _columns(merged: Mapping[str, Any]) -> list[str]:
+    columns = progress_columns(merged["algo"])
+    if not str(merged[merged["algo"]].get("ent_coef", "auto")).startswith("auto"):
+        columns = [name for name in columns if name != _ONLY_LEARNT]
+    return [*columns, _DIVERGENCES] if merged["on_divergence"] == "end-episode" else columns
+
+
+RULES = JobTableRules(
+    settings=_settings,
+    check=_check,
+    reads=frozenset(("task_options", "randomize", "on_divergence")),
+    check_spec=_check_length,
+    is_for_tasks=True,
+    begins_stages=True,
+)

@@ -1,0 +1,1 @@
+"""Its part in the worker."""

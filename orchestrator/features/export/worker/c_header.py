@@ -1,0 +1,190 @@
+"""Writes a C99 header with the policy as constants and one function, for a robot's controller
+without an OS.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from orchestrator.features.export.worker.exported_policy import (
+    LEAKY_SLOPE,
+    DenseLayer,
+    ExportedPolicy,
+)
+
+ACTIVATIONS = {
+    "tanh": "tanhf(x)",
+    "relu": "x > 0.0f ? x : 0.0f",
+    "leaky_relu": f"x > 0.0f ? x : {LEAKY_SLOPE}f * x",
+    "elu": "x > 0.0f ? x : expm1f(x)",
+    "silu": "x / (1.0f + expf(-x))",
+    "gelu": "x * (0.5f + 0.5f * erff(x * 0.70710678f))",
+}
+PER_LINE = 8
+
+
+def content(policy: ExportedPolicy, stem: str) -> str:
+    """:param stem: the file's name without ``.h``, from which all names in it are made."""
+    return _Header(policy, re.sub(r"\W", "_", stem, flags=re.ASCII)).text()
+
+
+class _Header:
+    def __init__(self, policy: ExportedPolicy, stem: str) -> None:
+        self._policy = policy
+        self._name = f"policy_{stem}" if stem[:1].isdigit() else stem.lower()
+        self._macro = self._name.upper()
+        self._widths = [
+            policy.layers[0].weight.shape[1],
+            *(len(layer.bias) for layer in policy.layers),
+        ]
+
+    def text(self) -> str:
+        policy, facts, name, macro = self._policy, self._policy.metadata, self._name, self._macro
+        outputs = "float action[{0}_ACTIONS]" + (
+            ", float ctrl[{0}_ACTIONS]" if policy.controls is not None else ""
+        )
+        period = "NAN" if facts.control_period_s is None else repr(facts.control_period_s)
+        lines = [
+            f"/* The policy of job {_comment(facts.job)} ({facts.algo}, {facts.env_steps} env_steps, task "
+            f"{_comment(facts.task)}).",
+            " * Written by `orchestrator export`; C99, needs nothing but the mathematical library.",
+            " *",
+            f" * {name}_act has to be called every {macro}_CONTROL_PERIOD_S seconds.",
+            " * Observations and actions:",
+            *self._table("observation", facts.observation_names, facts.observation_units),
+            *self._table("action", facts.action_names, facts.ctrl_units),
+            " */",
+            f"#ifndef {macro}_H",
+            f"#define {macro}_H",
+            "#include <math.h>",
+            "",
+            f"#define {macro}_OBSERVATIONS {self._widths[0]}",
+            f"#define {macro}_ACTIONS {self._widths[-1]}",
+            f"#define {macro}_CONTROL_PERIOD_S {period}",
+            f"#define {macro}_ROBOT_SHA256 {_string(facts.robot_sha256)}",
+            "",
+            *self._strings("observation_names", facts.observation_names),
+            *self._strings("observation_units", facts.observation_units),
+            *self._strings("action_names", facts.action_names),
+            *self._strings("ctrl_units", facts.ctrl_units),
+            *self._constants(),
+            "",
+            f"static inline void {name}_act(const float observation[{macro}_OBSERVATIONS], {outputs.format(macro)})",
+            "{",
+            *(f"    {line}" if line else "" for line in self._body()),
+            "}",
+            "",
+            f"#endif /* {macro}_H */",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _constants(self) -> Iterable[str]:
+        policy = self._policy
+        if (scaling := policy.normalization) is not None:
+            yield from self._array("mean", scaling.mean)
+            yield from self._array("std", scaling.std)
+        for number, layer in enumerate(policy.layers):
+            yield from self._array(f"weight_{number}", layer.weight)
+            yield from self._array(f"bias_{number}", layer.bias)
+        yield from self._array("low", policy.low)
+        yield from self._array("high", policy.high)
+        if policy.squash:
+            yield from self._array("half_range", policy.half_range)
+        if (controls := policy.controls) is not None:
+            for part in ("middle", "half", "low", "high"):
+                yield from self._array(f"ctrl_{part}", getattr(controls, part).astype(np.float32))
+
+    def _body(self) -> Iterable[str]:
+        policy, name, widest = self._policy, self._name, max(self._widths)
+        yield f"float a[{widest}], b[{widest}];"
+        yield "int i, j;"
+        yield f"for (i = 0; i < {self._widths[0]}; i++) {{"
+        if (scaling := policy.normalization) is not None:
+            clip = _number(scaling.clip, "")
+            yield f"    double x = ((double)observation[i] - {name}_mean[i]) / {name}_std[i];"
+            yield f"    a[i] = (float)(x < -{clip} ? -{clip} : x > {clip} ? {clip} : x);"
+        else:
+            yield "    a[i] = observation[i];"
+        yield "}"
+        source, target = "a", "b"
+        for number, layer in enumerate(policy.layers):
+            yield from self._layer(number, layer, source, target)
+            source, target = target, source
+        yield from self._outputs(source)
+
+    def _layer(self, number: int, layer: DenseLayer, source: str, target: str) -> Iterable[str]:
+        outputs, inputs = layer.weight.shape
+        yield f"for (i = 0; i < {outputs}; i++) {{"
+        yield f"    float x = {self._name}_bias_{number}[i];"
+        yield f"    for (j = 0; j < {inputs}; j++)"
+        yield f"        x += {self._name}_weight_{number}[i * {inputs} + j] * {source}[j];"
+        yield f"    {target}[i] = {ACTIVATIONS.get(layer.activation, 'x')};"
+        yield "}"
+
+    def _outputs(self, source: str) -> Iterable[str]:
+        policy, name = self._policy, self._name
+        yield f"for (i = 0; i < {self._widths[-1]}; i++) {{"
+        yield f"    float x = {source}[i];"
+        if math.isfinite(policy.mean_limit):
+            limit = _number(policy.mean_limit)
+            yield f"    x = x < -{limit} ? -{limit} : x > {limit} ? {limit} : x;"
+        if policy.squash:
+            yield f"    x = {name}_low[i] + (tanhf(x) + 1.0f) * {name}_half_range[i];"
+        yield f"    x = x < {name}_low[i] ? {name}_low[i] : x > {name}_high[i] ? {name}_high[i] : x;"
+        yield "    action[i] = x;"
+        if policy.controls is not None:
+            yield f"    x = {name}_ctrl_middle[i] + {name}_ctrl_half[i] * x;"
+            yield (
+                f"    ctrl[i] = x < {name}_ctrl_low[i] ? {name}_ctrl_low[i] : x > {name}_ctrl_high[i] ? "
+                + (f"{name}_ctrl_high[i] : x;")
+            )
+        yield "}"
+
+    def _array(self, name: str, values: np.ndarray[Any, Any]) -> Iterable[str]:
+        kind, suffix = ("double", "") if values.dtype == np.float64 else ("float", "f")
+        numbers = [_number(number, suffix) for number in values.ravel()]
+        yield f"static const {kind} {self._name}_{name}[{len(numbers)}] = {{"
+        for begin in range(0, len(numbers), PER_LINE):
+            yield f"    {', '.join(numbers[begin : begin + PER_LINE])},"
+        yield "};"
+
+    def _strings(self, name: str, texts: Sequence[str]) -> Iterable[str]:
+        yield f"static const char *const {self._name}_{name}[{len(texts)}] = {{"
+        yield from (f"    {_string(text)}," for text in texts)
+        yield "};"
+
+    @staticmethod
+    def _table(kind: str, names: Sequence[str], units: Sequence[str]) -> Iterable[str]:
+        for number, (name, unit) in enumerate(zip(names, units, strict=True)):
+            yield f" *   {kind}[{number}]: {_comment(name)}" + (
+                f" [{_comment(unit)}]" if unit else ""
+            )
+
+
+def _number(value: Any, suffix: str = "f") -> str:
+    """The shortest decimal that a compiler reads as the same number."""
+    if not math.isfinite(value):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return f"{np.float32(value) if suffix else np.float64(value)!s}{suffix}"
+
+
+def _comment(text: str) -> str:
+    """``text`` in a comment, which it must not end."""
+    return "".join(character if character.isprintable() else "?" for character in text).replace(
+        "*/", "* /"
+    )
+
+
+def _string(text: str) -> str:
+    """A literal of ``text`` in UTF-8, whatever the compiler takes the file's encoding to be."""
+    plain = set(range(32, 127)) - {*b'"\\?'}
+    return (
+        '"'
+        + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode())
+        + '"'
+    )

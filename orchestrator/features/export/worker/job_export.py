@@ -1,0 +1,209 @@
+"""``python -m orchestrator.features.export.worker.job_export JOB_DIR --to FILE``: write a job's policy for
+other programs.
+
+Everything is read from the job's directory. The file written is a line on standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.text import count
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.features.export.worker import policy_files
+from orchestrator.features.export.worker.exported_policy import (
+    Controls,
+    ExportedPolicy,
+    ExportError,
+    Metadata,
+    Normalization,
+)
+from orchestrator.worker.rendering import trained_policy
+from orchestrator.worker.runtime import child_command, startup
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env import VecEnv
+
+    from orchestrator.worker.envs.simulation import Simulation
+
+
+class _Interface(NamedTuple):
+    """What the environment says of observations and actions; as in :class:`Metadata`."""
+
+    control_period_s: float | None
+    observation_names: list[str]
+    observation_units: list[str]
+    action_names: list[str]
+    ctrl_units: list[str]
+    controls: Controls | None
+
+
+def export(options: argparse.Namespace) -> None:
+    """:raises UsageError: there is no such policy, or it cannot be exported."""
+    policy_files.check_name(options.to)
+    paths = JobPaths(options.job_dir)
+    spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
+    spec = dataclasses.replace(spec, device="cpu", n_envs=1)
+    trained = trained_policy.read_checkpoint(paths, options.checkpoint)
+    with startup.without_garbage_collection(), startup.without_unused_packages():
+        import stable_baselines3  # noqa: F401  # before the user's folder is on the path: it may contain a random.py
+
+    if spec.search_path is not None:
+        sys.path.insert(0, spec.search_path)
+    try:
+        policy = policy_of(spec, paths, trained)
+    except ExportError as error:
+        raise ExportError(f"{spec.job_id} cannot be exported: {error}") from None
+    content = policy_files.content(policy, options.to)
+    options.to.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(options.to, content)
+    facts = policy.metadata
+    period = (
+        "" if facts.control_period_s is None else f", an action every {facts.control_period_s:g} s"
+    )
+    sizes = f"{count(len(facts.observation_names), 'observation')}, {count(len(facts.action_names), 'action')}"
+    print(
+        f"wrote {options.to}: {sizes}{period}{'' if policy.controls else '; without ctrl (see docs/export.md)'}"
+    )
+
+
+def policy_of(
+    spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpoint | None
+) -> ExportedPolicy:
+    """:raises UsageError: as :func:`export`."""
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    from orchestrator.features.export.worker.network_layers import network_of
+    from orchestrator.worker.envs import env_factory
+
+    venv = env_factory.make(spec, paths.root, n_envs=1, seed=0)
+    model = trained_policy.load_model(spec, paths, venv, trained)
+    network = network_of(model)
+    normalized = trained_policy.normalized(spec, paths, venv, trained)
+    simulation: Simulation | None = getattr(venv, "simulation", None)
+    hidden = len(simulation.privileged_names) if simulation is not None else 0
+    seen = slice(None, -hidden if hidden else None)
+    scaling = (
+        _normalization(normalized, seen)
+        if isinstance(normalized, VecNormalize) and normalized.norm_obs
+        else None
+    )
+    first, *others = network.layers
+    first = dataclasses.replace(first, weight=first.weight[:, seen])
+    interface = _of_environment(venv) if simulation is None else _of_task(simulation)
+    described: dict[str, Any] = interface._asdict()
+    controls = described.pop("controls")
+    action_space: Any = venv.action_space
+    return ExportedPolicy(
+        metadata=Metadata(
+            job=spec.job_id,
+            algo=spec.algo,
+            task=str(spec.entry_point or spec.env or spec.task),
+            env_steps=model.num_timesteps,
+            robot_sha256=paths.robot_hash.read_text().strip() if paths.robot_hash.exists() else "",
+            **described,
+        ),
+        normalization=scaling,
+        layers=(first, *others),
+        mean_limit=network.mean_limit,
+        squash=network.squash,
+        low=action_space.low.astype(np.float32),
+        high=action_space.high.astype(np.float32),
+        controls=controls,
+    )
+
+
+def _normalization(statistics: Any, seen: slice) -> Normalization:
+    """:param seen: the observations that the actor sees."""
+    rms = statistics.obs_rms
+    deviations = np.sqrt(rms.var[seen] + statistics.epsilon)
+    return Normalization(mean=rms.mean[seen], std=deviations, clip=float(statistics.clip_obs))
+
+
+def _of_task(simulation: Simulation) -> _Interface:
+    from orchestrator.worker.tasks import input_names, units
+    from orchestrator.worker.training.initial_policy import names_of
+
+    model, controls = simulation.model, _controls(simulation)
+    names = names_of(simulation)
+    size = simulation.observation_size - len(simulation.privileged_names)
+    observations = _numbered("observation", size) if names is None else names.observations[:size]
+    actions = len(simulation.task.actions.low)
+    are_ours = next(
+        kind for kind in type(simulation.task).__mro__ if "observe" in vars(kind)
+    ).__module__.startswith("orchestrator.")
+    is_known = (
+        controls is not None
+    )  # otherwise the user's own actions need not be those of the actuators
+    return _Interface(
+        control_period_s=simulation.control_period_s,
+        observation_names=list(observations),
+        observation_units=units.of_observations(
+            model, observations if are_ours else [""] * len(observations)
+        ),
+        action_names=list(input_names.controls(model))
+        if is_known
+        else _numbered("action", actions),
+        ctrl_units=units.of_controls(model) if is_known else [units.UNKNOWN] * actions,
+        controls=controls,
+    )
+
+
+def _controls(simulation: Simulation) -> Controls | None:
+    """None for a mapping of the user's own."""
+    from orchestrator.worker.tasks.actions import Direct, Scaled, control_limits
+
+    limited, low, high = control_limits(simulation.model)
+    low, high = np.where(limited, low, -np.inf), np.where(limited, high, np.inf)
+    actions = simulation.task.actions
+    if type(actions) is Scaled:  # a subclass may do anything
+        return Controls(
+            middle=actions.middle, half=actions.half, low=actions.ctrl_low, high=actions.ctrl_high
+        )
+    if type(actions) is Direct:
+        return Controls(middle=np.zeros(len(low)), half=np.ones(len(low)), low=low, high=high)
+    return None
+
+
+def _of_environment(venv: VecEnv) -> _Interface:
+    """An environment of gymnasium or of the user tells its sizes and, if it has MuJoCo's ``dt``,
+    its period.
+    """
+    envs = venv.envs  # type: ignore[attr-defined]
+    [period] = venv.get_attr("dt") if all(hasattr(env.unwrapped, "dt") for env in envs) else [None]
+    observations = int(np.prod(venv.observation_space.shape))  # type: ignore[arg-type]
+    actions = int(np.prod(venv.action_space.shape))  # type: ignore[arg-type]
+    return _Interface(
+        control_period_s=None if period is None else float(period),
+        observation_names=_numbered("observation", observations),
+        observation_units=[""] * observations,
+        action_names=_numbered("action", actions),
+        ctrl_units=[""] * actions,
+        controls=None,
+    )
+
+
+def _numbered(name: str, size: int) -> list[str]:
+    return [f"{name} {number}" for number in range(size)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.features.export.worker.job_export", allow_abbrev=False
+    )
+    parser.add_argument("job_dir", type=Path)
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--checkpoint")
+    return parser
+
+
+if __name__ == "__main__":
+    child_command.run(lambda: export(_parser().parse_args()))

@@ -1,0 +1,107 @@
+"""The layers of a trained policy, as arrays: the part of its network that gives the deterministic
+action.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3 import TD3
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from torch import nn
+
+from orchestrator.core.worker_spec import Activation
+from orchestrator.features.export.worker.exported_policy import DenseLayer, ExportError
+from orchestrator.worker.training import algorithms, contrib
+from orchestrator.worker.training.algorithms import Model, OffPolicy
+
+NAMES = {algorithms.activation(name): name for name in get_args(Activation)}
+
+
+class Network(NamedTuple):
+    layers: tuple[DenseLayer, ...]
+    mean_limit: float
+    """Bound of the last layer's output; infinite without one."""
+    squash: bool
+    """Whether tanh and the range of the actions follow."""
+
+
+def network_of(model: Model) -> Network:
+    """:raises ExportError: observations or actions are no vectors of numbers, or a layer is of an
+    unknown kind.
+    """
+    observations, actions = model.observation_space, model.action_space
+    for name, space in (("observations", observations), ("actions", actions)):
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise ExportError(
+                f"its {name} are {space}; only policies between vectors of real numbers can be exported"
+            )
+    layers: list[DenseLayer] = []
+    limit, parts, pending = math.inf, _leaves(_modules(model)), None
+    if isinstance(model, TD3):
+        parts.pop()  # its tanh is that of squashed actions
+    for part in parts:
+        if (normalization := contrib.frozen_normalization(part)) is not None:
+            pending = normalization  # a linear layer always follows, into which it goes
+            continue
+        match part:
+            case nn.Linear():
+                layers.append(_dense(part, pending))
+                pending = None
+            case nn.Hardtanh() if part is parts[-1]:
+                limit = float(part.max_val)
+            case _ if type(part) in NAMES and layers and not layers[-1].activation:
+                last = layers.pop()
+                layers.append(
+                    DenseLayer(weight=last.weight, bias=last.bias, activation=NAMES[type(part)])
+                )
+            case _:
+                raise ExportError(f"its network has a layer that cannot be exported: {part}")
+    return Network(tuple(layers), limit, bool(model.policy.squash_output))
+
+
+def _modules(model: Model) -> list[nn.Module]:
+    """What makes the mean action of an observation, in order. :raises ExportError: it needs more
+    than that.
+    """
+    policy: Any = model.policy
+    if contrib.lstm_states(model) is not None:
+        text = "it is recurrent: an action also depends on the states of its LSTM, which no format holds"
+        raise ExportError(
+            f"{text}; orchestrator.load gives the policy to a script, and play shows it"
+        )
+    if isinstance(model, OffPolicy):
+        latent = [policy.actor.latent_pi] if hasattr(policy.actor, "latent_pi") else []
+        extractor, modules = policy.actor.features_extractor, [*latent, policy.actor.mu]
+    else:
+        extractor, modules = (
+            policy.pi_features_extractor,
+            [policy.mlp_extractor.policy_net, policy.action_net],
+        )
+    if not isinstance(extractor, FlattenExtractor):
+        kind = type(policy).__name__
+        raise ExportError(
+            f"{kind} with {type(extractor).__name__} cannot be exported; only MlpPolicy can"
+        )
+    return modules
+
+
+def _leaves(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    return [
+        leaf
+        for module in modules
+        for leaf in module.modules()
+        if not isinstance(leaf, nn.Sequential)
+    ]
+
+
+def _dense(layer: nn.Linear, before: contrib.Affine | None) -> DenseLayer:
+    """The layer, with a normalisation of its inputs in its weights."""
+    weight, bias = (part.detach().cpu().double().numpy() for part in (layer.weight, layer.bias))
+    if before is not None:
+        weight, bias = weight * before.scale, bias + weight @ before.shift
+    return DenseLayer(weight=weight.astype(np.float32), bias=bias.astype(np.float32), activation="")

@@ -1,0 +1,158 @@
+"""Writes and reads ``.onnx`` files: a dozen nodes of a standard that runtimes have had since
+2021.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.core.text import install_extra
+from orchestrator.features.export.worker.exported_policy import (
+    ACTION,
+    CTRL,
+    INPUT,
+    LEAKY_SLOPE,
+    ExportedPolicy,
+    ExportError,
+    Floats,
+)
+
+OPSET, IR_VERSION = 17, 8
+"""Those of ONNX 1.12."""
+FLOAT, DOUBLE = 1, 11
+"""ONNX's numbers of the two types."""
+
+
+def content(policy: ExportedPolicy) -> bytes:
+    """:raises ExportError: the package onnx is not installed."""
+    onnx = _package("onnx")
+    helper = onnx.helper
+    graph = _Graph(onnx)
+    x = INPUT
+    if (scaling := policy.normalization) is not None:
+        x = graph.add("Cast", x, to=DOUBLE)
+        x = graph.add("Div", graph.add("Sub", x, scaling.mean), scaling.std)
+        x = graph.add("Clip", x, np.float64(-scaling.clip), np.float64(scaling.clip))
+        x = graph.add("Cast", x, to=FLOAT)
+    for layer in policy.layers:
+        x = graph.add("Gemm", x, layer.weight, layer.bias, transB=1)
+        x = _activated(graph, x, layer.activation)
+    if math.isfinite(policy.mean_limit):
+        x = graph.add("Clip", x, np.float32(-policy.mean_limit), np.float32(policy.mean_limit))
+    if policy.squash:
+        shifted = graph.add("Add", graph.add("Tanh", x), np.float32(1))
+        x = graph.add("Add", graph.add("Mul", shifted, policy.half_range), policy.low)
+    graph.add("Min", graph.add("Max", x, policy.low), policy.high, output=ACTION)
+    outputs = [ACTION]
+    if (controls := policy.controls) is not None:
+        middle, half, low, high = (
+            values.astype(np.float32)
+            for values in (controls.middle, controls.half, controls.low, controls.high)
+        )
+        x = graph.add("Add", graph.add("Mul", ACTION, half), middle)
+        graph.add("Min", graph.add("Max", x, low), high, output=CTRL)
+        outputs.append(CTRL)
+
+    def value(name: str, width: int) -> Any:
+        return helper.make_tensor_value_info(name, FLOAT, ["batch", width])
+
+    actions = len(policy.low)
+    model = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            policy.metadata.job,
+            [value(INPUT, policy.layers[0].weight.shape[1])],
+            [value(name, actions) for name in outputs],
+            graph.constants,
+        ),
+        producer_name="mujoco-orchestrator",
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+    )
+    helper.set_model_props(model, policy.metadata.as_text())
+    onnx.checker.check_model(model, full_check=True)
+    file: bytes = model.SerializeToString()
+    return file
+
+
+class OnnxPolicy:
+    """A policy in ONNX Runtime, on the CPU, in the thread that calls it.
+
+    :raises ExportError: the package onnxruntime is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        runtime = _package("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        self._session = runtime.InferenceSession(
+            path.read_bytes(), options, providers=["CPUExecutionProvider"]
+        )
+        widths = {
+            value.name: value.shape[1]
+            for value in (*self._session.get_inputs(), *self._session.get_outputs())
+        }
+        self.observations, self.actions = int(widths[INPUT]), int(widths[ACTION])
+        self._outputs = [name for name in (ACTION, CTRL) if name in widths]
+
+    def __call__(self, observation: NDArray[Any]) -> Mapping[str, Floats]:
+        values = self._session.run(self._outputs, {INPUT: observation.astype(np.float32)})
+        return dict(zip(self._outputs, values, strict=True))
+
+
+class _Graph:
+    """Nodes and constants of a graph; each node has one output."""
+
+    def __init__(self, onnx: Any) -> None:
+        self._onnx = onnx
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(
+        self, kind: str, *inputs: str | Any, output: str | None = None, **attributes: Any
+    ) -> str:
+        """A node of this kind; arrays among its inputs become constants. Returns the name of its
+        output.
+        """
+        names = [value if isinstance(value, str) else self._constant(value) for value in inputs]
+        name = output or f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(self._onnx.helper.make_node(kind, names, [name], **attributes))
+        return name
+
+    def _constant(self, values: Any) -> str:
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(self._onnx.numpy_helper.from_array(np.asarray(values), name))
+        return name
+
+
+def _activated(graph: _Graph, x: str, activation: str) -> str:
+    match activation:
+        case "":
+            return x
+        case "leaky_relu":
+            return graph.add("LeakyRelu", x, alpha=LEAKY_SLOPE)
+        case "silu":
+            return graph.add("Mul", x, graph.add("Sigmoid", x))
+        case "gelu":
+            erf = graph.add("Erf", graph.add("Div", x, np.float32(math.sqrt(2))))
+            return graph.add(
+                "Mul", x, graph.add("Mul", graph.add("Add", erf, np.float32(1)), np.float32(0.5))
+            )
+        case _:
+            return graph.add(activation.capitalize(), x)  # Tanh, Relu and Elu
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ExportError(
+            f".onnx needs the package {name}, which is not installed ({error}): {install_extra('export')}"
+        ) from None

@@ -1,0 +1,130 @@
+"""Writes and reads TorchScript, which libtorch loads in programs without Python.
+
+TorchScript reads annotations, so they are not postponed here.
+"""
+
+import io
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from orchestrator.core.decoding import field_values
+from orchestrator.features.export.worker.exported_policy import ExportedPolicy, Floats
+from orchestrator.worker.training import algorithms
+
+METADATA = "metadata.json"
+"""The extra file with the metadata."""
+
+
+def content(policy: ExportedPolicy) -> bytes:
+    file = io.BytesIO()
+    with _without_deprecation():
+        scripted = torch.jit.script(_Module(policy).eval())
+        text = json.dumps(field_values(policy.metadata), ensure_ascii=False)
+        torch.jit.save(scripted, file, _extra_files={METADATA: text.encode()})
+    return file.getvalue()
+
+
+class TorchScriptPolicy:
+    """A policy in TorchScript, on the CPU."""
+
+    def __init__(self, path: Path) -> None:
+        extra = {METADATA: ""}
+        with _without_deprecation():
+            self._module = torch.jit.load(io.BytesIO(path.read_bytes()), "cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
+        metadata = json.loads(extra[METADATA])
+        self.observations, self.actions = (
+            len(metadata[f"{kind}_names"]) for kind in ("observation", "action")
+        )
+
+    def __call__(self, observation: NDArray[Any]) -> Mapping[str, Floats]:
+        with torch.inference_mode():
+            outputs = self._module(torch.as_tensor(observation))
+        return {name: values.numpy() for name, values in outputs.items()}
+
+
+class _Module(nn.Module):
+    """The operations of the policy itself, so that the results have the same bits."""
+
+    normalizes: Final[bool]
+    squash: Final[bool]
+    limits: Final[bool]
+    controls: Final[bool]
+    mean: torch.Tensor
+    std: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+    half_range: torch.Tensor
+    ctrl_middle: torch.Tensor
+    ctrl_half: torch.Tensor
+    ctrl_low: torch.Tensor
+    ctrl_high: torch.Tensor
+
+    def __init__(self, policy: ExportedPolicy) -> None:
+        super().__init__()
+        scaling, controls, nothing = policy.normalization, policy.controls, np.zeros(0)
+        self.normalizes, self.squash, self.controls = (
+            scaling is not None,
+            policy.squash,
+            controls is not None,
+        )
+        self.limits, self.mean_limit = math.isfinite(policy.mean_limit), float(policy.mean_limit)
+        self.clip = math.inf if scaling is None else float(scaling.clip)
+        arrays = {
+            "mean": nothing if scaling is None else scaling.mean,
+            "std": nothing if scaling is None else scaling.std,
+            **{name: getattr(policy, name) for name in ("low", "high", "half_range")},
+            **{
+                f"ctrl_{name}": nothing if controls is None else getattr(controls, name)
+                for name in ("middle", "half", "low", "high")
+            },
+        }
+        for name, values in arrays.items():
+            self.register_buffer(name, torch.from_numpy(np.array(values)))
+        layers: list[nn.Module] = []
+        for layer in policy.layers:
+            outputs, inputs = map(int, layer.weight.shape)
+            linear = nn.Linear(inputs, outputs)
+            linear.load_state_dict(
+                {name: torch.from_numpy(getattr(layer, name)) for name in ("weight", "bias")}
+            )
+            layers += (
+                [linear, algorithms.activation(layer.activation)()]
+                if layer.activation
+                else [linear]
+            )
+        self.network = nn.Sequential(*layers)
+
+    def forward(self, observation: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = observation
+        if self.normalizes:
+            x = ((x.double() - self.mean) / self.std).clamp(-self.clip, self.clip)
+        x = x.float()
+        x = self.network(x)
+        if self.limits:
+            x = x.clamp(-self.mean_limit, self.mean_limit)
+        if self.squash:
+            x = self.low + (torch.tanh(x) + 1.0) * self.half_range
+        action = torch.maximum(torch.minimum(x, self.high), self.low)
+        outputs = {"action": action}
+        if self.controls:
+            ctrl = self.ctrl_middle + self.ctrl_half * action.double()
+            outputs["ctrl"] = torch.maximum(
+                torch.minimum(ctrl, self.ctrl_high), self.ctrl_low
+            ).float()
+        return outputs
+
+
+def _without_deprecation() -> "warnings.catch_warnings[Any]":
+    """PyTorch recommends torch.export in place of TorchScript, but its C++ library still loads this
+    format alone.
+    """
+    return warnings.catch_warnings(action="ignore", category=DeprecationWarning)

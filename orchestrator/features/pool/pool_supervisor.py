@@ -1,0 +1,152 @@
+"""The supervisor of a pool: a child process that trains what the program enters into its ledger.
+
+    python -m orchestrator.features.pool.pool_supervisor RUN_DIR MAX_PARALLEL
+
+Its standard output says that it is ready, or why it has failed. Its standard input ends with the
+program: then it stops as after Ctrl-C. After :data:`NO_MORE` it ends by itself as soon as no job is
+left.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.atomic_files import no_follow
+from orchestrator.core.errors import OrchestratorError, RunDirError
+from orchestrator.core.job import Cancelled
+from orchestrator.core.messages import JsonLine
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.process_setup import block_checkpoint_signal, set_up_process
+from orchestrator.core.text import plain
+from orchestrator.experiment import control, resume, run_directory, session
+from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.jobfile import Experiment
+from orchestrator.ledger import JobRow
+from orchestrator.supervisor.events import View
+from orchestrator.terminal.live_table import LineReporter
+
+NO_MORE = b"."
+LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolReport(JsonLine):
+    """What the supervisor of a pool says: that it is ready, or why it has ended."""
+
+    holder: str = ""
+    """Names it in requests; empty: it has ended."""
+    kind: str = ""
+    """The class of the error."""
+    error: str = ""
+
+
+def _say(report: PoolReport) -> None:
+    os.write(1, report.to_line())
+
+
+class Program:
+    """The process that has the pool."""
+
+    def __init__(self) -> None:
+        self.may_submit = True
+        self._parent = os.getppid()
+        threading.Thread(target=self._watch, name="program", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Its end ends standard input, unless a process that it has forked lives longer."""
+        while os.getppid() == self._parent:
+            if not select.select([0], [], [], LOOK_EVERY_S)[0]:
+                continue
+            if os.read(0, 1) != NO_MORE:
+                break
+            self.may_submit = False
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class PoolReporter:
+    """Says once that jobs can be entered; events are lines of ``supervisor.log``, as with ``run
+    --detach``.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths, self._is_ready = paths, False
+
+    @functools.cached_property
+    def _log(self) -> LineReporter:
+        try:
+            log = no_follow(str(self._paths.supervisor_log), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        except OSError:  # the jobs matter more than their log
+            log = os.open(os.devnull, os.O_WRONLY)
+        return LineReporter(os.fdopen(log, "a", encoding="utf-8", errors="replace"))
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        self._log.event(kind, message, **facts)
+
+    def tick(self, view: Callable[[], View]) -> None:
+        if not self._is_ready and (this := run_directory.holder(self._paths)) is not None:
+            self._is_ready = True
+            _say(PoolReport(holder=this.key))
+        self._log.tick(view)
+
+
+def _earlier(paths: RunPaths) -> list[JobRow]:
+    """The jobs that have begun in an earlier pool here. Those that are not finished wait until they
+    are submitted.
+    """
+    if paths.experiment.exists() or paths.search_declared.exists():
+        origin = "`run` of a job file" if paths.experiment.exists() else "a search"
+        what = f"was made by {origin}, and a pool enters jobs of its own"
+        raise RunDirError(f"{paths.root}: {what}. Choose another with --run-dir")
+    if not paths.ledger.exists():
+        return []
+    with run_directory.claim(paths.root):
+        control.move_jobs(paths, None, "pause")
+        with run_directory.opened_ledger(paths, read_only=True) as ledger:
+            rows = ledger.jobs()
+    return [row for row in rows if row.attempts and row.state != Cancelled(is_undeclared=True)]
+
+
+def main(run_dir: str, max_parallel: str) -> int:
+    block_checkpoint_signal()
+    set_up_process()
+    program, paths = Program(), RunPaths(Path(run_dir))
+    try:
+        rows = _earlier(paths)
+        experiment = Experiment(
+            name=plain(paths.root.name),
+            max_parallel=None,
+            order="as-listed",
+            skip_invalid=True,
+            jobs=tuple(row.job for row in rows),
+            source="orchestrator.TrainingPool",
+            base=paths.root,
+        )
+        options = RunOptions(
+            run_dir=paths.root,
+            max_parallel="idle" if max_parallel == "idle" else int(max_parallel) or None,
+            is_listed=True,
+            executor="local",
+            verdicts=resume.verdicts(rows),
+        )
+        session.run(
+            experiment, options, PoolReporter(paths), is_awaiting_jobs=lambda: program.may_submit
+        )
+    except KeyboardInterrupt:
+        return 130
+    except OrchestratorError as error:
+        _say(PoolReport(kind=type(error).__name__, error=str(error)))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

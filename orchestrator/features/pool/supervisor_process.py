@@ -1,0 +1,107 @@
+"""The process of a pool's supervisor, as the program sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.core import errors
+from orchestrator.core.errors import OrchestratorError, SpecError, SupervisorError, UsageError
+from orchestrator.core.text import last_line
+from orchestrator.executors.process import end_group, package_path, working_directory
+from orchestrator.features.pool.pool_supervisor import NO_MORE, PoolReport
+from orchestrator.machine.slots import MaxParallel
+
+LOOK_EVERY_S = 0.1
+COMMAND = (sys.executable, "-m", "orchestrator.features.pool.pool_supervisor")
+
+
+class SupervisorProcess:
+    """:param folder: its working directory where that of this process has been removed.
+
+    :raises UsageError: the run directory cannot be used.
+    """
+
+    def __init__(self, run_dir: Path, max_parallel: MaxParallel, folder: Path) -> None:
+        self._run_dir = run_dir
+        self._popen = subprocess.Popen(
+            [*COMMAND, str(run_dir), str(max_parallel or 0)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=working_directory(folder),
+            env={**os.environ, **package_path()},
+            start_new_session=True,  # Ctrl-C is for this process, which decides what becomes of it
+        )
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
+        try:
+            line = self._stdout.readline()
+            self.holder = PoolReport.from_line(line).holder if line else ""
+            """Names it in requests."""
+            if not self.holder:
+                raise self._error(line)
+        except BaseException:
+            end_group(self._popen)
+            self.close()
+            raise
+
+    @property
+    def has_ended(self) -> bool:
+        return self._popen.poll() is not None
+
+    def end(self, *, stops: Callable[[], bool]) -> None:
+        """Wait for its end, which comes when no job is left, or soon after ``stops``. May be called
+        again.
+        """
+        if not stops():
+            with contextlib.suppress(BrokenPipeError):
+                self._stdin.write(NO_MORE)
+                self._stdin.flush()
+        while not self.has_ended:
+            if stops():
+                self._close_input()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(LOOK_EVERY_S)
+
+    def _close_input(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()
+
+    def hurry(self) -> None:
+        """Make it kill its workers now, if it stops already."""
+        with contextlib.suppress(ProcessLookupError):
+            self._popen.send_signal(signal.SIGTERM)
+
+    def why_it_ended(self) -> OrchestratorError:
+        """To be asked when it has ended without being asked to."""
+        os.set_blocking(
+            self._stdout.fileno(), False
+        )  # a process that it has started may live a little longer
+        return self._error(self._stdout.read() or b"")
+
+    def close(self) -> None:
+        self._close_input()
+        self._stdout.close()
+
+    def _error(self, said: bytes) -> OrchestratorError:
+        code = self._popen.wait()
+        with contextlib.suppress(ValueError):
+            report = PoolReport.from_line(said)
+            kind = getattr(errors, report.kind, SupervisorError)
+            return (UsageError if kind is SpecError else kind)(report.error)
+        how = (
+            f"was killed by signal {-code} ({signal.strsignal(-code)})"
+            if code < 0
+            else "was stopped"
+        )
+        log = last_line(said.decode(errors="replace"), "")
+        advice = f"A new pool with run_dir={str(self._run_dir)!r} resumes it when the same robots are submitted again."
+        return SupervisorError(
+            f"the supervisor of the pool {how}{f': {log}' if log else ''}. {advice}"
+        )

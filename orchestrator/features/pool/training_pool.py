@@ -1,0 +1,438 @@
+"""``orchestrator.TrainingPool``: trains robots as a program submits them, with the futures of the
+standard library.
+"""
+
+from __future__ import annotations
+
+# Registers hooks that lock before a fork. The thread of a pool must not be the first one to import
+# it: the program may be in the middle of a fork, and would then unlock what it has not locked.
+import concurrent.futures.thread  # noqa: F401
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from orchestrator import api
+from orchestrator.core.errors import (
+    LedgerBusyError,
+    OrchestratorError,
+    RunInterrupted,
+    SupervisorError,
+    UsageError,
+)
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
+from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.core.text import count, plain, shortened
+from orchestrator.experiment import preflight
+from orchestrator.features.pool.pool_jobs import (
+    DoneCallback,
+    PoolJobs,
+    PoolStopped,
+    Submission,
+    TrainingFuture,
+)
+from orchestrator.features.pool.supervisor_process import SupervisorProcess
+from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, Spec, robot_arguments
+from orchestrator.machine import topology
+from orchestrator.machine.slots import MaxParallel
+from orchestrator.results import Result
+
+LOOK_EVERY_S = 0.1
+NAME_DIGITS = 10
+"""Hexadecimal digits that tell robots of the same name apart."""
+NOT_HERE = {
+    "seeds": "submit takes one `seed`",
+    "matrix": "submit each of its points by itself",
+    "after": "submit it when the futures that it waits for have their results",
+}
+"""Keys of a job file that a pool has no use for, and what to do instead."""
+
+
+class TrainingPool:
+    """Trains robots one by one, each in its own process, as many at once as there are cores.
+
+    ::
+
+        with orchestrator.TrainingPool(task="forward", total_timesteps=50_000) as pool:
+            futures = {pool.submit(xml): xml for xml in bodies}
+            for future in concurrent.futures.as_completed(futures):
+                print(futures[future], future.result().fitness())
+
+    At the end of the block the pool waits for all futures. An exception in the block, and Ctrl-C,
+    cancel them instead: workers save a checkpoint and exit. A new pool with the same ``run_dir``
+    resumes: a robot that is submitted again has its result at once if it has been trained, and is
+    trained on from its last checkpoint if it was begun.
+
+    :param max_parallel: largest number of trainings at once; the default is as many as there are
+        cores for.
+    :param run_dir: directory for all results; the default is a new directory in ``runs/``.
+    :param defaults: keys of ``[defaults]`` in a job file, as in :func:`orchestrator.train`.
+    :raises UsageError: a setting is invalid, or ``run_dir`` cannot be used.
+    """
+
+    def __init__(
+        self,
+        max_parallel: MaxParallel = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        **defaults: Any,
+    ) -> None:
+        api.refuse_unknown("TrainingPool", defaults, ["max_parallel", "run_dir"])
+        max_parallel = api.checked_lanes(max_parallel)
+        resources = defaults.get("resources", {})
+        self._defaults = {**defaults, "resources": resources}
+        if isinstance(resources, Mapping):
+            self._defaults["resources"] = {"start": "fork", **resources}
+        if not {"task", "env", "entry_point"} & defaults.keys():
+            self._defaults["task"] = "auto"
+        new = Path("runs") / f"pool-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
+        self.run_dir = api.directory(run_dir or new)
+        """Directory of all results."""
+        self._declared({"name": "robot", "xml": "robot.xml"}, {})
+        self._changed = threading.Condition()
+        self._new: list[Submission] = []
+        self._unfinished: set[Future[Result]] = set()
+        self._any_cancelled = self._is_closing = self._is_stopping = False
+        self._failure: OrchestratorError | None = None
+        """Why the pool has ended before it was closed."""
+        self._callback_failure: OrchestratorError | None = None
+        """Why it has to end, where that is a function that the program has given to a future."""
+        self._process = os.getpid()
+        examiner: Future[preflight.Child] = Future()
+        opened: Future[PoolJobs] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=[examiner, opened], name="training-pool", daemon=True
+        )
+        with contextlib.ExitStack() as undo, api.python_messages():
+            self._folder = TemporaryFolder()
+            undo.push(self._folder)
+            self._thread.start()
+            undo.callback(self._thread.join)
+            undo.callback(opened.cancel)
+            child = examiner.result()  # it imports while the supervisor starts
+            self._supervisor = SupervisorProcess(
+                self.run_dir, max_parallel, Path(self._folder.name)
+            )
+            undo.pop_all()
+        jobs = PoolJobs(
+            paths=RunPaths(self.run_dir),
+            holder=self._supervisor.holder,
+            lanes=max_parallel if isinstance(max_parallel, int) else topology.detect().capacity,
+            is_stopping=lambda: self._is_stopping or self._supervisor.has_ended,
+            children=[child],
+        )
+        opened.set_result(jobs)
+
+    def submit(
+        self,
+        xml: RobotLike,
+        *,
+        seed: int = 0,
+        init: Result | str | os.PathLike[str] | None = None,
+        **settings: Any,
+    ) -> TrainingFuture:
+        """Let a robot be trained, and return its result to come: a
+        :class:`concurrent.futures.Future`.
+
+        The result of a robot that cannot be trained has ``ok`` False and the reason in ``error``.
+        The same robot, submitted twice with the same settings and seed, is trained once.
+
+        :param xml: a path, MJCF text, or ``mujoco.MjSpec``.
+        :param seed: of the training.
+        :param init: the policy to start from: a result, the directory of a job, or a ``model.zip``.
+        :param settings: keys of a job in a job file, which override those of the pool; also
+            ``name``, the name of the job, which otherwise is made of the robot's name and its
+            content.
+        :raises UsageError: a setting is invalid, or ``init`` has no policy.
+        :raises RuntimeError: the pool is closed, or belongs to the process that this one was forked
+            from.
+        :raises OrchestratorError: the pool has ended; the message says why.
+        """
+        if self._is_of_another_process:
+            raise RuntimeError(
+                f"the TrainingPool belongs to process {self._process}, from which this one was forked; submit robots "
+                "there, or make a new pool here, with another run_dir"
+            )
+        if not isinstance(xml, str | os.PathLike | Spec):
+            expected = "expected a path, MJCF text or a mujoco.MjSpec"
+            raise UsageError(
+                f"TrainingPool.submit: xml is of type {type(xml).__name__}; {expected}"
+            )
+        api.refuse_unknown("TrainingPool.submit", settings.keys() - {"name"}, ["seed", "init"])
+        folder = functools.cache(lambda: Path(tempfile.mkdtemp(dir=self._folder.name)))
+        if isinstance(init, Future):
+            raise UsageError(
+                "TrainingPool.submit: init is a future; expected its result, init=future.result()"
+            )
+        if isinstance(init, Result):
+            if not init.ok or init.job_dir is None:
+                raise UsageError(
+                    f"TrainingPool.submit: init: {init.job_id} has no policy: {init.error}"
+                )
+            init = init.job_dir
+        if init is not None:
+            settings["init"] = api.init_argument(init)
+        with api.python_messages():
+            robots = robot_arguments(xml, folder, caller="TrainingPool.submit", argument="xml")
+            if len(robots) != 1:
+                raise UsageError(
+                    f"TrainingPool.submit: {count(len(robots), 'robot')}; submit them one by one"
+                )
+            robot = dataclasses.replace(robots[0], label=robots[0].label and "xml")
+            future = TrainingFuture(self._cancelled, self._ended_by)
+            if robot.fault:
+                result = Result(
+                    ok=False, error=robot.fault, xml=robot.xml, seed=seed, state="FAILED"
+                )
+                future.set_result(result)
+                return future
+            entry = {
+                **robot.entry(),
+                "name": self._name(robot, settings),
+                **settings,
+                "seeds": [seed],
+            }
+            experiment = self._declared(entry, settings)
+        experiment = dataclasses.replace(
+            experiment, unnamed={robot.file: robot} if robot.label else {}
+        )
+        submission = Submission(
+            job=experiment.jobs[0],
+            experiment=experiment,
+            robot=robot,
+            future=future,
+            folder=folder() if robot.label else None,
+        )
+        with self._changed:
+            if self._failure is not None:
+                raise type(self._failure)(*self._failure.args)
+            if self._is_closing or self._is_stopping:
+                raise RuntimeError(
+                    "the TrainingPool is closed, and takes no more robots; make a new one"
+                )
+            self._unfinished.add(future)
+            self._new.append(submission)
+            self._changed.notify_all()
+        future.add_done_callback(self._finished)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more robots, and end when those that were submitted are trained.
+
+        In a process that was forked from that of the pool, nothing happens, nor does it at the end
+        of the block.
+
+        :param wait: whether to return only then.
+        :param cancel_futures: whether to cancel the futures of robots that wait for their training.
+        """
+        if self._is_of_another_process:
+            return
+        with self._changed:
+            self._is_closing = True
+            unfinished = list(self._unfinished)
+            self._changed.notify_all()
+        for future in unfinished:
+            if cancel_futures and not future.running():
+                future.cancel()
+        if wait:
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if self._is_of_another_process:
+            return
+        if error is None:
+            try:
+                self.shutdown()
+                return
+            except KeyboardInterrupt as interrupt:
+                error = interrupt
+        self._stop()
+        advice = f"A pool with run_dir={str(self.run_dir)!r} resumes it."
+        if isinstance(error, KeyboardInterrupt):
+            raise RunInterrupted(self.run_dir, f"the pool has stopped. {advice}") from None
+        error.add_note(f"The pool has stopped. {advice}")
+
+    @property
+    def _is_of_another_process(self) -> bool:
+        """Its thread and its supervisor are not ours then, and a lock may be held by a thread that
+        is not here.
+        """
+        return os.getpid() != self._process
+
+    def _stop(self) -> None:
+        """Cancel all futures, and return when every worker has exited; Ctrl-C meanwhile kills
+        them.
+        """
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        while self._thread.is_alive():
+            try:
+                self._thread.join()
+            except KeyboardInterrupt:
+                self._supervisor.hurry()
+
+    # -- what is declared
+
+    def _declared(self, entry: Mapping[str, Any], settings: Mapping[str, Any]) -> Experiment:
+        """:param entry: a table of ``[[jobs]]``.
+
+        :param settings: those of it that the program has given.
+        """
+        for key, advice in NOT_HERE.items():
+            if key in settings or key in self._defaults:
+                raise UsageError(f"TrainingPool: {key}: {advice}")
+        used = {**self._defaults, **settings}
+        code = used.get("entry_point") or used.get("env") or used.get("task")
+        # A program that trains hundreds of robots does not look at each: it would wait for the
+        # pictures at the end.
+        defaults = {"preview": False, **self._defaults}
+        data = {
+            "name": plain(self.run_dir.name),
+            "on_invalid": "skip",
+            "defaults": defaults,
+            "jobs": [entry],
+        }
+        with api.python_messages():
+            base = api.code_folder(code) or self.run_dir
+            return from_mapping(data, source="orchestrator.TrainingPool", base=base)
+
+    def _name(self, robot: RobotArgument, settings: Mapping[str, Any]) -> str:
+        """A name that is the same in every pool for this robot and these settings, and different
+        for all others.
+        """
+        digest = hashlib.sha256(
+            json.dumps([self._defaults, settings], sort_keys=True, default=str).encode()
+        )
+        files = sorted(robot.file.parent.rglob("*")) if robot.label else [robot.file]
+        for file in files:
+            with contextlib.suppress(OSError, ValueError):  # the examination says so
+                where = str(file.relative_to(robot.file.parent) if robot.label else file)
+                digest.update(where.encode(errors="surrogateescape") + b"\0" + read_regular(file))
+        return f"{robot.name.partition('-')[2]}-{digest.hexdigest()[:NAME_DIGITS]}"
+
+    # -- the thread
+
+    def _run(self, examiner: Future[preflight.Child], opened: Future[PoolJobs]) -> None:
+        """Start what examines robots here, as it ends with the thread that starts it, and follow
+        the jobs.
+
+        :param examiner: receives it, or the error.
+        :param opened: the jobs, when the supervisor runs; cancelled if it cannot be started.
+        """
+        try:
+            child = preflight.Child()
+        except BaseException as error:
+            examiner.set_exception(error)
+            return
+        examiner.set_result(child)
+        try:
+            jobs = opened.result()
+        except CancelledError:
+            with child:
+                return
+        self._follow(jobs)
+
+    def _follow(self, jobs: PoolJobs) -> None:
+        """Enter jobs, and finish futures, until the pool has ended."""
+        failure: OrchestratorError | None = None
+        try:
+            with jobs.opened():
+                failure = self._act(jobs)
+                self._supervisor.end(stops=lambda: self._is_stopping)
+                jobs.look()
+                self._raise_callback_failure()
+        except OrchestratorError as error:
+            failure = failure or error
+        except BaseException as error:
+            failure = failure or SupervisorError(f"the pool has met an unexpected error: {error!r}")
+            failure.__cause__ = error
+        self._supervisor.end(stops=lambda: True)
+        with self._changed:
+            self._failure, self._is_closing = failure, True
+            new, self._new = self._new, []
+        jobs.give_up(failure, new)
+        jobs.close()
+        self._supervisor.close()
+        self._folder.cleanup()
+
+    def _act(self, jobs: PoolJobs) -> OrchestratorError | None:
+        """Returns why the pool has ended, if it was neither closed nor stopped.
+
+        :raises OrchestratorError: a function of the program's ends it.
+        """
+        while not self._is_stopping:
+            self._raise_callback_failure()
+            with self._changed:
+                new, self._new = self._new, []
+                self._any_cancelled = False
+            with contextlib.suppress(PoolStopped, LedgerBusyError):
+                if jobs.turn(new):
+                    continue
+            with self._changed:
+                is_left = jobs.is_work_left or bool(self._new)
+                if self._is_closing and not is_left:
+                    return None
+                if self._supervisor.has_ended and not self._is_stopping:
+                    return self._supervisor.why_it_ended()
+                if not (self._new or self._any_cancelled or self._is_stopping):
+                    self._changed.wait(LOOK_EVERY_S)
+        return None
+
+    def _raise_callback_failure(self) -> None:
+        if self._callback_failure is not None:
+            raise self._callback_failure
+
+    def _ended_by(self, function: DoneCallback, error: BaseException) -> bool:
+        """Let the pool end, where ``function`` has raised ``error`` in its thread; the others are
+        the program's.
+        """
+        if threading.current_thread() is not self._thread:
+            return False
+        advice = "let it raise an Exception, which is logged, or end the program elsewhere"
+        again = f"A new pool with run_dir={str(self.run_dir)!r} resumes it when the same robots are submitted again."
+        what = f"{_named(function)}, a function given to add_done_callback, has raised {error!r}"
+        self._callback_failure = UsageError(f"the pool has stopped: {what}; {advice}. {again}")
+        self._callback_failure.__cause__ = error
+        return True
+
+    def _cancelled(self) -> None:
+        if self._is_of_another_process:
+            return
+        with self._changed:
+            self._any_cancelled = True
+            self._changed.notify_all()
+
+    def _finished(self, future: Future[Result]) -> None:
+        with self._changed:
+            self._unfinished.discard(future)
+
+
+def _named(function: DoneCallback) -> str:
+    """``module.function``; of a function without a name what Python shows of it."""
+    name = getattr(function, "__qualname__", None)
+    return (
+        shortened(repr(function))
+        if name is None
+        else f"{getattr(function, '__module__', None)}.{name}"
+    )

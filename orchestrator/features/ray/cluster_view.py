@@ -1,0 +1,67 @@
+"""What ``cluster status`` shows: a table of nodes, and below it their jobs and warnings."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
+from orchestrator.core.text import count, listed, number
+from orchestrator.features.ray.cluster.cluster_status import (
+    ClusterNode,
+    ClusterStatus,
+    version_lines,
+)
+from orchestrator.terminal.output import show_table
+from orchestrator.terminal.tables import NONE, Column, number_column
+
+JOBS_SHOWN = 8
+
+
+def show(status: ClusterStatus) -> None:
+    nodes = status.nodes
+    used, cores = sum(node.cores_used for node in nodes), sum(node.cores for node in nodes)
+    gpus = sum(node.gpus for node in nodes)
+    jobs = count(sum(len(node.jobs) for node in nodes), "job")
+    parts = [
+        count(len(nodes), "node"),
+        f"{used:g} of {count(cores, 'core')} used",
+        f"{jobs} of this program",
+    ]
+    if gpus:
+        parts.insert(2, f"{sum(node.gpus_used for node in nodes):g} of {count(gpus, 'GPU')} used")
+    heading = f"{status.cluster}: {', '.join(parts)}, Ray {status.ray}"
+    lines = [
+        Text(f"{node.name}: {listed([job.job_id for job in node.jobs], JOBS_SHOWN)}")
+        for node in nodes
+        if node.jobs
+    ]
+    lines += [Text(line, style="bold yellow") for line in status.hot_spots]
+    lines += [Text(line, style="dim") for line in version_lines(nodes)]
+    show_table(_columns(status), nodes, above=[Text(heading)], below=lines)
+
+
+def _columns(status: ClusterStatus) -> list[Column[ClusterNode]]:
+    columns: list[Column[ClusterNode]] = [
+        Column("node", lambda node: f"{node.name} (head)" if node.is_head else node.name),
+        Column("address", lambda node: node.address, rank=1),
+        number_column("cores", lambda node: f"{node.cores_used:g}/{node.cores}"),
+        number_column("MiB", lambda node: f"{node.memory_used_mib:,}/{node.memory_mib:,}", rank=2),
+        number_column("jobs", lambda node: str(len(node.jobs))),
+        number_column(
+            "wait", lambda node: number(node.run_delay_share, ".0%"), rank=1, style=_wait_style
+        ),
+    ]
+    if any(node.gpus for node in status.nodes):
+        columns.insert(
+            4,
+            number_column(
+                "GPUs",
+                lambda node: f"{node.gpus_used:g}/{node.gpus}" if node.gpus else NONE,
+                rank=1,
+            ),
+        )
+    return columns
+
+
+def _wait_style(node: ClusterNode) -> str:
+    return "bold red" if (node.run_delay_share or 0.0) > HIGH_RUN_DELAY_SHARE else ""

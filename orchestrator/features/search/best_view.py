@@ -1,0 +1,74 @@
+"""What ``best`` shows: one line per trial, the best first."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from orchestrator.core.text import count
+from orchestrator.features.search.ranking import Ranking
+from orchestrator.jobfile.search_spec import Direction
+from orchestrator.search.history import Trial
+from orchestrator.terminal.output import show_table
+from orchestrator.terminal.tables import NONE, Column, number_column
+
+WAYS: dict[Direction, str] = {"maximize": "largest", "minimize": "smallest"}
+
+
+def show(ranking: Ranking) -> None:
+    what = "trial" if ranking.is_search else "job"
+    total = f"{count(ranking.trials, what)} of {ranking.paths.root}"
+    if not ranking.shown:
+        missing = "with an evaluation" if not ranking.is_search else ""
+        so_far = "" if ranking.is_over else "yet"
+        print(" ".join(f"None of the {total} has finished {missing} {so_far}".split()) + ".")
+        return
+    below = ["", ranking.remark] if ranking.remark else []
+    show_table(_columns(ranking), ranking.shown, above=[_title(ranking, total), ""], below=below)
+
+
+def _title(ranking: Ranking, total: str) -> str:
+    shown = f"{total}, {ranking.finished:,} finished"
+    if len(ranking.objectives) == 1:
+        best = f"the best {len(ranking.shown):,} by {ranking.objectives[0]}"
+        return f"{shown}; {best} ({WAYS[ranking.directions[0]]} first)"
+    wanted = [
+        f"{WAYS[way]} {name}"
+        for name, way in zip(ranking.objectives, ranking.directions, strict=True)
+    ]
+    return f"{shown}; {len(ranking.shown):,} of the Pareto front of {' and '.join(wanted)}"
+
+
+def _columns(ranking: Ranking) -> list[Column[Trial]]:
+    columns: list[Column[Trial]] = []
+    if ranking.is_search:
+        columns.append(number_column("trial", lambda trial: str(trial.number)))
+    for index, name in enumerate(ranking.objectives):
+        columns.append(number_column(name, lambda trial, index=index: _value(trial.values, index)))  # type: ignore[misc]
+        if any(ranking.again(trial) is not None for trial in ranking.shown):
+            again = number_column(
+                f"{name} again",
+                lambda trial, index=index: _value(ranking.again(trial), index),  # type: ignore[misc]
+            )
+            columns.append(again)
+    columns.append(number_column("env_steps", lambda trial: f"{trial.env_steps:,}", rank=3))
+    if any(trial.parent is not None for trial in ranking.shown):
+        columns.append(
+            number_column(
+                "parent", lambda trial: NONE if trial.parent is None else str(trial.parent), 4
+            )
+        )
+    if any(trial.point for trial in ranking.shown):
+        columns.append(Column("point", lambda trial: _point(trial.point), rank=1, is_folded=True))
+    columns.append(Column("jobs", lambda trial: ", ".join(trial.jobs), rank=2, is_folded=True))
+    return columns
+
+
+def _value(values: Any, index: int) -> str:
+    return NONE if values is None else f"{values[index]:,.2f}"
+
+
+def _point(point: Any) -> str:
+    return ", ".join(
+        f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in point.items()
+    )

@@ -1,0 +1,154 @@
+"""What a page shows of a search while it goes on: what it has found so far, its rungs, and its
+leaderboard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from orchestrator.experiment.run_watch import (
+    Cell,
+    LiveChart,
+    LiveColumn,
+    LiveSection,
+    LiveSeries,
+    LiveTable,
+)
+from orchestrator.report.search_data import value_text
+from orchestrator.search.history import Trial
+from orchestrator.search.trials import TrialReader
+
+LEADERS = 10
+MOST_DRAWN = 600
+"""Values that the chart has; of more trials every second, third, … is drawn, and the best ones."""
+MOST_COLUMNS = 5
+"""Keys of the space up to which each of them has a column of its own."""
+RUNG_COLUMNS = (
+    LiveColumn(name="rung (env_steps)", kind="steps"),
+    LiveColumn(name="reached", kind="bar"),
+    LiveColumn(name="went on", kind="number"),
+    LiveColumn(name="wait", kind="number"),
+    LiveColumn(name="median return", kind="value"),
+    LiveColumn(name="best", kind="value"),
+)
+
+
+def of(reader: TrialReader, line: str) -> LiveSection:
+    """:param line: how far it is."""
+    asked = reader.asked
+    return LiveSection(
+        title="Search",
+        text=line,
+        charts=_found(reader, asked),
+        tables=[*_rungs(reader, asked), *_best(reader)],
+    )
+
+
+# -- what has been found so far
+
+
+def _found(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveChart]:
+    """The values of finished trials by the first objective, and the best one so far."""
+    if reader.search is None:
+        return []
+    values = [
+        (trial.number, trial.values[0])
+        for trial in trials
+        if trial.values and math.isfinite(trial.values[0])
+    ]
+    if not values:
+        return []
+    records = _records(values, min if reader.directions[0] == "minimize" else max)
+    stride = max(1, math.ceil(len(values) / MOST_DRAWN))
+    shown = [one for place, one in enumerate(values) if place % stride == 0 or one in records]
+    best_so_far = list(records)
+    if best_so_far[-1][0] != values[-1][0]:
+        best_so_far.append((values[-1][0], best_so_far[-1][1]))
+    objective = reader.objectives[0]
+    return [
+        LiveChart(
+            title=f"{objective} of the finished trials, and the best so far",
+            x="trial",
+            y=objective,
+            series=[
+                LiveSeries(name="trial", points=shown, is_dots=True),
+                LiveSeries(name="best so far", points=best_so_far, is_steps=True),
+            ],
+        )
+    ]
+
+
+def _records(
+    values: Sequence[tuple[int, float]], better: Callable[[float, float], float]
+) -> list[tuple[int, float]]:
+    """Those that were better than all before them."""
+    records: list[tuple[int, float]] = []
+    for number, value in values:
+        if not records or (value != records[-1][1] and better(value, records[-1][1]) == value):
+            records.append((number, value))
+    return records
+
+
+# -- rungs
+
+
+def _rungs(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveTable]:
+    if not reader.rungs:
+        return []
+    rows = [_rung(reader, trials, place, steps) for place, steps in enumerate(reader.rungs)]
+    return [LiveTable(title="Rungs", columns=RUNG_COLUMNS, rows=rows)]
+
+
+def _rung(reader: TrialReader, trials: Sequence[Trial], place: int, steps: int) -> list[Cell]:
+    there = [trial for trial in trials if len(trial.reached) > place]
+    values = [
+        value
+        for trial in there
+        if (value := trial.reached[place]) is not None and math.isfinite(value)
+    ]
+    best = min if reader.directions[0] == "minimize" else max
+    return [
+        steps,
+        len(there),
+        sum(trial.goal > place for trial in there),
+        sum(trial.is_waiting and len(trial.reached) == place + 1 for trial in there),
+        median(values) if values else None,
+        best(values) if values else None,
+    ]
+
+
+# -- the best trials
+
+
+def _best(reader: TrialReader) -> list[LiveTable]:
+    leaders = reader.best()[:LEADERS]
+    if not leaders:
+        return []
+    objectives = reader.objectives if reader.search is not None else ()
+    keys = list(leaders[0].point)
+    of_point = [LiveColumn(name=key, kind="number") for key in keys]
+    if len(keys) > MOST_COLUMNS:
+        of_point = [LiveColumn(name="point")]
+    return [
+        LiveTable(
+            title="Pareto front" if len(reader.objectives) > 1 else "Best trials",
+            columns=[
+                LiveColumn(name="trial"),
+                *(LiveColumn(name=name, kind="value") for name in objectives),
+                *of_point,
+                LiveColumn(name="env_steps", kind="number"),
+                LiveColumn(name="jobs", kind="jobs"),
+            ],
+            rows=[_leader(trial, len(objectives), keys) for trial in leaders],
+        )
+    ]
+
+
+def _leader(trial: Trial, objectives: int, keys: Sequence[str]) -> list[Cell]:
+    values = (trial.values or (None,) * objectives)[:objectives]
+    point: list[Cell] = [value_text(trial.point.get(key)) for key in keys]
+    if len(keys) > MOST_COLUMNS:
+        point = [", ".join(f"{key} = {text}" for key, text in zip(keys, point, strict=True))]
+    return [str(trial.number), *values, *point, trial.env_steps, list(trial.jobs)]

@@ -1,0 +1,171 @@
+"""What is said of a search while it goes on: one line, and whenever there is a new best trial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from orchestrator.core.errors import LedgerBusyError, LedgerError
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
+from orchestrator.core.text import count, duration, joined
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.run_watch import LiveSection, RunWatch
+from orchestrator.search.history import Trial, commonest
+from orchestrator.search.trials import TrialReader
+from orchestrator.supervisor.events import News, Note
+
+FAILURES_READ = 100
+"""So many of the last failed trials are looked at for their commonest reason."""
+LONGEST_REASON = 300
+"""Characters of a reason."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SearchWatch(RunWatch):
+    """Follows the search of a run directory, or the comparison of its jobs at rungs.
+
+    If the ledger, or the declaration of the search, is damaged, its line says so.
+    """
+
+    paths: RunPaths
+    _line: str = field(default="", init=False)
+    """Empty until something is known."""
+    _reader: TrialReader | None = field(default=None, init=False)
+    _leaders: Sequence[Trial] = field(default=(), init=False)
+    """The best trials; of several objectives, the Pareto front."""
+
+    def look(self) -> Sequence[News]:
+        is_first = self._reader is None
+        try:
+            has_changed = self._read()
+        except LedgerBusyError:
+            raise
+        except LedgerError as error:
+            self._reader, self._line = None, f"search: {error}"
+            return ()
+        reader = self._reader
+        if reader is None:
+            return ()
+        before = self._best
+        if has_changed or not self._line:
+            self._leaders = reader.front
+        best = self._best
+        self._line = status_line(reader, best, len(self._leaders))
+        if best is None or is_first or len(reader.objectives) > 1:
+            return ()
+        if before is not None and before.number == best.number:
+            return ()
+        return (News(kind="best", message=_news(reader, best)),)
+
+    def note(self) -> Note | None:
+        return Note(text=self._line, command="best") if self._line else None
+
+    def section(self) -> LiveSection | None:
+        if not self._line:
+            return None
+        if self._reader is None:
+            return LiveSection(title="Search", text=self._line)
+        from orchestrator.features.search import live_section
+
+        return live_section.of(self._reader, self._line)
+
+    @property
+    def _best(self) -> Trial | None:
+        return self._leaders[0] if self._leaders else None
+
+    def _read(self) -> bool:
+        """Returns whether there was something new."""
+        if self._reader is None:
+            self._reader = TrialReader.of(self.paths)
+        if self._reader is None or not self.paths.ledger.exists():
+            return False
+        is_sound = self._reader.history.last_id > 0
+        with run_directory.opened_ledger(self.paths, read_only=True, is_sound=is_sound) as ledger:
+            return bool(self._reader.update(ledger))
+
+
+def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
+    """How far it is, why trials have failed, and why the search has stopped, if it has.
+
+    :param front: number of trials of the Pareto front, where there are several objectives.
+    """
+    search, asked = reader.search, len(reader.asked)
+    failed, waiting, stopped = reader.failed, len(reader.waiting), _why_stopped(reader.paths)
+    saved, objectives = reader.saved_share, reader.objectives
+    parts = [count(asked, "trial")]
+    if search is not None:
+        parts = _progress(reader, asked)
+        if best is not None and len(objectives) > 1:
+            parts.append(f"Pareto front of {count(front, 'trial')}")
+        elif best is not None and best.values:
+            parts.append(f"best {objectives[0]} {best.values[0]:,.1f} (trial {best.number})")
+    is_fruitless = search is not None and best is None and reader.history.is_over
+    if failed:
+        number, why = _commonest(reader)
+        of_many = f"{number:,} of them as " if failed > 1 else ""
+        parts.append(
+            f"{failed:,} failed" if is_fruitless else f"{failed:,} failed ({of_many}{why})"
+        )
+    if waiting:
+        parts.append(f"{waiting:,} {'waits' if waiting == 1 else 'wait'} at a rung")
+    if saved:
+        parts.append(f"{saved:.0%} of the env_steps of training all of them to the end saved")
+    line = f"{'rungs' if search is None else 'search'}: {' · '.join(parts)}"
+    if stopped:
+        advice = "Correct the cause; the next run goes on with the same next trial"
+        return f"{line}. The search has stopped: {stopped}. {advice}"
+    return f"{line}. {_without_value(reader)}" if is_fruitless else line
+
+
+def _why_stopped(paths: RunPaths) -> str:
+    try:
+        return read_regular(paths.search_stopped).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def _commonest(reader: TrialReader) -> tuple[int, str]:
+    """Of the last failed trials: how many have the commonest reason, and the last of these with
+    its, on one line.
+    """
+    failed = list(islice(reversed(reader.history.failed.values()), FAILURES_READ))
+    place, number = commonest([trial.why for trial in failed])
+    why = " ".join(failed[place].why.split())
+    return (
+        number,
+        f"trial {failed[place].number}: {why[:LONGEST_REASON]}{'…' * (len(why) > LONGEST_REASON)}",
+    )
+
+
+def _without_value(reader: TrialReader) -> str:
+    """What to do about a search that has ended without a best trial."""
+    failed = list(reader.history.failed.values())
+    why = f" ({_commonest(reader)[1]})" if failed else ""
+    what = f"No trial has a value of {joined(reader.objectives)}{why}"
+    retry = (
+        "`retry` trains failed jobs again, and " if any(one.failed_jobs for one in failed) else ""
+    )
+    return f"{what}. Correct the cause; then {retry}`run --fresh` starts over with another job file"
+
+
+def _progress(reader: TrialReader, asked: int) -> list[str]:
+    """How much of its budget the search has used."""
+    search = reader.search
+    assert search is not None
+    parts = [
+        f"{asked:,} of {count(search.trials, 'trial')}" if search.trials else count(asked, "trial")
+    ]
+    if search.max_env_steps:
+        parts.append(f"{reader.env_steps:,} of {search.max_env_steps:,} env_steps")
+    if search.max_time_s:
+        parts.append(f"{duration(reader.history.elapsed_s)} of {duration(search.max_time_s)}")
+    return parts
+
+
+def _news(reader: TrialReader, best: Trial) -> str:
+    named = zip(reader.objectives, best.values or (), strict=False)
+    values = ", ".join(f"{name} {value:,.2f}" for name, value in named)
+    point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
+    return f"new best: trial {best.number}, {values} ({point})"

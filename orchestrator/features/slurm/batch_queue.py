@@ -1,0 +1,370 @@
+"""The array of pilots as Slurm sees it: what waits and runs, what has ended and how, and what is to
+be submitted.
+
+``squeue`` is asked at most once in 10 s, and once a minute while nothing is awaited. Its answer
+decides alone how many pilots are submitted, so that none is submitted twice by a supervisor that
+was killed, or whose ``sbatch`` timed out.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pwd
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.errors import ClusterLostError
+from orchestrator.core.text import count, last_line, listed
+from orchestrator.features.slurm.batch_script import LOG, SCRIPT
+from orchestrator.features.slurm.slurm_commands import PATIENCE_S, CommandAnswer, SlurmCommand
+
+ASK_EVERY_S, ASK_AT_EASE_S = 10.0, 60.0
+RETRY_S = 30.0
+"""Before ``sbatch`` is tried again when the controller did not answer."""
+COMPLETING_S = 60.0
+"""So long a task that is ending may wait in the queue again; where an epilog hangs, it may be
+ending for hours."""
+VISIBLE_S = 60.0
+"""So long squeue shows a job at least; later, one that has ended may be forgotten."""
+REFUSED_RETRY_S = 300.0
+"""The same while pilots work, and Slurm refuses further ones or these cannot start."""
+MOST_FAILED_STARTS = 3
+END_S = 30.0
+"""So long pilots that were asked to end may take, before they are cancelled."""
+END_ASK_S = 0.25
+"""After which Slurm is asked again whether they have ended, and then after twice as long each
+time."""
+SHOWN = 5
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
+PRESENT = (*WAITING, "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
+"""States of pilots that wait, run or come back. All others have ended, or are about to
+(``COMPLETING``)."""
+FAILED_START = ("FAILED", "COMPLETED", "OUT_OF_MEMORY")
+"""How a pilot ends that cannot run: its node is not to blame."""
+
+Report = Callable[[str, str], None]
+
+
+class BatchQueue:
+    """:param name: of the batch jobs; no other jobs of this user have it.
+    :param folder: for the script; the pilots' logs are there.
+    :param pilots: number of pilots that are to run.
+    :param script: what submits so many.
+    """
+
+    def __init__(
+        self, *, name: str, folder: Path, pilots: int, script: Callable[[int], str]
+    ) -> None:
+        self.name, self.pilots = name, pilots
+        self.report: Report = lambda _kind, _message: None
+        self.heard: set[str] = set()
+        """Tasks whose pilot has reported."""
+        self.is_served = False
+        """Whether a pilot is there: then the run goes on without further ones."""
+        self.released: set[str] = set()
+        """Tasks that this supervisor has ended."""
+        self.answer_began = -math.inf
+        """When the question was asked that :meth:`state` answers from."""
+        self._folder, self._script = folder, script
+        self._rows: Mapping[str, tuple[str, str]] = {}
+        """Task → state and reason."""
+        self._over: set[str] | None = None
+        """Tasks whose end was seen; None before the first answer."""
+        self._completing: dict[str, float] = {}
+        """Task that is ending → when that was first seen."""
+        self._cancelled: set[str] = set()
+        self._failed_starts: list[str] = []
+        self._question: SlurmCommand | None = None
+        self._asked_at = -math.inf
+        self._submission: SlurmCommand | None = None
+        self._submitted = ""
+        """The job that was submitted last, until squeue has shown it."""
+        self._submitting = 0
+        self._submitted_at = -math.inf
+        self._cancellations: list[SlurmCommand] = []
+        self._told = self._waited_for = ""
+
+    @property
+    def wanted(self) -> int:
+        """Number of pilots that are to run, without those that somebody has cancelled."""
+        return max(0, self.pilots - len(self._cancelled))
+
+    @property
+    def missing(self) -> int:
+        """Number of pilots to be submitted; 0 while that is not known."""
+        if self._submission is not None or self.answer_began <= self._submitted_at:
+            return 0
+        states = {
+            task: state for task, (state, _) in self._rows.items() if task not in self.released
+        }
+        present = sum(
+            state in PRESENT or self._may_come_back(task) for task, state in states.items()
+        )
+        return max(0, self.wanted - present)
+
+    def _may_come_back(self, task: str) -> bool:
+        """Whether it has only just begun to end: a task that Slurm requeues does so before it waits
+        again.
+        """
+        began = self._completing.get(task)
+        return began is not None and self.answer_began - began < COMPLETING_S
+
+    @property
+    def _is_failing(self) -> bool:
+        return len(self._failed_starts) >= min(MOST_FAILED_STARTS, self.pilots)
+
+    def state(self, task: str) -> str | None:
+        """The state of a task; None if Slurm does not know it, or not any more."""
+        return self._rows[task][0] if task in self._rows else None
+
+    def update(self, *, is_urgent: bool) -> None:
+        """Take answers, and ask when it is time. :raises ClusterLostError: sbatch refuses the
+        pilots.
+        """
+        now = time.monotonic()
+        self._cancellations = [
+            command for command in self._cancellations if command.answer() is None
+        ]
+        if self._submission is not None and (answer := self._submission.answer()) is not None:
+            self._submission, self._submitted_at = None, now
+            self._take_submission(answer)
+        if self._question is not None and (answer := self._question.answer()) is not None:
+            began, self._question = self._question.began, None
+            self._take_answer(began, answer)
+        every_s = ASK_EVERY_S if is_urgent else ASK_AT_EASE_S
+        if self._question is None and self._submission is None and now - self._asked_at >= every_s:
+            self._question, self._asked_at = self._ask(), now
+
+    def ask_now(self) -> bool:
+        """Ask and wait for the answer. Returns whether there is one."""
+        question, self._asked_at = self._ask(), time.monotonic()
+        answer = question.wait()
+        self._take_answer(question.began, answer)
+        return answer.returncode == 0
+
+    def _ask(self) -> SlurmCommand:
+        return queue_question(self.name, users=[user_name(os.geteuid())], columns="%i|%T|%r")
+
+    def _take_answer(self, began: float, answer: CommandAnswer) -> None:
+        if answer.returncode:
+            self._tell(f"squeue does not answer ({answer.problem}); pilots that run go on")
+            return
+        self.answer_began = began
+        self._rows = _rows(answer)
+        completing = [task for task, (state, _) in self._rows.items() if state == "COMPLETING"]
+        self._completing = {task: self._completing.get(task, began) for task in completing}
+        over = {
+            task for task, (state, _) in self._rows.items() if state not in (*PRESENT, "COMPLETING")
+        }
+        if self._over is not None:  # else they ended before this supervisor began
+            self._take_ends(over - self._over - self.released)
+            self._report_waiting()
+        self._over = over
+        self._check_submitted()
+
+    def _check_submitted(self) -> None:
+        """:raises ClusterLostError: squeue hides what was submitted, so that it would be submitted
+        without end.
+        """
+        job, age_s = self._submitted, self.answer_began - self._submitted_at
+        if not job or age_s <= 0.0:
+            return
+        self._submitted = ""
+        is_shown = job in {task.partition("_")[0] for task in (*self._rows, *self.heard)}
+        if not is_shown and age_s < VISIBLE_S:
+            advice = f"Correct [slurm], and run the same command again; {self._folder / SCRIPT} is the script"
+            raise ClusterLostError(
+                f"sbatch has submitted job {job}, which squeue does not show. {advice}"
+            )
+
+    def _take_ends(self, ended: set[str]) -> None:
+        cancelled = {task for task in ended if self._rows[task][0] == "CANCELLED"}
+        self._cancelled |= cancelled
+        if cancelled:
+            names = listed(sorted(cancelled), SHOWN)
+            text = f"{count(len(cancelled), 'pilot was', 'pilots were')} cancelled (scancel): {names}. Their jobs"
+            self.report(
+                "warning", f"{text} continue in other pilots; no pilot is submitted in their place"
+            )
+        for task in sorted(ended - cancelled):
+            state = self._rows[task][0]
+            if task in self.heard:
+                self._failed_starts.clear()
+                if state != "COMPLETED":
+                    self.report(
+                        "warning",
+                        f"pilot {task} has ended: {state}. Its jobs continue in other pilots",
+                    )
+            elif state in FAILED_START:
+                self._failed_starts.append(task)
+
+    def joined(self, task: str) -> None:
+        """Its pilot has reported for the first time."""
+        self.heard.add(task)
+        self._failed_starts.clear()
+
+    def check(self) -> None:
+        """:raises ClusterLostError: no pilot is there, and none will come."""
+        if self._is_failing and self.is_served:
+            self._postpone(f"{self._why_failing()}. The others go on; further ones are tried later")
+            self._failed_starts.clear()
+        if self.is_served:
+            return
+        if not self.wanted:
+            again = "Run the same command again to resume with new ones"
+            raise ClusterLostError(
+                f"every pilot was cancelled (scancel), so no job can run any more. {again}"
+            )
+        if self._is_failing:
+            raise ClusterLostError(f"{self._why_failing()}, and run the same command again")
+
+    def _why_failing(self) -> str:
+        task = self._failed_starts[-1]
+        log = self._folder / LOG.replace("%A_%a", task)
+        try:
+            why = last_line(log.read_text(errors="replace"), "its log is empty")
+        except OSError:
+            why = "there is no log of it: perhaps its node does not have the run directory"
+        text = f"pilots end before they report; {task} ({self.state(task)}): {why}"
+        return f"{text}. See {log} and setup in [slurm]"
+
+    def _postpone(self, why: str) -> None:
+        self._submitted, self._submitted_at = "", time.monotonic() + REFUSED_RETRY_S
+        self.report("warning", why)
+
+    def _report_waiting(self) -> None:
+        waiting = [reason for state, reason in self._rows.values() if state in WAITING]
+        reasons = listed(sorted(set(waiting)), SHOWN)
+        if (
+            waiting and reasons == self._waited_for
+        ):  # at the second answer: most start within seconds
+            self._tell(
+                f"{count(len(waiting), 'pilot waits', 'pilots wait')} in Slurm's queue: {reasons}"
+            )
+        self._waited_for = reasons
+
+    def _tell(self, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            self.report("waiting", text)
+
+    # -- sbatch and scancel
+
+    def submit(self, pilots: int) -> None:
+        """Submit so many further pilots, unless that was done just now."""
+        if time.monotonic() - self._submitted_at < ASK_EVERY_S:
+            return
+        path = self._folder / SCRIPT
+        try:
+            write_whole(path, self._script(pilots))
+        except OSError as error:
+            self._submitted_at = time.monotonic() + RETRY_S - ASK_EVERY_S
+            self._tell(f"{path} cannot be written ({error.strerror}); it is tried again")
+            return
+        self._submission, self._submitting = SlurmCommand("sbatch", "--parsable", str(path)), pilots
+
+    def _take_submission(self, answer: CommandAnswer) -> None:
+        """:raises ClusterLostError: sbatch refuses the script."""
+        if answer.returncode == 0:
+            job = self._submitted = answer.output.strip().partition(";")[0]
+            pilots = count(self._submitting, "pilot")
+            self.report("submitted", f"{pilots} submitted to Slurm: job {job}, named {self.name}")
+        elif answer.is_transient:
+            self._submitted_at += RETRY_S - ASK_EVERY_S
+            self._tell(f"sbatch does not answer ({answer.problem}); it is tried again")
+        elif self.is_served:
+            self._postpone(
+                f"sbatch refuses further pilots: {answer.problem}. The others go on; it is tried again"
+            )
+        else:
+            advice = f"Correct [slurm] in the job file, and run the same command again; {self._folder / SCRIPT}"
+            raise ClusterLostError(
+                f"sbatch refuses the pilots: {answer.problem}. {advice} is the script"
+            )
+
+    def cancel(self, *tasks: str) -> None:
+        """End tasks that were given up, without waiting for it."""
+        self.released.update(tasks)
+        if tasks:
+            self._cancellations.append(SlurmCommand("scancel", *tasks))
+
+    def cancel_waiting(self) -> None:
+        """Take those out of the queue that have not started."""
+        waiting = {task for task, (state, _) in self._rows.items() if state in WAITING}
+        self.cancel(*sorted(waiting - self.released))
+
+    def wait(self) -> None:
+        """Wait for the commands that run, and do not act on their answers."""
+        for command in (*self._cancellations, self._question, self._submission):
+            if command is not None:
+                command.wait()
+        self._cancellations, self._question, self._submission = [], None, None
+
+    def close(self) -> str | None:
+        """Take out of the queue what waits there, and let what runs end by itself: Slurm then says
+        COMPLETED.
+
+        What has not ended after :data:`END_S` is cancelled. Returns what is wrong, if Slurm does
+        not obey.
+        """
+        self.wait()
+        user = user_name(os.geteuid())
+        answer = cancel_named(self.name, user=user, only_waiting=True)
+        if answer.returncode == 0 and self._have_ended():
+            return None
+        answer = cancel_named(self.name, user=user)
+        return answer.problem if answer.returncode else None
+
+    def _have_ended(self) -> bool:
+        """Wait until nothing runs or waits. Returns False after :data:`END_S`, or where Slurm does
+        not answer.
+        """
+        deadline, pause_s = time.monotonic() + END_S, END_ASK_S
+        while (answer := self._ask().wait()).returncode == 0:
+            if not any(state in PRESENT for state, _ in _rows(answer).values()):
+                return True
+            if time.monotonic() > deadline:
+                break
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, ASK_EVERY_S)
+        return False
+
+
+def _rows(answer: CommandAnswer) -> dict[str, tuple[str, str]]:
+    """Task → state and reason."""
+    rows = [line.strip().split("|", 2) for line in answer.output.splitlines()]
+    return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+
+
+def queue_question(
+    *names: str, users: Collection[str], columns: str, patience_s: float = PATIENCE_S
+) -> SlurmCommand:
+    """Ask ``squeue`` for the batch jobs that have one of ``names``; every task of an array has a
+    line.
+
+    :param users: only those of these users.
+    :param columns: its format.
+    """
+    options = ["--noheader", "--all", "--array", "--states=all"]
+    chosen = [f"--user={','.join(users)}", f"--name={','.join(names)}"]
+    return SlurmCommand("squeue", *options, *chosen, f"--format={columns}", patience_s=patience_s)
+
+
+def cancel_named(name: str, *, user: str, only_waiting: bool = False) -> CommandAnswer:
+    """Cancel the batch jobs of ``user`` that have the name.
+
+    :param only_waiting: those that have not started, rather than all of them.
+    """
+    states = ("--state=PENDING",) if only_waiting else ()
+    return SlurmCommand("scancel", f"--user={user}", f"--name={name}", *states).wait()
+
+
+def user_name(uid: int) -> str:
+    """As Slurm's commands take it; the number where this machine does not know the user."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,73 @@
+"""The beginning of a session: pilots of a supervisor that was killed hand back what they have, and
+serve the next one.
+
+They went on while there was no supervisor. What has ended meanwhile is in the job directories; what
+still runs saves a checkpoint and ends, and the next supervisor resumes it, without a new wait in
+Slurm's queue.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from orchestrator.core.text import listed
+from orchestrator.features.slurm.batch_queue import ASK_EVERY_S, PRESENT, BatchQueue
+from orchestrator.features.slurm.left_pilots import joined_pilots, task_of, unfinished_pilots
+from orchestrator.features.slurm.mailbox import Outbox, has_sent
+from orchestrator.features.slurm.pilot_messages import JoinOrder, PilotBye
+from orchestrator.features.slurm.session_file import (
+    HAND_BACK_S,
+    Session,
+    read_session,
+    write_session,
+)
+
+TIMEOUT_S = HAND_BACK_S + 30.0
+FIRST_ASK_S = 1.0
+"""Before Slurm is asked which pilots have ended: most answer at once."""
+SHOWN = 5
+
+
+def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
+    """Make ``session`` the one that pilots serve, and wait until those of the session before have
+    handed back.
+
+    :param folder: ``slurm`` in the run directory, which this process has locked.
+    :raises OSError: it cannot be written.
+    """
+    before = read_session(folder)
+    (folder / session).mkdir(parents=True)
+    if before is not None and not before.ended:
+        queue.name = before.batch_jobs or queue.name
+    write_session(folder, Session(session=session, batch_jobs=queue.name))
+    if before is None or before.ended:
+        return []
+    old = folder / before.session
+    queue.heard |= {
+        task_of(name) for name in joined_pilots(old)
+    }  # that they end now is no failed start
+    awaited = unfinished_pilots(old)
+    for name in awaited:
+        Outbox(old / f"{name}.orders").send(JoinOrder(session))
+    deadline, ask_at = time.monotonic() + TIMEOUT_S, time.monotonic() + FIRST_ASK_S
+    while awaited and time.monotonic() < deadline:
+        time.sleep(0.1)
+        awaited = {
+            name
+            for name in awaited
+            if not (folder / session / f"{name}.events.0").exists()
+            and not has_sent(old / f"{name}.events", PilotBye)
+        }
+        if awaited and time.monotonic() >= ask_at:
+            ask_at = time.monotonic() + ASK_EVERY_S
+            if queue.ask_now():
+                awaited = {
+                    name
+                    for name in awaited
+                    if queue.state(task_of(name)) in (*PRESENT, "COMPLETING")
+                }
+    if not awaited:
+        return []
+    text = f"pilots of the run before do not answer, and are given up: {listed(sorted(awaited), SHOWN)}"
+    return [f"{text}. Their jobs resume from their last checkpoints."]

@@ -1,0 +1,186 @@
+"""The attempts of a pilot in one session, started by the local executor on CPUs of the allocation.
+
+All of them are handed back when the pilot has to end or to serve another supervisor.
+
+An attempt that is handed back after its checkpoint costs its job nothing: it ends with
+:attr:`.ExitCode.INTERRUPTED` and the reason why its pilot ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.paths import JobPaths
+from orchestrator.executors.base import Event, Exited, Handle, Placed
+from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
+from orchestrator.features.slurm.pilot_messages import LaunchOrder, spec_digest
+from orchestrator.machine.neighbours import Neighbours
+from orchestrator.machine.slots import Slot, SlotPool
+from orchestrator.machine.topology import Machine
+
+SIGNALLED = "it was stopped by a signal that its pilot did not send, such as Slurm sends before it ends a pilot"
+"""Slurm signals the processes of a pilot one after the other: a worker may have ended before the
+pilot knows why."""
+
+FILES_PATIENCE_S = 90.0
+"""For the files of an attempt: a network file system may show new ones late, and those before
+instead."""
+
+
+class PilotAttempts:
+    """:param cores: number of CPUs for jobs; if they are more than the machine has, each is shared.
+    :param run_dir: of the experiment, which other runs on this machine see by its name.
+    """
+
+    def __init__(self, machine: Machine, cores: int, node: str, run_dir: Path) -> None:
+        neighbours = Neighbours.of_this_machine(experiment=run_dir.name, run_dir=str(run_dir))
+        self._cpus, self._node = len(machine.cpus), node
+        self._slots = SlotPool(replace(machine, quota=None), cores, neighbours)
+        self._executor = LocalExecutor()
+        self._waiting: dict[Handle, tuple[LaunchOrder, float | None]] = {}
+        """With the time until which its files are awaited; None: they are there, and it waits for
+        CPUs, or for what its worker is forked from."""
+        self._running: dict[Handle, tuple[Handle, Slot]] = {}
+        """Handle as the supervisor knows it → that of the local executor."""
+        self._known: set[Handle] = set()
+        """All that were ever launched: an order may come twice."""
+        self._asked: set[Handle] = set()
+        """Those that the supervisor has asked to end."""
+        self._ended: list[Event] = []
+        self._why = ""
+        """Why all are handed back; empty while they are not."""
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._running)
+
+    def launch(self, order: LaunchOrder) -> None:
+        if order.handle in self._known:
+            return
+        self._known.add(order.handle)
+        self._waiting[order.handle] = order, time.monotonic() + FILES_PATIENCE_S
+        if self._why:
+            self.hand_back(self._why)
+
+    def end(self, handle: Handle, *, kill: bool) -> None:
+        if self._waiting.pop(handle, None) is not None:
+            self._ended.append(Exited(handle, -9 if kill else int(ExitCode.INTERRUPTED)))
+        elif handle in self._running:
+            self._asked.add(handle)
+            self._executor.cancel(self._running[handle][0], kill=kill)
+
+    def checkpoint(self, handle: Handle) -> None:
+        if handle in self._running:
+            self._executor.checkpoint(self._running[handle][0])
+
+    def hand_back(self, why: str) -> None:
+        """Ask all to save a checkpoint and to exit; from now on nothing is launched. May be called
+        again.
+        """
+        self._why = self._why or why
+        for handle in self._waiting:
+            self._ended.append(Exited(handle, int(ExitCode.INTERRUPTED), lost=self._why))
+        self._waiting.clear()
+        for local, _ in self._running.values():
+            self._executor.cancel(local, kill=False)
+
+    def kill(self) -> None:
+        """Kill all that are left."""
+        for local, _ in self._running.values():
+            self._executor.cancel(local, kill=True)
+
+    def poll(self, timeout_s: float) -> Sequence[Event]:
+        self._slots.tick()
+        for handle, (order, deadline) in list(self._waiting.items()):
+            if deadline is None or has_files(order):
+                self._waiting[handle] = order, None
+                self._start(handle, order)
+            elif time.monotonic() >= deadline:
+                del self._waiting[handle]
+                self._ended.append(
+                    Exited(
+                        handle, None, lost=f"{self._node} does not see its files: {order.job_dir}"
+                    )
+                )
+        events, self._ended = self._ended, []
+        for event in self._executor.poll(0.0 if events else timeout_s):
+            handle = Handle(event.handle.job_id, event.handle.number)
+            of_supervisor = replace(event, handle=handle)
+            events.append(
+                self._end(of_supervisor) if isinstance(of_supervisor, Exited) else of_supervisor
+            )
+        return events
+
+    def _start(self, handle: Handle, order: LaunchOrder) -> None:
+        if order.fork and not self._executor.prepare_to_fork():
+            return
+        slot = self._slots.acquire(min(order.cores, self._cpus), order.gpus)
+        if slot is None:
+            return
+        del self._waiting[handle]
+        launch = order.launch(
+            tuple(islice(cycle(slot.cpus), order.cores)), slot.gpus, slot.gpu_share
+        )
+        self._executor.worker_command = order.command or WORKER_COMMAND
+        self._executor.environment = order.environment
+        try:
+            local = self._executor.submit(launch)
+        except OSError as error:
+            self._slots.release(slot)
+            is_full = error.errno in DISK_FULL_ERRNOS
+            lost = None if is_full else f"it could not be started on {self._node}: {error}"
+            self._ended.append(
+                Exited(handle, int(ExitCode.DISK_FULL) if is_full else None, lost=lost)
+            )
+            return
+        self._running[handle] = local, slot
+        placed = Placed(
+            handle=handle,
+            node=self._node,
+            cpus=launch.cpus,
+            gpus=launch.gpus,
+            pid=local.pid,
+            pid_start=local.pid_start,
+        )
+        self._ended.append(placed)
+
+    def _end(self, exited: Exited) -> Exited:
+        """The end as the supervisor is told of it: one that Slurm has brought about is none of the
+        job's own.
+        """
+        handle = exited.handle
+        self._slots.release(self._running.pop(handle)[1])
+        is_asked = handle in self._asked
+        self._asked.discard(handle)
+        if is_asked:
+            return exited
+        why = self._why or SIGNALLED
+        if exited.returncode == ExitCode.INTERRUPTED:
+            return replace(exited, lost=why)
+        is_killed = exited.returncode is None or (exited.returncode < 0 and not exited.oom_killed)
+        if exited.returncode == -signal.SIGTERM or (self._why and is_killed):
+            return Exited(handle, None, lost=why)
+        return exited
+
+    def close(self) -> None:
+        self._executor.close()
+        self._slots.close()
+
+
+def has_files(order: LaunchOrder) -> bool:
+    """Whether this node sees the folder of the attempt, and ``spec.json`` as its supervisor has
+    written it.
+    """
+    job = JobPaths(Path(order.job_dir))
+    with contextlib.suppress(OSError):
+        return (
+            spec_digest(job.root) == order.spec_digest
+            and job.attempt(order.handle.number).root.exists()
+        )
+    return False

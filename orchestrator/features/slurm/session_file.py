@@ -1,0 +1,48 @@
+"""``session.json``: which supervisor pilots serve, as both sides read it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.decoding import decode
+
+FOLDER = "slurm"
+"""In a run directory: messages between the supervisor and its pilots, their script and their logs."""
+HAND_BACK_S = 60.0
+"""Time that attempts have to save a checkpoint and exit when another supervisor calls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The supervisor that pilots serve, as in the file ``session.json``."""
+
+    session: str
+    """Also the name of the folder with its messages."""
+    batch_jobs: str = ""
+    """Their name, which stays while they serve one supervisor after the other."""
+    ended: bool = False
+
+
+def read_session(folder: Path) -> Session | None:
+    """None where there is none, or while the file cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return decode(Session, (folder / "session.json").read_text())
+    return None
+
+
+def session_owner(folder: Path) -> int:
+    """The uid of the user whose supervisor has written the file, and submitted the pilots.
+
+    :raises OSError: there is no file, or it cannot be looked at.
+    """
+    return (folder / "session.json").stat().st_uid
+
+
+def write_session(folder: Path, session: Session) -> None:
+    """:raises OSError: it cannot be written."""
+    write_whole(folder / "session.json", json.dumps(dataclasses.asdict(session)))

@@ -1,0 +1,117 @@
+"""The backend ``slurm``: attempts run in pilots, which are batch jobs of Slurm."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from orchestrator.core.errors import Problem, UsageError
+from orchestrator.core.job import Job
+from orchestrator.core.text import count, joined
+from orchestrator.executors.base import BackendSettings, resource_problem
+from orchestrator.features.slurm import handover
+from orchestrator.features.slurm.allocation import SLURM_PROGRAMS
+from orchestrator.features.slurm.batch_queue import BatchQueue
+from orchestrator.features.slurm.batch_script import batch_script, job_name
+from orchestrator.features.slurm.pilot_registry import PilotRegistry
+from orchestrator.features.slurm.pilot_slots import PilotSlots
+from orchestrator.features.slurm.session_file import FOLDER
+from orchestrator.features.slurm.slurm_executor import SlurmExecutor
+from orchestrator.features.slurm.slurm_settings import SlurmSettings
+
+
+class SlurmBackend:
+    """See :class:`orchestrator.executors.base.Backend`. Pilots are submitted when the first job
+    waits for room.
+
+    :raises UsageError: Slurm's commands are missing, or sbatch cannot take the run directory's
+        name.
+    """
+
+    cpu_moves = None
+
+    def __init__(self, settings: BackendSettings) -> None:
+        if missing := [program for program in SLURM_PROGRAMS if shutil.which(program) is None]:
+            advice = "run this command where they are, on a login node, or name another --executor"
+            raise UsageError(f"--executor slurm: {joined(missing)} not found; {advice}")
+        if set(str(settings.final_run_dir.absolute())) & set("\n\\"):
+            advice = "choose a run directory whose path has neither a line break nor a backslash"
+            raise UsageError(f"{settings.final_run_dir}: sbatch cannot write logs there; {advice}")
+        self._settings: SlurmSettings = settings.tables.get("slurm") or SlurmSettings()
+        self._folder, self._session = settings.run_dir.absolute() / FOLDER, secrets.token_hex(4)
+        self._shown_folder = settings.final_run_dir.absolute() / FOLDER
+        name = job_name(settings.name, settings.final_run_dir.absolute())
+        self._queue = BatchQueue(
+            name=name, folder=self._folder, pilots=self._settings.array, script=self._script
+        )
+        self.slots = PilotSlots(settings.max_parallel_on_nodes)
+        cores = self._settings.cpus_per_task or 1
+        self.slots.expected_cores = self._settings.array * cores
+        self._pilots = PilotRegistry(
+            folder=self._folder / self._session, queue=self._queue, slots=self.slots, cores=cores
+        )
+        self.executor = SlurmExecutor(pilots=self._pilots)
+        self.local_slots = settings.local_slots(None)
+        self._is_staged = settings.run_dir.absolute() != settings.final_run_dir.absolute()
+        """Whether this is a plan without a run directory: the pilots are those of another
+        supervisor, or of none."""
+        self._is_begun = False
+
+    def _script(self, pilots: int) -> str:
+        return batch_script(
+            self._settings, name=self._queue.name, folder=self._shown_folder, pilots=pilots
+        )
+
+    def ready(self) -> list[str]:
+        if self._is_staged:
+            return []
+        try:
+            self._is_begun = True
+            return handover.begin_session(self._folder, self._session, self._queue)
+        except OSError as error:
+            raise UsageError(
+                f"{self._folder}: cannot be written ({error.strerror}); correct that"
+            ) from error
+
+    def problems(self, job: Job) -> list[Problem]:
+        asked, settings = job.resources, self._settings
+        found: list[Problem] = []
+
+        def refuse(key: str, what: str, limit: int, name: str) -> None:
+            offered = f"a pilot has {limit}, as {name} in [slurm] says; raise that"
+            found.append(resource_problem(job, f".{key}", what, offered))
+
+        if settings.cpus_per_task is not None and asked.all_cores > settings.cpus_per_task:
+            refuse("cores", count(asked.cores, "core"), settings.cpus_per_task, "cpus_per_task")
+        if settings.mem_mib is not None and asked.all_memory_mib > settings.mem_mib:
+            refuse("memory", f"{asked.memory_mib} MiB", settings.mem_mib, "mem (MiB)")
+        if self._gpus is not None and asked.all_gpus > self._gpus:
+            refuse("gpus", count(asked.gpus, "GPU"), self._gpus, "gpus")
+        return found
+
+    @property
+    def _gpus(self) -> int | None:
+        """GPUs of a pilot; None: not known here."""
+        other = {"gres", "gpus", "gpus-per-task", "gpus-per-node"} & self._settings.options.keys()
+        return None if other else self._settings.gpus
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "executor": "slurm",
+            "pilots": self._settings.array,
+            "script": self._script(self._settings.array),
+        }
+
+    def available_memory_mib(self) -> int:
+        return sys.maxsize
+
+    def report_to(self, report: Callable[[str, str], None]) -> None:
+        self._queue.report = report
+
+    def close(self) -> None:
+        if self._is_begun:
+            self._pilots.close()
+        self.local_slots.close()

@@ -1,0 +1,20 @@
+"""Files of trackers in a run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def declared(run_dir: Path) -> Path:
+    """The trackers of the last run with their options."""
+    return run_dir / "track/declared.json"
+
+
+def log(run_dir: Path) -> Path:
+    """Output of the process that tells trackers of the jobs, and of their packages."""
+    return run_dir / "track/track.log"
+
+
+def tensorboard(run_dir: Path) -> Path:
+    """TensorBoard's event files, a folder for each job."""
+    return run_dir / "tensorboard"

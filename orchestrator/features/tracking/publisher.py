@@ -1,0 +1,276 @@
+"""Sends what is new in a run directory to one tracker."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import itertools
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from orchestrator.core.atomic_files import no_follow
+from orchestrator.core.errors import RunDirError
+from orchestrator.core.job import TERMINAL
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import shortened
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.features.tracking import files, tracked_job
+from orchestrator.features.tracking.tracked_job import ELAPSED, JobResults, ProgressTail
+from orchestrator.features.tracking.tracker_protocol import (
+    Position,
+    TrackedJob,
+    TrackedRun,
+    Tracker,
+    read_position,
+)
+from orchestrator.ledger import SummaryRow
+
+CLASSES: Mapping[str, str] = {
+    "tensorboard": "TensorboardTracker",
+    "wandb": "WandbTracker",
+    "mlflow": "MlflowTracker",
+    "trackio": "TrackioTracker",
+}
+PRIVACY = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
+"""Environment variables, set before a package is imported: its makers are told nothing that nobody
+asked for."""
+MOST_FAILURES = 3
+"""So many jobs that cannot be sent end a turn in which nothing was sent: the tracker is away."""
+MOST_REPORTED = 10
+VARYING = re.compile(r"0x[0-9a-f]+|[0-9]+")
+"""Parts in which messages of the same failure differ, such as addresses of objects."""
+
+
+@dataclass(slots=True)
+class OneJob:
+    """What is known of a job from turn to turn."""
+
+    tail: ProgressTail
+    run: TrackedRun | None = None
+    position: Position | None = None
+    is_done: bool = False
+    """Whether its results have been sent; it is looked at again when its state changes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Publisher:
+    """Everything that is sent to one tracker."""
+
+    paths: RunPaths
+    experiment: str
+    backend: str
+    options: Mapping[str, Any]
+    report: Callable[[str], object]
+    """Takes the message of a failure, once for all failures alike and :data:`MOST_REPORTED` times
+    at most."""
+    previews_s: float = math.inf
+    """For previews that are sent by themselves: some trackers take seconds to open a run again."""
+    failures: int = field(default=0, init=False)
+    left_out: int = field(default=0, init=False)
+    """Previews that the last turn had no time for."""
+    _tracker: Tracker | None = field(default=None, init=False)
+    _jobs: dict[str, OneJob] = field(default_factory=dict, init=False)
+    _first: int = field(default=0, init=False)
+    """Place of the job that the next turn begins with."""
+    _sent: int = field(default=0, init=False)
+    """How often something was sent."""
+    _previews_until: float = field(default=0.0, init=False)
+    _reported: set[str] = field(default_factory=set, init=False)
+    _lock: IO[bytes] | None = field(default=None, init=False)
+
+    def turn(self, rows: Sequence[SummaryRow], *, is_last: bool) -> bool:
+        """Send what is new. Returns whether the tracker has everything that there is, but for
+        :attr:`left_out`.
+
+        :param rows: of all jobs.
+        :param is_last: whether all videos have been made.
+        """
+        failures, sent, self.left_out = 0, self._sent, 0
+        try:
+            self._tracker = self._tracker or self._connected()
+        except Exception as error:  # of any kind: a server that is away, an account that is missing
+            self._failed(error)
+            return False
+        is_complete = True
+        first = self._first % max(1, len(rows))
+        ordered = [*rows[first:], *rows[:first]]
+        # Previews are drawn when all results have been sent; none of these has to wait for them.
+        for number, (with_previews, row) in enumerate(
+            itertools.product((False, True)[: 1 + is_last], ordered)
+        ):
+            if failures >= MOST_FAILURES and self._sent == sent:
+                self._first = first + number
+                return False
+            try:
+                is_complete &= self._send(row, is_last=is_last, with_previews=with_previews)
+            except Exception as error:
+                failures, is_complete = failures + 1, False
+                self._forget(row["job_id"])
+                self._failed(error, row["job_id"])
+        return is_complete
+
+    @property
+    def destination(self) -> str:
+        """Where it sends to, in words; empty before the first turn."""
+        return "" if self._tracker is None else self._tracker.shown
+
+    def _failed(self, error: Exception, job_id: str = "") -> None:
+        self.failures += 1
+        why = " ".join(shortened(str(error) or type(error).__name__).split())[:300]
+        kind = VARYING.sub("", why.replace(job_id, ""))
+        if kind not in self._reported and len(self._reported) < MOST_REPORTED:
+            self._reported.add(kind)
+            self.report(f"{self.backend}: {job_id}{': ' if job_id else ''}{why}")
+
+    def lock(self) -> None:
+        """Keep other processes from sending to the tracker until :meth:`close`. :raises
+        RunDirError: one does.
+        """
+        if self._lock is not None:
+            return
+        path = files.log(self.paths.root).with_name(f"{self.backend}.lock")
+        path.parent.mkdir(exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(open(path, "ab", opener=no_follow))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = (
+                    f"another process is sending it to {self.backend}: the run's own, or `publish`"
+                )
+                raise RunDirError(f"{self.paths.root}: {text}; it has to end first") from None
+            self._lock = file
+            stack.pop_all()
+
+    def close(self) -> None:
+        for job_id in list(self._jobs):
+            self._forget(job_id)
+        if self._lock is not None:
+            self._lock.close()
+
+    def _connected(self) -> Tracker:
+        self.lock()
+        for variable, value in PRIVACY.items():
+            os.environ.setdefault(variable, value)
+        module = importlib.import_module(f"orchestrator.features.tracking.{self.backend}_tracker")
+        tracker: Tracker = getattr(module, CLASSES[self.backend])(
+            self.paths, self.experiment, self.options
+        )
+        return tracker
+
+    def _forget(self, job_id: str) -> None:
+        """Read the job's position anew, as a part may have been sent."""
+        job = self._jobs.pop(job_id, None)
+        if job is not None and job.run is not None:
+            with contextlib.suppress(Exception):
+                job.run.close()
+
+    def _send(self, row: SummaryRow, *, is_last: bool, with_previews: bool) -> bool:
+        """Returns whether the tracker has all of the job.
+
+        :param with_previews: whether a preview that was drawn after the results were sent follows
+            them.
+        """
+        job_id, is_over = row["job_id"], row["state"] in TERMINAL
+        paths, where = self.paths.job(job_id), self._note(job_id)
+        if job_id not in self._jobs:
+            self._jobs[job_id] = OneJob(
+                ProgressTail(paths.progress_csv), position=self._known(job_id)
+            )
+        job = self._jobs[job_id]
+        if job.is_done and is_over and not is_last:
+            return True
+        self._send_points(job_id, job)
+        if not is_over:
+            job.is_done = False
+            return True
+        if job.position is None and not paths.spec.exists():
+            return True  # it has never been launched
+        if not is_last and WorkerSpec.from_json(paths.spec.read_bytes()).video:
+            return False  # its video is not made yet
+        results = tracked_job.results(paths, row)
+        final = "" if job.position is None else job.position.final
+        is_told = final.startswith(results.digest_of_numbers)
+        if is_told and not (with_previews and results.pictures(final)):
+            job.is_done = True
+            return True
+        if is_told and not self._has_time_for_previews():
+            self.left_out += 1
+            return True
+        if job.run is None:  # perhaps the job has ended before its first iteration
+            job.run = self._opened(job_id, job, row["started_at"] or time.time())
+        job.position = _tell_results(job.run, results, where)
+        job.position.write(where)
+        job.run, self._sent, job.is_done = None, self._sent + 1, True
+        return True
+
+    def _has_time_for_previews(self) -> bool:
+        now = time.monotonic()
+        self._previews_until = self._previews_until or now + self.previews_s
+        return now < self._previews_until
+
+    def _send_points(self, job_id: str, job: OneJob) -> None:
+        """All that the tracker does not have."""
+        while points := job.tail.new_points(0 if job.position is None else job.position.env_steps):
+            if job.run is None:
+                job.run = self._opened(
+                    job_id, job, job.tail.modified - points[-1].values.get(ELAPSED, 0.0)
+                )
+            job.position = job.run.position = replace(job.run.send(points), final="")
+            job.position.write(self._note(job_id))
+            self._sent += 1
+
+    def _note(self, job_id: str) -> Path:
+        assert self._tracker is not None
+        return self.paths.job(job_id).tracked(self.backend, self._tracker.destination)
+
+    def _known(self, job_id: str) -> Position | None:
+        """What the tracker has of a job, which may be less than was noted."""
+        assert self._tracker is not None
+        noted = read_position(self._note(job_id), self._tracker.destination)
+        if noted is None:
+            return None
+        anew = Position(destination=noted.destination, began=noted.began)
+        return self._tracker.known(job_id, noted) or anew
+
+    def _opened(self, job_id: str, job: OneJob, began: float) -> TrackedRun:
+        """The run of a job, a new one where the tracker has none."""
+        assert self._tracker is not None
+        paths = self.paths.job(job_id)
+        position = job.position or Position(destination=self._tracker.destination, began=began)
+        tracked = TrackedJob(
+            job_id=job_id,
+            experiment=self.experiment,
+            settings=tracked_job.settings(paths),
+            position=position,
+        )
+        if (
+            not position.run
+        ):  # kept before anything is sent, so that a killed process sends to the same one
+            tracked = replace(tracked, position=replace(position, run=self._tracker.begin(tracked)))
+            tracked.position.write(self._note(job_id))
+        job.position = tracked.position
+        return self._tracker.open(tracked)
+
+
+def _tell_results(run: TrackedRun, results: JobResults, where: Path) -> Position:
+    """How a job has ended; only its pictures where the tracker knows the rest."""
+    known = run.position
+    is_told = known.final.startswith(results.digest_of_numbers)
+    is_there = (
+        known.results.startswith(results.digest_of_numbers)
+        and known.env_steps >= known.results_step
+    )
+    if known.results != results.digest and (is_told or not is_there):
+        # Kept before they are sent, so that a killed process does not send them once more.
+        run.position = replace(known, results=results.digest, results_step=known.env_steps + 1)
+        run.position.write(where)
+    told = run.show(results.pictures(known.final)) if is_told else run.finish(results)
+    return replace(told, final=told.results)

@@ -1,0 +1,202 @@
+"""What trackers are told of a job: its settings, the rows of its ``progress.csv``, and how it has
+ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.analysis import run_reader
+from orchestrator.analysis.growing_table import GrowingTable
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.regular_files import read_regular
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.ledger import SummaryRow
+
+STEP, ELAPSED = "time/total_timesteps", "time/time_elapsed"
+MOST_BYTES = 1 << 24
+"""Of a table that are read at once, and sent before more is read."""
+NOT_SETTINGS = (
+    "job_id",
+    "name",
+    "search_path",
+    "extended_from",
+    "pause_at",
+    "after",
+    "init_sha256",
+    "video",
+    "preview",
+)
+"""Fields of a spec that are no settings of the training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One row of ``progress.csv``: an iteration."""
+
+    env_steps: int
+    values: Mapping[str, float]
+    """Finite numbers by column, ``time/total_timesteps`` among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResults:
+    """What is known of a job that has ended."""
+
+    summary: Mapping[str, Any]
+    """Its row of ``summary.json``, without what is not known."""
+    evaluation: Mapping[str, float]
+    """Means over the final episodes, such as ``eval/deterministic/mean``, and at points of the
+    grid, such as ``eval/grid/body.trunk.mass *0.7``."""
+    eval_file: Path | None
+    video: Path | None
+    preview: Path | None
+
+    @property
+    def state(self) -> str:
+        return str(self.summary["state"])
+
+    @property
+    def digest(self) -> str:
+        """Differs when there is something new to tell. It begins with :attr:`digest_of_numbers`."""
+        return f"{self.digest_of_numbers} {_written_at(self.video)}, {_written_at(self.preview)}]"
+
+    @property
+    def digest_of_numbers(self) -> str:
+        """The same without video and preview, which may be made last of all and are then sent by
+        themselves.
+        """
+        return (
+            json.dumps([self.state, self.summary["env_steps"], _written_at(self.eval_file)])[:-1]
+            + ","
+        )
+
+    def pictures(self, known: str = "") -> Mapping[str, Path]:
+        """``video`` and ``preview``, as far as they are there and not of the digest ``known``."""
+        there = (("video", self.video), ("preview", self.preview))
+        return {
+            name: path
+            for name, path in there
+            if path is not None and str(_written_at(path)) not in known
+        }
+
+
+def _written_at(path: Path | None) -> int:
+    return 0 if path is None else path.stat().st_mtime_ns
+
+
+def settings(paths: JobPaths) -> dict[str, Any]:
+    """The settings of a job by dotted key: numbers, texts, true and false, or lists of them.
+
+    :raises OSError, ValueError: ``spec.json`` cannot be read.
+    """
+    values = WorkerSpec.from_json(read_regular(paths.spec)).flat()
+    kept = {
+        name: value
+        for name, value in values.items()
+        if name not in NOT_SETTINGS and value not in (None, {}, ())
+    }
+    return _flat(kept)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= (
+            _flat(value, f"{prefix}{name}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{name}": value}
+        )
+    return flat
+
+
+def results(paths: JobPaths, row: SummaryRow) -> JobResults:
+    """Of a job that has ended."""
+    evaluation = run_reader.evaluation(paths.eval) or {}
+    means: dict[str, float | None] = {}
+    for kind in run_reader.EPISODE_KINDS:
+        if kind in evaluation:
+            episodes = evaluation[kind]
+            means |= {
+                f"eval/{kind}/{name}": episodes[name] for name in ("mean", "std", "length_mean")
+            }
+            means |= {f"eval/{kind}/{name}": value for name, value in episodes["measures"].items()}
+    means |= {
+        f"eval/grid/{_place(point['at'])}": point["mean"] for point in evaluation.get("grid", ())
+    }
+    left_out = ("traceback", "measures", "waits_for", "pid")
+    return JobResults(
+        summary={
+            name: value for name, value in row.items() if value is not None and name not in left_out
+        },
+        evaluation={name: value for name, value in means.items() if value is not None},
+        **{
+            name: path if path.is_file() else None
+            for name, path in (
+                ("eval_file", paths.eval),
+                ("video", paths.video),
+                ("preview", paths.preview),
+            )
+        },
+    )
+
+
+def _place(at: Mapping[str, float | str]) -> str:
+    """``body.trunk.mass *0.7 geom.floor.friction 0.4``"""
+    return " ".join(
+        f"{key} {value if isinstance(value, str) else repr(value).removesuffix('.0')}"
+        for key, value in at.items()
+    )
+
+
+class ProgressTail:
+    """Reads what is new in a ``progress.csv`` that grows, and that is replaced when its job
+    resumes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._table = GrowingTable(path, MOST_BYTES)
+
+    @property
+    def modified(self) -> float:
+        """When the table was written last."""
+        return self._table.modified
+
+    def new_points(self, after: int) -> list[Point]:
+        """Points beyond ``after`` env_steps that have not been returned yet, in their order; each
+        only once.
+
+        A resumed training repeats iterations that it has lost: their points are the ones that were
+        there before.
+        """
+        points: list[Point] = []
+        while not points and (
+            lines := self._table.new_lines()[0]
+        ):  # a part of the table may have none beyond `after`
+            [header], rows = _cells(self._table.header), _cells(lines)
+            for cells in rows:
+                values = dict(_numbers(header, cells)) if len(cells) == len(header) else {}
+                env_steps = values.get(STEP)
+                if env_steps is not None and env_steps > after:
+                    points.append(Point(after := int(env_steps), values))
+        return points
+
+
+def _cells(lines: bytes) -> list[list[str]]:
+    return list(csv.reader(lines.decode("utf-8", "replace").replace("\0", "").splitlines()))
+
+
+def _numbers(header: Sequence[str], cells: Sequence[str]) -> list[tuple[str, float]]:
+    numbers = []
+    for name, cell in zip(header, cells, strict=True):
+        with contextlib.suppress(ValueError):
+            if math.isfinite(value := float(cell)):
+                numbers.append((name, value))
+    return numbers

@@ -1,0 +1,144 @@
+"""What the process beside the supervisor does: in turns, it sends what is new to each tracker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
+from orchestrator.core.text import count
+from orchestrator.experiment import run_directory
+from orchestrator.features.tracking import files
+from orchestrator.features.tracking.publisher import Publisher
+from orchestrator.features.tracking.track_process import COMPLETE, HAS_BEGUN, WARNING
+from orchestrator.ledger import SummaryRow
+
+EVERY_S, RETRY_S = 2.0, 30.0
+"""Between turns, and between attempts with a tracker that failed."""
+FINAL_RETRY_S = 2.0
+PREVIEWS_S = 5.0
+"""How long the end of a run sends previews to a tracker; one that has begun is finished."""
+LONGEST_S = 300.0
+FILES_OF_THIS_MACHINE = ("tensorboard", "trackio")
+"""Trackers that no server can keep waiting. The others come after them."""
+SHARE = 0.002
+"""Of one core that turns take at most, as a turn that took longer is followed by a longer pause."""
+
+
+class Finish(threading.Event):
+    """Set when there is nothing more to come."""
+
+    def listen(self) -> None:
+        """Wait for the supervisor's word, or its end."""
+        if os.read(0, 1):
+            self.set()
+            os.read(0, 1)
+        os._exit(0)
+
+
+def warn(message: str, what_next: str = "it is tried again") -> None:
+    """For the supervisor to pass on."""
+    _say(f"{WARNING}{message}; {what_next}")
+
+
+def _say(line: str) -> None:
+    """For the supervisor, which reads the log."""
+    print(line, flush=True)
+
+
+@dataclass(slots=True)
+class JobRows:
+    """Reads the ledger, and leaves it closed: while it is open, the supervisor cannot remove the
+    write-ahead file.
+    """
+
+    paths: RunPaths
+    _sound_inode: int = field(default=0, init=False)
+
+    def read(self) -> list[SummaryRow]:
+        """:raises LedgerError, OSError: it cannot be read."""
+        inode = self.paths.ledger.stat().st_ino
+        is_sound = inode == self._sound_inode
+        with run_directory.opened_ledger(self.paths, read_only=True, is_sound=is_sound) as ledger:
+            rows = ledger.summary()
+        self._sound_inode = inode
+        return rows
+
+
+def run(paths: RunPaths, finish: Finish) -> bool:
+    """Returns whether every tracker has everything."""
+    declared: dict[str, Any] = json.loads(read_regular(files.declared(paths.root)))
+    ordered = sorted(declared["trackers"], key=lambda backend: backend not in FILES_OF_THIS_MACHINE)
+    publishers = [
+        Publisher(
+            paths=paths,
+            experiment=declared["name"],
+            backend=backend,
+            options=declared["trackers"][backend],
+            report=warn,
+            previews_s=PREVIEWS_S,
+        )
+        for backend in ordered
+    ]
+    with contextlib.ExitStack() as stack:
+        for publisher in publishers:
+            stack.callback(publisher.close)
+        return _loop(publishers, JobRows(paths), finish)
+
+
+def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> bool:
+    due, incomplete = dict.fromkeys((one.backend for one in publishers), 0.0), list(publishers)
+    has_begun = False
+    while True:
+        is_last, began, now = finish.is_set(), time.process_time(), time.monotonic()
+        if due_now := [one for one in incomplete if is_last or now >= due[one.backend]]:
+            due_now.sort(
+                key=lambda one: one.failures
+            )  # a server that does not answer keeps no other tracker waiting
+            with contextlib.suppress(LedgerBusyError):
+                rows = jobs.read()
+                for publisher in due_now:
+                    failures = publisher.failures
+                    if publisher.turn(rows, is_last=is_last) and is_last:
+                        incomplete.remove(publisher)
+                        _say(f"{COMPLETE}{publisher.backend}")
+                        if publisher.left_out:
+                            late = f"{publisher.backend}: no time for {count(publisher.left_out, 'preview')}"
+                            warn(
+                                late,
+                                f"`publish {publisher.paths.root} --to {publisher.backend}` sends the rest",
+                            )
+                    due[publisher.backend] = time.monotonic() + (
+                        RETRY_S if publisher.failures > failures else 0.0
+                    )
+                if not has_begun:
+                    has_begun = True
+                    _say(HAS_BEGUN)
+        if is_last and not incomplete:
+            return True
+        if is_last:
+            time.sleep(FINAL_RETRY_S)
+        else:
+            finish.wait(min(LONGEST_S, max(EVERY_S, (time.process_time() - began) / SHARE)))
+
+
+def main(run_dir: str, *, is_at_once: bool) -> int:
+    """Returns the exit code."""
+    finish = Finish()
+    if is_at_once:
+        finish.set()
+    threading.Thread(target=finish.listen, daemon=True).start()
+    try:
+        return 0 if run(RunPaths(Path(run_dir)), finish) else 1
+    except (OrchestratorError, OSError, ValueError) as error:
+        print(f"{WARNING}{error}", flush=True)
+        return 2

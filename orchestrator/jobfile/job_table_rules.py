@@ -1,0 +1,140 @@
+"""What tables of jobs that features add mean, and when they are wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.core.changing_numbers import Stages, changing_numbers, parse_number
+from orchestrator.core.distributions import read_drawn
+from orchestrator.core.feature import problems_of
+from orchestrator.core.job_parts import job_parts
+from orchestrator.core.terrain import TERRAIN
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.jobfile.model_edit_keys import flat
+from orchestrator.jobfile.toml_models import JOB_TABLES
+from orchestrator.jobfile.validation import Layer, Report
+from orchestrator.keys.feature_tables import blaming
+from orchestrator.keys.problems import Problems
+
+SEE_WARNING = (
+    "the warning of this command says why; correct or update the feature, or leave the table out"
+)
+
+
+def _nothing(*_: Any) -> None:
+    """In place of a check that a table does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTableRules:
+    """The rules of one table. ``merged`` are the settings of a job, each key valid by itself."""
+
+    settings: Callable[[Mapping[str, Any]], Any]
+    """What the spec of a job has of ``merged``; the defaults where that is nothing. Of settings that
+    a check refuses it does not matter."""
+    check: Callable[[Mapping[str, Any], Sequence[Layer], Report], None] = _nothing
+    """Checks ``merged``. The layers are those of the job itself: what is in ``[defaults]`` may be for
+    other jobs."""
+    reads: frozenset[str] = frozenset()
+    """The keys that the check reads besides the table: it is not called where one is invalid."""
+    check_spec: Callable[[WorkerSpec, str, Problems], None] = _nothing
+    """Checks what only the whole of a spec shows; the text is the place of its job."""
+    is_for_tasks: bool = False
+    """Whether jobs with an environment of their own have no use for it."""
+    begins_stages: bool = False
+    """Whether it says when the stages of numbers begin, such as ``"stages(0, 1)"``. Where no table
+    does, such numbers are refused."""
+
+
+@functools.cache
+def table_rules() -> Mapping[str, JobTableRules]:
+    """By the name of the table."""
+    rules = {}
+    for name, table in JOB_TABLES.items():
+        with problems_of(f"of the table {name} of jobs", "has no rules"):
+            rules[name] = table.rules()
+    return rules
+
+
+def parts_of(merged: Mapping[str, Any], where: str, problems: Problems) -> dict[str, Any]:
+    """What the spec of a job has of tables of features, by name."""
+    parts: dict[str, Any] = {}
+    for name, rules in table_rules().items():
+        with _blaming(name, merged, where, problems):
+            settings = rules.settings(merged)
+            if not job_parts()[name].is_unused(settings):
+                parts[name] = settings
+    return parts
+
+
+def check_tables_of_features(
+    merged: Mapping[str, Any],
+    own: Sequence[Layer],
+    bad: Set[str],
+    report: Report,
+    where: str,
+    problems: Problems,
+) -> None:
+    """:param bad: keys that are invalid already."""
+    for name in sorted(JOB_TABLES.keys() - table_rules().keys() - bad):
+        if _is_written(name, merged):
+            problems.add(f"{where}.{name}", f"the feature of this table fails; {SEE_WARNING}")
+    for name, rules in table_rules().items():
+        if not bad & {name, *rules.reads}:
+            with _blaming(name, merged, where, problems):
+                rules.check(merged, own, report)
+    if "task" in merged and not bad & {"task_options", "randomize"}:
+        _check_stages_begin(merged, report)
+
+
+def check_specs_of_features(
+    merged: Mapping[str, Any], spec: WorkerSpec, where: str, problems: Problems
+) -> None:
+    for name, rules in table_rules().items():
+        with _blaming(name, merged, where, problems):
+            rules.check_spec(spec, where, problems)
+
+
+def _is_written(name: str, merged: Mapping[str, Any]) -> bool:
+    """Whether a table of a job has other values than the defaults."""
+    return bool(merged[name] != JOB_TABLES[name].model().model_dump())
+
+
+def _blaming(
+    name: str, merged: Mapping[str, Any], where: str, problems: Problems
+) -> contextlib.AbstractContextManager[None]:
+    return blaming(
+        f"{name} of jobs", f"{where}.{name}", problems, lambda: _is_written(name, merged)
+    )
+
+
+def _check_stages_begin(merged: Mapping[str, Any], report: Report) -> None:
+    """Check that something says when stages begin, where numbers of a job have them."""
+    with_stages = numbers_with_stages(merged)
+    if with_stages and not any(rules.begins_stages for rules in table_rules().values()):
+        message = (
+            f"has {with_stages[0][1]} stages, and no feature of this program begins them; "
+            "expected linear(start, end[, fraction])"
+        )
+        report([dotted for dotted, _ in with_stages], message)
+
+
+def numbers_with_stages(merged: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The numbers of a job with a task that have stages: dotted key, and how many."""
+    found = [
+        (f"task_options.{dotted}", [parse_number(text)])
+        for dotted, text in changing_numbers(merged["task_options"])
+    ]
+    for dotted, drawn in flat(merged["randomize"]).items():
+        for part in drawn if isinstance(drawn, list) else [drawn] if dotted != TERRAIN else ():
+            found.append((f"randomize.{dotted}", [*read_drawn(part).changing]))
+    return [
+        (dotted, len(number.values))
+        for dotted, numbers in found
+        for number in numbers
+        if isinstance(number, Stages)
+    ]

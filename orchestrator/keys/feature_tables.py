@@ -1,0 +1,155 @@
+"""Tables of a job file that features add: at its top, and in jobs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.feature import NAME, add_named, note_problem
+from orchestrator.core.job_parts import job_parts
+from orchestrator.keys.problems import Problems
+from orchestrator.keys.value_types import TomlTable, key
+
+if TYPE_CHECKING:
+    from orchestrator.jobfile.job_table_rules import JobTableRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedTable:
+    """A table that a feature adds."""
+
+    name: str
+    """Its key."""
+    about: str
+    """What it is for, for the schema."""
+    model: type[TomlTable]
+
+    @property
+    def field(self) -> tuple[type[TomlTable], Any]:
+        """Type and field of a model that has it."""
+        return self.model, key(self.model(), self.about, shown={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureTable(AddedTable):
+    """A table at the top of a job file.
+
+    It is about the run and not about what a job learns: a run directory may go on with other
+    values.
+    """
+
+    read: Callable[[Mapping[str, Any], Problems], Any]
+    """What it means: from the keys that the user has written, each valid by itself."""
+    lines: Callable[[Any], Iterable[str]] = lambda _: ()
+    """Of ``run --dry-run``, from what the table means."""
+    facts: Callable[[Any], Any] | None = None
+    """The same as JSON types, for ``run --dry-run --json``; None: nothing is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTable(AddedTable):
+    """A table of jobs and of ``[defaults]``. What it means is the part of the job that has the same
+    name (:mod:`orchestrator.core.job_parts`): it decides what the job learns.
+    """
+
+    rules: Callable[[], JobTableRules]
+    """Asked for when a job file is read: they may import :mod:`orchestrator.jobfile`."""
+
+
+def feature_tables(taken: Collection[str]) -> Mapping[str, FeatureTable]:
+    """Those at the top, by name; one that is no table, or whose name is taken, is left out.
+
+    :param taken: the keys at the top of a job file and of a job.
+    """
+    found: dict[str, FeatureTable] = {}
+
+    def problem_of(table: FeatureTable, others: Collection[str]) -> str:
+        return _problem_of(table, {*taken, *others})
+
+    add_named(found, "job_file", "table", "table [{}]", problem_of)
+    return found
+
+
+def job_tables(taken: Collection[str]) -> Mapping[str, JobTable]:
+    """Those of jobs, by name; one that is no table, or whose name is taken, or that has no part of
+    jobs, is left out.
+
+    :param taken: the keys of a job and at the top of a job file that the program has.
+    """
+    found: dict[str, JobTable] = {}
+
+    def problem_of(table: JobTable, others: Collection[str]) -> str:
+        if table.name not in job_parts():
+            return "its feature has no part of jobs with this name"
+        return _problem_of(table, {*taken, *others})
+
+    add_named(found, "job_tables", "table of jobs", "table {} of jobs", problem_of)
+    return found
+
+
+def _problem_of(table: AddedTable, taken: Collection[str]) -> str:
+    """Why it cannot be used; empty where it can."""
+    if not NAME.fullmatch(table.name) or hasattr(TomlTable, table.name):
+        return "this is no name of a table: expected lower case, such as slurm"
+    if table.name in taken:
+        return "there is such a key already"
+    if not issubclass(table.model, TomlTable):
+        return "its model is no TomlTable"
+    if required := [name for name, one in table.model.model_fields.items() if one.is_required()]:
+        return f"its key {required[0]} has no default"
+    return ""
+
+
+def read_tables(
+    tables: Mapping[str, FeatureTable], top: Mapping[str, Any], problems: Problems
+) -> dict[str, Any]:
+    """What the tables of features mean, by name; one that is not there is read as an empty one.
+
+    :param top: the keys at the top that the user has written, each valid by itself.
+    """
+    return {name: _read(table, top.get(name, {}), problems) for name, table in tables.items()}
+
+
+def _read(table: FeatureTable, written: Mapping[str, Any], problems: Problems) -> Any:
+    """What a table means; None where its feature fails, which is a problem of what is written."""
+    with blaming(f"[{table.name}]", table.name, problems, lambda: bool(written)):
+        return table.read(written, problems)
+    return None
+
+
+@contextlib.contextmanager
+def blaming(
+    shown: str, where: str, problems: Problems, is_written: Callable[[], bool]
+) -> Iterator[None]:
+    """In the block, a feature reads a table: an error is a problem of what is written, or else of
+    the feature.
+
+    :param shown: the table, for a message.
+    :param where: its place.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        if is_written():
+            problems.add(where, f"the feature of this table cannot read it: {reason}")
+        else:
+            note_problem(f"of the table {shown}", f"cannot read an empty one: {reason}")
+
+
+def read_kept_tables(
+    tables: Mapping[str, FeatureTable], top: Mapping[str, Any], problems: Problems
+) -> dict[str, Any]:
+    """The same for a job file that has been read before; it may have tables of a feature that is
+    gone.
+
+    :raises ValueError: a value is not valid any more.
+    """
+    checked = {
+        name: table.model.model_validate(top[name]).model_dump(exclude_unset=True)
+        for name, table in tables.items()
+        if name in top
+    }
+    return read_tables(tables, checked, problems)

@@ -1,1 +1,0 @@
-"""``TrainingPool``: robots are trained one by one, as a Python program submits them."""

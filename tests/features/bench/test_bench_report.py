@@ -1,0 +1,147 @@
+"""The report of a benchmark."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from report_helpers import ARMS, Page, leave_undrawn, make_bench_dir
+
+from orchestrator import report
+from orchestrator.core.errors import UsageError
+from orchestrator.report.markdown import markdown
+
+
+def test_a_level_with_jobs_that_failed_is_named_and_not_compared(tmp_path: Path) -> None:
+    make_bench_dir(tmp_path)
+    path = tmp_path / "bench/strong.json"
+    strong = json.loads(path.read_text())
+    strong["levels"]["4"]["jobs"][0]["state"] = "FAILED"
+    path.write_text(json.dumps(strong))
+    text = markdown(report.compose(tmp_path), "").partition("## Makespan")[2].partition("\n## ")[0]
+    assert "4 at once is left out, as not all jobs were completed: robot-0-s0 FAILED." in text
+    assert [
+        line.split("|")[1].strip() for line in text.splitlines() if re.match(r"\| \d", line)
+    ] == ["1", "2"]
+
+
+def test_headlines_show_bounds_as_bounds(tmp_path: Path) -> None:
+    path = make_bench_dir(tmp_path) / "bench/cells.jsonl"
+    cells = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
+    cells = [{**cell, "status": "cut"} if cell["level"] == 2 else cell for cell in cells]
+    path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+    values = {headline.label: headline.value for headline in report.compose(tmp_path).headlines}
+    assert values.pop("cores") == "2"
+    assert len(values) == 3
+    assert all(value.startswith("≤ ") for value in values.values())
+
+
+@pytest.fixture(scope="module")
+def bench_report(tmp_path_factory: pytest.TempPathFactory) -> report.WrittenReport:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        leave_undrawn(monkeypatch)
+        return report.make(make_bench_dir(tmp_path_factory.mktemp("bench")))
+
+
+@pytest.mark.slow
+def test_benchmark_has_every_figure_and_number(tmp_path: Path) -> None:
+    folder = report.make(make_bench_dir(tmp_path)).page.parent
+    facts = json.loads((folder / "report.json").read_text())
+    assert facts["kind"] == "benchmark"
+    assert set(facts["figures"]) == {
+        "scaling",
+        "phases",
+        "latency",
+        "scaling-law",
+        "makespan",
+        "packing",
+    }
+    assert all(
+        (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in facts["figures"]
+    )
+    assert list(facts["arms"]) == list(ARMS)
+    for arm in ARMS:
+        for level in ("1", "2", "4"):
+            one = facts["arms"][arm]["levels"][level]
+            for estimate in (
+                one["throughput"],
+                one["speedup"],
+                one["efficiency"],
+                *one["phases"].values(),
+            ):
+                assert {"median", "low", "high"} <= estimate.keys(), (arm, level)
+    pinned, default = (facts["arms"][arm]["levels"]["2"] for arm in ("pinned", "default"))
+    assert pinned["efficiency"]["median"] == pytest.approx(1.0, abs=0.05)
+    assert default["efficiency"]["median"] < 0.3
+    assert default["update_s"]["median"] == pytest.approx(5 * 12 / 640, rel=0.1)
+    assert pinned["update_s"]["median"] == pytest.approx(5 / 640, rel=0.1)
+
+
+def test_benchmark_page_has_its_facts(bench_report: report.WrittenReport) -> None:
+    page = Page(bench_report.page)
+    for text in ("pool-fork-pinned × 2", "Method", "cut off after 60 s", "of the bound", "A <CPU>"):
+        assert text in page.text, text
+    assert "<hopper>" in page.text
+    assert "2 processes × 1 thread × 16 environments" in page.text
+    assert "hopper" not in {tag for tag, _ in page.tags}
+    for figure in bench_report.document.figures():
+        assert figure.caption in page.text
+        assert len(figure.caption) > 100
+
+
+def test_bounds_have_no_interval_and_a_warning_is_given_once(
+    bench_report: report.WrittenReport,
+) -> None:
+    text = bench_report.markdown()
+    assert re.search(r"\| pinned × 1 \| [\d,]+ \([^)]*\) \| 1 \| 100% \| 5 \|", text)
+    assert re.search(
+        r"\| pool-spawn × 4 \| ≤ [\d.,]+ \| ≤ [\d.]+ \| ≤ 20% \| 5 \| 5 measurements cut off; cut off after",
+        text,
+    )
+    assert text.count("ot to be relied on") == 1
+    assert "Metrics of one process" in text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_uncounted_measurements_are_reported_and_baselines_keep_their_order(tmp_path: Path) -> None:
+    root = make_bench_dir(tmp_path / "bench", repeats=3)
+    path = root / "bench/cells.jsonl"
+    cells = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
+    for cell in cells:
+        if (cell["arm"], cell["level"]) == ("threads", 2):
+            cell |= {"status": "disturbed" if cell["repeat"] < 2 else "ok", "message": "a hog"}
+        if (cell["arm"], cell["level"]) == ("pool-fork", 4):
+            cell |= {
+                "status": "failed",
+                "throughput": None,
+                "processes": [],
+                "message": "<b>exit 1",
+            }
+    path.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+    done = report.make(root)
+    assert "2 disturbed measurements left out; a hog" in done.markdown()
+    page = Page(done.page)
+    assert "pool-fork at 4: nothing could be measured. <b>exit 1" in page.text
+    assert list(json.loads((root / "report/report.json").read_text())["arms"]) == list(ARMS)
+
+
+def test_benchmark_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
+    root = make_bench_dir(tmp_path / "bench", levels=(1,), repeats=1)
+    cells = (root / "bench/cells.jsonl").read_text().splitlines(keepends=True)
+    (root / "bench/cells.jsonl").write_text(cells[0] + '{"arm":')
+    for name in ("bench/strong.json", "bench/tune.json", "certificate.json"):
+        (root / name).unlink()
+    report.make(root)
+    facts = json.loads((root / "report/report.json").read_text())
+    assert list(facts["arms"]) == ["pinned"]
+    assert facts["arms"]["pinned"]["levels"]["1"]["throughput"]["low"] is None
+
+
+def test_benchmark_without_a_finished_measurement_is_refused(tmp_path: Path) -> None:
+    root = make_bench_dir(tmp_path / "bench")
+    for name in ("cells.jsonl", "strong.json", "tune.json"):
+        (root / "bench" / name).unlink()
+    with pytest.raises(UsageError, match="no measurement of this benchmark is finished"):
+        report.make(root)

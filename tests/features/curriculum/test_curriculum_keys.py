@@ -1,0 +1,296 @@
+"""The table ``curriculum``: stages, and the conditions between them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobfile_helpers import HOPPER, problems, resolve
+
+from orchestrator.core.errors import SpecError
+from orchestrator.core.job import Job
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.reconcile import changed_keys
+from orchestrator.features.curriculum.conditions import Condition, parse_condition, resolve_column
+from orchestrator.features.curriculum.part import CurriculumSettings
+
+STAND = {**HOPPER, "task": "stand"}
+STAGES = {"task_options": {"push_speed": "stages(0, 0.5, 1)"}}
+RETURN = {"curriculum": {"advance": "ep_rew_mean > 80"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("ep_rew_mean > 800", Condition("ep_rew_mean", ">", 800.0)),
+        (" rollout/ep_len_mean>=1e2 ", Condition("rollout/ep_len_mean", ">=", 100.0)),
+        ("approx_kl<0.02", Condition("approx_kl", "<", 0.02)),
+        ("value_loss <= -1", Condition("value_loss", "<=", -1.0)),
+    ],
+)
+def test_a_condition_compares_a_column_with_a_number(text: str, condition: Condition) -> None:
+    found = parse_condition(text)
+    assert found == condition
+    above, below = ({found.column: condition.threshold + by} for by in (0.5, -0.5))
+    assert found.holds(above) == (">" in text)
+    assert found.holds(below) == ("<" in text)
+    assert not found.holds({found.column: None})
+    assert not found.holds({})
+
+
+def test_a_column_is_found_by_its_last_part() -> None:
+    columns = ["rollout/ep_rew_mean", "train/loss"]
+    assert (
+        resolve_column("ep_rew_mean", columns)
+        == resolve_column("rollout/ep_rew_mean", columns)
+        == columns[0]
+    )
+
+
+def test_one_condition_serves_all_stages_or_each_has_its_own(place: Path) -> None:
+    same, each, plain = resolve(
+        place,
+        {**STAND, **STAGES, **RETURN},
+        {
+            **STAND,
+            "name": "b",
+            **STAGES,
+            "curriculum": {"advance": ["ep_len_mean >= 90", "loss < 1"], "episodes": 5},
+        },
+        {**STAND, "name": "c"},
+        defaults={"curriculum": {"episodes": 30}},
+    ).jobs
+    assert same.spec.parts["curriculum"] == CurriculumSettings(
+        advance=("rollout/ep_rew_mean > 80.0",) * 2, advance_episodes=30
+    )
+    assert each.spec.parts["curriculum"] == CurriculumSettings(
+        advance=("rollout/ep_len_mean >= 90.0", "train/loss < 1.0"), advance_episodes=5
+    )
+    assert plain.spec.parts == {}
+
+
+def test_randomised_numbers_have_stages_too_and_a_matrix_may_vary_conditions(place: Path) -> None:
+    drawn = {"randomize": {"push.speed": "uniform(0, stages(0, 1))"}}
+    jobs = resolve(
+        place,
+        {
+            **STAND,
+            **drawn,
+            "matrix": {"curriculum.advance": ["ep_len_mean > 5", "ep_len_mean > 9"]},
+        },
+    )
+    assert [job.spec.parts["curriculum"].advance for job in jobs.jobs] == [
+        ("rollout/ep_len_mean > 5.0",),
+        ("rollout/ep_len_mean > 9.0",),
+    ]
+    assert len({job.job_id for job in jobs.jobs}) == 2
+
+
+@pytest.mark.parametrize(
+    ("job", "where", "message"),
+    [
+        (
+            {**STAGES},
+            "task_options.push_speed",
+            "has 3 stages, and nothing advances them; set curriculum.advance",
+        ),
+        ({**RETURN}, "curriculum.advance", "is for numbers with stages, and this job has none"),
+        (
+            {**STAGES, **RETURN, "randomize": {"push.speed": "uniform(0, stages(0, 1))"}},
+            "task_options.push_speed",
+            "task_options.push_speed has 3, randomize.push.speed has 2",
+        ),
+        (
+            {**STAGES, "curriculum": {"advance": ["ep_rew_mean > 1"] * 3}},
+            "curriculum.advance",
+            "has 3 conditions for 3 stages; expected one, or 2",
+        ),
+        (
+            {"curriculum": {"advance": "ep_rew_mean"}},
+            "curriculum.advance",
+            "is no condition: expected a column of prog",
+        ),
+        ({"curriculum": {"advance": "loss > many"}}, "curriculum.advance", "is no condition"),
+        ({"curriculum": {"advance": 800}}, "curriculum.advance", "expected a condition such as"),
+        ({"curriculum": {"advence": "loss > 1"}}, "curriculum.advence", 'did you mean "advance"?'),
+        (
+            {**STAGES, "curriculum": {"advance": "ep_rew_men > 1"}},
+            "curriculum.advance",
+            'no column "ep_rew_men"; did you mean "ep_rew_mean"? It has rollout/ep_rew_mean, rollout/ep_len_mean, time',
+        ),
+        (
+            {**STAGES, "algo": "sac", "curriculum": {"advance": "approx_kl < 1"}},
+            "curriculum.advance",
+            'no column "approx_kl"; It has rollout/ep_rew_mean',
+        ),
+        (
+            {
+                **STAGES,
+                "algo": "sac",
+                "sac": {"ent_coef": 0.1},
+                "curriculum": {"advance": "ent_coef_loss < 1"},
+            },
+            "curriculum.advance",
+            'no column "ent_coef_loss"; did you mean "ent_coef"?',
+        ),
+        (
+            {
+                "randomize": {"geom.a.friction": ["uniform(0, stages(1, 2))", 1]},
+                "task_options": {"max_episode_steps": "stages(10, 20, 30)"},
+                **RETURN,
+            },
+            "task_options.max_episode_steps",
+            "randomize.geom.a.friction has 2",
+        ),
+        (
+            {"randomize": {"push.speed": "uniform(stages(0, 1), stages(1, 2, 3))"}, **RETURN},
+            "randomize.push.speed",
+            "randomize.push.speed has 2, randomize.push.speed has 3",
+        ),
+        (
+            {"randomize": {"push.speed": "uniform(stages(0, -1, 0), 2)"}, **RETURN},
+            "randomize",
+            '"push.speed": may draw -1; expected at least 0',
+        ),
+        (
+            {**STAGES, "curriculum": {"advance": "fps > 1"}},
+            "curriculum.advance",
+            "depends on the speed of the machine",
+        ),
+        (
+            {**STAGES, "curriculum": {"advance": "loss < 1", "episodes": 200}},
+            "curriculum.episodes",
+            "is 200, and returns are averaged over ppo.stats_window_size = 100 episodes",
+        ),
+        (
+            {**STAGES, **RETURN, "total_timesteps": 4096, "n_envs": 1, "ppo": {"n_steps": 2048}},
+            "curriculum.advance",
+            "there are 3 stages, and total_timesteps = 4_096 makes 2 iterations",
+        ),
+        *(
+            (
+                {**STAGES, **RETURN, "total_timesteps": endless},
+                "total_timesteps",
+                "expected a whole number from 1 to",
+            )
+            for endless in (math.inf, 0, 10**13)
+        ),
+        (
+            {"task": None, "env": "Hopper-v5", **RETURN},
+            "curriculum",
+            "is for tasks, built-in or your own",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_key_and_cure(
+    place: Path, job: dict[str, Any], where: str, message: str
+) -> None:
+    given = {key: value for key, value in {**STAND, **job}.items() if value is not None}
+    with pytest.raises(SpecError) as error:
+        resolve(place, given)
+    assert any(
+        place == f"jobs[0].{where}" and message in text for place, text in problems(error)
+    ), problems(error)
+
+
+def test_differences_are_told_under_the_keys_of_the_job_file(place: Path) -> None:
+    def job(episodes: int, **keys: Any) -> Job:
+        return resolve(
+            place, {**STAND, **keys}, defaults={"curriculum": {"episodes": episodes}}
+        ).jobs[0]
+
+    first = {**STAGES, **RETURN}
+    told = changed_keys(
+        job(20, **first),
+        job(20, **{**first, "curriculum": {"advance": "loss < 1", "episodes": 30}}),
+    )
+    assert [line.split(":")[0] for line in told] == ["curriculum.advance", "curriculum.episodes"]
+    assert changed_keys(job(20), job(30)) == [], "it has no stages"
+
+
+EARLIER = """
+{
+  "advance": [
+    "rollout/ep_rew_mean > 80.0",
+    "rollout/ep_rew_mean > 80.0"
+  ],
+  "advance_episodes": 30,
+  "after": [],
+  "algo": "ppo",
+  "asymmetric": false,
+  "backend": "auto",
+  "checkpoint_every": 50000,
+  "checkpoint_every_s": null,
+  "collective_timeout_s": 30.0,
+  "cores": 1,
+  "device": "cpu",
+  "entry_point": null,
+  "env": null,
+  "env_kwargs": {},
+  "eval_episodes": 10,
+  "evaluate": {},
+  "extended_from": [],
+  "hyperparameters": {},
+  "init": null,
+  "init_sha256": null,
+  "job_id": "a-s0",
+  "keep_replay_buffer": false,
+  "learner": "auto",
+  "mode": "allreduce",
+  "model_edits": {},
+  "n_envs": 8,
+  "name": "a",
+  "normalize": true,
+  "on_divergence": "fail",
+  "params": {},
+  "pause_at": null,
+  "policy": "MlpPolicy",
+  "policy_kwargs": {},
+  "preview": false,
+  "randomize": {},
+  "ranks": 1,
+  "robot_maker": null,
+  "search_path": null,
+  "seed": 0,
+  "task": "stand",
+  "task_options": {
+    "push_speed": "stages(0, 0.5, 1)"
+  },
+  "threads": 1,
+  "total_timesteps": 100000,
+  "urdf": {},
+  "video": false,
+  "xml": "robot/hopper.xml"
+}
+"""
+"""``spec.json`` as the version wrote it that had no features."""
+FINGERPRINTS = {
+    True: "392ecc6b8853864e72559d0fdcea734cad8d1f59b2d3e0d40649e5a6227e9070",
+    False: "4d5aaa488b08eb5da6d5350a7ccc6ece88d64c83b357242d6e47cbe1ded2fe56",
+}
+
+
+def test_episodes_without_conditions_do_nothing() -> None:
+    plain = {**json.loads(EARLIER), "advance": []}
+    others = [{**plain, "advance_episodes": episodes} for episodes in (7, 20)]
+    specs = [WorkerSpec.from_json(json.dumps(one)) for one in others]
+    assert {spec.fingerprint() for spec in specs} == {FINGERPRINTS[False]}
+    assert specs[0] == specs[1]
+
+
+@pytest.mark.parametrize("has_stages", [True, False])
+def test_specs_of_earlier_versions_have_the_fingerprints_that_they_had(has_stages: bool) -> None:
+    text = EARLIER.lstrip()
+    if not has_stages:
+        none = {"advance": [], "advance_episodes": 20}
+        text = json.dumps({**json.loads(text), **none}, indent=2, sort_keys=True) + "\n"
+    spec = WorkerSpec.from_json(text)
+    assert spec.fingerprint() == FINGERPRINTS[has_stages]
+    assert bool(spec.parts) == has_stages
+    if has_stages:
+        assert spec.to_json() == text
+    else:
+        assert "advance" not in spec.to_json()

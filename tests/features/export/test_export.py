@@ -1,0 +1,444 @@
+"""Exported policies act as those that they were exported from, in every format and for every kind
+of policy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+import worker_helpers as helpers
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecNormalize
+
+from benchmarks.exported_policies import compiled
+from orchestrator.core.errors import UnfinishedPolicyWarning
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.features.export.formats import FORMATS, READABLE
+from orchestrator.features.export.worker import (
+    c_header,
+    job_export,
+    numpy_policy,
+    onnx_file,
+    policy_files,
+)
+from orchestrator.features.export.worker.exported_policy import ExportError
+from orchestrator.worker.envs import env_factory
+from orchestrator.worker.policies import job_policy
+from orchestrator.worker.rendering import trained_policy
+from orchestrator.worker.tasks import units
+from orchestrator.worker.training import learners
+
+SQUASHED_SDE = {
+    "hyperparameters": {"use_sde": True},
+    "policy_kwargs": {"net_arch": [8], "squash_output": True},
+}
+MORE_ACTIVATIONS = ("relu", "elu", "leaky_relu", "silu")
+KINDS: dict[str, dict[str, Any]] = {
+    "ppo": {"policy_kwargs": {"net_arch": {"pi": [8, 6], "vf": [4]}}},
+    "ppo-sde": SQUASHED_SDE,
+    "sac": {"algo": "sac", "policy_kwargs": {"net_arch": [8]}},
+    "sac-sde": {
+        "algo": "sac",
+        "policy_kwargs": {"net_arch": [8]},
+        "hyperparameters": {"use_sde": True},
+    },
+    "tqc": {"algo": "tqc", "policy_kwargs": {"net_arch": [8]}},
+    "crossq": {"algo": "crossq", "policy_kwargs": {"net_arch": [8, 6]}, "scale": 0.4},
+    "td3": {"algo": "td3", "policy_kwargs": {"net_arch": [8]}},
+    "clamped": {"task_options": {"action_scale": 3.0}, "policy_kwargs": {"net_arch": [8]}},
+    "linear": {"algo": "a2c", "policy_kwargs": {"net_arch": []}, "normalize": False},
+    **{
+        name: {"policy_kwargs": {"net_arch": [8], "activation_fn": name}}
+        for name in ("gelu", *MORE_ACTIVATIONS)
+    },
+}
+ROWS = 64
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra export")
+pytest.importorskip("onnx", reason="needs the extra export")
+
+
+def job(directory: Path, robot: str = "arm", scale: float = 0.2, **changes: Any) -> JobPaths:
+    """A job's directory with a policy that was never trained, and whose actions differ widely all
+    the same.
+
+    :param scale: of its weights.
+    """
+    values = {
+        "task": "reach",
+        "xml": f"robot/{robot}.xml",
+        "normalize": True,
+        "job_id": directory.name,
+    }
+    spec = helpers.spec(**{**values, "learner": "sb3", "hyperparameters": {}, **changes})
+    paths = helpers.job(directory, spec)
+    if spec.xml is not None:
+        paths.robot.mkdir()
+        shutil.copyfile(helpers.REPOSITORY / "mjcf" / f"{robot}.xml", paths.root / spec.xml)
+        paths.robot_hash.write_text("c0ffee")
+    venv = env_factory.make(spec, paths.root, n_envs=1, seed=0)
+    model = learners.build(spec, venv).model
+    rng = np.random.default_rng(0)
+    with torch.no_grad():
+        for parameter in model.policy.parameters():
+            parameter.copy_(torch.as_tensor(rng.normal(0, scale, tuple(parameter.shape))))
+        for name, statistic in model.policy.named_buffers():
+            if name.endswith(("ra_mean", "ra_var")):  # of CrossQ's batch normalisation
+                statistic.copy_(torch.as_tensor(rng.uniform(0.5, 2, tuple(statistic.shape))))
+    model.save(paths.model)
+    if spec.normalize:
+        normalized: Any = env_factory.normalized(spec, venv)
+        size = venv.observation_space.shape
+        normalized.obs_rms.mean, normalized.obs_rms.var = (
+            rng.normal(0, 3, size),
+            rng.uniform(1e-6, 4, size),
+        )
+        normalized.save(str(paths.vecnormalize))
+    return paths
+
+
+def export(paths: JobPaths, suffix: str, **options: Any) -> Path:
+    to = paths.root / f"{paths.root.name}{suffix}"
+    job_export.export(
+        argparse.Namespace(**{"job_dir": paths.root, "to": to, "checkpoint": None, **options})
+    )
+    return to
+
+
+def observations_and_actions(
+    paths: JobPaths,
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[Any]]:
+    """Observations before normalisation, the policy's actions, and the controls that the task makes
+    of them."""
+    spec = WorkerSpec.from_json(paths.spec.read_text())
+    venv: Any = env_factory.make(spec, paths.root, n_envs=ROWS, seed=0)
+    model = trained_policy.load_model(spec, paths, venv, None)
+    normalized: Any = trained_policy.normalized(spec, paths, venv, None)
+    observations = (
+        np.random.default_rng(1)
+        .normal(0, 3, (ROWS, venv.observation_space.shape[0]))
+        .astype(np.float32)
+    )
+    seen = normalized.normalize_obs(observations) if spec.normalize else observations
+    actions, _ = model.predict(seen, deterministic=True)
+    actions = np.clip(actions, venv.action_space.low, venv.action_space.high)
+    mapping = venv.simulation.task.actions
+    return observations, actions, mapping.ctrl(mapping.taken(actions))
+
+
+# -- the same actions
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow) if kind in MORE_ACTIVATIONS else kind
+        for kind in KINDS
+    ],
+)
+def test_every_kind_of_policy_gives_its_actions_and_controls_in_every_format(
+    kind: str, tmp_path: Path
+) -> None:
+    paths = job(tmp_path / kind, **KINDS[kind])
+    observations, actions, controls = observations_and_actions(paths)
+    assert np.ptp(actions, axis=0).min() > 0.01, "actions must depend on observations"
+    assert (kind == "clamped") == (len(np.unique(controls[:, 0])) < len(np.unique(actions[:, 0])))
+    for suffix in READABLE:
+        policy = policy_files.read(export(paths, suffix))
+        assert (policy.observations, policy.actions) == (observations.shape[1], actions.shape[1])
+        outputs = policy(observations)
+        assert {array.dtype for array in outputs.values()} == {np.dtype(np.float32)}
+        np.testing.assert_allclose(outputs["action"], actions, rtol=0, atol=1e-6, err_msg=suffix)
+        np.testing.assert_allclose(outputs["ctrl"], controls, rtol=0, atol=2e-6, err_msg=suffix)
+        if suffix == ".pt" and kind != "crossq":  # whose normalisation goes into the weights
+            assert np.array_equal(outputs["action"], actions), (
+                "TorchScript has the policy's own operations"
+            )
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize("kind", ["ppo", "sac-sde", pytest.param("gelu", marks=pytest.mark.slow)])
+def test_a_c_header_compiles_without_a_warning_and_gives_the_actions(
+    kind: str, tmp_path: Path
+) -> None:
+    paths = job(tmp_path / kind, **KINDS[kind])
+    observations, actions, controls = observations_and_actions(paths)
+    outputs = compiled(export(paths, ".h"))(observations)
+    np.testing.assert_allclose(outputs["action"], actions, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(outputs["ctrl"], controls, rtol=0, atol=2e-6)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {"ppo", "sac-sde", "gelu"}))
+def test_every_kind_of_policy_gives_its_actions_in_c(kind: str, tmp_path: Path) -> None:
+    test_a_c_header_compiles_without_a_warning_and_gives_the_actions(kind, tmp_path)
+
+
+def test_observations_in_double_precision_are_normalised_before_they_are_rounded(
+    tmp_path: Path,
+) -> None:
+    """A constant observation has a tiny deviation, which single precision would not tell from its
+    mean."""
+    paths = job(tmp_path / "arm-s0")
+    rows, *_ = observations_and_actions(paths)
+    venv = env_factory.make(
+        WorkerSpec.from_json(paths.spec.read_text()), paths.root, n_envs=1, seed=0
+    )
+    normalized: Any = env_factory.normalized(WorkerSpec.from_json(paths.spec.read_text()), venv)
+    normalized.obs_rms.mean[:], normalized.obs_rms.var[:] = 8.9, 0.0
+    normalized.save(str(paths.vecnormalize))
+    exact, rounded = np.full(rows.shape, 8.9), np.full(rows.shape, 8.9, np.float32)
+    for suffix in (".pt", ".npz"):
+        policy = policy_files.read(export(paths, suffix))
+        centre, beside = policy(exact)["action"], policy(rounded)["action"]
+        zero = policy(normalized.obs_rms.mean[None].repeat(len(rows), 0))["action"]
+        assert np.array_equal(centre, zero)
+        assert not np.array_equal(centre, beside)
+
+
+def test_an_episode_of_the_exported_policy_is_that_of_the_job_to_the_bit(tmp_path: Path) -> None:
+    paths = job(tmp_path / "arm-s0")
+    spec = WorkerSpec.from_json(paths.spec.read_text())
+
+    def episode(policy: Any, venv: Any) -> NDArray[Any]:
+        venv.seed(0)
+        observation, _ = policy(None)
+        for _ in range(30):
+            observation, _ = policy(observation)
+        return np.array(venv.simulation.states.qpos)
+
+    one, other = (env_factory.make(spec, paths.root, n_envs=1, seed=0) for _ in range(2))
+    own = trained_policy.load_policy(spec, paths, one, None, deterministic=True)
+    exported = trained_policy.exported_policy(policy_files.read(export(paths, ".pt")), other)
+    assert np.array_equal(episode(own, one), episode(exported, other))
+
+
+def test_actions_of_gymnasiums_tasks_keep_their_bounds_and_are_the_controls(tmp_path: Path) -> None:
+    paths = job(tmp_path / "hopper-s0", "hopper", task="gymnasium:Hopper-v5")
+    observations, actions, _ = observations_and_actions(paths)
+    outputs = policy_files.read(export(paths, ".npz"))(observations)
+    np.testing.assert_allclose(outputs["action"], actions, rtol=0, atol=1e-6)
+    assert np.array_equal(outputs["ctrl"], outputs["action"])
+
+
+# -- what else a file holds
+
+
+def test_names_units_and_period_are_in_every_format(tmp_path: Path) -> None:
+    paths = job(tmp_path / "hopper-s0", "hopper", task="forward")
+    npz = numpy_policy.load(export(paths, ".npz")).metadata
+    assert npz["observation_names"][:3] == [
+        "root_z position",
+        "root_pitch position",
+        "hip position",
+    ]
+    assert npz["observation_units"] == ["m", *["rad"] * 4, "m/s", "m/s", *["rad/s"] * 4]
+    assert (npz["action_names"], npz["ctrl_units"]) == (
+        ["hip", "knee", "ankle"],
+        ["110 N m", "110 N m", "60 N m"],
+    )
+    assert (npz["job"], npz["robot_sha256"], npz["control_period_s"]) == (
+        "hopper-s0",
+        "c0ffee",
+        0.04,
+    )
+
+    session = onnxruntime.InferenceSession(export(paths, ".onnx"))
+    onnx = session.get_modelmeta().custom_metadata_map
+    assert {
+        name: onnx[name] if isinstance(npz[name], str) else json.loads(onnx[name]) for name in npz
+    } == npz
+    [given], outputs = session.get_inputs(), session.get_outputs()
+    assert (given.name, given.type, given.shape) == ("observation", "tensor(float)", ["batch", 11])
+    assert [(output.name, output.shape) for output in outputs] == [
+        ("action", ["batch", 3]),
+        ("ctrl", ["batch", 3]),
+    ]
+
+    extra = {"metadata.json": ""}
+    with pytest.deprecated_call():
+        torch.jit.load(export(paths, ".pt"), _extra_files=extra)
+    assert json.loads(extra["metadata.json"]) == npz
+
+    header = export(paths, ".h").read_text()
+    for text in (
+        "[1]: root_pitch position [rad]",
+        "[0]: hip [110 N m]",
+        "HOPPER_S0_CONTROL_PERIOD_S 0.04",
+        '"ankle",',
+    ):
+        assert text in header
+
+
+ACTUATORS = """<mujoco><worldbody>
+  <body><joint name="turn"/><geom size="1"/><body><joint name="slide" type="slide"/><geom size="1"/></body></body>
+</worldbody><actuator>
+  <motor joint="turn" gear="18"/><motor joint="slide"/><position joint="turn" kp="3"/><position joint="slide" gear="2"/>
+  <velocity joint="turn" kv="2"/><muscle joint="turn" lengthrange="0 1"/><adhesion body="world" ctrlrange="0 1"/>
+</actuator></mujoco>"""
+
+
+def test_units_of_controls_follow_from_the_actuators() -> None:
+    text = ACTUATORS.replace('<adhesion body="world" ctrlrange="0 1"/>', "")
+    model = mujoco.MjModel.from_xml_string(text)
+    assert units.of_controls(model) == ["18 N m", "N", "rad", "0.5 m", "rad/s", "1"]
+    names = ["turn position", "slide velocity", "a name of the user's"]
+    assert units.of_observations(model, names) == ["rad", "m/s", ""]
+
+
+def test_a_header_holds_any_name_and_number() -> None:
+    assert c_header._string('a"\\é?') == r'"a\042\134\303\251\077"'
+    assert c_header._comment("a */ b\n") == "a * / b?"
+    assert [c_header._number(value) for value in (np.float32(0.1), 1, 1e-30, -np.inf)] == [
+        "0.1f",
+        "1.0f",
+        "1e-30f",
+        "-INFINITY",
+    ]
+
+
+# -- elsewhere
+
+
+BARE = """
+import sys
+for name in ("torch", "stable_baselines3", "gymnasium", "mujoco", "orchestrator"):
+    sys.modules[name] = None
+import numpy as np
+{example}
+np.save("actions.npy", act(np.load("observations.npy"))["action"])
+"""
+
+
+def test_the_example_of_the_document_runs_with_numpy_alone(tmp_path: Path) -> None:
+    paths = job(tmp_path / "hopper", "hopper", task="forward")
+    observations, actions, _ = observations_and_actions(paths)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copyfile(export(paths, ".npz"), elsewhere / "hopper.npz")
+    shutil.copyfile(str(numpy_policy.__file__), elsewhere / "numpy_policy.py")
+    np.save(elsewhere / "observations.npy", observations)
+    document = (helpers.REPOSITORY / "docs/export.md").read_text()
+    [example] = re.findall(r"```python\n(import numpy.*?)```", document, re.S)
+    code = BARE.format(example=example)
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, '.')\n{code}"]
+    subprocess.run(command, cwd=elsewhere, check=True)
+    np.testing.assert_allclose(np.load(elsewhere / "actions.npy"), actions, rtol=0, atol=1e-6)
+
+
+# -- what cannot be exported, or read again
+
+
+@pytest.mark.parametrize("suffix", READABLE)
+def test_a_pipe_is_no_exported_policy_and_is_not_waited_for(suffix: str, tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / f"pipe{suffix}")
+    with pytest.raises(ExportError, match=r"cannot be read: .*is not a regular file"):
+        policy_files.read(pipe)
+
+
+def test_what_cannot_be_exported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cart = job(tmp_path / "cart-s0", task=None, xml=None, env="CartPole-v1", normalize=False)
+    with pytest.raises(
+        ExportError,
+        match=r"cart-s0 cannot be exported: its actions are Discrete\(2\); only policies",
+    ):
+        export(cart, ".npz")
+    recurrent = job(
+        tmp_path / "recurrent-s0", algo="recurrent-ppo", policy_kwargs={"lstm_hidden_size": 8}
+    )
+    with pytest.raises(
+        ExportError,
+        match=r"recurrent-s0 cannot be exported: it is recurrent: .* orchestrator\.load",
+    ):
+        export(recurrent, ".npz")
+    with pytest.raises(
+        ExportError, match=r"policy.json: expected a name that ends in .onnx, .pt, .npz or .h"
+    ):
+        export(cart, ".npz", to=Path("policy.json"))
+    arm = job(tmp_path / "arm-s0")
+    for name in ("onnx", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        ExportError, match=r"needs the package onnx, which is not installed .*\.\[export\]"
+    ):
+        export(arm, ".onnx")
+    with pytest.raises(ExportError, match="onnxruntime, which is not installed"):
+        onnx_file.OnnxPolicy(tmp_path / "policy.onnx")
+
+
+def test_an_environment_that_maps_actions_itself_gives_no_controls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = job(tmp_path / "pendulum-s0", scale=1.0, task=None, xml=None, env="Pendulum-v1")
+    for suffix in FORMATS:
+        path = export(paths, suffix)
+        assert (
+            "1 action, an action every 0.05 s; without ctrl (see docs/export.md)"
+            in capsys.readouterr().out
+        )
+        if suffix != ".h":
+            outputs = policy_files.read(path)(np.full((2, 3), 5.0))
+            assert outputs.keys() == {"action"}
+            assert np.abs(outputs["action"]).max() > 1, "its actions go from -2 to 2"
+    assert "float action[PENDULUM_S0_ACTIONS])" in path.read_text()
+
+
+def test_a_file_that_does_not_fit_or_is_no_policy_is_told(tmp_path: Path) -> None:
+    arm, hopper = job(tmp_path / "arm-s0"), job(tmp_path / "hopper-s0", "hopper", task="forward")
+    venv = env_factory.make(WorkerSpec.from_json(arm.spec.read_text()), arm.root, n_envs=1, seed=0)
+    why = "has 11 observations and 3 actions, and this job 16 observations and 5 actions"
+    with pytest.raises(trained_policy.PolicyError, match=why):
+        trained_policy.exported_policy(policy_files.read(export(hopper, ".npz")), venv)
+    for suffix in READABLE:
+        shutil.copyfile(arm.model, other := tmp_path / f"other{suffix}")
+        with pytest.raises(
+            ExportError, match=rf"other{suffix} cannot be read: .*expected a file that `export`"
+        ):
+            policy_files.read(other)
+        with pytest.raises(
+            ExportError, match=rf"missing{suffix} cannot be read: FileNotFoundError"
+        ):
+            policy_files.read(tmp_path / f"missing{suffix}")
+    with pytest.raises(
+        trained_policy.PolicyError,
+        match=r"policy.h: expected a name that ends in .onnx, .pt or .npz",
+    ):
+        trained_policy.read_policy(Path("policy.h"))
+
+
+@pytest.mark.parametrize("kind", ["ppo", "sac"])
+def test_the_privileged_observations_of_an_asymmetric_job_are_not_in_the_file(
+    kind: str, tmp_path: Path
+) -> None:
+    randomize = {"body.trunk.mass": "scale(0.7, 1.3)", "action.delay": "choice(0, 1, 2)"}
+    task = {"task": "forward", "randomize": randomize, "asymmetric": True}
+    paths = job(tmp_path / "quadruped-s0", "quadruped", **KINDS[kind] | task)
+    spec = WorkerSpec.from_json(paths.spec.read_text())
+    venv: Any = env_factory.make(spec, paths.root, n_envs=1, seed=0)
+    seen = venv.observation_space.shape[0] - len(venv.simulation.privileged_names)
+    policy = job_export.policy_of(spec, paths, None)
+    paths.robot_hash.unlink()  # which is not that of the robot
+    with pytest.warns(UnfinishedPolicyWarning):
+        _, env = job_policy.load(paths.root, n_envs=3)
+    assert isinstance(env, VecNormalize)
+    env.reset()
+    assert env.get_original_obs().shape[1] == seen + 2
+    assert len(policy.metadata.observation_names) == seen
+    assert policy.normalization is not None
+    assert len(policy.normalization.mean) == seen
+    assert policy.layers[0].weight.shape[1] == seen
+    act = trained_policy.exported_policy(policy_files.read(export(paths, ".npz")), venv)
+    observation, _ = act(None)
+    assert act(observation)[0].shape == (1, seen + 2)

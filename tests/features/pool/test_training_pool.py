@@ -1,0 +1,479 @@
+"""``TrainingPool``: futures of trainings, and what becomes of them however pool, program or
+supervisor end."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import operator
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import psutil
+import pytest
+from command_helpers import HOPPER, INSTANT, STUBS, wait_until
+from trial_helpers import Told, search_run
+
+import orchestrator
+from orchestrator.core.errors import Problem, RunDirError, SupervisorError, UsageError
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.features.pool import pool_supervisor, supervisor_process
+from orchestrator.features.pool.pool_jobs import TrainingFuture
+
+SUPERVISE = "\nfrom orchestrator.features.pool import pool_supervisor\nsys.exit(pool_supervisor.main(*sys.argv[1:]))"
+EXEC = {"resources": {"start": "exec", "min_free_disk": 0}}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def no_examination(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
+    """The job ``bad`` has a bad robot, and ``wrong`` wrong settings."""
+    problem = Problem(where="jobs[0]", message="has no legs")
+    refused = {
+        "bad": JobVerdict(problem=problem),
+        "wrong": JobVerdict(problem=problem, settings_problem="no such option"),
+    }
+    return {job.job_id: refused.get(job.spec.name, JobVerdict()) for job in jobs}
+
+
+@pytest.fixture
+def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is examined, and workers succeed when there is a file ``go-JOB`` beside the run
+    directory."""
+    monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
+    monkeypatch.setattr("orchestrator.experiment.preflight.Child", contextlib.nullcontext)
+    monkeypatch.setattr(supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + SUPERVISE))
+
+
+def running(future: TrainingFuture) -> None:
+    wait_until(future.running, "the training runs")
+
+
+def supervisor_of(run_dir: Path) -> psutil.Process:
+    (found,) = (one for one in psutil.Process().children() if str(run_dir) in one.cmdline())
+    return found
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """Neither processes, nor threads, nor open files of the block are left after it."""
+    gc.collect()
+    before = (
+        threading.active_count(),
+        len(os.listdir("/proc/self/fd")),
+        psutil.Process().children(recursive=True),
+    )
+    yield
+    gc.collect()
+    after = (
+        threading.active_count(),
+        len(os.listdir("/proc/self/fd")),
+        psutil.Process().children(recursive=True),
+    )
+    assert after == before
+
+
+@pytest.mark.usefixtures("stubs")
+def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path) -> None:
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=2, run_dir="run", **EXEC) as pool:
+        slow, fast, twin = (pool.submit(HOPPER, name=name) for name in ("slow", "fast", "fast"))
+        running(slow)
+        running(fast)
+        bad, waiting, last = (pool.submit(HOPPER, name=name) for name in ("bad", "waiting", "last"))
+        failed = bad.result(commands.PATIENCE_S)
+        assert (failed.ok, failed.error, failed.state) == (False, "has no legs", "FAILED")
+        assert waiting.cancel()
+        completed = futures.as_completed([slow, fast, last], commands.PATIENCE_S)
+        for name, future in (("fast", fast), ("last", last), ("slow", slow)):
+            (here / f"go-{name}-s0").touch()
+            assert next(completed) is future
+            assert future.result().job_id == f"{name}-s0"
+            assert not future.cancel()
+        assert twin.result().job_dir == fast.result().job_dir
+
+        endless = pool.submit(HOPPER, name="endless")
+        running(endless)
+        assert endless.cancel()
+        assert futures.wait([endless, waiting], commands.PATIENCE_S).not_done == set()
+        with pytest.raises(futures.CancelledError):
+            endless.result()
+
+        (here / "go-child-s1").touch()
+        child = pool.submit(HOPPER.read_text(), name="child", seed=1, init=fast.result()).result(
+            commands.PATIENCE_S
+        )
+        assert (child.ok, child.xml, child.seed, child.job_dir) == (
+            True,
+            None,
+            1,
+            here / "run/jobs/child-s1",
+        )
+        spec = WorkerSpec.from_json((child.job_dir / "spec.json").read_text())
+        assert spec.init == str(fast.result().job_dir)
+        assert not spec.preview, "a pool that is closed does not wait for pictures"
+        with pytest.raises(orchestrator.UsageError, match="no such option"):
+            pool.submit(HOPPER, name="wrong").result(commands.PATIENCE_S)
+        for xml, settings, fragment in (
+            (HOPPER, {"n_env": 2}, 'did you mean "n_envs"'),
+            (HOPPER, {"init": failed}, "has no policy: has no legs"),
+            (HOPPER, {"init": fast}, r"init=future.result\(\)"),
+            (HOPPER, {"after": ["fast"]}, "futures that it waits for"),
+            (HOPPER.parent, {}, "submit them one by one"),
+            (3, {}, "is of type int"),
+        ):
+            with pytest.raises(orchestrator.UsageError, match=fragment):
+                pool.submit(xml, **settings)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.submit(HOPPER)
+    states = {job_id: row["state"] for job_id, row in commands.summary(here / "run").items()}
+    trained = dict.fromkeys(("slow-s0", "fast-s0", "last-s0", "child-s1"), "SUCCEEDED")
+    assert states == {**trained, "bad-s0": "FAILED", "endless-s0": "CANCELLED"} | (
+        {"waiting-s0": "CANCELLED"} if "waiting-s0" in states else {}
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) -> None:
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        first, second = pool.submit(HOPPER, name="first"), pool.submit(HOPPER, name="second")
+        running(first)
+        supervisor_of(here / "run").kill()
+        for future in (first, second):
+            with pytest.raises(SupervisorError, match="killed by signal 9") as caught:
+                future.result(commands.PATIENCE_S)
+            assert f"run_dir='{here}/run'" in str(caught.value)
+        with pytest.raises(SupervisorError, match="killed"):
+            pool.submit(HOPPER, name="third")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_an_exception_in_the_block_stops_everything_and_a_new_pool_resumes(here: Path) -> None:
+    (here / "go-done-s0").touch()
+
+    def submitted(pool: orchestrator.TrainingPool) -> list[TrainingFuture]:
+        return [pool.submit(HOPPER, name=name) for name in ("done", "begun", "other", "waiting")]
+
+    with (  # noqa: PT012 - this is what it is about
+        nothing_left(),
+        pytest.raises(ValueError, match="mine") as caught,
+        orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool,
+    ):
+        done, begun, *others = submitted(pool)
+        assert done.result(commands.PATIENCE_S).ok
+        running(begun)
+        raise ValueError("mine")
+    assert f"run_dir='{here}/run'" in caught.value.__notes__[0]
+    assert all(future.cancelled() for future in (begun, *others))
+    assert commands.summary(here / "run")["begun-s0"]["state"] == "PENDING"
+
+    begun_at = (here / "run/jobs/done-s0/started").stat().st_mtime_ns
+    for name in ("begun", "waiting", "other"):
+        (here / f"go-{name}-s0").touch()
+    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        done, begun, _, waiting = submitted(pool)
+        assert done.result(commands.PATIENCE_S).ok
+        assert (begun.result(commands.PATIENCE_S).ok, waiting.result(commands.PATIENCE_S).ok) == (
+            True,
+            True,
+        )
+        other = pool.submit(HOPPER, name="done", n_envs=3)
+        with pytest.raises(orchestrator.ChangedError, match=r"n_envs: 8 → 3"):
+            other.result(commands.PATIENCE_S)
+    rows = commands.summary(here / "run")
+    assert {row["state"] for row in rows.values()} == {"SUCCEEDED"}
+    assert (rows["done-s0"]["attempts"], rows["begun-s0"]["attempts"]) == (1, 2)
+    assert (here / "run/jobs/done-s0/started").stat().st_mtime_ns == begun_at
+
+
+@pytest.mark.slow
+def test_a_killed_program_takes_its_trainings_with_it(here: Path) -> None:
+    program = f"""
+import contextlib, sys, threading
+import orchestrator
+from orchestrator.experiment import preflight
+from orchestrator.features.pool import supervisor_process
+supervisor_process.COMMAND = (sys.executable, "-c", {STUBS + SUPERVISE!r})
+preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
+preflight.Child = contextlib.nullcontext
+pool = orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{EXEC!r})
+pool.submit({str(HOPPER)!r}, name="one").result()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=here, env=commands.environment()
+    ) as popen:
+        started = here / "run/jobs/one-s0/started"
+        wait_until(started.exists, "the worker has started")
+        processes = psutil.Process(popen.pid).children(recursive=True)
+        popen.send_signal(signal.SIGKILL)
+    assert psutil.wait_procs(processes, commands.PATIENCE_S)[1] == []
+    assert commands.summary(here / "run")["one-s0"]["state"] == "PENDING"
+
+
+def test_a_pool_leaves_the_jobs_of_a_search_alone(here: Path) -> None:
+    paths = search_run(here / "run", [Told(values=[3.0], reached=[1.0, 2.0]), Told(reached=[0.5])])
+    with pytest.raises(RunDirError, match="was made by a search"):
+        pool_supervisor._earlier(paths)
+
+
+def test_its_supervisor_loads_nothing_that_only_workers_need() -> None:
+    program = "import orchestrator.features.pool.pool_supervisor, sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    heavy = {"torch", "stable_baselines3", "gymnasium", "mujoco", "numpy", "psutil", "asyncio"}
+    assert heavy & set(done.stdout.split()) == set()
+
+
+FORKING = """
+import contextlib, os, sys
+import orchestrator
+from orchestrator.core.errors import Problem
+from orchestrator.experiment import preflight
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.features.pool import supervisor_process
+
+
+def examine(jobs, **_):
+    lost = Problem(where="jobs[0]", message="no such file")
+    return {{job.job_id: JobVerdict(problem=None if job.xml_source.exists() else lost) for job in jobs}}
+
+
+def end_in_a_child(*_):
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+preflight.examine, preflight.Child = examine, contextlib.nullcontext
+supervisor_process.COMMAND = (sys.executable, "-c", {supervise!r})
+
+
+def register_at_fork(*, before=None, after_in_child=None, after_in_parent=None):
+    assert before is after_in_parent is None, "a fork may be going on in another thread"
+
+
+orchestrator.TrainingPool  # imported now, before the program forks
+os.register_at_fork = register_at_fork
+body = open({hopper!r}).read()
+pool = orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{exec!r})
+with pool:
+    first, second = (pool.submit(body, name=name) for name in ("first", "second"))
+    end_in_a_child()
+    child = os.fork()
+    if child == 0:
+        try:
+            pool.submit(body)
+        except RuntimeError as error:
+            pool.shutdown()
+            sys.exit(str(os.getppid()) not in str(error))
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    first.add_done_callback(end_in_a_child)
+    open("go-first-s0", "w").close()
+    print(first.result().error)
+    third = pool.submit(body, name="third")
+    for name in ("second", "third"):
+        open(f"go-{{name}}-s0", "w").close()
+    print(second.result().error, third.result().error)
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_the_program_forks_leave_the_pool_to_it_however_they_end(here: Path) -> None:
+    program = FORKING.format(hopper=str(HOPPER), supervise=STUBS + SUPERVISE, exec=EXEC)
+    done = commands.finish([sys.executable, "-c", program], cwd=here)
+    assert sorted(done.stdout.splitlines()) == [
+        "None",
+        "None None",
+        "child 0",
+        "child 7",
+        "child 7",
+    ], done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.usefixtures("stubs")
+def test_what_examines_robots_lives_as_long_as_the_pool_and_not_as_the_thread_that_has_made_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started_in: list[threading.Thread] = []
+
+    def child() -> contextlib.AbstractContextManager[None]:
+        started_in.append(threading.current_thread())
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr("orchestrator.experiment.preflight.Child", child)
+    made: list[orchestrator.TrainingPool] = []
+    maker = threading.Thread(
+        target=lambda: made.append(orchestrator.TrainingPool(run_dir="run", env="CartPole-v1"))
+    )
+    maker.start()
+    maker.join()
+    with made[0]:
+        assert [thread.is_alive() for thread in started_in] == [True]
+
+
+def test_a_pool_that_cannot_begin_leaves_nothing(here: Path) -> None:
+    (here / "run").write_text("no directory")
+    with nothing_left(), pytest.raises(UsageError, match="run"):
+        orchestrator.TrainingPool(run_dir="run", env="CartPole-v1")
+
+
+@pytest.mark.usefixtures("stubs")
+def test_a_callback_that_exits_ends_the_pool_which_names_it(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[str] = []
+
+    def leaves(future: futures.Future[orchestrator.Result]) -> None:
+        called.append(future.result().job_id or "")
+        sys.exit(3)
+
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        first, twin, waiting = (
+            pool.submit(HOPPER, name=name) for name in ("first", "first", "waiting")
+        )
+        first.add_done_callback(leaves)
+        commands.wait_until(twin.running, "both wait for the same job")
+        (here / "go-first-s0").touch()
+        assert first.result(commands.PATIENCE_S).ok
+        assert twin.result(commands.PATIENCE_S).ok, "a job that has ended has its results"
+        expected = r"leaves.*add_done_callback.*SystemExit\(3\)"
+        with pytest.raises(orchestrator.UsageError, match=expected) as caught:
+            waiting.result(commands.PATIENCE_S)
+        assert f"run_dir='{here}/run'" in str(caught.value)
+        pool.shutdown()
+        with pytest.raises(orchestrator.UsageError, match=expected):
+            pool.submit(HOPPER, name="later")
+        with pytest.raises(SystemExit):  # in the thread of the program, which it ends
+            twin.add_done_callback(leaves)
+    assert called == ["first-s0"] * 2
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], SystemExit)
+
+
+def test_what_is_no_file_is_no_robot_and_nothing_waits_for_it(here: Path) -> None:
+    os.mkfifo(here / "pipe.xml")
+    (here / "zero.xml").symlink_to("/dev/zero")
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        submitted = [pool.submit(here / name) for name in ("pipe.xml", "zero.xml")]
+        for future, name in zip(submitted, ("pipe.xml", "zero.xml"), strict=True):
+            result = future.result(commands.PATIENCE_S)
+            assert (result.ok, result.error) == (False, f"{here / name}: is not a regular file")
+        for empty in ("", " "):
+            with pytest.raises(orchestrator.UsageError, match="xml is empty; expected a path"):
+                pool.submit(empty)
+            with pytest.raises(
+                orchestrator.UsageError, match=r"xmls\[1\] is empty; expected a path"
+            ):
+                orchestrator.train([HOPPER, empty])
+
+
+def instant_bodies(here: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
+    """Bodies whose trainings succeed at once."""
+    (here / "instant.py").write_text(INSTANT)
+    worker = f"\nworker = (sys.executable, '-I', '-S', {str(here / 'instant.py')!r})"
+    monkeypatch.setattr(
+        supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + worker + SUPERVISE)
+    )
+    return [
+        HOPPER.read_text().replace("<mujoco", f"<!-- {number} --><mujoco", 1)
+        for number in range(number)
+    ]
+
+
+def held_by(*processes: psutil.Process) -> list[int]:
+    """Open files, threads and children of each."""
+    return [
+        number
+        for one in processes
+        for number in (one.num_fds(), one.num_threads(), len(one.children()))
+    ]
+
+
+GENERATIONS, SETTLED = 10, 3
+"""Generations of twenty bodies, and those after which nothing may grow any more."""
+MOST_GROWTH_MIB = 4.0
+"""Of either process over 140 jobs: a supervisor keeps about 6 KiB of each."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_generations_that_feed_the_next_evolve_two_hundred_bodies_and_nothing_grows(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A genetic algorithm as one writes it with DEAP: the gene is a setting that the return depends
+    on."""
+    bodies, chance = iter(instant_bodies(here, monkeypatch, 200)), random.Random(5)
+    goal = "-abs(json.loads((job / 'spec.json').read_text())['hyperparameters']['gamma'] - 0.95)}"
+    (here / "instant.py").write_text(INSTANT.replace("1.0}", goal))
+    genes, best, done = [chance.uniform(0.8, 0.9) for _ in range(20)], None, set[str]()
+    fitness, memory = list[float](), list[list[int]]()
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=4, run_dir="run", **EXEC) as pool:
+        processes = psutil.Process(), supervisor_of(here / "run")
+        for generation in range(GENERATIONS):
+            of_genes = {
+                pool.submit(next(bodies), init=best, ppo={"gamma": gene}): gene for gene in genes
+            }
+            results = [
+                (future.result(), of_genes[future]) for future in futures.as_completed(of_genes)
+            ]
+            results.sort(key=lambda pair: -pair[0].fitness())
+            best, parents = results[0][0], [gene for _, gene in results[:5]]
+            genes = [min(0.99, chance.choice(parents) + chance.gauss(0, 0.01)) for _ in genes]
+            done |= {
+                result.job_id for result, _ in results if result.ok and result.job_id is not None
+            }
+            fitness.append(best.fitness())
+            del of_genes, results
+            gc.collect()
+            memory.append([one.memory_info().rss for one in processes])
+            if generation + 1 == SETTLED:
+                held = held_by(*processes)
+        now = functools.partial(held_by, *processes)
+        wait_until(
+            lambda: all(map(operator.le, now(), held)),
+            f"no more than after {SETTLED} generations: {held}",
+        )
+    assert len(done) == 200
+    assert fitness[-1] > fitness[0]
+    for before, after in zip(memory[SETTLED - 1], memory[-1], strict=True):
+        assert after - before < MOST_GROWTH_MIB * 2**20, memory
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_the_loop_of_the_readme_trains_every_body(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (commands.REPOSITORY / "README.md").read_text(), re.M | re.S
+    )
+    (loop,) = (block for block in blocks if "TrainingPool" in block)
+    bodies = instant_bodies(here, monkeypatch, 200)
+    exec_pool = functools.partial(orchestrator.TrainingPool, **EXEC)
+    monkeypatch.setattr(orchestrator, "TrainingPool", exec_pool)
+    with nothing_left():
+        exec(loop, {"orchestrator": orchestrator, "bodies": bodies})
+    printed = capsys.readouterr().out
+    assert [body in printed for body in bodies] == [True] * 200
+    assert printed.count(" 1.0\n") == 200

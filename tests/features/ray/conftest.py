@@ -1,0 +1,5 @@
+"""Fixtures of the tests of Ray."""
+
+from ray_helpers import ray_cluster, ray_nodes
+
+__all__ = ["ray_cluster", "ray_nodes"]

@@ -1,0 +1,444 @@
+"""Attempts on a real Ray cluster of several nodes: placement, failures, and that nothing is left
+behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from command_helpers import wait_until
+from executor_helpers import (
+    IGNORES_STOP,
+    PUPPET,
+    READY,
+    Order,
+    await_files,
+    await_gone,
+    events_until,
+    family,
+    make_launch,
+    make_rank_group,
+    until_exit,
+    until_heard,
+)
+from ray_helpers import TOO_MUCH_MIB, Cluster, memory_watched_node, until_unused, until_used
+
+from orchestrator.core.environment import GPU_SHARE_VARIABLE
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.procfs import process_stat
+from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
+from orchestrator.features.ray.compatible_nodes import CompatibleNodes
+from orchestrator.features.ray.ray_executor import RayExecutor
+from orchestrator.features.ray.ray_task import RayTask
+from orchestrator.features.ray.transport import Transport
+from orchestrator.machine.cpu_holders import CpuHolders
+from orchestrator.machine.cpu_load import LoadSampler
+from orchestrator.machine.slots import RankSlot
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def executor(ray_nodes: CompatibleNodes) -> Iterator[RayExecutor]:
+    executor = RayExecutor(nodes=ray_nodes, worker_command=PUPPET)
+    yield executor
+    executor.close()
+
+
+def on_node(root: Path, node: str, job_id: str, orders: list[Order]) -> Launch:
+    return dataclasses.replace(
+        make_launch(root, job_id, orders), cpus=(), rank_slots=(RankSlot(node=node),)
+    )
+
+
+def placed(executor: RayExecutor, launch: Launch) -> Placed:
+    """Submit, and wait until the attempt runs; on a single node, also until it has reported
+    progress."""
+    handle = executor.submit(launch)
+    awaited = (
+        {Placed, Progressed} if len(launch.rank_slots) == 1 else {Placed}
+    )  # one rank's progress is dropped
+
+    def has_begun(events: list[Event]) -> bool:
+        return {type(event) for event in events if event.handle == handle} >= awaited
+
+    return next(event for event in events_until(executor, has_begun) if isinstance(event, Placed))
+
+
+def task_of(pid: int) -> int:
+    """Pid of the Ray task that started ``pid``."""
+    stat = process_stat(pid)
+    assert stat is not None
+    return stat.parent
+
+
+def titles() -> list[str]:
+    """Command lines of all processes; that of a Ray task is its name."""
+    return [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+
+
+def test_attempts_on_a_node_have_different_cpus(tmp_path: Path, executor: RayExecutor) -> None:
+    node = executor.nodes.registry.driver_node
+    at_once = min(len(os.sched_getaffinity(0)), 4)
+    taken = [
+        placed(executor, on_node(tmp_path, node, f"j{number}", IGNORES_STOP)).cpus
+        for number in range(at_once)
+    ]
+    assert [len(cpus) for cpus in taken] == [1] * at_once
+    assert {cpu for (cpu,) in taken} <= os.sched_getaffinity(0)
+    if len({*taken}) < at_once:  # right only where other programs keep the remaining CPUs busy
+        load = LoadSampler().measure()
+        busy = {cpu for process in load.processes for cpu in process.demand} | {*load.unexplained}
+        assert os.sched_getaffinity(0) - {cpu for (cpu,) in taken} <= busy, load
+
+
+@pytest.mark.parametrize("nice", [0, 7])
+def test_a_worker_has_its_thread_budget_and_niceness_and_no_gpu_unless_requested(
+    tmp_path: Path, executor: RayExecutor, nice: int
+) -> None:
+    launch = on_node(
+        tmp_path,
+        executor.nodes.registry.driver_node,
+        "a",
+        [("look", None), ("say", READY), ("sleep", None)],
+    )
+    event = placed(executor, dataclasses.replace(launch, nice=nice))
+    seen = json.loads((launch.job_dir / "seen.json").read_text())
+    assert (seen["CUDA_VISIBLE_DEVICES"], seen["OMP_NUM_THREADS"]) == ("", "1")
+    assert (seen["cpus"], seen["pid"]) == (str(event.cpus[0]), str(event.pid))
+    assert psutil.Process(event.pid).nice() == max(nice, os.nice(0)), (
+        "not that of Ray's own processes"
+    )
+
+
+def test_attempts_on_a_node_have_different_gpus_or_shares_of_one(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    """Ray hands out GPUs by number, whether they exist or not."""
+    look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
+    with ray_cluster.further(num_cpus=3, num_gpus=2) as late:
+        until_used(executor.nodes, late.node_id)
+        launches = [
+            dataclasses.replace(
+                on_node(tmp_path, "", name, look),
+                rank_slots=(RankSlot(node=late.node_id, gpus=gpus),),
+                gpu_share=gpus,
+            )
+            for name, gpus in (("a", 0.5), ("b", 1), ("c", 0.5))
+        ]
+        taken = [placed(executor, launch).gpus for launch in launches]
+        seen = [json.loads((launch.job_dir / "seen.json").read_text()) for launch in launches]
+        assert (taken[0] == taken[2], {*taken}) == (True, {("0",), ("1",)})
+        assert [(rank["CUDA_VISIBLE_DEVICES"],) for rank in seen] == taken
+        assert [rank.get(GPU_SHARE_VARIABLE) for rank in seen] == ["0.5", None, "0.5"]
+        executor.close()
+    until_unused(executor.nodes, late.node_id)
+
+
+@pytest.fixture(scope="module")
+def further(ray_cluster: Cluster, ray_nodes: CompatibleNodes) -> Iterator[tuple[Any, Path]]:
+    """A node with as many CPUs as this machine, and its temporary directory."""
+    temporary = Path(tempfile.mkdtemp(dir=ray_cluster.folder))
+    with ray_cluster.further(num_cpus=len(os.sched_getaffinity(0)), temporary=temporary) as node:
+        until_used(ray_nodes, node.node_id)
+        yield node, temporary
+    until_unused(ray_nodes, node.node_id)
+
+
+def test_attempts_that_wait_for_the_cpus_of_others_end_when_told(
+    tmp_path: Path, further: tuple[Any, Path], executor: RayExecutor
+) -> None:
+    """Ray has room for them, so their tasks run; they have no workers yet."""
+    node, temporary = further
+    cpus = os.sched_getaffinity(0)
+    others = CpuHolders(temporary / "cpu-holders")
+    others.publish(dict.fromkeys(cpus, 1))
+    for kill, code in ((False, ExitCode.INTERRUPTED), (True, -signal.SIGKILL)):
+        waiting = executor.submit(on_node(tmp_path, node.node_id, f"waiting-{kill}", IGNORES_STOP))
+        wait_until(lambda: any("ray::waiting" in title for title in titles()), "its task")
+        assert not executor.poll(0.6)
+        executor.cancel(waiting, kill=kill)
+        assert until_exit(executor, waiting) == {waiting: Exited(waiting, code)}
+        wait_until(lambda: not any("ray::waiting" in title for title in titles()), "no task")
+    others.close()
+    placed(executor, on_node(tmp_path, node.node_id, "next", IGNORES_STOP))
+
+
+def test_a_killed_node_agent_is_replaced_by_one_that_knows_which_cpus_are_held(
+    tmp_path: Path, further: tuple[Any, Path], executor: RayExecutor
+) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one CPU is not enough for two attempts to have different ones")
+    until_told: list[Order] = [("say", READY), ("await", "go"), ("exit", 0)]
+    nodes, late = executor.nodes, further[0]
+    first = placed(executor, on_node(tmp_path, late.node_id, "a", until_told))
+    node = nodes.get(late.node_id)
+    assert node is not None
+    (raylet,) = late.all_processes["raylet"]
+    processes = psutil.Process(raylet.process.pid).children()
+    (agent,) = [process for process in processes if "NodeAgent" in " ".join(process.cmdline())]
+    agent.kill()
+    nodes.suspect(late.node_id)  # otherwise it is asked every 20 s
+
+    def is_replaced() -> bool:
+        nodes.update()
+        now = nodes.get(late.node_id)
+        return now is not None and now.agent != node.agent
+
+    wait_until(is_replaced, "another agent")
+    second = placed(executor, on_node(tmp_path, late.node_id, "b", until_told))
+    assert {*first.cpus}.isdisjoint(second.cpus)
+    for name in ("a", "b"):
+        (tmp_path / name / "go").touch()
+    ends = until_exit(executor, first.handle, second.handle)
+    assert [end.returncode for end in ends.values()] == [0, 0]
+
+
+def test_a_task_whose_process_is_killed_is_lost_and_leaves_nothing(
+    tmp_path: Path, executor: RayExecutor
+) -> None:
+    launch = on_node(tmp_path, executor.nodes.registry.driver_node, "a", family(0))
+    event = placed(executor, launch)
+    assert event.pid is not None
+    pids = [
+        event.pid,
+        *map(int, await_files(launch.job_dir / "child-0", launch.job_dir / "daemon-0")),
+    ]
+    os.kill(task_of(event.pid), signal.SIGKILL)
+    end = until_exit(executor, event.handle)[event.handle]
+    assert (end.returncode, end.oom_killed) == (None, False)
+    assert "was killed" in (end.lost or "")
+    await_gone(pids)
+
+
+def test_a_suspended_node_is_lost_although_its_connections_persist(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    with ray_cluster.further(num_cpus=3) as late:
+        until_used(executor.nodes, late.node_id)
+        event = placed(executor, on_node(tmp_path, late.node_id, "a", IGNORES_STOP))
+        (raylet,) = late.all_processes["raylet"]
+        machine = psutil.Process(raylet.process.pid)
+        processes = [machine, *machine.children(recursive=True)]
+        for process in processes:
+            process.suspend()
+        try:
+            end = until_exit(executor, event.handle)[event.handle]
+        finally:
+            for process in processes:
+                process.resume()
+        assert (end.returncode, end.lost) == (None, f"its node {ray_cluster.name(late)} was lost")
+        assert event.pid is not None
+        await_gone(
+            [event.pid]
+        )  # its agent learns that the node was declared dead; Ray there continues
+
+
+def test_an_end_by_rays_memory_monitor_is_not_a_crash(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    with memory_watched_node(ray_cluster, num_cpus=3) as late:
+        until_used(executor.nodes, late.node_id)
+        greedy: list[Order] = [("say", READY), ("allocate", TOO_MUCH_MIB), *IGNORES_STOP]
+        event = placed(executor, on_node(tmp_path, late.node_id, "a", greedy))
+        end = until_exit(executor, event.handle)[event.handle]
+        assert (end.returncode, end.oom_killed) == (-9, True)
+        assert event.pid is not None
+        await_gone([event.pid])
+    until_unused(executor.nodes, late.node_id)
+
+
+def test_an_attempt_that_was_never_placed_leaves_at_once(
+    tmp_path: Path, executor: RayExecutor
+) -> None:
+    node = executor.nodes.registry.driver_node
+    running = [
+        executor.submit(on_node(tmp_path, node, f"j{number}", IGNORES_STOP)) for number in range(4)
+    ]
+    until_heard(executor, *running)
+    waiting = executor.submit(on_node(tmp_path, node, "waiting", IGNORES_STOP))
+    executor.cancel(waiting, kill=False)
+    assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11)
+
+
+# -- ranks on several nodes
+
+
+def over_two_nodes(
+    root: Path,
+    nodes: CompatibleNodes,
+    job_id: str,
+    *orders: list[Order],
+    node_ids: Sequence[str] = (),
+) -> Launch:
+    """Two ranks, each so large that no node has room for both.
+
+    :param node_ids: the nodes for the ranks; empty: the first two.
+    """
+    node_ids = node_ids or [node.node_id for node in nodes.all[:2]]
+    rank_slots = tuple(RankSlot(node=node, cores=3) for node in node_ids)
+    return dataclasses.replace(
+        make_rank_group(root, job_id, *orders), cpus=(), rank_slots=rank_slots
+    )
+
+
+def test_ranks_on_several_nodes_know_each_other_and_the_rendezvous(
+    tmp_path: Path, executor: RayExecutor
+) -> None:
+    look: list[Order] = [("look", None), ("say", READY), ("sleep", None)]
+    launch = over_two_nodes(tmp_path, executor.nodes, "a", look, look)
+    event = placed(executor, launch)
+    names = {node.name for node in executor.nodes.all}
+    assert len(set(event.node.split(", ")) & names) == 2
+    assert len(event.cpus) == 6
+    seen = [
+        json.loads(text)
+        for text in await_files(launch.job_dir / "seen.json", launch.job_dir / "seen-1.json")
+    ]
+    assert [(rank["RANK"], rank["WORLD_SIZE"], rank["LOCAL_RANK"]) for rank in seen] == [
+        ("0", "2", "0"),
+        ("1", "2", "0"),
+    ]
+    assert seen[0]["MASTER_ADDR"] == seen[1]["MASTER_ADDR"] == "127.0.0.1"
+    assert seen[0]["MASTER_PORT"] == seen[1]["MASTER_PORT"]
+    assert event.pid == int(seen[0]["pid"])
+    executor.cancel(event.handle, kill=True)
+    assert until_exit(executor, event.handle)[event.handle].returncode == -signal.SIGKILL
+    await_gone(int(rank["pid"]) for rank in seen)
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_a_rank_that_fails_ends_those_on_other_nodes_and_is_named(
+    tmp_path: Path, executor: RayExecutor, fails: int
+) -> None:
+    orders: list[list[Order]] = [[*family(rank)[:3], ("sleep", None)] for rank in range(2)]
+    orders[fails] = [
+        ("await", f"child-{1 - fails}"),
+        ("await", f"daemon-{1 - fails}"),
+        ("exit", 10),
+    ]
+    launch = over_two_nodes(tmp_path, executor.nodes, f"a{fails}", *orders)
+    handle = executor.submit(launch)
+    assert until_exit(executor, handle)[handle] == Exited(handle, 10, rank=fails)
+    pid_files = (launch.job_dir / f"{name}-{1 - fails}" for name in ("child", "daemon"))
+    await_gone(map(int, await_files(*pid_files)))
+
+
+def test_a_node_that_joins_late_is_used_and_one_that_dies_is_lost_with_all_that_ran_there(
+    tmp_path: Path, ray_cluster: Cluster, executor: RayExecutor
+) -> None:
+    """Ranks on other nodes end with those that ran there."""
+    late = ray_cluster.add(num_cpus=4)
+    until_used(executor.nodes, late.node_id)
+    cores = executor.nodes.slots.lanes
+    nodes = [executor.nodes.registry.driver_node, late.node_id]
+    ranks = over_two_nodes(tmp_path, executor.nodes, "a", family(0), family(1), node_ids=nodes)
+    single = on_node(tmp_path, late.node_id, "b", family(0))
+    events = [placed(executor, launch) for launch in (ranks, single)]
+    names = [f"{name}-{rank}" for name in ("a/child", "a/daemon") for rank in range(2)]
+    pids = [
+        int(pid)
+        for pid in await_files(*(tmp_path / name for name in (*names, "b/child-0", "b/daemon-0")))
+    ]
+    ray_cluster.kill(late)
+    for end in until_exit(executor, *(event.handle for event in events)).values():
+        assert end.returncode is None
+        assert ray_cluster.name(late) in (end.lost or "")
+    await_gone([*pids, *(event.pid for event in events if event.pid is not None)])
+    until_unused(executor.nodes, late.node_id)
+    assert executor.nodes.slots.lanes == cores - 4
+
+
+def test_ranks_on_several_nodes_leave_together_when_asked(
+    tmp_path: Path, executor: RayExecutor
+) -> None:
+    polite: list[list[Order]] = [
+        [("when asked", 11), ("note", f"listens-{rank}"), ("sleep", None)] for rank in (0, 1)
+    ]
+    launch = over_two_nodes(tmp_path, executor.nodes, "a", *polite)
+    handle = placed(executor, launch).handle
+    await_files(*(launch.job_dir / f"listens-{rank}" for rank in (0, 1)))
+    executor.cancel(handle, kill=False)
+    assert until_exit(executor, handle)[handle].returncode == 11
+
+
+def test_ranks_that_wait_for_room_can_be_cancelled(tmp_path: Path, executor: RayExecutor) -> None:
+    launches = [
+        over_two_nodes(tmp_path, executor.nodes, f"j{number}", IGNORES_STOP, IGNORES_STOP)
+        for number in (0, 1)
+    ]
+    placed(executor, launches[0])  # a node holds one such rank, not two
+    waiting = executor.submit(launches[1])
+    executor.cancel(waiting, kill=False)
+    assert until_exit(executor, waiting)[waiting] == Exited(waiting, 11, rank=0)
+    third = executor.submit(
+        on_node(tmp_path, executor.nodes.registry.driver_node, "third", [("exit", 0)])
+    )
+    assert until_exit(executor, third)[third].returncode == 0
+
+
+# -- ends
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "is_suspected"),
+    [
+        ("OutOfMemoryError('too much')", {"returncode": -9, "oom_killed": True}, False),
+        (
+            "WorkerCrashedError()",
+            {"returncode": None, "lost": "its Ray process on n1 was killed"},
+            True,
+        ),
+        ("NodeDiedError('gone')", {"returncode": None, "lost": "its node n1 was lost"}, True),
+        ("TaskCancelledError()", {"returncode": -9}, False),
+    ],
+)
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_causes_of_a_dead_task_are_distinguished(
+    error: str, expected: dict[str, Any], is_suspected: bool
+) -> None:
+    import ray.exceptions
+
+    handle = Handle("a", 0)
+    suspected: list[str] = []
+    nodes: Any = SimpleNamespace(suspect=suspected.append)
+    node: Any = SimpleNamespace(node_id="x", name="n1")
+    task = RayTask(
+        handle=handle, assignment=Any, node=node, nodes=nodes, stream=None, receiver=None
+    )  # type: ignore[arg-type]
+    died = task._died(eval(error, vars(ray.exceptions)))
+    assert died == Exited(handle, **expected)
+    assert bool(suspected) == is_suspected
+
+
+def test_a_node_with_a_full_disk_is_excluded(
+    tmp_path: Path, ray_nodes: CompatibleNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = ray_nodes.all[-1]
+    monkeypatch.setattr(ray_nodes, "transport", Transport("stream"))
+    full = (sys.executable, "-c", f"import os; os._exit({ExitCode.DISK_FULL:d})")
+    executor = RayExecutor(nodes=ray_nodes, worker_command=full)
+    launch = on_node(tmp_path, node.node_id, "a", [])
+    (launch.job_dir / "spec.json").write_text("{}")
+    try:
+        handle = executor.submit(launch)
+        assert (
+            until_exit(executor, handle)[handle].lost == f"no space left on the disk of {node.name}"
+        )
+        assert ray_nodes.get(node.node_id) is None
+        assert node.node_id not in [room.node for room in ray_nodes.slots.nodes]
+    finally:
+        executor.close()
+        ray_nodes._excluded.pop(node.node_id, None)
+        if node.node_id not in [room.node for room in ray_nodes.slots.nodes]:
+            ray_nodes._use(node)

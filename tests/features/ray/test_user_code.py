@@ -1,0 +1,284 @@
+"""Python code of the user: which files are copied to nodes, and which code a node uses."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import pickle
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from executor_helpers import make_launch
+from supervisor_helpers import make_spec
+
+from orchestrator.core.environment import SEARCH_PATH_VARIABLE
+from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import RunPaths
+from orchestrator.features.ray import user_code
+from orchestrator.features.ray.driver_directory import DriverDirectory
+from orchestrator.features.ray.ray_executor import RayExecutor
+from orchestrator.features.ray.user_code import CodeCopyError, CodeFolders, UserCode
+from orchestrator.machine import imported_code
+from orchestrator.machine.imported_code import digest, python_files
+from orchestrator.machine.slots import RankSlot
+
+CODE = {
+    "tasks.py": b"import parts.legs\n",
+    "parts/legs.py": b"LEGS = 4\n",
+    "parts/__init__.py": b"",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_files(tmp_path / "project", CODE)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+# -- the files copied to nodes
+
+
+def test_only_python_files_are_copied(folder: Path) -> None:
+    write_files(
+        folder,
+        dict.fromkeys(
+            [
+                *(
+                    "data.npy",
+                    "jobs.toml",
+                    ".hidden.py",
+                    ".git/hook.py",
+                    "parts/__pycache__/legs.py",
+                    "odd.pyc",
+                ),
+                *(
+                    "venv/pyvenv.cfg",
+                    "venv/lib/site.py",
+                    "conda/conda-meta/history",
+                    "conda/lib/site.py",
+                ),
+                *(f"runs/walk/{RunPaths(Path()).ledger}", "runs/walk/jobs/a/robot/left.py"),
+            ],
+            b"",
+        ),
+    )
+    (folder / "gone.py").symlink_to("nowhere.py")
+    os.mkfifo(folder / "pipe.py")
+    assert python_files(folder) == CODE
+    assert python_files(folder / "nowhere") == {}
+
+
+def test_links_are_followed_but_not_in_an_endless_loop(folder: Path, tmp_path: Path) -> None:
+    write_files(tmp_path / "elsewhere", {"arms.py": b"ARMS = 2\n"})
+    (folder / "more").symlink_to(tmp_path / "elsewhere")
+    for circle in (folder / "parts/all", tmp_path / "elsewhere/project"):
+        circle.symlink_to(folder)
+    assert python_files(folder) == {**CODE, "more/arms.py": b"ARMS = 2\n"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "message"),
+    [
+        ("MOST_FILES", 2, "2 Python files"),
+        ("MOST_FOLDERS", 1, "1 folders"),
+        ("MOST_MIB", 0, "0 MiB of Python files"),
+    ],
+)
+def test_too_many_files_are_refused_with_the_limit_and_a_hint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, message: str
+) -> None:
+    monkeypatch.setattr(imported_code, limit, most)
+    with pytest.raises(UsageError, match=f"^{folder}: jobs import .* more than {message} below it"):
+        python_files(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_copied"),
+    [
+        ({"task": "balance"}, False),
+        ({"env": "Ant-v5", "search_path": "/p"}, False),
+        ({"env": "my_envs:Ant-v9", "search_path": "/p"}, True),
+        ({"entry_point": "my_envs:make", "search_path": "/p"}, True),
+        ({"task": "my_tasks:Jump", "search_path": "/p"}, True),
+    ],
+)
+def test_only_jobs_that_name_a_module_have_code(changes: dict[str, Any], is_copied: bool) -> None:
+    spec = make_spec("a", **{"env": None, **changes})
+    assert imported_code.code_folder(spec) == ("/p" if is_copied else None)
+
+
+def test_code_is_as_it_was_when_the_first_job_named_it(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    folders, empty = (
+        CodeFolders(driver_directory=DriverDirectory.create(tmp_path / "run")),
+        tmp_path / "empty",
+    )
+    empty.mkdir()
+    first = folders.code(str(folder), "tasks:Jump")
+    write_files(folder, {"new.py": b"added"})
+    assert folders.code(str(folder), "tasks:Jump") is first is not None
+    later = folders.code(str(folder), "new:Task")
+    assert later is not None
+    assert pickle.loads(later.copy.read_bytes()) == {
+        **pickle.loads(first.copy.read_bytes()),
+        "new.py": b"added",
+    }
+    assert folders.code(None, "") is folders.code(str(empty), "tasks:Jump") is None
+
+
+def test_a_folder_is_read_once_for_all_that_jobs_import_from_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    folders = CodeFolders(driver_directory=DriverDirectory.create(tmp_path))
+    folders.read(str(folder), ["tasks:Jump", "tasks:Run"])
+    write_files(folder, {"new.py": b"added"})
+    assert (
+        folders.code(str(folder), "tasks:Run")
+        is folders.code(str(folder), "tasks:Jump")
+        is not None
+    )
+
+
+def test_code_that_is_too_large_is_read_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = CodeFolders(driver_directory=DriverDirectory.create(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(imported_code, "MOST_FILES", 1)
+        with pytest.raises(CodeCopyError, match="more than 1 Python files"):
+            folders.code(str(folder), "tasks:Jump")
+    with pytest.raises(CodeCopyError, match=r"separate folder$"):
+        folders.code(str(folder), "tasks:Jump")
+    assert folders.code(str(folder), "tasks:Run") is not None
+
+
+def test_a_file_that_cannot_be_read_is_named_and_read_again(folder: Path, tmp_path: Path) -> None:
+    folders, broken = (
+        CodeFolders(driver_directory=DriverDirectory.create(tmp_path)),
+        folder / "broken.py",
+    )
+    broken.symlink_to("/proc/self/mem")  # its first page is never mapped
+    with pytest.raises(
+        CodeCopyError, match=f"^{broken}: .*{folder}.*(Input/output error).*readable"
+    ) as caught:
+        folders.code(str(folder), "tasks:Jump")
+    assert caught.value.errno == errno.EIO
+    broken.unlink()
+    assert folders.code(str(folder), "tasks:Jump") is not None
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_launch_whose_code_finds_the_disk_of_the_run_directory_full_fails_with_that(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    """Also that of ranks, whose tasks start later: no node is lost."""
+
+    def keep(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(DriverDirectory, "keep", keep)
+    nodes: Any = SimpleNamespace(get=lambda _: None)
+    executor = RayExecutor(
+        nodes=nodes, code=CodeFolders(driver_directory=DriverDirectory.create(tmp_path)).code
+    )
+    slots = tuple(RankSlot(node=f"n{rank}") for rank in range(ranks))
+    launch = dataclasses.replace(make_launch(tmp_path, "a", []), ranks=ranks, rank_slots=slots)
+    with pytest.raises(
+        OSError, match=f"^{tmp_path}: .*{folder}.*No space left.*Free some space$"
+    ) as caught:
+        executor.submit(
+            dataclasses.replace(launch, code_folder=str(folder), code_name="tasks:Jump")
+        )
+    assert caught.value.errno == errno.ENOSPC
+
+
+# -- the code that a node uses
+
+
+def search_path(code: UserCode, scratch: Path) -> Path:
+    """Where a worker on this machine finds the code."""
+    (name, value), *others = code.variables(scratch, "the driver's node").items()
+    assert (name, others) == (SEARCH_PATH_VARIABLE, [])
+    return Path(value)
+
+
+@pytest.fixture
+def code(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UserCode]:
+    """As copied by a driver on this machine, which is asked without Ray."""
+    monkeypatch.setattr(user_code, "_fetch", lambda copy, driver_node: copy.read_bytes())
+    (tmp_path / "run").mkdir()
+    driver_directory = DriverDirectory.create(tmp_path / "run")
+    copy = driver_directory.keep("code", pickle.dumps(python_files(folder)))
+    yield UserCode(folder=str(folder), digest=digest(CODE), copy=copy)
+    driver_directory.remove()
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_folder_with_the_same_code_is_used(folder: Path, code: UserCode, tmp_path: Path) -> None:
+    write_files(folder, {"data.npy": b"", "__pycache__/tasks.py": b""})
+    assert search_path(code, tmp_path / "scratch") == folder
+    assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.parametrize(
+    "change", ["gone", "edited", "one more", "one less", "renamed", "too much"]
+)
+def test_a_different_folder_is_replaced_by_a_copy(
+    folder: Path, code: UserCode, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    match change:
+        case "gone":
+            shutil.rmtree(folder)
+        case "edited":
+            (folder / "parts/legs.py").write_bytes(b"LEGS = 5\n")
+        case "one more":
+            write_files(folder, {"parts/random.py": b""})
+        case "one less":
+            (folder / "parts/__init__.py").unlink()
+        case "renamed":
+            (folder / "parts").rename(folder / "limbs")
+        case "too much":
+            monkeypatch.setattr(imported_code, "MOST_FILES", 1)
+    place = search_path(code, tmp_path / "scratch")
+    assert place == tmp_path / "scratch/code" / code.digest
+    assert {
+        path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*.py")
+    } == CODE
+
+
+def test_the_code_is_fetched_once(
+    folder: Path, code: UserCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(folder)
+    copy = search_path(code, tmp_path)
+    monkeypatch.setattr(user_code, "_fetch", lambda *_: pytest.fail("fetched again"))
+    assert search_path(code, tmp_path) == copy
+
+
+def test_two_attempts_can_fetch_the_code_at_the_same_time(
+    folder: Path, code: UserCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(folder)
+    is_other = iter([True, False])
+
+    def fetch(copy: Path, driver_node: str) -> bytes:
+        if next(is_other):
+            search_path(code, tmp_path)  # another attempt, which is faster
+        return copy.read_bytes()
+
+    monkeypatch.setattr(user_code, "_fetch", fetch)
+    copy = search_path(code, tmp_path)
+    assert python_files(copy) == CODE
+    assert list((tmp_path / "code").iterdir()) == [copy], "no partial copy is left"

@@ -1,0 +1,274 @@
+"""``best``: the best trials of a search, with or without rungs, objectives and parents; and copies
+of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from command_helpers import HOPPER
+from report_helpers import Trained, make_run_dir
+from trial_helpers import Told, point_of, search_run
+
+from orchestrator.core.job import Job, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
+from orchestrator.features.search import copied_trials
+from orchestrator.jobfile import load
+from orchestrator.ledger import SummaryRow
+from orchestrator.search import trials
+from orchestrator.search.history import Trial
+from orchestrator.search.trials import TrialReader
+
+
+def best(run_dir: Path, *options: str) -> list[dict[str, Any]]:
+    done = commands.succeed("best", run_dir, "--json", *options, cwd=run_dir.parent)
+    shown: list[dict[str, Any]] = json.loads(done.stdout)
+    return shown
+
+
+def test_the_best_trials_are_shown_first_without_those_that_wait_or_failed(tmp_path: Path) -> None:
+    of_trials = [
+        Told(values=[3.0]),
+        Told(reached=[9.0]),
+        Told(values=[7.0]),
+        Told(why="no legs"),
+        Told(values=[5.0]),
+    ]
+    paths = search_run(tmp_path / "run", of_trials, seeds=[0, 1])
+    assert [row["trial"] for row in best(paths.root)] == [2, 4, 0]
+    (first,) = best(paths.root, "-n", "1")
+    assert first["values"] == {"eval_mean": 7.0}
+    assert first["point"] == point_of(2)
+    assert first["jobs"] == ["hopper-t00002-s0", "hopper-t00002-s1"]
+    assert first["env_steps"] == 2000
+    shown = commands.invoke("best", paths.root, cwd=tmp_path).stdout
+    assert "equal env_steps" not in shown
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_search_in_which_no_trial_has_finished_says_so_and_fails_once_it_is_over(
+    tmp_path: Path, is_over: bool
+) -> None:
+    paths = search_run(
+        tmp_path / "run", [Told(why="no legs"), Told(reached=[9.0])], is_over=is_over
+    )
+    shown = commands.invoke("best", paths.root, cwd=tmp_path)
+    assert ("None of the 2 trials" in shown.stdout, "yet" in shown.stdout) == (True, not is_over)
+    as_json = commands.invoke("best", paths.root, "--json", cwd=tmp_path)
+    assert json.loads(as_json.stdout) == []
+    assert [shown.returncode, as_json.returncode] == [int(is_over)] * 2
+
+
+@pytest.mark.parametrize("state", ["FAILED", "PENDING"])
+def test_without_a_search_none_has_an_evaluation_once_all_jobs_have_ended(
+    tmp_path: Path, state: str
+) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(state=state)])
+    shown = commands.invoke("best", paths.root, cwd=tmp_path)
+    is_over = state == "FAILED"
+    assert ("None of the 1 job" in shown.stdout, "yet" in shown.stdout) == (True, not is_over)
+    assert shown.returncode == int(is_over)
+
+
+def test_to_minimise_the_smallest_is_the_best(tmp_path: Path) -> None:
+    paths = search_run(
+        tmp_path / "run", [Told(values=[3.0]), Told(values=[1.0])], direction="minimize"
+    )
+    assert [row["trial"] for row in best(paths.root)] == [1, 0]
+
+
+def test_of_several_objectives_the_pareto_front_is_shown(tmp_path: Path) -> None:
+    values = [(1.0, 9.0), (2.0, 5.0), (3.0, 4.0), (2.5, 6.0), (3.0, 7.0), (0.5, 1.0)]
+    paths = search_run(
+        tmp_path / "run",
+        [Told(values=pair) for pair in values],
+        sampler="nsga2",
+        objective=["eval_mean", "env_steps"],
+        direction=["maximize", "minimize"],
+        scheduler={"kind": "none"},
+    )
+    # More return with fewer env_steps: 3.0 at 4.0 surpasses all but the cheapest.
+    assert [row["trial"] for row in best(paths.root)] == [2, 5]
+
+
+def test_a_value_from_nothing_is_shown_beside_that_of_a_trial_that_inherited(
+    tmp_path: Path,
+) -> None:
+    again = Told(values=[4.0], reevaluates=1, point=point_of(1))
+    paths = search_run(
+        tmp_path / "run", [Told(values=[3.0]), Told(values=[8.0], parent=0), again], inherit="best"
+    )
+    first, second = best(paths.root)
+    assert (first["trial"], first["parent"], first["again"]) == (1, 0, {"eval_mean": 4.0})
+    assert second["again"] is None
+    shown = commands.invoke("best", paths.root, cwd=tmp_path).stdout
+    assert "equal env_steps" in shown
+
+
+def test_before_a_trial_has_finished_there_is_nothing_to_copy(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(reached=[1.0]), Told()], is_over=False)
+    assert best(paths.root) == []
+    refused = commands.invoke("best", paths.root, "--to", tmp_path / "copy", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert not (tmp_path / "copy").exists()
+
+
+def test_what_waits_at_rungs_counts_as_saved(tmp_path: Path) -> None:
+    done, goes_on = Told(values=[3.0], reached=[1.0, 2.0]), Told(reached=[2.0], is_promoted=True)
+    of_trials = [done, Told(reached=[1.0, 1.0]), Told(reached=[0.0]), goes_on]
+    paths = search_run(tmp_path / "run", of_trials, is_over=False)
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        assert reader.update(ledger)
+        assert not reader.update(ledger)
+    assert [reader.state(trial) for trial in reader.asked] == [
+        "finished",
+        "waiting",
+        "waiting",
+        "training",
+    ]
+    assert reader.rungs == (100, 300, 900)
+    assert reader.saved_share == (700 + 900) / 3000
+
+
+def with_results(paths: RunPaths) -> dict[str, Job]:
+    """Put what a training leaves into the directories of the jobs that have succeeded."""
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        jobs = {row.job.job_id: row.job for row in ledger.jobs() if row.state == Succeeded()}
+    for job_id, job in jobs.items():
+        directory = paths.job(job_id)
+        directory.robot.mkdir(parents=True)
+        shutil.copy(HOPPER, directory.robot / "hopper.xml")
+        directory.spec.write_text(job.spec.to_json())
+        for file in (directory.model, directory.vecnormalize, directory.eval):
+            file.write_text(job_id)
+    return jobs
+
+
+def test_copies_have_a_job_file_that_trains_the_same(tmp_path: Path) -> None:
+    paths = search_run(
+        tmp_path / "run", [Told(values=[3.0]), Told(values=[7.0], parent=0)], seeds=[0, 3]
+    )
+    jobs = with_results(paths)
+    commands.succeed("best", paths.root, "-n", "1", "--to", "copy", cwd=tmp_path)
+    again = load(tmp_path / "copy/jobs.toml")
+    assert [job.job_id for job in again.jobs] == ["hopper-t00001-s0", "hopper-t00001-s3"]
+    for job in again.jobs:
+        before = jobs[job.job_id]
+        assert job.spec.fingerprint() == before.spec.fingerprint()
+        assert job.resources == before.resources
+        assert job.xml_source == tmp_path / "copy/hopper-t00001-s0/robot/hopper.xml"
+        assert (tmp_path / "copy" / job.job_id / "model.zip").read_text() == job.job_id
+
+    refused = commands.invoke("best", paths.root, "--to", "copy", cwd=tmp_path)
+    assert refused.returncode == 2
+    paths.job("hopper-t00000-s0").model.unlink()
+    refused = commands.invoke("best", paths.root, "--to", "other", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "hopper-t00000-s0" in refused.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_settings_of_every_kind_are_written_into_the_job_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Jump:\n    pass\n")
+    text = """
+name = "all"
+[defaults]
+task = "mine:Jump"
+algo = "sac"
+n_envs = 1
+checkpoint_every = "90s"
+total_timesteps = 5_000
+[defaults.sac]
+train_freq = [1, "episode"]
+action_noise = 0.1
+[defaults.policy_kwargs]
+net_arch = { pi = [8], qf = [16] }
+[defaults.resources]
+cores = 2
+threads = 1
+memory = "3 GiB"
+timeout = "1h30min"
+min_free_disk = 0
+[defaults.retry]
+max_retries = 5
+[[jobs]]
+name = "one"
+xml = "hopper.xml"
+[jobs.model]
+"geom.thigh*.size" = "*1.1"
+[jobs.randomize]
+"body.*.mass" = "scale(0.8, 1.2)"
+"""
+    shutil.copy(HOPPER, tmp_path / "hopper.xml")
+    (tmp_path / "jobs.toml").write_text(text)
+    (job,) = load(tmp_path / "jobs.toml").jobs
+    paths = RunPaths(tmp_path / "run")
+    paths.job("one-s0").robot.mkdir(parents=True)
+    shutil.copy(HOPPER, paths.job("one-s0").robot)
+    paths.job("one-s0").model.touch()
+    paths.job("one-s0").vecnormalize.touch()
+    trial = Trial(number=0, point={}, jobs=["one-s0"])
+    file = copied_trials.copy(
+        paths, [trial], {"one-s0": job}, ["the best"], tmp_path / "copy", "again"
+    )
+    (again,) = load(file).jobs
+    assert again.resources == job.resources
+    assert again.max_retries == 5
+    assert again.spec.search_path == str(tmp_path / "copy")
+    assert (tmp_path / "copy/mine.py").exists()
+    kept = (
+        "job_id",
+        "algo",
+        "task",
+        "hyperparameters",
+        "policy_kwargs",
+        "checkpoint_every_s",
+        "total_timesteps",
+    )
+    kept = (*kept, "randomize")
+    assert [getattr(again.spec, name) for name in kept] == [
+        getattr(job.spec, name) for name in kept
+    ]
+    assert again.spec.model_edits == {}
+
+
+def test_without_a_search_jobs_are_compared_by_their_evaluation(tmp_path: Path) -> None:
+    rows: list[Any] = []
+    jobs = (
+        ("a", 1, 0, 5.0),
+        ("a", 1, 1, 7.0),
+        ("a", 2, 0, 9.0),
+        ("a", 2, 1, None),
+        ("b", 1, 0, 4.0),
+    )
+    for name, lr, seed, mean in jobs:
+        state = "RUNNING" if mean is None else "SUCCEEDED"
+        own = {
+            "job_id": f"{name}{lr}-s{seed}",
+            "name": name,
+            "eval_mean": mean,
+            "state": state,
+            "env_steps": 10,
+        }
+        rows.append({**dict.fromkeys(SummaryRow.__annotations__), **own, "ppo.lr": lr})
+    found = trials.best(trials.of_plain_jobs(rows), ["maximize"])
+    assert [(trial.values, trial.jobs, trial.point) for trial in found] == [
+        ([6.0], ["a1-s0", "a1-s1"], {"ppo.lr": 1}),
+        ([4.0], ["b1-s0"], {"ppo.lr": 1}),
+    ]
+
+
+@pytest.mark.parametrize("what", ["missing", "no run directory"])
+def test_what_is_no_run_directory_is_refused(tmp_path: Path, what: str) -> None:
+    if what != "missing":
+        (tmp_path / "run").mkdir()
+    done = commands.invoke("best", "run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "run" in done.stderr

@@ -1,0 +1,115 @@
+"""What features say of a run directory while it is written, and those that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core import feature
+from orchestrator.core.errors import LedgerBusyError
+from orchestrator.core.feature import Feature
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.run_watch import LiveSection, RunWatch, RunWatches, annotated
+from orchestrator.supervisor.events import News, Note
+
+
+class Counter(RunWatch):
+    """Counts its looks; one of them may raise."""
+
+    def __init__(self, raises_at: int = 0, error: Exception | None = None) -> None:
+        self.looks = 0
+        self._raises_at = raises_at
+        self._error = error or ValueError("the knee fell off")
+
+    def look(self) -> Sequence[News]:
+        self.looks += 1
+        if self.looks == self._raises_at:
+            raise self._error
+        return [News(kind="counted", message=str(self.looks))]
+
+    def note(self) -> Note:
+        return Note(text=f"{self.looks} looks")
+
+    def section(self) -> LiveSection:
+        return LiveSection(title="Looks", text=str(self.looks))
+
+
+@pytest.fixture(autouse=True)
+def no_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature, "_problems", [])
+
+
+def watches(monkeypatch: pytest.MonkeyPatch, *given: RunWatch | None) -> RunWatches:
+    features = tuple(
+        Feature(name=f"feature {place}", about="x.", watch=lambda _, watch=watch: watch)
+        for place, watch in enumerate(given)
+    )
+    monkeypatch.setattr(feature, "features", lambda: features)
+    return RunWatches(RunPaths(Path("run")))
+
+
+def texts(found: RunWatches) -> list[str]:
+    return [note.text for note in found.notes]
+
+
+def test_each_feature_says_a_line_and_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = watches(monkeypatch, Counter(), RunWatch(), Counter())
+    assert [news.message for news in found.look()] == ["1", "1"]
+    assert texts(found) == ["1 looks", "1 looks"]
+    assert [section.text for section in found.sections()] == ["1", "1"]
+    assert [news.message for news in found.look()] == ["2", "2"]
+
+
+def test_a_feature_that_has_nothing_to_say_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[RunWatch | None] = [None, None, Counter(), Counter()]
+    late = Feature(name="late", about="x.", watch=lambda _: given.pop(0))
+    monkeypatch.setattr(feature, "features", lambda: (late,))
+    found = RunWatches(RunPaths(Path("run")))
+    assert [len(found.look()) for _ in range(2)] == [0, 0]
+    assert found.notes == []
+    assert [[news.message for news in found.look()] for _ in range(2)] == [["1"], ["2"]], (
+        "the first that it gave is kept"
+    )
+
+
+def test_one_that_raises_says_nothing_more_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = watches(monkeypatch, Counter(raises_at=2), Counter())
+    assert len(found.look()) == 2
+    assert len(found.look()) == 1
+    assert texts(found) == ["2 looks"]
+    assert len(found.sections()) == 1
+    (problem,) = feature._problems
+    assert "feature 0 says nothing more of run: ValueError: the knee fell off" in problem
+    assert len(found.look()) == 1
+
+
+def test_what_was_said_stands_while_a_run_directory_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = watches(monkeypatch, Counter(raises_at=2, error=LedgerBusyError("it is locked")))
+    found.look()
+    assert found.look() == []
+    assert texts(found) == ["2 looks"]
+    assert [news.message for news in found.look()] == ["3"]
+    assert feature._problems == []
+
+
+def test_nothing_is_read_while_the_supervisor_runs_on_another_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Counter()
+    watches(monkeypatch, watch)
+    elsewhere = Snapshot(paths=RunPaths(Path("run")), rows=[], holder=None, written=1.0)
+    here = replace(elsewhere, written=None)
+    shown = list(annotated(iter([elsewhere, here])))
+    assert [len(snapshot.notes) for snapshot in shown] == [0, 1]
+    assert [len(snapshot.news) for snapshot in shown] == [0, 1]
+    assert watch.looks == 1
