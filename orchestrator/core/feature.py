@@ -22,6 +22,7 @@ import importlib
 import os
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -102,8 +103,8 @@ class Feature:
     beside_run: Callable[[RunFacts], BesideRun | None] | None = None
     """What it has beside a run; None where the run needs nothing of it."""
     watch: Callable[[RunPaths], RunWatch | None] | None = None
-    """What `run`, `attach`, `status` and pages say of a run directory besides its jobs; None where
-    that is nothing so far: it is asked again."""
+    """What ``run``, ``attach``, ``status`` and pages say of a run directory besides its jobs; None
+    where that is nothing so far: it is asked again."""
     doctor: Callable[[Machine], Iterable[Finding]] | None = None
     """What ``doctor`` says of a machine for it."""
     report: Callable[[Path], Callable[[], Document] | None] | None = None
@@ -155,10 +156,13 @@ def problems_of(feature: str, what: str) -> Iterator[None]:
     """In the block, code of a feature runs: what it prints goes to standard error, and an error, or
     that it exits, is noted.
 
+    In other threads than the main one, prints are left alone: all threads have one standard output.
+
     :param what: what is left out then, such as "adds no command".
     """
+    is_main = threading.current_thread() is threading.main_thread()
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr) if is_main else contextlib.nullcontext():
             yield
     except (Exception, SystemExit) as error:
         if _is_traced():
@@ -191,18 +195,22 @@ def answers(point: PlugPoint, *arguments: Any) -> Iterator[tuple[Feature, Any]]:
     :param arguments: those of the plug point.
     """
     for feature in features():
-        plug = getattr(feature, point)
-        if plug is None:
-            continue
-        if _is_traced():
-            print(f"features: {feature.name} is asked for {point}", file=sys.stderr)
-        answer = None
-        with problems_of(feature.name, f"adds no {point}"):
-            answer = plug(*arguments)
-            if isinstance(answer, Iterator):
-                answer = tuple(answer)
-        if answer is not None:
-            yield feature, answer
+        given = answer(feature, point, *arguments)
+        if given is not None:
+            yield feature, given
+
+
+def answer(feature: Feature, point: PlugPoint, *arguments: Any) -> Any:
+    """What one feature gives at a plug point; None where it does not have it, or fails."""
+    plug = getattr(feature, point)
+    if plug is None:
+        return None
+    if _is_traced():
+        print(f"features: {feature.name} is asked for {point}", file=sys.stderr)
+    with problems_of(feature.name, f"adds no {point}"):
+        given = plug(*arguments)
+        return tuple(given) if isinstance(given, Iterator) else given
+    return None
 
 
 def add_named(

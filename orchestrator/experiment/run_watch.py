@@ -4,13 +4,16 @@ and a section of a page.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.feature import answers, note_problem
+from orchestrator.core.feature import answer, features, problems_of, untold_problems
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.control import Snapshot
 from orchestrator.supervisor.events import News, Note, Reporter, View
@@ -47,7 +50,8 @@ class LiveSeries:
     """A line of a chart, or its dots."""
 
     name: str
-    """Of a dot, with its ``x``: ``"trial"`` makes "trial 3: 12.5"."""
+    """What the legend calls it. A dot is called so together with its ``x``: ``"trial"`` makes
+    "trial 3: 12.5"."""
     points: Sequence[tuple[float, float]]
     """``(x, y)``, by ``x``."""
     is_dots: bool = False
@@ -69,7 +73,11 @@ class LiveChart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSection:
-    """What a page shows of it."""
+    """A section of a page: its text, its charts, then its tables.
+
+    Where there are charts and several tables, the first table stands beside the charts. What is in
+    it are strings, numbers, None, and sequences of these.
+    """
 
     title: str
     text: str
@@ -81,13 +89,15 @@ class RunWatch:
     """What one feature says of one run directory. Each method does nothing unless it is overridden.
 
     They are called while the run directory is being written, but not while that is done on another
-    host, which alone may read the ledger. An :class:`OrchestratorError` means
-    that it cannot be read just now: what was said before stands. Where anything else is raised, the
-    feature says nothing more.
+    host, which alone may read the ledger. An :class:`OrchestratorError` or an ``OSError`` means that
+    it cannot be read just now: what was said before stands, and it is read again. Where anything
+    else is raised, the feature says nothing more.
     """
 
     def look(self) -> Sequence[News]:
-        """Read on. Returns what is new since the last look; at the first one, nothing."""
+        """Read on. Returns what is new since the last look; the first one says nothing of what was
+        there before.
+        """
         return ()
 
     def note(self) -> Note | None:
@@ -99,45 +109,78 @@ class RunWatch:
         return None
 
 
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """What one feature has said last."""
+
+    feature: str
+    watch: RunWatch
+    note: Note | None = None
+    section: LiveSection | None = None
+    has_failed: bool = False
+
+
 @dataclass(slots=True)
 class RunWatches:
     """What all features say of one run directory."""
 
     paths: RunPaths
-    notes: Sequence[Note] = field(default=(), init=False)
-    """As of the last look."""
-    _watches: dict[str, RunWatch | None] = field(default_factory=dict, init=False)
-    """By the name of the feature; None: it has failed."""
+    _watched: dict[str, _Watched] = field(default_factory=dict, init=False)
+    """By the name of the feature."""
+
+    @property
+    def notes(self) -> list[Note]:
+        """As of the last look."""
+        notes = [one.note for one in self._heard()]
+        return [note for note in notes if note is not None]
 
     def look(self) -> list[News]:
         """Read on. Returns what is new since the last look."""
-        for feature, watch in answers("watch", self.paths):
-            self._watches.setdefault(feature.name, watch)
+        self._ask()
         news: list[News] = []
-        self._each(lambda watch: news.extend(watch.look()))
-        notes: list[Note | None] = []
-        self._each(lambda watch: notes.append(watch.note()))
-        self.notes = [note for note in notes if note is not None]
+        for one in self._heard():
+            with self._reading(one):
+                found = list(one.watch.look())
+                one.note = one.watch.note()
+                news += found
         return news
 
     def sections(self) -> list[LiveSection]:
         """What a page shows of them, as of the last look."""
-        found: list[LiveSection | None] = []
-        self._each(lambda watch: found.append(watch.section()))
-        return [section for section in found if section is not None]
+        for one in self._heard():
+            with self._reading(one):
+                one.section = _checked(one.watch.section())
+        sections = [one.section for one in self._heard()]
+        return [section for section in sections if section is not None]
 
-    def _each(self, call: Callable[[RunWatch], object]) -> None:
-        for name, watch in self._watches.items():
-            if watch is None:
+    def _heard(self) -> list[_Watched]:
+        return [one for one in self._watched.values() if not one.has_failed]
+
+    def _ask(self) -> None:
+        """Ask the features that have had nothing to say so far whether they have now."""
+        for feature in features():
+            if feature.name in self._watched:
                 continue
-            try:
-                call(watch)
-            except OrchestratorError:  # it is locked, or being replaced; it is read again
-                continue
-            except Exception as error:
-                self._watches[name] = None
-                what = f"says nothing more of {self.paths.root}"
-                note_problem(name, f"{what}: {type(error).__name__}: {error}")
+            watch = answer(feature, "watch", self.paths)
+            if watch is not None:
+                self._watched[feature.name] = _Watched(feature=feature.name, watch=watch)
+
+    @contextlib.contextmanager
+    def _reading(self, one: _Watched) -> Iterator[None]:
+        """In the block, a feature says something."""
+        one.has_failed = True
+        with problems_of(one.feature, f"says nothing more of {self.paths.root}"):
+            # It is locked, or being replaced: it is read again.
+            with contextlib.suppress(OrchestratorError, OSError):
+                yield
+            one.has_failed = False
+
+
+def _checked(section: LiveSection | None) -> LiveSection | None:
+    """:raises TypeError: something in it cannot be sent to a page."""
+    if section is not None:
+        json.dumps(dataclasses.asdict(section))
+    return section
 
 
 class WatchReporter:
@@ -165,6 +208,8 @@ class WatchReporter:
         """Report what is new; returns what features say. To be called at its end, too."""
         for news in self._watches.look():
             self._inner.event(news.kind, news.message)
+        for problem in untold_problems():
+            self._inner.event("warning", problem)
         return self._watches.notes
 
 

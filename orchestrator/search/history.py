@@ -80,6 +80,8 @@ class History:
     has_succeeded: bool = False
     """Whether any trial has come to a rung or to its end, in any session."""
     is_over: bool = False
+    is_withdrawn: bool = False
+    """It is over because the job file declares it no more."""
     elapsed_s: float = 0.0
     """Time in which a searcher ran, between its first and its last event in each session."""
     last_id: int = 0
@@ -98,13 +100,15 @@ class History:
         self._check(event)
         self.last_id = event.id
         if event.kind == "began":
-            self.lanes, self.is_over = self.lanes or event.content["lanes"], False
+            self.lanes = self.lanes or event.content["lanes"]
+            self.is_over = self.is_withdrawn = False
             self.whys.clear()
         else:
             self.elapsed_s += max(0.0, event.at - self._at)
         self._at = event.at
         if event.kind == "ended":
             self.is_over = True
+            self.is_withdrawn = bool(event.content.get(search_events.WITHDRAWN))
         elif event.kind == "asked":
             self._begin(event.content)
         elif event.trial is not None:

@@ -12,15 +12,22 @@ from orchestrator.core import feature
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.feature import Feature
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_watch
 from orchestrator.experiment.control import Snapshot
-from orchestrator.experiment.run_watch import LiveSection, RunWatch, RunWatches, annotated
-from orchestrator.supervisor.events import News, Note
+from orchestrator.experiment.run_watch import (
+    LiveSection,
+    RunWatch,
+    RunWatches,
+    WatchReporter,
+    annotated,
+)
+from orchestrator.supervisor.events import News, Note, SilentReporter
 
 
 class Counter(RunWatch):
     """Counts its looks; one of them may raise."""
 
-    def __init__(self, raises_at: int = 0, error: Exception | None = None) -> None:
+    def __init__(self, raises_at: int = 0, error: BaseException | None = None) -> None:
         self.looks = 0
         self._raises_at = raises_at
         self._error = error or ValueError("the knee fell off")
@@ -41,6 +48,7 @@ class Counter(RunWatch):
 @pytest.fixture(autouse=True)
 def no_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_told", set())
 
 
 def watches(monkeypatch: pytest.MonkeyPatch, *given: RunWatch | None) -> RunWatches:
@@ -48,7 +56,7 @@ def watches(monkeypatch: pytest.MonkeyPatch, *given: RunWatch | None) -> RunWatc
         Feature(name=f"feature {place}", about="x.", watch=lambda _, watch=watch: watch)
         for place, watch in enumerate(given)
     )
-    monkeypatch.setattr(feature, "features", lambda: features)
+    monkeypatch.setattr(run_watch, "features", lambda: features)
     return RunWatches(RunPaths(Path("run")))
 
 
@@ -64,18 +72,17 @@ def test_each_feature_says_a_line_and_what_is_new(monkeypatch: pytest.MonkeyPatc
     assert [news.message for news in found.look()] == ["2", "2"]
 
 
-def test_a_feature_that_has_nothing_to_say_is_asked_again(
+def test_a_feature_that_has_nothing_to_say_is_asked_again_until_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given: list[RunWatch | None] = [None, None, Counter(), Counter()]
+    given: list[RunWatch | None] = [None, None, Counter()]
     late = Feature(name="late", about="x.", watch=lambda _: given.pop(0))
-    monkeypatch.setattr(feature, "features", lambda: (late,))
+    monkeypatch.setattr(run_watch, "features", lambda: (late,))
     found = RunWatches(RunPaths(Path("run")))
     assert [len(found.look()) for _ in range(2)] == [0, 0]
     assert found.notes == []
-    assert [[news.message for news in found.look()] for _ in range(2)] == [["1"], ["2"]], (
-        "the first that it gave is kept"
-    )
+    assert [[news.message for news in found.look()] for _ in range(2)] == [["1"], ["2"]]
+    assert given == []
 
 
 def test_one_that_raises_says_nothing_more_and_the_others_go_on(
@@ -91,15 +98,51 @@ def test_one_that_raises_says_nothing_more_and_the_others_go_on(
     assert len(found.look()) == 1
 
 
+@pytest.mark.parametrize(
+    "error", [LedgerBusyError("it is locked"), FileNotFoundError("it is being replaced")]
+)
 def test_what_was_said_stands_while_a_run_directory_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch,
+    error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = watches(monkeypatch, Counter(raises_at=2, error=LedgerBusyError("it is locked")))
+    found = watches(monkeypatch, Counter(raises_at=2, error=error))
     found.look()
     assert found.look() == []
-    assert texts(found) == ["2 looks"]
+    assert texts(found) == ["1 looks"]
     assert [news.message for news in found.look()] == ["3"]
     assert feature._problems == []
+
+
+def test_one_that_exits_says_nothing_more_and_a_run_warns_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = watches(monkeypatch, Counter(raises_at=1, error=SystemExit("enough")), Counter())
+    monkeypatch.setattr(run_watch, "RunWatches", lambda _: found)
+    told: list[tuple[str, str]] = []
+
+    class Reporter(SilentReporter):
+        def event(self, kind: str, message: str, **facts: object) -> None:
+            told.append((kind, message))
+
+    reporter = WatchReporter(Reporter(), found.paths)
+    for _ in range(2):
+        (note,) = reporter.look()
+    assert note.text == "2 looks"
+    (warning,) = [message for kind, message in told if kind == "warning"]
+    assert "feature 0 says nothing more of run: SystemExit: enough" in warning
+
+
+def test_a_section_that_cannot_be_sent_is_left_out_and_the_others_stand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Wrong(RunWatch):
+        def section(self) -> LiveSection:
+            return LiveSection(title="Files", text=Path("somewhere"))  # type: ignore[arg-type]
+
+    found = watches(monkeypatch, Wrong(), Counter())
+    found.look()
+    assert [section.title for section in found.sections()] == ["Looks"]
+    (problem,) = feature._problems
+    assert "PosixPath is not JSON serializable" in problem
 
 
 def test_nothing_is_read_while_the_supervisor_runs_on_another_host(

@@ -303,8 +303,19 @@ def attempt_values(row: AttemptRow) -> dict[str, Any]:
 
 def section_values(section: LiveSection) -> dict[str, Any]:
     """As JSON types; see ``drawSections`` in ``overview.js`` for what is made of them."""
-    values: dict[str, Any] = json_value(dataclasses.asdict(section))
-    return {**values, "text": shown(section.text, LONGEST_TEXT)}
+    values: dict[str, Any] = _cleaned(json_value(dataclasses.asdict(section)))
+    return values
+
+
+def _cleaned(value: Any) -> Any:
+    """``value``, with all texts in it as pages may have them."""
+    if isinstance(value, str):
+        return shown(value, LONGEST_TEXT)
+    if isinstance(value, list):
+        return [_cleaned(part) for part in value]
+    if isinstance(value, dict):
+        return {name: _cleaned(part) for name, part in value.items()}
+    return value
 
 
 def _finding(when: str, finding: ContentionFinding) -> dict[str, Any]:

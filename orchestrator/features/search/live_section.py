@@ -62,7 +62,8 @@ def _found(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveChart]:
         return []
     records = _records(values, min if reader.directions[0] == "minimize" else max)
     stride = max(1, math.ceil(len(values) / MOST_DRAWN))
-    shown = [one for place, one in enumerate(values) if place % stride == 0 or one in records]
+    best_ones = set(records)
+    shown = [one for place, one in enumerate(values) if place % stride == 0 or one in best_ones]
     best_so_far = list(records)
     if best_so_far[-1][0] != values[-1][0]:
         best_so_far.append((values[-1][0], best_so_far[-1][1]))
@@ -148,7 +149,9 @@ def _best(reader: TrialReader) -> list[LiveTable]:
 
 def _leader(trial: Trial, objectives: int, keys: Sequence[str]) -> list[Cell]:
     values = (trial.values or (None,) * objectives)[:objectives]
-    point: list[Cell] = [value_text(trial.point.get(key)) for key in keys]
+    point: list[Cell] = [
+        value_text(trial.point[key]) if key in trial.point else None for key in keys
+    ]
     if len(keys) > MOST_COLUMNS:
-        point = [", ".join(f"{key} = {text}" for key, text in zip(keys, point, strict=True))]
+        point = [", ".join(f"{key} = {value_text(value)}" for key, value in trial.point.items())]
     return [str(trial.number), *values, *point, trial.env_steps, list(trial.jobs)]

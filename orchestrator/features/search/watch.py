@@ -31,33 +31,33 @@ class SearchWatch(RunWatch):
 
     paths: RunPaths
     _line: str = field(default="", init=False)
-    """Empty until something is known."""
+    """Empty until something is known, and where the job file declares no search any more."""
     _reader: TrialReader | None = field(default=None, init=False)
     _leaders: Sequence[Trial] = field(default=(), init=False)
     """The best trials; of several objectives, the Pareto front."""
+    _is_sound: bool = field(default=False, init=False)
+    """Whether the ledger has been opened, and so checked as a whole."""
 
     def look(self) -> Sequence[News]:
         is_first = self._reader is None
+        before = self._best
         try:
-            has_changed = self._read()
+            self._read()
         except LedgerBusyError:
             raise
         except LedgerError as error:
-            self._reader, self._line = None, f"search: {error}"
+            self._forget()
+            if self.paths.ledger.exists():  # otherwise the run directory is being made anew
+                self._line = f"search: {error}"
             return ()
-        reader = self._reader
-        if reader is None:
-            return ()
-        before = self._best
-        if has_changed or not self._line:
-            self._leaders = reader.front
         best = self._best
-        self._line = status_line(reader, best, len(self._leaders))
-        if best is None or is_first or len(reader.objectives) > 1:
+        if best is None or is_first or self._reader is None:
+            return ()
+        if len(self._reader.objectives) > 1:
             return ()
         if before is not None and before.number == best.number:
             return ()
-        return (News(kind="best", message=_news(reader, best)),)
+        return (News(kind="best", message=_news(self._reader, best)),)
 
     def note(self) -> Note | None:
         return Note(text=self._line, command="best") if self._line else None
@@ -75,15 +75,31 @@ class SearchWatch(RunWatch):
     def _best(self) -> Trial | None:
         return self._leaders[0] if self._leaders else None
 
-    def _read(self) -> bool:
-        """Returns whether there was something new."""
-        if self._reader is None:
-            self._reader = TrialReader.of(self.paths)
-        if self._reader is None or not self.paths.ledger.exists():
-            return False
-        is_sound = self._reader.history.last_id > 0
-        with run_directory.opened_ledger(self.paths, read_only=True, is_sound=is_sound) as ledger:
-            return bool(self._reader.update(ledger))
+    def _read(self) -> None:
+        if not self.paths.ledger.exists():
+            return
+        reader = self._reader or TrialReader.of(self.paths)
+        if reader is None:
+            return
+        with run_directory.opened_ledger(
+            self.paths, read_only=True, is_sound=self._is_sound
+        ) as ledger:
+            self._is_sound = True
+            has_changed = bool(reader.update(ledger))
+        is_known = self._reader is not None
+        self._reader = reader
+        is_begun = reader.history.last_id > 0 and not reader.history.is_withdrawn
+        if not is_begun and not _why_stopped(self.paths):
+            self._line = ""
+            return
+        if has_changed or not is_known:
+            self._leaders = reader.front
+        self._line = status_line(reader, self._best, len(self._leaders))
+
+    def _forget(self) -> None:
+        self._reader = None
+        self._leaders = ()
+        self._line = ""
 
 
 def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:

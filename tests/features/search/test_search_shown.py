@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Never
 
 import command_helpers as commands
 import pytest
 from supervisor_helpers import Experiment, ask, make_job, once
 from trial_helpers import Told, search_run
 
+from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Cause, Failed, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import Behaviour
@@ -28,7 +29,7 @@ from orchestrator.experiment import (
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_end import RunEnd
 from orchestrator.experiment.run_plan import RunOptions
-from orchestrator.experiment.run_watch import WatchReporter
+from orchestrator.experiment.run_watch import RunWatches, WatchReporter
 from orchestrator.experiment.search_process import SearchProcess
 from orchestrator.features.search.watch import SearchWatch
 from orchestrator.ledger import Ledger, search_events
@@ -119,10 +120,17 @@ def over(trial: int, value: float) -> SearchEvent:
     return SearchEvent(kind="over", trial=trial, content=content)
 
 
-def test_a_new_best_trial_is_news_once(tmp_path: Path) -> None:
+def locked(paths: RunPaths, **_: object) -> Never:
+    raise LedgerBusyError(f"{paths.ledger}: locked by another process")
+
+
+def test_a_new_best_trial_is_news_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = [Told(values=[3.0]), Told(), Told(), Told(reevaluates=0)]
     paths = search_run(tmp_path / "run", trials, is_over=False)
     looking = SearchWatch(paths=paths)
+    with monkeypatch.context() as patch, pytest.raises(LedgerBusyError):
+        patch.setattr(run_directory, "opened_ledger", locked)
+        looking.look()
     assert looking.look() == ()  # it was known before
     add(paths, over(3, 9.0))  # trained again, no new trial
     assert looking.look() == ()
@@ -300,6 +308,9 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
     trials = [DONE, AT_FIRST, GOES_ON, Told(why="it fell")]
     paths = search_run(tmp_path / "run", trials)
     set_failed(paths, trials)
+    watches = RunWatches(paths)
+    watches.look()
+    assert len(watches.notes) == len(watches.sections()) == 1
     ledger = Ledger.open(paths.ledger)
     jobs = tuple(row.job for row in ledger.jobs())
     experiment = replace(resume.declared_search(paths), search=None, scheduler=None, jobs=jobs)
@@ -325,6 +336,11 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
     (message,) = messages
     assert "hopper-t00001-s0" in message
     assert "hopper-t00002-s0" not in message
+    for looking in (watches, RunWatches(paths)):
+        assert looking.look() == []
+        assert looking.notes == []
+        assert looking.sections() == [], "the job file declares no search any more"
+    assert "best" not in commands.invoke("status", paths.root, cwd=tmp_path).stdout
 
 
 def test_a_job_of_a_matrix_that_starts_over_is_trained_to_the_rung_that_it_was_promoted_to(
