@@ -258,4 +258,4 @@ class Gardener(RunWatch):
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a :class:`Gardener` be all that features say of run directories."""
     garden = Feature(name="garden", about="Fruits.", watch=lambda _: Gardener())
-    monkeypatch.setattr("orchestrator.core.feature.features", lambda: (garden,))
+    monkeypatch.setattr("orchestrator.experiment.run_watch.features", lambda: (garden,))

@@ -6,6 +6,7 @@ import inspect
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -35,14 +36,16 @@ FEATURE = Feature(name="{name}", about="It greets.", commands=lambda: app, api={
 """
 
 
-def install(folder: Path, code: str, entry: str = "greeting = greeting_package") -> None:
+def install(folder: Path, code: str, entry: str = "", name: str = "greeting") -> None:
     """As pip does it: a package, and its entry points beside it."""
     folder.mkdir(exist_ok=True)
-    (folder / "greeting_package.py").write_text(code)
-    facts = folder / "greeting_package-1.0.dist-info"
+    (folder / f"{name}_package.py").write_text(code)
+    facts = folder / f"{name}_package-1.0.dist-info"
     facts.mkdir()
-    entries = f"[console_scripts]\nother = other\n\n[orchestrator.features]\n{entry}\n"
-    (facts / "entry_points.txt").write_text(entries)
+    entries = entry or f"{name} = {name}_package"
+    (facts / "entry_points.txt").write_text(
+        f"[console_scripts]\nother = other\n\n[orchestrator.features]\n{entries}\n"
+    )
 
 
 def package(name: str = "greeting", command: str = "greet", api: int = feature.API) -> str:
@@ -86,6 +89,7 @@ def test_installed_features_are_chosen_by_a_variable_and_traced_by_another(tmp_p
     assert "features: greeting is asked for commands" in done.stderr.splitlines()
 
 
+WARNING = "warning: the feature "
 BROKEN = {
     "import": ("import no_such_module", "cannot be loaded: ModuleNotFoundError"),
     "exit": ("raise SystemExit('needs more')", "cannot be loaded: SystemExit: needs more"),
@@ -93,7 +97,7 @@ BROKEN = {
     "nothing": ("", "cannot be loaded: AttributeError"),
     "lines": ("raise ValueError('a\\n\\x1b[31mb')", "cannot be loaded: ValueError: a "),
     "version": (package(api=feature.API + 1), f"and this program has {feature.API}"),
-    "name": (package(name="other"), "the name other; expected that of its entry point"),
+    "name": (package(name="another"), "the name another; expected that of its entry point"),
     "call": (package().replace("lambda: app", "lambda: 1 / 0"), "no commands: ZeroDivisionError"),
     "command": (package(command="run"), "adds no commands: there is run already"),
     "case": (package().replace('"greet"', "").replace("greet(", "Status("), "there is status alr"),
@@ -110,19 +114,29 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_a_feature_that_cannot_be_used_is_named_and_nothing_else_is_broken(
-    what: str, tmp_path: Path
-) -> None:
-    code, why = BROKEN[what]
-    install(tmp_path, f"print('welcome')\n{code}")
-    done = orchestrator(tmp_path, "list")
+def test_features_that_cannot_be_used_are_named_and_nothing_else_is_broken(tmp_path: Path) -> None:
+    for what, (code, _) in BROKEN.items():
+        mine = code.replace('name="greeting"', f'name="{what}"')
+        install(tmp_path, f"print('welcome')\n{mine}", name=what)
+    done = orchestrator(tmp_path, "list", ORCHESTRATOR_FEATURES=", ".join(BROKEN))
     assert (done.returncode, done.stdout) == (0, "no experiment was started here\n")
-    [printed, warning] = done.stderr.splitlines()
-    assert printed == "welcome"
-    assert warning.startswith("warning: the feature greeting")
-    assert why in warning
-    assert "\x1b" not in warning
+    lines = done.stderr.splitlines()
+    assert lines.count("welcome") == len(BROKEN)
+    warnings = warnings_by_feature(lines)
+    assert warnings.keys() == BROKEN.keys()
+    for what, (_, why) in BROKEN.items():
+        (warning,) = warnings[what]
+        assert why in warning
+        assert "\x1b" not in warning
+
+
+def warnings_by_feature(lines: Iterable[str]) -> dict[str, list[str]]:
+    """The warnings about each feature, by its name."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if line.startswith(WARNING):
+            found.setdefault(line.removeprefix(WARNING).split()[0], []).append(line)
+    return found
 
 
 def test_no_two_features_have_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +221,7 @@ def doctor(machine):
     raise ValueError("not this machine")
 
 
-FEATURE = Feature(name="greeting", about="It greets.", {part})
+FEATURE = Feature(name="{name}", about="It greets.", {part})
 """
 TAKEN = {
     "executor": ("executors=lambda: [kind('local')]", "no executor local: there is one already"),
@@ -221,7 +235,7 @@ TAKEN = {
     ),
     "flag": ("executors=lambda: [kind('mine', 'a-b')]", "'a-b' is no name of an option"),
     "keyword": ("executors=lambda: [kind('mine', 'class')]", "'class' is no name of an option"),
-    "no executor": ("executors=lambda: [3]", "adds no executor: AttributeError"),
+    "no_executor": ("executors=lambda: [3]", "adds no executor: AttributeError"),
     "late": ("executors=lambda: (1 / 0 for _ in '1')", "adds no executors: ZeroDivisionError"),
     "key": ("job_file=lambda: [table('search')]", "adds no table [search]: there is such a key"),
     "table": (
@@ -231,13 +245,13 @@ TAKEN = {
     "model": ("job_file=lambda: [table('mine', int)]", "[mine]: its model is no TomlTable"),
     "name": ("job_file=lambda: [table('_mine')]", "adds no table [_mine]: this is no name"),
     "attribute": ("job_file=lambda: [table('json')]", "adds no table [json]: this is no name"),
-    "job key": ("job_file=lambda: [table('ppo')]", "adds no table [ppo]: there is such a key"),
+    "job_key": ("job_file=lambda: [table('ppo')]", "adds no table [ppo]: there is such a key"),
     "required": ("job_file=lambda: [table('mine', Required)]", "its key x has no default"),
-    "no part": (
+    "no_part": (
         "job_tables=lambda: job_table('mine')",
         "adds no table mine of jobs: its feature has no part of jobs with this name",
     ),
-    "job table": (
+    "job_table": (
         "job_parts=lambda: parts('urdf'), job_tables=lambda: job_table('urdf')",
         "adds no table urdf of jobs: there is such a key already",
     ),
@@ -245,7 +259,7 @@ TAKEN = {
         "job_parts=lambda: parts('mine', Seed), job_tables=lambda: job_table('mine')",
         "adds no part of jobs mine: the program itself has a field seed",
     ),
-    "field of records": (
+    "field_of_records": (
         "job_parts=lambda: parts('mine', facts=Wall), job_tables=lambda: job_table('mine')",
         "adds no part of jobs mine: the program itself has a field wall_s",
     ),
@@ -261,7 +275,7 @@ TAKEN = {
         "python=lambda: {'_x': 'mine'}, doctor=lambda _: dir(__import__('orchestrator')) and []",
         "adds no orchestrator._x: this is no public name",
     ),
-    "no name": (
+    "no_name": (
         "python=lambda: {3: 'mine'}, doctor=lambda _: dir(__import__('orchestrator')) and []",
         "adds no names to the Python interface: AttributeError",
     ),
@@ -270,22 +284,34 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize("what", TAKEN)
-def test_a_part_that_cannot_be_used_is_named_and_left_out(what: str, tmp_path: Path) -> None:
-    part, why = TAKEN[what]
-    install(tmp_path, PARTS.replace("{part}", part))
-    done = orchestrator(tmp_path, "doctor" if "doctor" in part else "schema")
+@pytest.mark.parametrize("command", ["schema", "doctor"])
+def test_parts_that_cannot_be_used_are_named_and_left_out(command: str, tmp_path: Path) -> None:
+    taken = {
+        what: one for what, one in TAKEN.items() if ("doctor" in one[0]) == (command == "doctor")
+    }
+    for what, (part, _) in taken.items():
+        install(tmp_path, parts(part, what), name=what)
+    done = orchestrator(tmp_path, command, ORCHESTRATOR_FEATURES=", ".join(taken))
     assert done.returncode == 0, done.stderr
-    warning, *others = done.stderr.splitlines()
-    assert warning.startswith("warning: the feature ")
-    assert why in warning
-    assert len(others) == ("no part of jobs mine" in why), (
-        "a table without its part is left out, too"
-    )
+    lines = done.stderr.splitlines()
+    assert all(line.startswith(WARNING) for line in lines)
+    warnings = warnings_by_feature(lines)
+    assert warnings.keys() == taken.keys()
+    for what, (_, why) in taken.items():
+        first, *others = warnings[what]
+        assert why in first
+        assert len(others) == ("no part of jobs mine" in why), (
+            "a table without its part is left out, too"
+        )
+
+
+def parts(part: str, name: str = "greeting") -> str:
+    """A feature with this part."""
+    return PARTS.replace("{part}", part).replace("{name}", name)
 
 
 def test_an_executor_that_there_is_not_is_named_with_what_is_wrong(tmp_path: Path) -> None:
-    install(tmp_path, PARTS.replace("{part}", "executors=lambda: [3]"))
+    install(tmp_path, parts("executors=lambda: [3]"))
     (tmp_path / "jobs.toml").write_text('name = "t"\n[[jobs]]\nenv = "Pendulum-v1"\nname = "p"\n')
     done = orchestrator(tmp_path, "run", "jobs.toml", "--executor", "mine", "--dry-run")
     assert done.returncode == 2
@@ -304,7 +330,7 @@ def test_no_option_of_an_executor_has_the_name_of_what_a_run_has_itself() -> Non
 
 
 def test_names_of_the_python_interface_are_loaded_when_they_are_first_used(tmp_path: Path) -> None:
-    install(tmp_path, PARTS.replace("{part}", "python=lambda: {'Bell': 'bells', 'run': 'bells'}"))
+    install(tmp_path, parts("python=lambda: {'Bell': 'bells', 'run': 'bells'}"))
     (tmp_path / "bells.py").write_text("print('loaded')\nBell = 3\n")
     program = """
 import orchestrator
@@ -362,7 +388,7 @@ def test_rules_of_a_table_of_jobs_that_fail_harm_no_job_without_it(
     tmp_path: Path, rules: str, why: str
 ) -> None:
     table = f"job_tables=lambda: job_table('mine', rules=lambda: {rules})"
-    install(tmp_path, PARTS.replace("{part}", f"job_parts=lambda: parts('mine'), {table}"))
+    install(tmp_path, parts(f"job_parts=lambda: parts('mine'), {table}"))
     (tmp_path / "jobs.toml").write_text('name = "t"\n[[jobs]]\nenv = "Pendulum-v1"\nname = "p"\n')
     done = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
     assert done.returncode == 0, done.stderr
@@ -375,7 +401,7 @@ def test_rules_of_a_table_of_jobs_that_fail_harm_no_job_without_it(
 
 
 def test_a_table_that_its_feature_cannot_read_harms_no_job_file_without_it(tmp_path: Path) -> None:
-    install(tmp_path, PARTS.replace("{part}", READS.strip()))
+    install(tmp_path, parts(READS.strip()))
     jobs = 'name = "t"\n[[jobs]]\nenv = "Pendulum-v1"\nname = "p"\n'
     (tmp_path / "jobs.toml").write_text(jobs)
     done = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")

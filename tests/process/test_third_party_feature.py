@@ -191,7 +191,7 @@ def test_a_run_whose_feature_is_gone_is_shown_and_ended_but_not_trained(
 ) -> None:
     waits = {**JOB, "name": "second", "calm": {"above": 5.0}, "total_timesteps": 1_000_000}
     jobs = write_experiment(tmp_path, {**JOB, "calm": {"above": -1e9}}, waits)
-    command = ("run", jobs, "--run-dir", "run", "--max-parallel", "1", "--until", "25s")
+    command = ("run", jobs, "--run-dir", "run", "--max-parallel", "1", "--until", "10s")
     first = orchestrator(installed, *command, "--grace", "1", cwd=tmp_path)
     assert first.returncode in (0, 130), first.stderr
 
