@@ -49,6 +49,12 @@ class Browser:
             "about:blank"
         )  # an address that differs in its fragment alone would not be loaded again
         self.driver.get(address)
+        # On a busy machine `get` may return for the empty page, with half of this one there.
+        wait_until(
+            lambda: self.run("location.href") != "about:blank"
+            and self.run("document.readyState") == "complete",
+            f"{address} is loaded",
+        )
 
     def run(self, script: str, *values: Any) -> Any:
         return self.driver.execute_script(f"return {script}", *values)

@@ -151,7 +151,7 @@ def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
     )
     settings = {
         "task": "forward",
-        "total_timesteps": 150_000,
+        "total_timesteps": 80_000,
         "eval_episodes": 0,
         "max_parallel": 1,
     }
