@@ -51,8 +51,10 @@ class Browser:
         self.driver.get(address)
         # On a busy machine `get` may return for the empty page, with half of this one there.
         wait_until(
-            lambda: self.run("location.href") != "about:blank"
-            and self.run("document.readyState") == "complete",
+            lambda: (
+                self.run("location.href") != "about:blank"
+                and self.run("document.readyState") == "complete"
+            ),
             f"{address} is loaded",
         )
 

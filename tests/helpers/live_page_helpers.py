@@ -24,6 +24,7 @@ from orchestrator.core.job import Attempt, Running
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_watch import (
+    Cell,
     LiveChart,
     LiveColumn,
     LiveSection,
@@ -243,8 +244,13 @@ class Gardener(RunWatch):
             LiveColumn(name="weight", kind="value"),
             LiveColumn(name="picked", kind="bar"),
             LiveColumn(name="by", kind="jobs"),
+            LiveColumn(name="env_steps", kind="steps"),
         ]
-        rows = [["apple", math.nan, 3, ["j0-s0"]], ["pear", 1.25, 6, []]]
+        rows: list[list[Cell]] = [
+            ["apple", math.nan, 3, ["j0-s0"], 1500],
+            ["pear", 1.25, 6, [], None],
+            [None, "ripe", None, None, None],
+        ]
         dots = LiveSeries(name="day", points=[(1, 2.0), (2, 4.0), (3, 3.0)], is_dots=True)
         most = LiveSeries(name="most so far", points=[(1, 2.0), (2, 4.0)], is_steps=True)
         return LiveSection(

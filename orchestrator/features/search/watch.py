@@ -37,6 +37,8 @@ class SearchWatch(RunWatch):
     """The best trials; of several objectives, the Pareto front."""
     _is_sound: bool = field(default=False, init=False)
     """Whether the ledger has been opened, and so checked as a whole."""
+    _file: tuple[int, int] | None = field(default=None, init=False)
+    """Device and inode of the ledger at the last look; None where there was none."""
 
     def look(self) -> Sequence[News]:
         is_first = self._reader is None
@@ -47,7 +49,7 @@ class SearchWatch(RunWatch):
             raise
         except LedgerError as error:
             self._forget()
-            if self.paths.ledger.exists():  # otherwise the run directory is being made anew
+            if self._file is not None:  # otherwise the run directory is being made anew
                 self._line = f"search: {error}"
             return ()
         best = self._best
@@ -76,7 +78,10 @@ class SearchWatch(RunWatch):
         return self._leaders[0] if self._leaders else None
 
     def _read(self) -> None:
-        if not self.paths.ledger.exists():
+        if not self._is_same_ledger():
+            self._forget()
+            self._is_sound = False
+        if self._file is None:
             return
         reader = self._reader or TrialReader.of(self.paths)
         if reader is None:
@@ -95,6 +100,19 @@ class SearchWatch(RunWatch):
         if has_changed or not is_known:
             self._leaders = reader.front
         self._line = status_line(reader, self._best, len(self._leaders))
+
+    def _is_same_ledger(self) -> bool:
+        """Whether the ledger is the file that was read at the last look: `run --fresh` and a rebuilt
+        ledger put another one there.
+        """
+        before = self._file
+        try:
+            found = self.paths.ledger.stat()
+        except FileNotFoundError:
+            self._file = None
+        else:
+            self._file = found.st_dev, found.st_ino
+        return before == self._file
 
     def _forget(self) -> None:
         self._reader = None

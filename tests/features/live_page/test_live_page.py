@@ -246,7 +246,7 @@ def test_a_page_has_the_sections_of_features_as_they_are_now(
         (section,) = json.loads(source.read().put["sections"])
         assert section["title"] == "The garden"
         assert section["text"] == r"looked at 1 times\u001b[31m"
-        assert section["tables"][0]["rows"][0] == ["apple", None, 3, ["j0-s0"]]
+        assert section["tables"][0]["rows"][0] == ["apple", None, 3, ["j0-s0"], 1500]
         ledger.set_progress([("j0-s0", 300, 7.5, 100.0, "fast")])
         ledger.commit()
         (section,) = json.loads(source.read().put["sections"])

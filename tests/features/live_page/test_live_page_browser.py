@@ -353,23 +353,52 @@ def test_what_features_show_is_a_section_with_charts_and_tables(
     paths = make_run_dir(tmp_path / "run", [Trained()])
     with page(paths.root, browser) as (address, _):
         browser.open(address)
-        browser.shows("#the-garden-section tbody tr", "j0-s0")
+        browser.shows("#feature-0 tbody tr", "j0-s0")
         browser.shows("#parts", "The garden")
-        cells = "[...document.querySelectorAll('#the-garden-section tbody tr:last-child td')]"
-        assert browser.run(f"{cells}.map((one) => one.innerText.trim())") == [
-            "pear",
-            "1.3",
-            "6",
-            "",
+        rows = "[...document.querySelectorAll('#feature-0 tbody tr')]"
+        texts = "[...row.cells].map((one) => one.innerText.trim())"
+        assert browser.run(f"{rows}.map((row) => {texts})") == [
+            ["apple", "–", "3", "j0-s0", "1.5k"],
+            ["pear", "1.3", "6", "", "–"],
+            ["–", "ripe", "–", "–", "–"],
         ]
-        bars = "[...document.querySelectorAll('#the-garden-section .rung')].map((one) => one.style.width)"
+        bars = "[...document.querySelectorAll('#feature-0 .rung')].map((one) => one.style.width)"
         assert browser.run(bars) == ["2.5rem", "5rem"]
-        circles = "#the-garden-section svg[aria-label='Fruits by day'] circle"
+        circles = "#feature-0 svg[aria-label='Fruits by day'] circle"
         assert browser.run(f"document.querySelectorAll({circles!r}).length") == 3
         title = f"document.querySelector({circles!r} + ' title').textContent"
         assert browser.run(title) == "day 1: 2"
-        browser.run("document.querySelector('#the-garden-section a').click()")
+        browser.run("document.querySelector('#feature-0 a').click()")
         browser.shows("#panel-title", "j0-s0")
+
+
+NARROW = """(() => {
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync("#feature-0 .scroll { width: 5rem } #feature-0 table { width: 60rem }");
+    return sheet;
+})()"""
+"""Tables that are wider than their place."""
+
+
+def test_sections_of_features_stay_where_they_were_scrolled_to(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with running(tmp_path / "run") as (paths, ledger), page(paths.root, browser) as (address, _):
+        browser.open(address, PHONE)
+        browser.shows("#feature-0", "looked at")
+        browser.run(f"document.adoptedStyleSheets.push({NARROW})")
+        before = browser.text("#feature-0 p")
+        table = "document.querySelector('#feature-0 .scroll')"
+        browser.run(f"{table}.scrollLeft = 40")
+        browser.run("document.querySelector('#feature-0 a').focus({ preventScroll: true })")
+        ledger.set_progress([("j0-s0", 300, 7.5, 100.0, "fast")])
+        ledger.commit()
+        wait_until(lambda: browser.text("#feature-0 p") != before, "a later look")
+        assert browser.run(f"{table}.scrollLeft") == 40
+        assert browser.run("document.activeElement.innerText") == "j0-s0"
+        browser.run("window.dispatchEvent(new Event('resize'))")
+        assert browser.run("document.querySelectorAll('#feature-0 circle').length") == 3
 
 
 def test_a_video_plays_and_that_of_a_retried_job_is_shown_in_its_place(

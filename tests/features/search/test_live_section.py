@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from trial_helpers import Told, search_run
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.run_watch import LiveSection, LiveTable, RunWatches
 from orchestrator.features.search import live_section
+from orchestrator.search.history import Trial
 
 
 def shown(paths: RunPaths) -> LiveSection:
@@ -63,6 +65,46 @@ def test_a_search_that_has_found_nothing_yet_is_a_line(tmp_path: Path) -> None:
     section = shown(search_run(tmp_path / "run", [Told()], is_over=False))
     assert section.charts == []
     assert [table.title for table in section.tables] == ["Rungs"]
+
+
+def test_many_keys_of_the_space_are_one_column(tmp_path: Path) -> None:
+    keys = [f"key{number}" for number in range(live_section.MOST_COLUMNS + 1)]
+    trial = Trial(number=3, index=3, point=dict.fromkeys(keys[1:], 0.5), jobs=[], values=[1.0])
+    assert live_section._leader(trial, 1, keys)[:3] == [
+        "3",
+        1.0,
+        ", ".join(f"{key} = 0.5" for key in keys[1:]),
+    ]
+    assert live_section._leader(trial, 1, keys[:2])[2:4] == [None, "0.5"], (
+        "a key that the point of a trial does not have"
+    )
+
+
+def test_jobs_of_a_matrix_at_rungs_have_a_section_without_a_chart(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0], reached=[1.0, 2.0]), Told()])
+    content = json.loads(paths.search_declared.read_text())
+    table = content["data"].pop("search")
+    content["data"]["scheduler"] = table["scheduler"]
+    paths.search_declared.write_text(json.dumps(content))
+    section = shown(paths)
+    assert section.text.startswith("rungs: 2 trials")
+    assert section.charts == []
+    assert section.tables[0].title == "Rungs"
+
+
+def test_a_search_that_is_begun_afresh_has_its_own_section(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[value]) for value in (1.0, 2.0, 3.0)])
+    watches = RunWatches(paths)
+    watches.look()
+    fresh = search_run(tmp_path / "fresh", [Told(values=[7.0])])
+    paths.ledger.unlink()
+    assert watches.look() == []
+    fresh.ledger.rename(paths.ledger)
+    for _ in range(2):  # what is known contradicts it, and is dropped
+        watches.look()
+    (section,) = watches.sections()
+    assert section.text.startswith("search: 1 of ")
+    assert "best eval_mean 7.0 (trial 0)" in section.text
 
 
 def test_nothing_is_shown_where_there_is_no_search(tmp_path: Path) -> None:

@@ -128,9 +128,10 @@ def test_a_new_best_trial_is_news_once(tmp_path: Path, monkeypatch: pytest.Monke
     trials = [Told(values=[3.0]), Told(), Told(), Told(reevaluates=0)]
     paths = search_run(tmp_path / "run", trials, is_over=False)
     looking = SearchWatch(paths=paths)
-    with monkeypatch.context() as patch, pytest.raises(LedgerBusyError):
+    with monkeypatch.context() as patch:
         patch.setattr(run_directory, "opened_ledger", locked)
-        looking.look()
+        with pytest.raises(LedgerBusyError):
+            looking.look()
     assert looking.look() == ()  # it was known before
     add(paths, over(3, 9.0))  # trained again, no new trial
     assert looking.look() == ()

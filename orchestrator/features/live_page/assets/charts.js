@@ -101,8 +101,11 @@ export function lineChart({ label, series, width, height = 130, xLabel = "", yLa
   return figure;
 }
 
+// Colours of lines in page.css: s0, s1, …
+export const STYLES = 8;
+
 // Colour and dashes of the curve with that number.
-export const lineStyle = (place) => `s${place % 8} d${place % 4}`;
+export const lineStyle = (place) => `s${place % STYLES} d${place % 4}`;
 
 const PATTERNS = { FAILED: "failed", PAUSED: "stopped", CANCELLED: "stopped" };
 

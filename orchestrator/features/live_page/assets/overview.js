@@ -1,6 +1,6 @@
 // What stands around the table of an experiment: its state, contention, what features add, learning curves, schedule, robots.
 
-import { decimal, duration, element, gantt, lineChart, lineStyle, number, percent, short } from "./charts.js";
+import { STYLES, decimal, duration, element, gantt, lineChart, lineStyle, number, percent, short } from "./charts.js";
 import { STATES, SYMBOLS, elapsed, jobHref, jobPath } from "./jobs.js";
 import { setSource } from "./stream.js";
 
@@ -111,20 +111,22 @@ function table(columns, rows, label) {
 
 // -- what features show of the run directory
 
-const CELLS = {
-  text: (value) => value ?? "–",
-  number: (value) => (typeof value === "string" ? value : number(value)),
-  steps: (value) => short(value),
-  value: (value) => decimal(value),
-  jobs: (ids) => jobLinks(ids, 3),
-};
+const CELLS = { number, steps: short, value: decimal };
 const NUMBERS = ["number", "value"];
+const isNumber = (value) => typeof value === "number";
+
+// A function of a cell's value that gives what is shown of it. `values`: all of the column.
+function cellsOf(kind, values) {
+  if (kind === "jobs") return (ids) => (ids === null ? "–" : jobLinks([ids].flat(), 3));
+  const most = Math.max(1, ...values.filter(isNumber));
+  const ofNumber = kind === "bar" ? (value) => [`${value} `, bar(value / most)] : CELLS[kind] ?? String;
+  return (value) => (isNumber(value) ? ofNumber(value) : String(value ?? "–"));
+}
 
 function sectionTable({ title, columns, rows }) {
   const cells = columns.map(({ name, kind }, place) => {
-    const most = kind === "bar" ? Math.max(1, ...rows.map((row) => row[place])) : 1;
-    const cell = kind === "bar" ? (row) => [`${row[place]} `, bar(row[place] / most)] : (row) => CELLS[kind](row[place]);
-    return [name, cell, NUMBERS.includes(kind) ? "number" : undefined];
+    const shown = cellsOf(kind, rows.map((row) => row[place]));
+    return [name, (row) => shown(row[place]), NUMBERS.includes(kind) ? "number" : undefined];
   });
   return element("div", { class: "scroll" }, element("h3", {}, title), table(cells, rows, title));
 }
@@ -139,24 +141,30 @@ function drawChart(box, { title, x, y, series }) {
   box.replaceChildren(lineChart({
     label: title, width: box.clientWidth || 600, height: 220, xLabel: x, yLabel: y,
     series: series.map((one, place) => ({
-      name: one.name, points: one.points, style: `s${place}`, dots: one.is_dots, steps: one.is_steps,
+      name: one.name, points: one.points, style: `s${place % STYLES}`, dots: one.is_dots, steps: one.is_steps,
       title: one.is_dots ? (at, value) => `${one.name} ${at}: ${number(value)}` : undefined,
     })),
   }));
 }
 
+// A section: its text, its charts, then its tables. Where there are charts and several tables, the first stands beside the charts.
+function sectionOf({ title, text, charts, tables }, place) {
+  const boxes = charts.map(() => element("div", { class: "chart" }));
+  const drawn = tables.map(sectionTable);
+  const beside = boxes.length && drawn.length > 1 ? [drawn.shift()] : [];
+  const columns = boxes.length ? [element("div", { class: "columns" }, ...boxes, ...beside)] : [];
+  return element("section", { id: `feature-${place}` }, element("h2", {}, title), element("p", {}, text), ...columns, ...drawn);
+}
+
+const scrolledTables = () => [...document.querySelectorAll("#sections .scroll")];
+
 // Draws what features show of the run directory: a section for each.
 export function drawSections(sections) {
-  const made = (sections ?? []).map((one) => {
-    const charts = one.charts.map(() => element("div", { class: "chart" }));
-    const tables = one.tables.map(sectionTable);
-    const beside = charts.length && tables.length > 1 ? [tables.shift()] : [];
-    const columns = element("div", { class: "columns" }, ...charts, ...beside);
-    const id = `${one.title.toLowerCase().replace(/[^a-z0-9]+/g, "-")}-section`;
-    return { one, charts, section: element("section", { id }, element("h2", {}, one.title), element("p", {}, one.text), columns, ...tables) };
-  });
-  refill(byId("sections"), ...made.map(({ section }) => section));
-  for (const { one, charts } of made) charts.forEach((box, place) => drawChart(box, one.charts[place]));
+  const scrolled = scrolledTables().map((one) => one.scrollLeft);
+  refill(byId("sections"), ...(sections ?? []).map(sectionOf));
+  const charts = (sections ?? []).flatMap((one) => one.charts);
+  document.querySelectorAll("#sections .chart").forEach((box, place) => drawChart(box, charts[place]));
+  scrolledTables().forEach((one, place) => { one.scrollLeft = scrolled[place] ?? 0; });
 }
 
 // -- learning curves
