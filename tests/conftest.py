@@ -117,9 +117,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two workers more than cores, because some tests wait; with ``--full`` four, as those of
+    """Two workers more than cores, because some tests wait; with ``--full`` five, as those of
     clusters mostly do."""
-    return len(os.sched_getaffinity(0)) + (4 if config.getoption("--full") else 2)
+    return len(os.sched_getaffinity(0)) + (5 if config.getoption("--full") else 2)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
