@@ -8,7 +8,7 @@ entry point in the group :data:`GROUP`::
 
 The package has a :class:`Feature` named ``FEATURE``. It imports next to nothing itself: what a plug
 point needs is imported when the program asks. The program never asks for a feature by its name. It
-asks for a plug point, by :func:`answers`, and every feature that has it answers.
+asks for a plug point, by :func:`answers` or :func:`ask`, and every feature that has it answers.
 
 A feature that cannot be loaded is left out, and :func:`problems` says why: no command is broken by
 a feature that it does not need.
@@ -195,22 +195,24 @@ def answers(point: PlugPoint, *arguments: Any) -> Iterator[tuple[Feature, Any]]:
     :param arguments: those of the plug point.
     """
     for feature in features():
-        given = answer(feature, point, *arguments)
+        given = None
+        with problems_of(feature.name, f"adds no {point}"):
+            given = ask(feature, point, *arguments)
         if given is not None:
             yield feature, given
 
 
-def answer(feature: Feature, point: PlugPoint, *arguments: Any) -> Any:
-    """What one feature gives at a plug point; None where it does not have it, or fails."""
+def ask(feature: Feature, point: PlugPoint, *arguments: Any) -> Any:
+    """What one feature gives at a plug point; None where it does not have it. To be called in
+    :func:`problems_of`: whatever the feature raises is passed on.
+    """
     plug = getattr(feature, point)
     if plug is None:
         return None
     if _is_traced():
         print(f"features: {feature.name} is asked for {point}", file=sys.stderr)
-    with problems_of(feature.name, f"adds no {point}"):
-        given = plug(*arguments)
-        return tuple(given) if isinstance(given, Iterator) else given
-    return None
+    given = plug(*arguments)
+    return tuple(given) if isinstance(given, Iterator) else given
 
 
 def add_named(

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from orchestrator.core.feature import answers, problems
+from orchestrator.core.feature import answers, untold_problems
 from orchestrator.experiment.run_end import RunOutcome
 from orchestrator.jobfile import Experiment
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
@@ -94,9 +94,8 @@ class PartsBesideRun:
         facts = RunFacts(
             experiment=experiment, run_dir=run_dir, is_listed=is_listed, reporter=self.inner
         )
-        known = problems()
         self._parts = {feature.name: part for feature, part in answers("beside_run", facts)}
-        for problem in problems()[len(known) :]:
+        for problem in untold_problems():
             self.inner.event("warning", problem)
 
     def __enter__(self) -> PartsBesideRun:

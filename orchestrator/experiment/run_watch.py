@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.feature import answer, features, problems_of, untold_problems
+from orchestrator.core.feature import Feature, ask, features, problems_of, untold_problems
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.control import Snapshot
 from orchestrator.supervisor.events import News, Note, Reporter, View
 
+T = TypeVar("T")
 LOOK_EVERY_S = 1.0
 LOOKING_SHARE = 0.005
 """Largest share of time for reading what has changed."""
@@ -113,8 +115,9 @@ class RunWatch:
 class _Watched:
     """What one feature has said last."""
 
-    feature: str
-    watch: RunWatch
+    feature: Feature
+    watch: RunWatch | None = None
+    """None as long as the feature has nothing to say."""
     note: Note | None = None
     section: LiveSection | None = None
     has_failed: bool = False
@@ -125,62 +128,85 @@ class RunWatches:
     """What all features say of one run directory."""
 
     paths: RunPaths
-    _watched: dict[str, _Watched] = field(default_factory=dict, init=False)
-    """By the name of the feature."""
+    _watched: Sequence[_Watched] = field(init=False)
+    """Of each feature that may have something to say."""
+
+    def __post_init__(self) -> None:
+        self._watched = [_Watched(feature=one) for one in features() if one.watch is not None]
 
     @property
     def notes(self) -> list[Note]:
         """As of the last look."""
-        notes = [one.note for one in self._heard()]
+        notes = [watched.note for watched in self._working()]
         return [note for note in notes if note is not None]
 
     def look(self) -> list[News]:
         """Read on. Returns what is new since the last look."""
-        self._ask()
         news: list[News] = []
-        for one in self._heard():
-            with self._reading(one):
-                found = list(one.watch.look())
-                one.note = one.watch.note()
+        for watched in self._working():
+            with self._asking(watched):
+                if watched.watch is None:
+                    watched.watch = ask(watched.feature, "watch", self.paths)
+                if watched.watch is None:
+                    continue
+                found = [_checked(one, News) for one in watched.watch.look()]
+                note = watched.watch.note()
+                watched.note = None if note is None else _checked(note, Note)
                 news += found
         return news
 
     def sections(self) -> list[LiveSection]:
         """What a page shows of them, as of the last look."""
-        for one in self._heard():
-            with self._reading(one):
-                one.section = _checked(one.watch.section())
-        sections = [one.section for one in self._heard()]
+        for watched in self._working():
+            if watched.watch is None:
+                continue
+            with self._asking(watched):
+                section = watched.watch.section()
+                watched.section = None if section is None else _checked_section(section)
+        sections = [watched.section for watched in self._working()]
         return [section for section in sections if section is not None]
 
-    def _heard(self) -> list[_Watched]:
-        return [one for one in self._watched.values() if not one.has_failed]
-
-    def _ask(self) -> None:
-        """Ask the features that have had nothing to say so far whether they have now."""
-        for feature in features():
-            if feature.name in self._watched:
-                continue
-            watch = answer(feature, "watch", self.paths)
-            if watch is not None:
-                self._watched[feature.name] = _Watched(feature=feature.name, watch=watch)
+    def _working(self) -> list[_Watched]:
+        return [watched for watched in self._watched if not watched.has_failed]
 
     @contextlib.contextmanager
-    def _reading(self, one: _Watched) -> Iterator[None]:
+    def _asking(self, watched: _Watched) -> Iterator[None]:
         """In the block, a feature says something."""
-        one.has_failed = True
-        with problems_of(one.feature, f"says nothing more of {self.paths.root}"):
+        has_said = False
+        with problems_of(watched.feature.name, f"says nothing more of {self.paths.root}"):
             # It is locked, or being replaced: it is read again.
             with contextlib.suppress(OrchestratorError, OSError):
                 yield
-            one.has_failed = False
+            has_said = True
+        watched.has_failed = not has_said
 
 
-def _checked(section: LiveSection | None) -> LiveSection | None:
-    """:raises TypeError: something in it cannot be sent to a page."""
-    if section is not None:
-        json.dumps(dataclasses.asdict(section))
-    return section
+def _checked(value: Any, kind: type[T]) -> T:
+    """:raises TypeError: it is not of this kind, or a field of it has another type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}; this is {value!r}")
+    try:
+        TypeAdapter(kind).validate_python(dataclasses.asdict(value))  # type: ignore[call-overload]
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise TypeError(
+            f"{place} of its {kind.__name__} is {first['input']!r}: {first['msg']}"
+        ) from None
+    return value
+
+
+def _checked_section(section: Any) -> LiveSection:
+    """:raises TypeError: it is none, or a page cannot draw it."""
+    checked = _checked(section, LiveSection)
+    for table in checked.tables:
+        for row in table.rows:
+            if len(row) != len(table.columns):
+                raise TypeError(
+                    f"a row of the table {table.title!r} has {len(row)} cells, and the table"
+                    f" {len(table.columns)} columns"
+                )
+    return checked
 
 
 class WatchReporter:

@@ -71,6 +71,16 @@ def is_search(ledger: Ledger) -> bool:
     )
 
 
+def began_at(ledger: Ledger) -> float | None:
+    """When the search of this ledger first began, in seconds since the epoch; None where none has.
+    The search of another ledger has another time.
+    """
+    if not is_search(ledger):
+        return None
+    first = ledger.select("SELECT at FROM search ORDER BY id LIMIT 1")
+    return first[0][0] if first else None
+
+
 def standing(ledger: Ledger) -> Standing:
     if not is_search(ledger):
         return "none"

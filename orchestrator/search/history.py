@@ -81,7 +81,7 @@ class History:
     """Whether any trial has come to a rung or to its end, in any session."""
     is_over: bool = False
     is_withdrawn: bool = False
-    """It is over because the job file declares it no more."""
+    """It is over because the job file no longer declares it."""
     elapsed_s: float = 0.0
     """Time in which a searcher ran, between its first and its last event in each session."""
     last_id: int = 0

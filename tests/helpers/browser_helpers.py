@@ -42,9 +42,7 @@ class Browser:
         self.driver = webdriver.Chrome(options=options, service=Service(DRIVER))
 
     def open(self, address: str, size: tuple[int, int] = DESKTOP) -> None:
-        width, height = size
-        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        self.resize(size)
         self.driver.get(
             "about:blank"
         )  # an address that differs in its fragment alone would not be loaded again
@@ -57,6 +55,11 @@ class Browser:
             ),
             f"{address} is loaded",
         )
+
+    def resize(self, size: tuple[int, int]) -> None:
+        width, height = size
+        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
 
     def run(self, script: str, *values: Any) -> Any:
         return self.driver.execute_script(f"return {script}", *values)

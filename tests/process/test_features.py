@@ -6,6 +6,7 @@ import inspect
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -122,6 +123,7 @@ def test_features_that_cannot_be_used_are_named_and_nothing_else_is_broken(tmp_p
     assert (done.returncode, done.stdout) == (0, "no experiment was started here\n")
     lines = done.stderr.splitlines()
     assert lines.count("welcome") == len(BROKEN)
+    assert [line for line in lines if line != "welcome" and not line.startswith(WARNING)] == []
     warnings = warnings_by_feature(lines)
     assert warnings.keys() == BROKEN.keys()
     for what, (_, why) in BROKEN.items():
@@ -440,3 +442,18 @@ def test_an_executor_that_cannot_say_what_it_left_harms_no_run_of_others(tmp_pat
     refused = orchestrator(tmp_path, "clean", "run")
     assert refused.returncode == 2
     assert "may still train (mine cannot be asked: ValueError('no cluster here'))" in refused.stderr
+
+
+def test_what_code_of_a_feature_prints_goes_to_standard_error_in_the_main_thread_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def print_within() -> None:
+        with feature.problems_of("greeting", "adds nothing"):
+            print("from a feature")
+
+    print_within()
+    assert capsys.readouterr() == ("", "from a feature\n")
+    other = threading.Thread(target=print_within)
+    other.start()
+    other.join()
+    assert capsys.readouterr() == ("from a feature\n", "")

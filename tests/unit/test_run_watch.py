@@ -15,7 +15,9 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_watch
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_watch import (
+    LiveColumn,
     LiveSection,
+    LiveTable,
     RunWatch,
     RunWatches,
     WatchReporter,
@@ -131,18 +133,65 @@ def test_one_that_exits_says_nothing_more_and_a_run_warns_of_it(
     assert "feature 0 says nothing more of run: SystemExit: enough" in warning
 
 
-def test_a_section_that_cannot_be_sent_is_left_out_and_the_others_stand(
+def saying(**said: object) -> RunWatch:
+    """A watch whose methods of these names return these."""
+    methods = {name: lambda _, value=value: value for name, value in said.items()}
+    return type("Saying", (RunWatch,), methods)()
+
+
+NARROW = LiveTable(title="Knees", columns=[LiveColumn(name="left")], rows=[["bent", "straight"]])
+WRONG = {
+    "news": (saying(look=["new"]), "expected News; this is 'new'"),
+    "no news": (saying(look=None), "'NoneType' object is not iterable"),
+    "message": (saying(look=[News(kind="knee", message=3)]), "message of its News is 3"),  # type: ignore[arg-type]
+    "note": (saying(note="a line"), "expected Note; this is 'a line'"),
+    "text": (saying(note=Note(text=None)), "text of its Note is None"),  # type: ignore[arg-type]
+    "section": (saying(section={"title": "x"}), "expected LiveSection; this is {"),
+    "charts": (
+        saying(section=LiveSection(title="x", text="y", charts=None)),  # type: ignore[arg-type]
+        "charts of its LiveSection is None",
+    ),
+    "path": (
+        saying(section=LiveSection(title="x", text=Path("y"))),  # type: ignore[arg-type]
+        "text of its LiveSection is PosixPath('y')",
+    ),
+    "row": (
+        saying(section=LiveSection(title="x", text="y", tables=[NARROW])),
+        "a row of the table 'Knees' has 2 cells, and the table 1 columns",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_content_is_left_out_and_the_others_stand(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong, why = WRONG[what]
+    found = watches(monkeypatch, wrong, Counter())
+    for looks in ("1", "2"):
+        assert [news.message for news in found.look()] == [looks]
+        assert texts(found) == [f"{looks} looks"]
+        assert [section.title for section in found.sections()] == ["Looks"]
+    (problem,) = feature._problems
+    assert "the feature feature 0 says nothing more of run: TypeError: " in problem
+    assert why in problem
+
+
+def test_a_feature_whose_watch_cannot_be_made_is_asked_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Wrong(RunWatch):
-        def section(self) -> LiveSection:
-            return LiveSection(title="Files", text=Path("somewhere"))  # type: ignore[arg-type]
+    asked: list[RunPaths] = []
 
-    found = watches(monkeypatch, Wrong(), Counter())
-    found.look()
-    assert [section.title for section in found.sections()] == ["Looks"]
+    def watch(paths: RunPaths) -> RunWatch:
+        asked.append(paths)
+        raise ValueError(f"asked {len(asked)} times")
+
+    broken = Feature(name="broken", about="x.", watch=watch)
+    monkeypatch.setattr(run_watch, "features", lambda: (broken,))
+    found = RunWatches(RunPaths(Path("run")))
+    assert [found.look() for _ in range(3)] == [[], [], []]
     (problem,) = feature._problems
-    assert "PosixPath is not JSON serializable" in problem
+    assert "the feature broken says nothing more of run: ValueError: asked 1 times" in problem
 
 
 def test_nothing_is_read_while_the_supervisor_runs_on_another_host(

@@ -149,9 +149,7 @@ def _best(reader: TrialReader) -> list[LiveTable]:
 
 def _leader(trial: Trial, objectives: int, keys: Sequence[str]) -> list[Cell]:
     values = (trial.values or (None,) * objectives)[:objectives]
-    point: list[Cell] = [
-        value_text(trial.point[key]) if key in trial.point else None for key in keys
-    ]
+    point: list[Cell] = [value_text(trial.point[key]) for key in keys]
     if len(keys) > MOST_COLUMNS:
         point = [", ".join(f"{key} = {value_text(value)}" for key, value in trial.point.items())]
     return [str(trial.number), *values, *point, trial.env_steps, list(trial.jobs)]

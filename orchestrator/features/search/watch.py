@@ -12,6 +12,7 @@ from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count, duration, joined
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_watch import LiveSection, RunWatch
+from orchestrator.ledger import Ledger, search_events
 from orchestrator.search.history import Trial, commonest
 from orchestrator.search.trials import TrialReader
 from orchestrator.supervisor.events import News, Note
@@ -31,29 +32,28 @@ class SearchWatch(RunWatch):
 
     paths: RunPaths
     _line: str = field(default="", init=False)
-    """Empty until something is known, and where the job file declares no search any more."""
+    """Empty until something is known, and where the job file no longer declares a search."""
+    _began_at: float | None = field(default=None, init=False)
+    """When the search of the ledger that was read last has begun; None where none has."""
     _reader: TrialReader | None = field(default=None, init=False)
+    """None where all that the ledger has of the search is to be read."""
     _leaders: Sequence[Trial] = field(default=(), init=False)
     """The best trials; of several objectives, the Pareto front."""
-    _is_sound: bool = field(default=False, init=False)
-    """Whether the ledger has been opened, and so checked as a whole."""
-    _file: tuple[int, int] | None = field(default=None, init=False)
-    """Device and inode of the ledger at the last look; None where there was none."""
 
     def look(self) -> Sequence[News]:
-        is_first = self._reader is None
-        before = self._best
+        began_at, before = self._began_at, self._best
         try:
             self._read()
         except LedgerBusyError:
             raise
         except LedgerError as error:
             self._forget()
-            if self._file is not None:  # otherwise the run directory is being made anew
+            if self.paths.ledger.exists():  # otherwise the run directory is being made anew
                 self._line = f"search: {error}"
             return ()
         best = self._best
-        if best is None or is_first or self._reader is None:
+        is_first = began_at is None or began_at != self._began_at
+        if is_first or best is None or self._reader is None:
             return ()
         if len(self._reader.objectives) > 1:
             return ()
@@ -78,43 +78,35 @@ class SearchWatch(RunWatch):
         return self._leaders[0] if self._leaders else None
 
     def _read(self) -> None:
-        if not self._is_same_ledger():
-            self._forget()
-            self._is_sound = False
-        if self._file is None:
-            return
         reader = self._reader or TrialReader.of(self.paths)
         if reader is None:
+            self._forget()
             return
-        with run_directory.opened_ledger(
-            self.paths, read_only=True, is_sound=self._is_sound
-        ) as ledger:
-            self._is_sound = True
-            has_changed = bool(reader.update(ledger))
-        is_known = self._reader is not None
-        self._reader = reader
-        is_begun = reader.history.last_id > 0 and not reader.history.is_withdrawn
-        if not is_begun and not _why_stopped(self.paths):
+        is_known = self._began_at is not None
+        with run_directory.opened_ledger(self.paths, read_only=True, is_sound=is_known) as ledger:
+            began_at = search_events.began_at(ledger)
+            if not is_known or began_at == self._began_at:
+                self._take_in(reader, ledger, began_at)
+                return
+        # `run --fresh` and a rebuilt ledger put another one there.
+        self._forget()
+        self._read()
+
+    def _take_in(self, reader: TrialReader, ledger: Ledger, began_at: float | None) -> None:
+        self._reader = None  # where it is locked midway, it is read from its beginning
+        reader.update(ledger)
+        self._began_at = began_at
+        if began_at is not None:
+            self._reader = reader
+        is_shown = began_at is not None and not reader.history.is_withdrawn
+        if not is_shown and not _why_stopped(self.paths):
             self._line = ""
             return
-        if has_changed or not is_known:
-            self._leaders = reader.front
+        self._leaders = reader.front
         self._line = status_line(reader, self._best, len(self._leaders))
 
-    def _is_same_ledger(self) -> bool:
-        """Whether the ledger is the file that was read at the last look: `run --fresh` and a rebuilt
-        ledger put another one there.
-        """
-        before = self._file
-        try:
-            found = self.paths.ledger.stat()
-        except FileNotFoundError:
-            self._file = None
-        else:
-            self._file = found.st_dev, found.st_ino
-        return before == self._file
-
     def _forget(self) -> None:
+        self._began_at = None
         self._reader = None
         self._leaders = ()
         self._line = ""

@@ -397,7 +397,19 @@ def test_sections_of_features_stay_where_they_were_scrolled_to(
         wait_until(lambda: browser.text("#feature-0 p") != before, "a later look")
         assert browser.run(f"{table}.scrollLeft") == 40
         assert browser.run("document.activeElement.innerText") == "j0-s0"
-        browser.run("window.dispatchEvent(new Event('resize'))")
+
+
+def test_charts_of_features_are_drawn_anew_in_another_width(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with running(tmp_path / "run") as (paths, _), page(paths.root, browser) as (address, _):
+        browser.open(address)
+        browser.shows("#feature-0", "looked at")
+        drawn = "document.querySelector('#feature-0 svg').getAttribute('viewBox')"
+        before = browser.run(drawn)
+        browser.resize(PHONE)
+        wait_until(lambda: browser.run(drawn) != before, "a narrower chart")
         assert browser.run("document.querySelectorAll('#feature-0 circle').length") == 3
 
 

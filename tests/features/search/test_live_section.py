@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
+import pytest
 from search_helpers import RUNGS, make_search_dir
 from trial_helpers import Told, search_run
 
+from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_watch import LiveSection, LiveTable, RunWatches
 from orchestrator.features.search import live_section
+from orchestrator.ledger import search_events
 from orchestrator.search.history import Trial
 
 
@@ -69,15 +74,13 @@ def test_a_search_that_has_found_nothing_yet_is_a_line(tmp_path: Path) -> None:
 
 def test_many_keys_of_the_space_are_one_column(tmp_path: Path) -> None:
     keys = [f"key{number}" for number in range(live_section.MOST_COLUMNS + 1)]
-    trial = Trial(number=3, index=3, point=dict.fromkeys(keys[1:], 0.5), jobs=[], values=[1.0])
+    trial = Trial(number=3, index=3, point=dict.fromkeys(keys, 0.5), jobs=[], values=[1.0])
     assert live_section._leader(trial, 1, keys)[:3] == [
         "3",
         1.0,
-        ", ".join(f"{key} = 0.5" for key in keys[1:]),
+        ", ".join(f"{key} = 0.5" for key in keys),
     ]
-    assert live_section._leader(trial, 1, keys[:2])[2:4] == [None, "0.5"], (
-        "a key that the point of a trial does not have"
-    )
+    assert live_section._leader(trial, 1, keys[:2])[2:4] == ["0.5", "0.5"]
 
 
 def test_jobs_of_a_matrix_at_rungs_have_a_section_without_a_chart(tmp_path: Path) -> None:
@@ -92,19 +95,69 @@ def test_jobs_of_a_matrix_at_rungs_have_a_section_without_a_chart(tmp_path: Path
     assert section.tables[0].title == "Rungs"
 
 
-def test_a_search_that_is_begun_afresh_has_its_own_section(tmp_path: Path) -> None:
+def rename(new: Path, old: Path) -> None:
+    new.rename(old)
+
+
+def overwrite(new: Path, old: Path) -> None:
+    """The file keeps its inode, as one that is made where another was removed often has its."""
+    old.write_bytes(new.read_bytes())
+
+
+@pytest.mark.parametrize("replace", [rename, overwrite])
+def test_another_ledger_is_read_from_its_beginning_and_has_no_news(
+    tmp_path: Path, replace: Callable[[Path, Path], None]
+) -> None:
     paths = search_run(tmp_path / "run", [Told(values=[value]) for value in (1.0, 2.0, 3.0)])
     watches = RunWatches(paths)
     watches.look()
-    fresh = search_run(tmp_path / "fresh", [Told(values=[7.0])])
-    paths.ledger.unlink()
+    fresh = search_run(tmp_path / "fresh", [Told(values=[value]) for value in (7.0, 8.0)])
+    replace(fresh.ledger, paths.ledger)
     assert watches.look() == []
-    fresh.ledger.rename(paths.ledger)
-    for _ in range(2):  # what is known contradicts it, and is dropped
-        watches.look()
     (section,) = watches.sections()
-    assert section.text.startswith("search: 1 of ")
-    assert "best eval_mean 7.0 (trial 0)" in section.text
+    assert section.text == watches.notes[0].text
+    assert section.text.startswith("search: 2 of ")
+    assert "best eval_mean 8.0 (trial 1)" in section.text
+
+
+def test_nothing_is_said_of_a_search_while_its_run_directory_is_made_anew(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[1.0])])
+    watches = RunWatches(paths)
+    watches.look()
+    paths.ledger.unlink()
+    assert (watches.look(), watches.notes, watches.sections()) == ([], [], [])
+    paths.search_declared.unlink()
+    assert (watches.look(), watches.notes, watches.sections()) == ([], [], [])
+
+
+def test_a_ledger_that_is_locked_midway_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [Told(values=[1.0]), Told(values=[2.0])]
+    paths = search_run(tmp_path / "run", told[:1], is_over=False, trials=2)
+    watches = RunWatches(paths)
+    watches.look()
+    (before,) = watches.notes
+    later = search_run(tmp_path / "later", told)
+    with run_directory.opened_ledger(paths) as ledger:
+        began_at = search_events.began_at(ledger)
+    # As if the same search had gone on.
+    with sqlite3.connect(later.ledger) as connection:
+        connection.execute("UPDATE search SET at = ? WHERE id = 1", (began_at,))
+    connection.close()
+    overwrite(later.ledger, paths.ledger)
+    with monkeypatch.context() as patched:
+        patched.setattr(search_events, "totals", busy)
+        assert watches.look() == []
+    assert watches.notes == [before]
+    (news,) = watches.look()
+    assert news.message.startswith("new best: trial 1")
+    (section,) = watches.sections()
+    assert section == shown(paths)
+
+
+def busy(*_: object) -> Never:
+    raise LedgerBusyError("it is locked")
 
 
 def test_nothing_is_shown_where_there_is_no_search(tmp_path: Path) -> None:

@@ -24,13 +24,14 @@ function reloadSoon() { reloading ||= setTimeout(() => location.reload(), RELOAD
 // Links to those parts of the page that there are.
 function drawParts() {
   const parts = [...document.querySelectorAll("main section:not([hidden])")];
-  const names = parts.map((part) => part.id).join();
+  const titleOf = (part) => part.querySelector("h2").textContent;
+  const names = parts.map((part) => `${part.id} ${titleOf(part)}`).join();
   if (names === byId("parts").dataset.names) return;
   byId("parts").dataset.names = names;
   refill(byId("parts"), ...parts.map((part) => {
     const link = document.createElement("a");
     link.href = `#${part.id}`;
-    link.textContent = part.querySelector("h2").textContent;
+    link.textContent = titleOf(part);
     return link;
   }));
 }
