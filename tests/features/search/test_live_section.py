@@ -133,12 +133,12 @@ def test_nothing_is_said_of_a_search_while_its_run_directory_is_made_anew(tmp_pa
 def test_a_ledger_that_is_locked_midway_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = [Told(values=[1.0]), Told(values=[2.0])]
-    paths = search_run(tmp_path / "run", told[:1], is_over=False, trials=2)
+    first = Told(values=[1.0])
+    paths = search_run(tmp_path / "run", [first, Told()], is_over=False)
     watches = RunWatches(paths)
     watches.look()
     (before,) = watches.notes
-    later = search_run(tmp_path / "later", told)
+    later = search_run(tmp_path / "later", [first, Told(values=[2.0])])
     with run_directory.opened_ledger(paths) as ledger:
         began_at = search_events.began_at(ledger)
     # As if the same search had gone on.
