@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import site
+import sqlite3
 import subprocess
 import sys
 import sysconfig
@@ -33,15 +34,41 @@ exec "$@"
 JOB = {"name": "hopper", "xml": HOPPER, "total_timesteps": 512}
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that has it as pip would leave it there."""
-    folder = tmp_path / "installed"
+    folder = tmp_path_factory.mktemp("installed")
     shutil.copytree(EXAMPLE / "prefixed", folder / "prefixed")
     facts = folder / "prefixed_jobs-1.0.dist-info"
     facts.mkdir()
     (facts / "entry_points.txt").write_text(ENTRY_POINTS)
     return folder
+
+
+@pytest.fixture
+def installed(packages: Path, tmp_path: Path) -> Path:
+    """A copy of it for one test."""
+    return shutil.copytree(packages, tmp_path / "installed")
+
+
+@pytest.fixture(scope="module")
+def calmed(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of two jobs that have its table."""
+    folder = tmp_path_factory.mktemp("calmed")
+    done = orchestrator(packages, "run", calm_jobs(folder), "--run-dir", "run", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def calm_jobs(folder: Path, above: float = -1e9) -> Path:
+    """The job file of :func:`calmed`."""
+    keys = {
+        "ppo": {"n_steps": 16, "batch_size": 32, "ent_coef": 0.5},
+        "policy_kwargs": {"net_arch": [8]},
+        "task": "stand",
+    }
+    never = {"name": "never", "calm": {"above": 1e9}}
+    return write_experiment(folder, JOB | keys | {"calm": {"above": above}}, JOB | keys | never)
 
 
 @pytest.fixture
@@ -139,64 +166,68 @@ def test_help_and_doctor_name_it(installed: Path, tmp_path: Path) -> None:
 
 
 def test_its_table_of_jobs_acts_in_the_training_and_has_a_column_of_status(
-    installed: Path, tmp_path: Path
+    packages: Path, calmed: Path
 ) -> None:
-    """``ent_coef`` is another one for the rest of the training, also after it was stopped."""
-    keys = {
-        "ppo": {"n_steps": 16, "batch_size": 32, "ent_coef": 0.5},
-        "policy_kwargs": {"net_arch": [8]},
-    }
-    low = {**JOB, **keys, "task": "stand", "calm": {"above": -1e9}}
-    never = {**low, "name": "never", "calm": {"above": 1e9}}
-    jobs = write_experiment(tmp_path, low, never)
-    first = orchestrator(installed, "run", jobs, "--run-dir", "run", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    rows = summary(tmp_path / "run")
+    rows = summary(calmed / "run")
     since = rows["hopper-s0"]["calm since"]
     assert 0 < since < 512
     assert rows["never-s0"]["calm since"] is None
     assert rows["hopper-s0"]["weights_sha256"] != rows["never-s0"]["weights_sha256"]
-    shown = orchestrator(installed, "status", "run", cwd=tmp_path).stdout
-    assert "calm since" in shown
-    paths = RunPaths(tmp_path / "run").job("hopper-s0")
+    header = (calmed / "run/summary.csv").read_text().splitlines()[0].split(",")
+    assert "calm since" in header
+    assert "calm since" in orchestrator(packages, "status", "run", cwd=calmed).stdout
+    paths = RunPaths(calmed / "run").job("hopper-s0")
     assert json.loads(paths.spec.read_text())["calm_above"] == -1e9
     assert json.loads(paths.attempt(0).exit.read_text())["calm_since"] == since
     policy = PPO.load(paths.model, device="cpu")
     assert policy.ent_coef == 0.0
 
+
+def test_a_run_directory_keeps_the_settings_of_its_table(
+    packages: Path, calmed: Path, tmp_path: Path
+) -> None:
+    run = calmed / "run"
+    refused = orchestrator(
+        packages, "run", calm_jobs(tmp_path, -5.0), "--run-dir", run, cwd=tmp_path
+    )
+    assert refused.returncode == 2
+    assert "calm.above: -1000000000.0 → -5.0" in refused.stderr
+    jobs = calm_jobs(tmp_path)
+    gone = orchestrator(packages, "run", jobs, "--run-dir", run, cwd=tmp_path, wanted="")
+    assert gone.returncode == 2
+    assert "calm: unknown key" in gone.stderr
+
+
+@pytest.mark.slow
+def test_what_its_table_did_to_a_job_is_still_done_when_the_job_is_extended(
+    packages: Path, calmed: Path, tmp_path: Path
+) -> None:
+    """``ent_coef`` is another one for the rest of the training, also after it was stopped."""
+    shutil.copytree(calmed / "run", tmp_path / "run")
+    before = summary(tmp_path / "run")
+    jobs = calm_jobs(tmp_path)
     jobs.write_text(jobs.read_text().replace("512", "1024"))
     longer = ("run", jobs, "--run-dir", "run", "--on-change", "extend")
-    done = orchestrator(installed, *longer, cwd=tmp_path)
+    done = orchestrator(packages, *longer, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    whole = orchestrator(installed, "run", jobs, "--run-dir", "whole", cwd=tmp_path)
+    whole = orchestrator(packages, "run", jobs, "--run-dir", "whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     for job_id, row in summary(tmp_path / "whole").items():
         extended = summary(tmp_path / "run")[job_id]
         assert extended["weights_sha256"] == row["weights_sha256"]
-        assert extended["calm since"] == row["calm since"] == rows[job_id]["calm since"]
-
-    changed = write_experiment(tmp_path, {**low, "calm": {"above": -5.0}}, never)
-    refused = orchestrator(installed, "run", changed, "--run-dir", "run", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "calm.above: -1000000000.0 → -5.0" in refused.stderr
-    gone = orchestrator(installed, "run", jobs, "--run-dir", "run", cwd=tmp_path, wanted="")
-    assert gone.returncode == 2
-    assert "calm: unknown key" in gone.stderr
-    header = (tmp_path / "run/summary.csv").read_text().splitlines()[0].split(",")
-    assert "calm since" in header
+        assert extended["calm since"] == row["calm since"] == before[job_id]["calm since"]
 
 
 def test_a_run_whose_feature_is_gone_is_shown_and_ended_but_not_trained(
-    installed: Path, tmp_path: Path
+    packages: Path, calmed: Path, tmp_path: Path
 ) -> None:
-    waits = {**JOB, "name": "second", "calm": {"above": 5.0}, "total_timesteps": 1_000_000}
-    jobs = write_experiment(tmp_path, {**JOB, "calm": {"above": -1e9}}, waits)
-    command = ("run", jobs, "--run-dir", "run", "--max-parallel", "1", "--until", "10s")
-    first = orchestrator(installed, *command, "--grace", "1", cwd=tmp_path)
-    assert first.returncode in (0, 130), first.stderr
+    shutil.copytree(calmed / "run", tmp_path / "run")
+    with sqlite3.connect(tmp_path / "run/ledger.sqlite3") as ledger:
+        ledger.execute("UPDATE jobs SET state = 'PENDING' WHERE job_id = 'never-s0'")
+    ledger.close()
 
     def without(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        done = orchestrator(installed, *arguments, cwd=tmp_path, wanted="")
+        done = orchestrator(packages, *arguments, cwd=tmp_path, wanted="")
         assert "damaged" not in done.stderr, done.stderr
         assert "Traceback" not in done.stderr, done.stderr
         return done
@@ -204,12 +235,14 @@ def test_a_run_whose_feature_is_gone_is_shown_and_ended_but_not_trained(
     for arguments in (("status",), ("logs",), ("report",), ("clean", "--dry-run")):
         assert without(arguments[0], "run", *arguments[1:]).returncode == 0, arguments
     assert without("list").returncode == 0
-    del waits["calm"]
-    plain = write_experiment(tmp_path, JOB, waits)
-    refused = without("run", plain, "--run-dir", "run")
+    jobs = calm_jobs(tmp_path)
+    plain = re.sub(r"\ncalm = .*", "", jobs.read_text())
+    assert "calm" not in plain
+    jobs.write_text(plain)
+    refused = without("run", jobs, "--run-dir", "run")
     assert refused.returncode == 2
     assert "calm_above: " in refused.stderr
-    kept = without("run", plain, "--run-dir", "run", "--on-change", "keep")
+    kept = without("run", jobs, "--run-dir", "run", "--on-change", "keep")
     assert kept.returncode == 1
     assert "declared with calm_above, which nothing here can read" in kept.stdout + kept.stderr
 
