@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import command_helpers as commands
@@ -28,8 +29,10 @@ from command_helpers import (
 )
 
 from orchestrator.core.environment import THREAD_VARIABLES
+from orchestrator.core.feature import Feature
 from orchestrator.jobfile import json_schema
 from orchestrator.machine import provenance, topology
+from orchestrator.supervisor.events import Note
 
 RUN_OPTIONS = (
     "--run-dir",
@@ -239,6 +242,24 @@ def test_json_is_one_object_a_line_and_nothing_else(mixed: tuple[Experiment, Run
     assert (run.events[-1]["event"], run.events[-1]["exit_code"]) == ("ended", 1)
     failed = next(event for event in run.events if event["event"] == "failed")
     assert (failed["state"], failed["cause"], failed["number"]) == ("FAILED", "error", 0)
+
+
+def test_the_end_in_json_has_what_features_say_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
+
+    def saying(text: str) -> Feature:
+        watch = SimpleNamespace(look=tuple, note=lambda: Note(text=text), section=lambda: None)
+        return Feature(name=text, about="x.", watch=lambda paths: watch)
+
+    features = (saying("3 trials"), saying("2 gaits"))
+    monkeypatch.setattr("orchestrator.experiment.run_watch.features", lambda: features)
+    jobs = write_experiment(tmp_path, {"name": "good", "env": "CartPole-v1"})
+    done = commands.succeed("run", jobs, "--run-dir", "run", "--json", cwd=tmp_path)
+    *_, last = map(json.loads, done.stdout.splitlines())
+    assert (last["event"], last["exit_code"]) == ("ended", 0)
+    assert last["message"] == "1 of 1 jobs succeeded; 3 trials; 2 gaits"
 
 
 def test_provenance_has_versions_and_machine(mixed: tuple[Experiment, Run]) -> None:

@@ -158,7 +158,8 @@ def test_a_stranger_who_comes_to_the_meeting_place_first_is_refused(
     assert not file.exists()
 
 
-@pytest.mark.parametrize("backend", ["auto", pytest.param("gloo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["auto", "gloo"])
 def test_ranks_with_different_secrets_do_not_believe_each_other(
     tmp_path: Path, backend: str
 ) -> None:

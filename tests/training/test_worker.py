@@ -128,6 +128,7 @@ def test_weights_and_statistics_are_those_of_stock_sb3_with_normalisation_and_sc
     assert helpers.normalization(paths.vecnormalize) == helpers.normalization(statistics)
 
 
+@pytest.mark.slow
 def test_models_load_where_this_package_is_not_installed(tmp_path: Path) -> None:
     changes = {
         "hyperparameters": {**helpers.SMALL_PPO, "clip_range": "linear(0.2, 0.1)"},

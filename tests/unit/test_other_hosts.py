@@ -7,11 +7,10 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from host_helpers import on_another_host
 from supervisor_helpers import (
     FOREVER,
     Experiment,
@@ -30,19 +29,6 @@ from orchestrator.ledger.requests import RequestFiles
 from orchestrator.report import experiment_data
 from orchestrator.supervisor.events import View
 from orchestrator.terminal import status_view
-
-
-@contextlib.contextmanager
-def on_another_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Within the block this process has another host's name, and must not open a ledger."""
-
-    def refuse(*_: Any, **__: Any) -> Ledger:
-        raise AssertionError("a ledger was opened from another host")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("socket.gethostname", lambda: "another-host")
-        patch.setattr(Ledger, "open", refuse)
-        yield
 
 
 def test_requests_from_another_host_reach_the_supervisor_without_its_ledger(

@@ -26,7 +26,7 @@ from orchestrator.experiment.run_index import ListedRun, RunEntry
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor.active_attempts import ActiveAttempt
-from orchestrator.supervisor.events import DiskShortage, View
+from orchestrator.supervisor.events import DiskShortage, Note, View
 from orchestrator.terminal import attach_view, list_view, screen, status_view
 from orchestrator.terminal.screen import JobLine, Screen
 from orchestrator.terminal.tables import table
@@ -390,6 +390,18 @@ def test_the_table_at_the_end_has_an_end(
         status_view.show_end(Path("run"), rows, exit_code=0, is_stopped=False)
         out = capsys.readouterr().out
         assert ("… and 2 more jobs, in summary.csv" in out, "j3" in out) == (is_cut, False)
+
+
+def test_what_features_say_stands_at_the_end_with_their_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows: Any = [{**ROW, "learner": None, "job_id": "j0", "state": "SUCCEEDED"}]
+    notes = [Note(text="search: 3 trials", command="best"), Note(text="gaits: 2 kinds")]
+    status_view.show_end(Path("run"), rows, exit_code=0, is_stopped=False, notes=notes)
+    lines = capsys.readouterr().out.splitlines()
+    place = lines.index("search: 3 trials")
+    assert lines[place - 1 : place + 3] == ["", "search: 3 trials", "", "gaits: 2 kinds"]
+    assert "Next: orchestrator best run    orchestrator report run    (orc" in "\n".join(lines)
 
 
 def test_who_follows_a_run_is_told_the_command_that_resumes_it(

@@ -90,6 +90,7 @@ def advice_on(
     return from_values(PhysicsAdvice, ExaminationAnswer.from_line(answer.to_line()).measured)
 
 
+@pytest.mark.slow
 def test_a_urdf_is_measured_as_the_robot_that_is_made_of_it(tmp_path: Path) -> None:
     (tmp_path / "r.urdf").write_text(urdf_helpers.GOOD)
     advice = advice_on(tmp_path / "r.urdf", task="auto", cpu_s=0.2, urdf={"base": "floating"})

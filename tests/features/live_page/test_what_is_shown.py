@@ -6,10 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+from host_helpers import on_another_host
 from supervisor_helpers import Experiment, make_job
 
+from orchestrator.core.feature import Feature
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.run_watch import LiveSection, RunWatch
 from orchestrator.features.live_page.folder_source import FolderSource
 from orchestrator.features.live_page.run_source import RunSource
+from orchestrator.ledger import summary
+from orchestrator.supervisor.events import News
 
 
 def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder(
@@ -27,3 +33,32 @@ def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder
     assert sorted(runs) == ["earlier", "the robots"]
     head = RunSource(tmp_path / "robots").read().put["head"]
     assert json.loads(head)["name"] == "the robots"
+
+
+def test_features_are_not_asked_while_the_supervisor_runs_on_another_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bool] = []
+
+    class Watch(RunWatch):
+        def look(self) -> tuple[News, ...]:
+            looks.append(True)
+            return ()
+
+        def section(self) -> LiveSection:
+            return LiveSection(title="Looks", text=str(len(looks)))
+
+    watching = Feature(name="watching", about="x.", watch=lambda paths: Watch())
+    monkeypatch.setattr("orchestrator.experiment.run_watch.features", lambda: (watching,))
+    with run_directory.claim(tmp_path / "run") as paths:
+        ledger = Experiment(paths.root, [make_job("j0")]).ledger
+        summary.write(paths, ledger)
+        ledger.close()
+        with on_another_host(monkeypatch):
+            shown = RunSource(paths.root).read().put
+        assert json.loads(shown["head"])["is_elsewhere"]
+        assert "job:j0" in shown
+        assert json.loads(shown["sections"]) == []
+        assert looks == []
+        (section,) = json.loads(RunSource(paths.root).read().put["sections"])
+        assert (section["title"], section["text"]) == ("Looks", "1")

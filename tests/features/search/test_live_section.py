@@ -58,7 +58,10 @@ def test_its_chart_has_the_finished_trials_and_the_best_so_far(tmp_path: Path) -
     assert chart.series[1].points == [(0, 3.0), (1, 1.0), (4, 1.0)]
 
 
-def test_of_many_trials_some_are_drawn_and_all_that_were_the_best(tmp_path: Path) -> None:
+def test_of_many_trials_some_are_drawn_and_all_that_were_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_section, "MOST_DRAWN", 40)
     paths = make_search_dir(tmp_path / "run", 3 * live_section.MOST_DRAWN)
     (chart,) = shown(paths).charts
     trials, best = chart.series
