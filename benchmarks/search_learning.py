@@ -29,9 +29,9 @@ from orchestrator import api
 from orchestrator.analysis import run_reader
 from orchestrator.core.paths import JobPaths
 from orchestrator.experiment import run_directory, run_plan
+from orchestrator.features.search import report_data
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.job_names import without_seed
-from orchestrator.report import search_data
 
 ROBOT = ROOT / "mjcf/quadruped.xml"
 HIPS, SERVOS = "model.body.*_thigh.pos", "model.actuator.*.forcerange"
@@ -349,7 +349,7 @@ def search(seed: int, **settings: Any) -> Curve:
         one.run()
         paths = run_directory.existing(one.run_dir)
         with run_directory.reading_ledger(paths) as ledger:
-            facts = search_data.gather(paths, ledger)
+            facts = report_data.gather(paths, ledger)
     assert facts is not None
     steps = facts["improvements"]["eval_mean"]
     return Curve(

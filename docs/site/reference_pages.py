@@ -204,6 +204,7 @@ def plug_points() -> str:
         "worker.rendering.trained_policy.ReadPolicy",
         "machine.doctor_checks.Finding",
         "report.document.AddedSections",
+        "report.document.ShownJobs",
         "report.document.Document",
     )
     return PLUG_POINTS + "".join(f"\n::: orchestrator.{name}\n" for name in names)

@@ -23,12 +23,12 @@ class ReportFormat(StrEnum):
 @app.command()
 def report(
     run_dir: RunDir,
-    same_search: Annotated[
+    others: Annotated[
         list[Path] | None,
         Argument(
-            metavar="[SAME_SEARCH]...",
-            help="Run directories of the same search with other seeds (seed in [search]): the best so far is drawn "
-            "with the interval over all of them.",
+            metavar="[OTHERS]...",
+            help="Run directories to compare with it: of the same search with other seeds (seed in [search]), whose "
+            "best so far is drawn with the interval over all of them.",
             show_default=False,
         ),
     ] = None,
@@ -44,5 +44,5 @@ def report(
     """
     from orchestrator import report as reports
 
-    written = reports.make(run_dir, same_search or ())
+    written = reports.make(run_dir, others or ())
     shared.print_text(written.markdown() if format_ is ReportFormat.md else str(written.page))

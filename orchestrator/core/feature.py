@@ -24,7 +24,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -110,9 +110,10 @@ class Feature:
     report: Callable[[Path], Callable[[], Document] | None] | None = None
     """Makes the report of a run directory that is no experiment's; None for those of others. Its last
     section is about the machine."""
-    report_sections: Callable[[Path], AddedSections | None] | None = None
-    """What the report of a run directory has of it, before the section about the machine; None
-    where that is nothing."""
+    report_sections: Callable[[Path, Sequence[Path]], AddedSections | None] | None = None
+    """What the report of a run directory has of it; None where that is nothing. The second argument
+    are run directories that the report was asked to compare with it. An ``OrchestratorError`` is
+    shown in place of the report."""
     policy_readers: Callable[[], Mapping[str, str]] | None = None
     """Modules that read policies from files, by the ends of the names of these files, such as
     ``".onnx"``: ``read(path)`` gives a ``ReadPolicy`` of

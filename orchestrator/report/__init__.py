@@ -14,9 +14,9 @@ from pathlib import Path
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.errors import UsageError
-from orchestrator.core.feature import answers, problems_of
-from orchestrator.report.document import Document, Section
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.feature import Feature, answers, ask, features, problems_of
+from orchestrator.report.document import AddedSections, Document, Headline, Section
 
 __all__ = ["WrittenReport", "compose", "make"]
 
@@ -34,18 +34,25 @@ class WrittenReport:
         return markdown(self.document, str(self.page.parent))
 
 
-def compose(run_dir: Path, same_search: Sequence[Path] = ()) -> Document:
+def compose(run_dir: Path, others: Sequence[Path] = ()) -> Document:
     """The report of ``run_dir``, not written anywhere.
 
-    :param same_search: run directories of the same search with other seeds.
-    :raises UsageError: when there is nothing to report, or one of them is another search.
+    :param others: run directories that a feature compares with it: of the same search with other
+        seeds.
+    :raises OrchestratorError: when there is nothing to report, or nothing to compare.
     """
-    if not same_search and (of_feature := _of_feature(run_dir)) is not None:
-        return _with_added_sections(of_feature(), run_dir)
+    if not others and (of_feature := _of_feature(run_dir)) is not None:
+        return _with_added(of_feature(), _added(run_dir, ()))
     from orchestrator.report import experiment_data, experiment_page
 
-    document = experiment_page.document(experiment_data.gather(run_dir, same_search), run_dir)
-    return _with_added_sections(document, run_dir)
+    added = _added(run_dir, others)
+    if others and not any(one.has_compared for _, one in added):
+        raise UsageError(
+            f"{run_dir}: no installed feature compares it with other run directories; name it alone"
+        )
+    shown = next((one.shown_jobs for _, one in added if one.shown_jobs is not None), None)
+    facts = experiment_data.gather(run_dir, None if shown is None else shown.job_ids)
+    return _with_added(experiment_page.document(facts, run_dir, shown), added)
 
 
 def _of_feature(run_dir: Path) -> Callable[[], Document] | None:
@@ -53,32 +60,70 @@ def _of_feature(run_dir: Path) -> Callable[[], Document] | None:
     return next((make_document for _, make_document in answers("report", run_dir)), None)
 
 
-def _with_added_sections(document: Document, run_dir: Path) -> Document:
-    """With what features add, before the last section, which is about the machine."""
-    facts, added_sections = dict(document.facts), list[Section]()
-    for feature, added in answers("report_sections", run_dir):
-        with problems_of(feature.name, "adds no section"):
-            if added.name in facts:
-                raise ValueError(f"report.json has {added.name} already")
-            facts |= {added.name: added.facts}
-            added_sections += added.sections
-    sections = [*document.sections[:-1], *added_sections, *document.sections[-1:]]
-    return replace(document, sections=sections, facts=facts)
+def _added(run_dir: Path, others: Sequence[Path]) -> list[tuple[Feature, AddedSections]]:
+    """What features add.
+
+    :raises OrchestratorError: one of them says that it cannot.
+    """
+    added: list[tuple[Feature, AddedSections]] = []
+    for feature in features():
+        refusal: OrchestratorError | None = None
+        with problems_of(feature.name, "adds no sections to reports"):
+            try:
+                given = ask(feature, "report_sections", run_dir, others)
+            except OrchestratorError as error:
+                refusal = error
+            else:
+                if given is not None and not isinstance(given, AddedSections):
+                    raise TypeError(f"expected AddedSections; this is {given!r}")
+                if given is not None:
+                    added.append((feature, given))
+        if refusal is not None:
+            raise refusal
+    return added
 
 
-def make(run_dir: Path, same_search: Sequence[Path] = ()) -> WrittenReport:
+def _with_added(document: Document, added: Sequence[tuple[Feature, AddedSections]]) -> Document:
+    """With what features add: after the first section, which says what it is about, or before the
+    last one, which is about the machine.
+    """
+    facts = dict(document.facts)
+    headlines: list[Headline] = []
+    first: list[Section] = []
+    last: list[Section] = []
+    for feature, one in added:
+        with problems_of(feature.name, "adds no sections to reports"):
+            if one.name in facts:
+                raise ValueError(f"report.json has {one.name} already")
+            facts[one.name] = one.facts
+            headlines += one.headlines
+            if one.is_first:
+                first += one.sections
+            else:
+                last += one.sections
+    about, *sections, machine = document.sections
+    return replace(
+        document,
+        headlines=[*headlines, *document.headlines],
+        sections=[about, *first, *sections, *last, machine],
+        facts=facts,
+    )
+
+
+def make(run_dir: Path, others: Sequence[Path] = ()) -> WrittenReport:
     """Write ``RUN_DIR/report``: ``index.html``, ``report.json``, a PNG and an SVG per figure, each
     file atomically.
 
     Figures of an earlier report that are no longer part of it are removed; other files there stay.
 
-    :param same_search: as for :func:`compose`.
-    :raises UsageError: when there is nothing to report, or ``RUN_DIR/report`` cannot be written.
+    :param others: as for :func:`compose`.
+    :raises OrchestratorError: when there is nothing to report or to compare, or ``RUN_DIR/report``
+        cannot be written.
     """
     from orchestrator.report import drawing, page
     from orchestrator.report.number_format import json_value
 
-    document = compose(run_dir, same_search)
+    document = compose(run_dir, others)
     folder = run_dir / "report"
     drawings = {figure.name: drawing.render(figure) for figure in document.figures()}
     facts = {

@@ -92,6 +92,15 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownJobs:
+    """The jobs that are shown by themselves, where there are too many for that."""
+
+    job_ids: Collection[str]
+    which: str
+    """What they are, as the end of a sentence: ``"those of the best trials"``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AddedSections:
     """What a feature adds to a report."""
 
@@ -100,6 +109,15 @@ class AddedSections:
     facts: Any
     """JSON types."""
     sections: Sequence[Section]
+    is_first: bool = False
+    """Whether the sections stand before those of the run directory, and not after them."""
+    headlines: Sequence[Headline] = ()
+    """Before the others."""
+    shown_jobs: ShownJobs | None = None
+    """Where the sections list all jobs with their points, those that the sections of the experiment
+    show; None: all."""
+    has_compared: bool = False
+    """Whether they compare the run directory with the others that the report was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

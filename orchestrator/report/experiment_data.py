@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE, Iteratio
 from orchestrator.experiment import run_directory
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import AttemptRow, JobRow, SummaryRow
-from orchestrator.report import search_data, search_seeds
 from orchestrator.report.experiment_facts import (
     EpisodeEstimates,
     ExperimentFacts,
@@ -38,7 +37,6 @@ from orchestrator.report.experiment_facts import (
     attempt_outcome,
 )
 from orchestrator.report.number_format import plain
-from orchestrator.report.search_data import SearchFacts
 from orchestrator.supervisor import start_choice
 
 COPIED = (
@@ -80,23 +78,19 @@ MAY_DIFFER = {*COST_NEUTRAL_KEYS, "cores", "ranks", "backend", "mode", "total_ti
 """Keys of the specs of jobs that do the same work with different numbers of ranks or cores."""
 
 
-def gather(run_dir: Path, same_search: Sequence[Path] = ()) -> ExperimentFacts:
-    """:param same_search: run directories of the same search with other seeds.
+def gather(run_dir: Path, shown_jobs: Collection[str] | None = None) -> ExperimentFacts:
+    """:param shown_jobs: ids of the jobs whose files are read; None: of all of them.
 
-    :raises UsageError: when one is not a run directory or its ledger is damaged, or it is another
-        search.
+    :raises OrchestratorError: it is no run directory, or its ledger is damaged.
     """
     paths, now = run_directory.existing(run_dir), time.time()
     running = run_directory.holder(paths) is not None
-    rows, declared, launches, search = _ledger(paths, running)
-    if same_search:
-        seeds = search_seeds.gather(run_dir, search, same_search)
-        search = None if search is None else {**search, "seeds": seeds}
+    rows, declared, launches = _ledger(paths, running)
     attempts = [_attempt(row, declared[row["job_id"]], paths, running, now) for row in launches]
     of_job: dict[str, list[ReportedAttempt]] = {row["job_id"]: [] for row in rows}
     for attempt in attempts:
         of_job[attempt["job_id"]].append(attempt)
-    shown = search_data.reported_jobs(search) if search and search["objectives"] else of_job.keys()
+    shown = set(of_job if shown_jobs is None else shown_jobs)
     every_job = [
         _job(
             row,
@@ -118,13 +112,12 @@ def gather(run_dir: Path, same_search: Sequence[Path] = ()) -> ExperimentFacts:
         "made_at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
         "running": running,
         "totals": _totals(every_job, attempts),
-        "varied": [] if search and search["objectives"] else _varied(declared.values()),
+        "varied": _varied(declared.values()),
         "robots": [_robot(group) for group in robots.values()],
         "ranks": _scaling(jobs, declared),
         "jobs": jobs,
         "attempts": attempts,
         "findings": contention.find(run_dir, shown) if rows else [],
-        "search": search,
         "machine": run_reader.last_session(paths.provenance),
     }
 
@@ -158,12 +151,12 @@ def to_json(facts: ExperimentFacts) -> dict[str, Any]:
 
 def _ledger(
     paths: RunPaths, running: bool
-) -> tuple[list[SummaryRow], dict[str, JobRow], list[AttemptRow], SearchFacts | None]:
-    """Rows of ``summary.json``, jobs as declared, all attempts, the search; nothing while robots
-    are examined.
+) -> tuple[list[SummaryRow], dict[str, JobRow], list[AttemptRow]]:
+    """Rows of ``summary.json``, jobs as declared, all attempts; nothing while robots are
+    examined.
     """
     if running and not paths.ledger.exists():
-        return [], {}, [], None
+        return [], {}, []
     with run_directory.reading_ledger(paths) as ledger:
         rows, declared = ledger.summary(), {row.job_id: row for row in ledger.jobs()}
         known = declared.keys() & {
@@ -171,7 +164,7 @@ def _ledger(
         }  # a run that begins meanwhile may restart jobs
         rows = [row for row in rows if row["job_id"] in known]
         attempts = [row for row in ledger.attempts() if row["job_id"] in known]
-        return rows, declared, attempts, search_data.gather(paths, ledger)
+        return rows, declared, attempts
 
 
 def _attempt(

@@ -10,7 +10,6 @@ from orchestrator.analysis.run_reader import EpisodeKind, EvaluationFile, Learni
 from orchestrator.analysis.statistics import EstimateFacts
 from orchestrator.analysis.throughput_ratios import EfficiencyFacts
 from orchestrator.ledger import AttemptRow, SummaryRow
-from orchestrator.report.search_data import SearchFacts
 
 Timings: TypeAlias = Mapping[str, float | None]
 """``iterations`` (their number), ``env_steps``, and columns of ``timings.csv`` → sum or maximum
@@ -142,6 +141,8 @@ class Totals(TypedDict):
 
 
 class ExperimentFacts(TypedDict):
+    """``jobs``, ``robots`` and ``findings`` are those of the shown jobs."""
+
     kind: str
     name: str
     made_at: str
@@ -153,7 +154,4 @@ class ExperimentFacts(TypedDict):
     jobs: Sequence[ReportedJob]
     attempts: Sequence[ReportedAttempt]
     findings: Sequence[ContentionFinding]
-    search: SearchFacts | None
-    """Of a search ``jobs``, ``robots`` and ``findings`` are those of
-    :func:`~.search_data.reported_jobs` alone."""
     machine: Mapping[str, Any]

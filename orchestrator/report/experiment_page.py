@@ -15,8 +15,16 @@ from orchestrator.core.text import count, duration, listed
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report import experiment_tables as tables
-from orchestrator.report import search_page
-from orchestrator.report.document import Columns, Document, Figure, Headline, Section, Text, table
+from orchestrator.report.document import (
+    Columns,
+    Document,
+    Figure,
+    Headline,
+    Section,
+    ShownJobs,
+    Text,
+    table,
+)
 from orchestrator.report.drawing import PHASES
 from orchestrator.report.experiment_data import to_json
 from orchestrator.report.experiment_facts import (
@@ -43,51 +51,44 @@ ABOUT = (
 )
 
 
-def document(facts: ExperimentFacts, run_dir: Path) -> Document:
-    robots, jobs, search = facts["robots"], facts["jobs"], facts["search"]
-    about, has_points = ABOUT, bool(search and search["objectives"])
-    pictures = tables.previews(jobs, RunPaths(run_dir))
-    of_jobs = {job["job_id"]: pictures[job["group"]] for job in jobs if job["group"] in pictures}
-    trials = search_page.sections(search, of_jobs) if search else []
+def document(facts: ExperimentFacts, run_dir: Path, shown: ShownJobs | None = None) -> Document:
+    """:param shown: where a feature lists all jobs with their points: those that ``facts`` has."""
+    robots, jobs, about = facts["robots"], facts["jobs"], ABOUT
     if jobs:
         sections = [
-            *trials,
             _findings(facts["findings"], jobs),
             _learning_curves(robots, {job["job_id"]: job for job in jobs}),
-            # The trials of a search have a table of their own.
-            *(
-                []
-                if has_points
-                else [tables.robots_section(robots, pictures, learner_summary(jobs))]
-            ),
+            *(_robots(robots, jobs, run_dir) if shown is None else ()),
             *grid_sections(robots),
             *tables.failures(jobs),
-            *_varied(facts["varied"], jobs),
+            *(_varied(facts["varied"], jobs) if shown is None else ()),
             *_schedule(facts["attempts"], jobs),
             *_phases(robots),
             *experiment_section(facts["ranks"]),
             tables.jobs_section(jobs),
         ]
-        if len(jobs) < facts["totals"]["jobs"]:
+        if shown is not None and len(jobs) < facts["totals"]["jobs"]:
             about += (
                 f" Of {facts['totals']['jobs']:,} jobs, findings, learning curves, phases and the table of jobs show "
-                f"{len(jobs):,}: those of the best trials, of the elites, and of the latest others."
+                f"{len(jobs):,}: {shown.which}."
             )
     else:
-        sections = trials or [
-            _text("Jobs", "The robots are being examined; there are no jobs yet.")
-        ]
+        sections = [_text("Jobs", "The robots are being examined; there are no jobs yet.")]
     subtitle = "Experiment, still running: results so far" if facts["running"] else "Experiment"
     return Document(
         title=facts["name"],
         subtitle=f"{subtitle} · {facts['made_at']}",
-        headlines=[
-            *(search_page.headlines(search) if search else ()),
-            *_headlines(facts["totals"]),
-        ],
+        headlines=_headlines(facts["totals"]),
         sections=[_text("About", about), *sections, machine_section(facts["machine"])],
         facts=to_json(facts),
     )
+
+
+def _robots(
+    robots: Sequence[ReportedRobot], jobs: Sequence[ReportedJob], run_dir: Path
+) -> list[Section]:
+    pictures = tables.previews(jobs, RunPaths(run_dir))
+    return [tables.robots_section(robots, pictures, learner_summary(jobs))]
 
 
 def _text(title: str, sentence: str, **more: Any) -> Section:

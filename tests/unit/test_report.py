@@ -6,8 +6,9 @@ from __future__ import annotations
 import fcntl
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 from xml.etree import ElementTree
 
 import pytest
@@ -23,7 +24,9 @@ from report_helpers import (
 
 from orchestrator import report
 from orchestrator.analysis import run_reader
+from orchestrator.core import feature
 from orchestrator.core.errors import UsageError
+from orchestrator.core.feature import Feature
 from orchestrator.core.job import Cause
 from orchestrator.core.paths import RunPaths
 from orchestrator.report import (
@@ -438,3 +441,25 @@ def test_numbers_are_short(value: float | None, text: str) -> None:
 def test_long_names_lose_their_middle() -> None:
     assert number_format.plain("quadruped-with-a-long-name-s0", 16) == "quadruped-…me-s0"
     assert number_format.plain("a\x00b\nc") == "ab c"
+
+
+@pytest.mark.parametrize("error", [ValueError("the hip is stiff"), UsageError("the hip is stiff")])
+def test_a_feature_whose_sections_fail_harms_no_report_unless_the_user_is_to_be_told(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(run_dir: Path, others: Sequence[Path]) -> Never:
+        raise error
+
+    hips = Feature(name="hips", about="x.", report_sections=raising)
+    monkeypatch.setattr(report, "features", lambda: (hips,))
+    monkeypatch.setattr(feature, "_problems", [])
+    paths = make_run_dir(tmp_path / "run", [Trained()])
+    if isinstance(error, UsageError):
+        with pytest.raises(UsageError, match="the hip is stiff"):
+            report.compose(paths.root)
+        return
+    assert report.compose(paths.root).facts["jobs"]
+    (problem,) = feature._problems
+    assert "hips adds no sections to reports: ValueError: the hip is stiff" in problem
+    with pytest.raises(UsageError, match="no installed feature compares it"):
+        report.compose(paths.root, [paths.root])

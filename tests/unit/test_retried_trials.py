@@ -30,7 +30,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import additions, control, recovery, resume
 from orchestrator.ledger import Ledger, search_events
 from orchestrator.ledger.search_events import SearchEvent
-from orchestrator.report.search_data import _spent
 from orchestrator.search.history import Trial
 from orchestrator.search.searcher import Searcher
 from orchestrator.search.trials import TrialReader
@@ -167,7 +166,6 @@ def test_what_is_shown_of_a_search_counts_a_retried_trial_as_what_it_is_now(tmp_
         reader.front,
         0.0,
     )
-    assert list(_spent(searched.events(), {0, 1})) == [0, 1]
 
 
 def test_what_other_seeds_of_a_failed_trial_train_until_they_are_cancelled_is_counted(

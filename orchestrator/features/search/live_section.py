@@ -16,7 +16,7 @@ from orchestrator.experiment.run_watch import (
     LiveSeries,
     LiveTable,
 )
-from orchestrator.report.search_data import value_text
+from orchestrator.features.search.report_data import value_text
 from orchestrator.search.history import Trial
 from orchestrator.search.trials import TrialReader
 

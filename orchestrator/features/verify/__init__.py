@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ def _commands() -> Any:
     return commands.app
 
 
-def _report_sections(run_dir: Path) -> AddedSections | None:
+def _report_sections(run_dir: Path, _: Sequence[Path]) -> AddedSections | None:
     from orchestrator.features.verify import certificate_page
 
     return certificate_page.of_directory(run_dir)

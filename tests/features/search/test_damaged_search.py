@@ -24,10 +24,10 @@ from orchestrator.core.feature import problems
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import control, resume, run_directory, run_index, search_process
 from orchestrator.experiment.run_watch import RunWatches, annotated
-from orchestrator.features.search import ranking
+from orchestrator.features.search import ranking, report_data
 from orchestrator.features.search.watch import SearchWatch
 from orchestrator.ledger import Ledger, search_events
-from orchestrator.report import compose, search_data
+from orchestrator.report import compose
 from orchestrator.search.searcher import Searcher
 from orchestrator.search.trials import TrialReader
 from orchestrator.search.watchdog import Watchdog
@@ -168,7 +168,7 @@ def read_everything(paths: RunPaths) -> None:
     for reader in (
         *readers_of_trials(paths),
         of_ledger(trials),
-        of_ledger(lambda ledger: search_data.gather(paths, ledger)),
+        of_ledger(lambda ledger: report_data.gather(paths, ledger)),
         of_ledger(search_events.spent),
         of_ledger(search_events.has_value),
         lambda: search_process.exit_code_of(control.status(paths.root)),

@@ -8,16 +8,16 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.analysis.statistics import location
-from orchestrator.report import drawing
-from orchestrator.report.drawing import DIM, FACE, GRID, INK, SERIES
-from orchestrator.report.number_format import number, plain
-from orchestrator.report.search_data import (
+from orchestrator.features.search.report_data import (
     ReportedDimension,
     ReportedTrial,
     SearchFacts,
     bins,
     value_text,
 )
+from orchestrator.report import drawing
+from orchestrator.report.drawing import DIM, FACE, GRID, INK, SERIES
+from orchestrator.report.number_format import number, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

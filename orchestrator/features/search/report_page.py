@@ -8,10 +8,8 @@ from functools import partial
 from statistics import median
 
 from orchestrator.core.text import count, listed
-from orchestrator.report import search_figures as figures
-from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
-from orchestrator.report.number_format import DASH, number, percent, plain
-from orchestrator.report.search_data import (
+from orchestrator.features.search import report_figures as figures
+from orchestrator.features.search.report_data import (
     AT_FIRST_RUNG,
     ReportedDimension,
     ReportedTrial,
@@ -19,6 +17,8 @@ from orchestrator.report.search_data import (
     SearchFacts,
     value_text,
 )
+from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
+from orchestrator.report.number_format import DASH, number, percent, plain
 from orchestrator.search.shown_trials import MOST_REPORTED, ArchiveElite
 
 MOST_SHOWN = 15

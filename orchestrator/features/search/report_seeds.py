@@ -10,8 +10,8 @@ from pathlib import Path
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory, search_process
-from orchestrator.report import search_data
-from orchestrator.report.search_data import SearchedSeed, SearchFacts
+from orchestrator.features.search import report_data
+from orchestrator.features.search.report_data import SearchedSeed, SearchFacts
 
 SEED = "search.seed: "
 
@@ -52,7 +52,7 @@ def _searched_in(run_dir: Path) -> RunPaths:
 def _read(run_dir: Path) -> SearchFacts | None:
     paths = RunPaths(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
-        return search_data.gather(paths, ledger)
+        return report_data.gather(paths, ledger)
 
 
 def _searched(run_dir: Path, facts: SearchFacts | None) -> SearchedSeed:

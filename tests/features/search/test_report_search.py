@@ -13,14 +13,18 @@ from xml.etree import ElementTree
 import pytest
 from report_helpers import Page, Trained, film_strip, make_run_dir
 from search_helpers import RUNGS, TOTAL, make_search_dir
+from trial_helpers import Told, search_run
 
 from orchestrator import report
 from orchestrator.analysis import run_reader
 from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
+from orchestrator.features.search import report_data
 from orchestrator.jobfile.search_spec import ArchiveAxis, SearchSpec
-from orchestrator.report import drawing, search_data
+from orchestrator.ledger import search_events
+from orchestrator.ledger.search_events import SearchEvent
+from orchestrator.report import drawing
 from orchestrator.report.document import Document, Section, Table
 from orchestrator.report.number_format import number
 from orchestrator.search import shown_trials
@@ -148,7 +152,7 @@ def test_a_dimension_that_matters_is_told_from_one_that_does_not(document: Docum
     first, *others = table(document, "Space").rows
     assert first[0].text == "model.geom.thigh.size"
     dimensions = {one["key"]: one["effects"] for one in document.facts["search"]["dimensions"]}
-    rung = {key: effects[search_data.AT_FIRST_RUNG] for key, effects in dimensions.items()}
+    rung = {key: effects[report_data.AT_FIRST_RUNG] for key, effects in dimensions.items()}
     assert rung["model.geom.thigh.size"]["share"] > 0.7
     assert rung["ppo.learning_rate"]["share"] < 0.2
     assert (
@@ -176,7 +180,7 @@ def test_rungs_count_who_reached_them_and_who_went_on(document: Document) -> Non
 def test_files_of_a_large_search_are_read_for_a_part_of_its_jobs(
     searched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (shown_trials, search_data):
+    for module in (shown_trials, report_data):
         monkeypatch.setattr(module, "MOST_REPORTED", 20)
     opened: list[Path] = []
     read = run_reader.iterations
@@ -240,7 +244,26 @@ def test_the_jobs_of_a_matrix_that_are_compared_have_rungs_and_all_else(
 
 
 def test_an_experiment_without_a_search_has_none(tmp_path: Path) -> None:
-    assert report.compose(make_run_dir(tmp_path / "run", [Trained()]).root).facts["search"] is None
+    paths = make_run_dir(tmp_path / "run", [Trained()])
+    assert "search" not in report.compose(paths.root).facts
+    with pytest.raises(UsageError, match="there is no search here"):
+        report.compose(paths.root, [paths.root])
+
+
+def test_a_retried_trial_counts_when_it_has_ended_at_last(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[1.0]), Told(why="it fell")], is_over=False)
+    over = {"values": [3.0], "measures": None, "env_steps": 1000, "why": ""}
+    with run_directory.opened_ledger(paths) as ledger:
+        retried = [
+            SearchEvent(kind="retried", trial=1, content={}),
+            SearchEvent(kind="over", trial=1, content=over),
+            SearchEvent(kind="ended", content={}),
+        ]
+        search_events.add(ledger, retried)
+        facts = report_data.gather(paths, ledger)
+    assert facts is not None
+    assert list(facts["spent"]) == facts["best"][::-1] == [0, 1]
+    assert facts["spent"][1][0] == sum(trial["env_steps"] for trial in facts["trials"])
 
 
 def test_a_declaration_that_cannot_be_read_is_named(searched: Path, tmp_path: Path) -> None:
@@ -268,14 +291,14 @@ def pairs(n: int, slope: float) -> list[tuple[float, float]]:
 
 
 def test_effects_are_strong_weak_or_unknown() -> None:
-    strong = search_data.effect(pairs(200, 50.0), ordered=True)
+    strong = report_data.effect(pairs(200, 50.0), ordered=True)
     assert strong["share"] > 0.9
     assert strong["correlation"] > 0.95
-    assert search_data.effect(pairs(200, -50.0), ordered=True)["correlation"] < -0.95
-    nothing = [search_data.effect(pairs(n, 0.0), ordered=True)["share"] for n in range(40, 80)]
+    assert report_data.effect(pairs(200, -50.0), ordered=True)["correlation"] < -0.95
+    nothing = [report_data.effect(pairs(n, 0.0), ordered=True)["share"] for n in range(40, 80)]
     assert sum(nothing) / len(nothing) < 0.06
     u_shaped = [(place, abs(place - 0.5)) for place, _ in pairs(200, 0)]
-    hidden = search_data.effect(u_shaped, ordered=True)
+    hidden = report_data.effect(u_shaped, ordered=True)
     assert abs(hidden["correlation"]) < 0.3
     assert hidden["share"] > 0.7
     for known in (
@@ -283,8 +306,8 @@ def test_effects_are_strong_weak_or_unknown() -> None:
         [(place, 1.0) for place, _ in pairs(50, 0)],
         [(0.5, y) for _, y in pairs(50, 0)],
     ):
-        assert search_data.effect(known, ordered=True)["share"] is None
-    choices = search_data.effect(
+        assert report_data.effect(known, ordered=True)["share"] is None
+    choices = report_data.effect(
         [(float(n % 2), float(n % 2 * 10 + n % 5)) for n in range(40)], ordered=False
     )
     assert choices["correlation"] is None
@@ -325,7 +348,7 @@ def test_an_archive_keeps_the_best_of_each_cell() -> None:
 def test_previews_are_drawn_of_the_finished_trials_that_a_report_shows(
     searched: Path, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (shown_trials, search_data):
+    for module in (shown_trials, report_data):
         monkeypatch.setattr(module, "MOST_REPORTED", 7)
     reader = TrialReader.of(RunPaths(searched))
     assert reader is not None
@@ -338,7 +361,7 @@ def test_previews_are_drawn_of_the_finished_trials_that_a_report_shows(
         job_id for one in facts["trials"] if one["state"] == "finished" for job_id in one["jobs"]
     }
     assert len(drawn) == 7
-    assert set(drawn) == search_data.reported_jobs(facts) & ended
+    assert set(drawn) == report_data.reported_jobs(facts) & ended
 
 
 @pytest.mark.slow
