@@ -71,7 +71,7 @@ def status(
     found = _found(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
     if found is None:
         return
-    from orchestrator.experiment import search_process
+    from orchestrator.experiment import control
     from orchestrator.experiment.run_watch import annotated
 
     last: Snapshot | None = None
@@ -87,9 +87,7 @@ def status(
         message = "no longer watching; the experiment continues"
         with shared.interruptible(message) if watch else contextlib.nullcontext():
             last = status_view.show(snapshots, in_place=watch)
-    raise typer.Exit(
-        search_process.exit_code_of(last) if with_exit_code and last is not None else 0
-    )
+    raise typer.Exit(control.exit_code_of(last) if with_exit_code and last is not None else 0)
 
 
 def _found(

@@ -4,19 +4,23 @@ supervisor.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
 from orchestrator.core.job_patterns import is_pattern, matching
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
+from orchestrator.executors.kinds import LeftBatchJobs
 from orchestrator.experiment import done_by_owner, left_batch_jobs, recovery, run_directory, run_end
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, search_events, summary
@@ -517,3 +521,39 @@ def resolve(
             )
         resolved |= dict.fromkeys([job_id for job_id in matches if fits(rows[job_id])] or matches)
     return list(resolved)
+
+
+def exit_code_of(snapshot: Snapshot) -> int:
+    """The exit code for the jobs of ``snapshot``; of a search that of `run`, as far as it is
+    known.
+    """
+    if snapshot.standing == "none" or (
+        snapshot.standing == "over" and not _has_search(snapshot.paths)
+    ):
+        return exit_code(snapshot.rows)
+    states = {row["state"] for row in snapshot.rows if row["cause"] != Cause.RUNG}
+    if snapshot.standing == "over" and not states & {"PENDING", "RUNNING", "PAUSED"}:
+        with run_directory.opened_ledger(snapshot.paths, read_only=True) as ledger:
+            return 0 if search_events.has_value(ledger) else 1
+    end = run_end.read(snapshot.paths) if snapshot.holder is None else None
+    return 130 if end is None or end.exit_code == 0 else end.exit_code
+
+
+def _has_search(paths: RunPaths) -> bool:
+    """Whether it is a search whose trials are compared, and no matrix."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return "search" in parsed_json(paths.search_declared.read_bytes())["data"]
+    return True
+
+
+def how_to_resume(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:
+    """A sentence saying what resumes an interrupted run. Its executor is recorded, and need not be
+    named.
+
+    :param left: batch jobs that may still train it.
+    """
+    if left is not None:
+        return left_batch_jobs.how_to_go_on(paths, left)
+    if paths.experiment.exists():
+        return f"`run {shlex.quote(str(paths.root))}` resumes it."
+    return f"It was made by a Python program; the same call with run_dir={str(paths.root.absolute())!r} resumes it."

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from orchestrator.core.job import Cancelled, Failed, Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import main_file, robot_hash
-from orchestrator.experiment import left_batch_jobs, run_directory
+from orchestrator.experiment import control, run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment, Order, from_mapping
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, JobFile
@@ -32,7 +31,7 @@ from orchestrator.keys.value_types import MaxParallel
 from orchestrator.ledger import JobRow, search_events
 
 if TYPE_CHECKING:
-    from orchestrator.executors.kinds import LeftBatchJobs
+    pass
 
 
 def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
@@ -47,7 +46,9 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
             return declared_search(paths), {}
         rows = [row for row in ledger.jobs() if row.state != Cancelled(is_undeclared=True)]
     if not paths.experiment.exists():
-        raise RunDirError(f"{paths.root}: this command has no job file to resume. {how(paths)}")
+        raise RunDirError(
+            f"{paths.root}: this command has no job file to resume. {control.how_to_resume(paths)}"
+        )
     try:
         top = tomllib.loads(read_regular(paths.experiment).decode("utf-8-sig"))
         problems = Problems()
@@ -120,19 +121,6 @@ def is_settled(row: JobRow, paths: RunPaths) -> bool:
     if isinstance(row.state, Succeeded):
         return paths.job(row.job_id).has_results(normalize=row.normalize)
     return isinstance(row.state, Failed | Cancelled) and row.state != Cancelled(is_undeclared=True)
-
-
-def how(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:
-    """A sentence saying what resumes an interrupted run. Its executor is recorded, and need not be
-    named.
-
-    :param left: batch jobs that may still train it.
-    """
-    if left is not None:
-        return left_batch_jobs.how_to_go_on(paths, left)
-    if paths.experiment.exists():
-        return f"`run {shlex.quote(str(paths.root))}` resumes it."
-    return f"It was made by a Python program; the same call with run_dir={str(paths.root.absolute())!r} resumes it."
 
 
 def finished(rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths) -> dict[str, JobVerdict]:

@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.feature import Feature, ask, features, problems_of, untold_problems
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.control import Snapshot
 from orchestrator.supervisor.events import News, Note, Reporter, View
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 LOOK_EVERY_S = 1.0
@@ -185,8 +187,11 @@ def _checked(value: Any, kind: type[T]) -> T:
     """:raises TypeError: it is not of this kind, or a field of it has another type."""
     if not isinstance(value, kind):
         raise TypeError(f"expected {kind.__name__}; this is {value!r}")
+    from pydantic import ValidationError
+
+    validator = _validator(kind)  # type: ignore[arg-type]  # classes can be hashed
     try:
-        TypeAdapter(kind).validate_python(dataclasses.asdict(value))  # type: ignore[call-overload]
+        validator.validate_python(dataclasses.asdict(value))  # type: ignore[call-overload]
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -194,6 +199,14 @@ def _checked(value: Any, kind: type[T]) -> T:
             f"{place} of its {kind.__name__} is {first['input']!r}: {first['msg']}"
         ) from None
     return value
+
+
+@functools.cache
+def _validator(kind: type[Any]) -> TypeAdapter[Any]:
+    """Pydantic is imported only where there is something to check."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _checked_section(section: Any) -> LiveSection:

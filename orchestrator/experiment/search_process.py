@@ -19,11 +19,10 @@ from typing import Any
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import ChangedError, LedgerError
-from orchestrator.core.job import Cause, State, move
+from orchestrator.core.job import State, move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed, rough_duration
-from orchestrator.experiment import control, resume, run_directory, run_end, search_robots
-from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment import resume, search_robots
 from orchestrator.experiment.liveness import Liveness
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.run_plan import RunOptions
@@ -422,29 +421,6 @@ def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter)
         text = "train on to their end, as the job file has no [scheduler] any more"
         shown = f"{count(len(waiting), 'job')} at rungs {text}: {listed(waiting, SHOWN)}"
         reporter.event("promoted", shown, jobs=waiting)
-
-
-def exit_code_of(snapshot: Snapshot) -> int:
-    """The exit code for the jobs of ``snapshot``; of a search that of `run`, as far as it is
-    known.
-    """
-    if snapshot.standing == "none" or (
-        snapshot.standing == "over" and not _has_search(snapshot.paths)
-    ):
-        return control.exit_code(snapshot.rows)
-    states = {row["state"] for row in snapshot.rows if row["cause"] != Cause.RUNG}
-    if snapshot.standing == "over" and not states & {"PENDING", "RUNNING", "PAUSED"}:
-        with run_directory.opened_ledger(snapshot.paths, read_only=True) as ledger:
-            return 0 if search_events.has_value(ledger) else 1
-    end = run_end.read(snapshot.paths) if snapshot.holder is None else None
-    return 130 if end is None or end.exit_code == 0 else end.exit_code
-
-
-def _has_search(paths: RunPaths) -> bool:
-    """Whether it is a search whose trials are compared, and no matrix."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return "search" in parsed_json(paths.search_declared.read_bytes())["data"]
-    return True
 
 
 def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:

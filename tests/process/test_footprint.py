@@ -9,6 +9,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from report_helpers import Trained, make_run_dir
 
 REPOSITORY = Path(__file__).parents[2]
 HEAVY = {"torch", "stable_baselines3", "gymnasium", "mujoco"}
@@ -107,6 +108,13 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
     assert not loaded & {*HEAVY, "numpy", "pydantic", "psutil", "sqlite3", "matplotlib"}
     unwanted = ("orchestrator.jobfile", "orchestrator.worker", "orchestrator.supervisor.supervisor")
     assert not {name for name in loaded if name.startswith(unwanted)}
+
+
+def test_who_looks_at_a_run_loads_nothing_that_reads_job_files(tmp_path: Path) -> None:
+    run_dir = make_run_dir(tmp_path / "run", [Trained()]).root
+    loaded = loaded_by("-m", "orchestrator", "status", str(run_dir))
+    assert "orchestrator.experiment.control" in loaded
+    assert not loaded & {*HEAVY, "numpy", "matplotlib", "orchestrator.jobfile"}
 
 
 def test_the_package_alone_loads_next_to_nothing() -> None:

@@ -22,7 +22,7 @@ from trial_helpers import search_run
 from orchestrator.core.errors import LedgerDamagedError, OrchestratorError
 from orchestrator.core.feature import problems
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, resume, run_directory, run_index, search_process
+from orchestrator.experiment import control, resume, run_directory, run_index
 from orchestrator.experiment.run_watch import RunWatches, annotated
 from orchestrator.features.search import ranking, report_data
 from orchestrator.features.search.watch import SearchWatch
@@ -171,7 +171,7 @@ def read_everything(paths: RunPaths) -> None:
         of_ledger(lambda ledger: report_data.gather(paths, ledger)),
         of_ledger(search_events.spent),
         of_ledger(search_events.has_value),
-        lambda: search_process.exit_code_of(control.status(paths.root)),
+        lambda: control.exit_code_of(control.status(paths.root)),
         run_index.listed,
         lambda: watched(paths),
         lambda: exported(paths),

@@ -228,7 +228,7 @@ def test_list_and_the_exit_code_of_status_are_those_of_the_search(
         paths.run_end.write_bytes(end.to_line())
         assert run_end.read(paths) == end
     assert noted(paths, monkeypatch) == state
-    assert search_process.exit_code_of(control.status(paths.root)) == code
+    assert control.exit_code_of(control.status(paths.root)) == code
 
 
 def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to_do(
@@ -244,7 +244,7 @@ def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to
         "Correct the cause; then `run --fresh`",
     ):
         assert fact in line_of(paths), "no job has failed, so `retry` would train none"
-    assert search_process.exit_code_of(control.status(paths.root)) == 1
+    assert control.exit_code_of(control.status(paths.root)) == 1
 
     supervisor: Any = SimpleNamespace(ledger=ledger, is_stopping=False)
     process: Any = SimpleNamespace(_is_search=True, _is_needed=True, has_finished=True, problem="")
