@@ -112,7 +112,8 @@ def gather(run_dir: Path, shown_jobs: Collection[str] | None = None) -> Experime
         "made_at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
         "running": running,
         "totals": _totals(every_job, attempts),
-        "varied": _varied(declared.values()),
+        # Where some jobs are shown, what has chosen them shows their points.
+        "varied": _varied(declared.values()) if shown_jobs is None else [],
         "robots": [_robot(group) for group in robots.values()],
         "ranks": _scaling(jobs, declared),
         "jobs": jobs,

@@ -61,7 +61,7 @@ def document(facts: ExperimentFacts, run_dir: Path, shown: ShownJobs | None = No
             *(_robots(robots, jobs, run_dir) if shown is None else ()),
             *grid_sections(robots),
             *tables.failures(jobs),
-            *(_varied(facts["varied"], jobs) if shown is None else ()),
+            *_varied(facts["varied"], jobs),
             *_schedule(facts["attempts"], jobs),
             *_phases(robots),
             *experiment_section(facts["ranks"]),
