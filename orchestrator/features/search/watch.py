@@ -67,6 +67,8 @@ class SearchWatch(RunWatch):
     def section(self) -> LiveSection | None:
         if not self._line:
             return None
+        if self._reader is None and self._began_at is not None:
+            raise LedgerBusyError("it was locked at the last look")
         if self._reader is None:
             return LiveSection(title="Search", text=self._line)
         from orchestrator.features.search import live_section

@@ -141,6 +141,7 @@ def test_a_ledger_that_is_locked_midway_loses_nothing(
     watches = RunWatches(paths)
     watches.look()
     (before,) = watches.notes
+    (section,) = watches.sections()
     later = search_run(tmp_path / "later", [first, Told(values=[2.0])])
     with run_directory.opened_ledger(paths) as ledger:
         began_at = search_events.began_at(ledger)
@@ -152,11 +153,10 @@ def test_a_ledger_that_is_locked_midway_loses_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(search_events, "totals", busy)
         assert watches.look() == []
-    assert watches.notes == [before]
+    assert (watches.notes, watches.sections()) == ([before], [section])
     (news,) = watches.look()
     assert news.message.startswith("new best: trial 1")
-    (section,) = watches.sections()
-    assert section == shown(paths)
+    assert watches.sections() == [shown(paths)]
 
 
 def busy(*_: object) -> Never:
