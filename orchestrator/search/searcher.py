@@ -89,6 +89,17 @@ class Searcher:
     def __post_init__(self) -> None:
         self._examiner = TrialExaminer(paths=self.paths, watchdog=self.watchdog)
         self.ledger = Ledger.open(self.paths.ledger, is_sound=True)
+        try:
+            self._restore()
+        except BaseException:
+            self.ledger.abandon()
+            raise
+
+    def _restore(self) -> None:
+        """Come to where the searcher before has come.
+
+        :raises LedgerDamagedError: a row about the search cannot be read.
+        """
         search, scheduler = self.experiment.search, self.experiment.scheduler
         self.history.search = search
         if scheduler is not None and scheduler.kind != "none":

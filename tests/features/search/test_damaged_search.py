@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -63,6 +64,21 @@ def searching(paths: RunPaths) -> None:
     Searcher(
         paths=paths, experiment=resume.declared_search(paths), holder="me", watchdog=Watchdog()
     ).ledger.close()
+
+
+@each_damage
+def test_who_is_refused_a_damaged_search_leaves_its_ledger_to_others(
+    statement: str, fact: str, tmp_path: Path
+) -> None:
+    paths = search_run(tmp_path / "run", TRIALS)
+    damage(paths, statement)
+    for reader in readers_of_trials(paths):
+        with pytest.raises(LedgerDamagedError, match=re.escape(fact)) as refused:
+            reader()
+        with contextlib.closing(sqlite3.connect(paths.ledger, timeout=0)) as alone:
+            # SQLite changes this only where nobody else has the file open.
+            assert alone.execute("PRAGMA journal_mode=DELETE").fetchone() == ("delete",)
+        assert refused.tb is not None, "the error still refers to all that its frames have made"
 
 
 @each_damage
@@ -216,7 +232,8 @@ def test_any_row_about_a_search_is_read_or_called_damaged(
         )
     )
     def check(rows: list[tuple[int, str, Any]]) -> None:
-        for name in ("-wal", "-shm"):
+        # A file of its own for each example: none waits for a connection that is not collected yet.
+        for name in ("", "-wal", "-shm"):
             paths.ledger.with_name(f"{paths.ledger.name}{name}").unlink(missing_ok=True)
         paths.ledger.write_bytes(sound)
         shutil.rmtree(paths.searching, ignore_errors=True)
