@@ -35,23 +35,29 @@ START = [
     "progress.csv",
     "environments begin",
     "timings.csv",
+    "the part starts",
     *["gather object"] * 2,  # statistics of the reset, and whether all are equal
 ]
-ITERATION = [
-    "the part begins an iteration",
-    "numbers move",
-    "rollout",
-    "update",
-    "gather object",  # episodes and statistics
-    "gather array",  # divergences
-    "the part before the row",
-    "row of progress.csv",
-    "row of timings.csv",
-    "the part is due?",
-    "gather array",  # what is due on any rank
-    "the part acts",
-]
-CHECKPOINT = ["checkpoint", "gather object"]
+END = ["checkpoint", "gather object", "the part finishes"]
+
+
+def iteration(number: int) -> list[str]:
+    return [
+        "the part begins an iteration",
+        "numbers move",
+        "rollout",
+        "update",
+        f"the part after update {number}",
+        "gather object",  # episodes and statistics
+        "gather array",  # divergences
+        "the part before the row",
+        "row of progress.csv",
+        "row of timings.csv",
+        f"the part after row {number}",
+        "the part is due?",
+        "gather array",  # what is due on any rank
+        "the part acts",
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +74,22 @@ class Watched(LoopPart):
         self._context, self._deeds = context, deeds
         deeds.append("the part is made")
 
+    def start(self) -> None:
+        self._deeds.append("the part starts")
+
     def begin_iteration(self, moment: TrainingMoment) -> TrainingMoment:
         self._deeds.append("the part begins an iteration")
         return moment
 
+    def after_update(self, iteration: int) -> None:
+        self._deeds.append(f"the part after update {iteration}")
+
     def before_row(self) -> None:
         self._deeds.append("the part before the row")
         self._context.model.logger.record("watched/due", 1)
+
+    def after_row(self, iteration: int) -> None:
+        self._deeds.append(f"the part after row {iteration}")
 
     def is_due(self, row: Mapping[str, Any]) -> bool:
         assert row["watched/due"] == 1
@@ -83,6 +98,9 @@ class Watched(LoopPart):
 
     def act(self) -> None:
         self._deeds.append("the part acts")
+
+    def finish(self) -> None:
+        self._deeds.append("the part finishes")
 
 
 class Mirror(Ranks):
@@ -157,6 +175,6 @@ def test_parts_of_kernel_and_features_come_in_one_order_in_every_iteration(
     shutil.copy(helpers.REPOSITORY / "mjcf/hopper.xml", paths.robot)
     record, log = helpers.train_here(paths)
     assert record.code == ExitCode.SUCCEEDED, log
-    assert deeds == [*START, *ITERATION, *ITERATION, *CHECKPOINT]
+    assert deeds == [*START, *iteration(1), *iteration(2), *END]
     header = paths.progress_csv.read_text().partition("\n")[0].split(",")
     assert header[-2:] == ["rollout/divergences", "watched/due"]

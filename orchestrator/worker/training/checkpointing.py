@@ -39,8 +39,8 @@ class Checkpointing:
         )
         self._saved_at: int | None = None
         """env_steps of the newest one."""
-        self._written_at = time.monotonic()
-        """By the monotonic clock, when that was; the start of the attempt before it writes one."""
+        self._since = time.monotonic()
+        """When this attempt has written one, by the monotonic clock; before that, when it began."""
 
     # -- at the start
 
@@ -60,7 +60,7 @@ class Checkpointing:
             warning = self._warning(is_resumed=state is not None)
             self._attempt.reporter.warning = warning or self._attempt.reporter.warning
         self._saved_at = self._attempt.facts.resumed_from
-        self._written_at = time.monotonic()
+        self._since = time.monotonic()
         return loop
 
     def _start_from_policy(self) -> None:
@@ -146,7 +146,7 @@ class Checkpointing:
         """
         every, every_s = self._attempt.spec.checkpoint_every, self._attempt.spec.checkpoint_every_s
         if every_s is not None:
-            elapsed_s = time.monotonic() - self._written_at
+            elapsed_s = time.monotonic() - self._since
             return self._attempt.ranks.rank == 0 and elapsed_s >= every_s
         steps = self._attempt.model.num_timesteps
         return every is not None and steps // every > steps_before // every
@@ -161,8 +161,8 @@ class Checkpointing:
         is_last = attempt.is_trained and not attempt.spec.keep_replay_buffer
         self._store.save(env_steps, state, attempt.ranks, is_last=is_last)
         self._saved_at = env_steps
-        self._written_at = time.monotonic()
-        attempt.facts.checkpoint_s += self._written_at - begun
+        self._since = time.monotonic()
+        attempt.facts.checkpoint_s += self._since - begun
 
     # -- at the end
 

@@ -1,7 +1,7 @@
 """What is done in each iteration of the training loop besides learning.
 
-Timings, divergences, the merging over ranks and whatever features do are parts of one kind, in one
-ordered list: :class:`LoopPart` has the phases of an iteration, :class:`LoopParts` the list.
+Timings, divergences, what ranks share and whatever features do are parts of one kind, in one list:
+:class:`LoopPart` has the phases that come to each of them, :class:`LoopParts` the list.
 
 A feature gives :attr:`~orchestrator.core.job_parts.JobPart.loop` the name of a module, which has a
 function ``loop_part(context)`` that returns a :class:`LoopPart`. It is imported where the job has
@@ -23,7 +23,7 @@ from orchestrator.worker.training.algorithms import Model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopContext:
-    """The training that a part is in."""
+    """The training that the part of a feature is in."""
 
     spec: WorkerSpec
     settings: Any
@@ -38,10 +38,10 @@ class LoopPart:
     """What is done besides learning in one training. Each method does nothing unless it is
     overridden.
 
-    That of a feature is made when the model has the state of its checkpoint, before it has its
-    logger and before the environments are reset. The methods are called in the order in which they
-    are listed, on every rank. What they do has to be the same on all ranks and after every resume:
-    by env_steps, not by the clock.
+    A part is made when the model has the state of its checkpoint, before it has its logger and
+    before the environments are reset. The methods are called in the order in which they are listed,
+    on every rank. What they do has to be the same on all ranks and after every resume: by
+    env_steps, not by the clock.
     """
 
     columns: Sequence[str] = ()
@@ -50,15 +50,15 @@ class LoopPart:
 
     @property
     def facts(self) -> Any:
-        """What is told of the part of a feature by now; None where it tells nothing. Asked for
-        after every iteration, and sent at most two times a second; what :meth:`act` changes is sent
-        at once, so that it can be an event. A checkpoint holds it.
+        """What is told of a feature by now; None where it tells nothing. Asked for after every
+        iteration, and sent at most two times a second; what :meth:`act` changes is sent at once, so
+        that it can be an event. Checkpoints hold it, and the feature goes on from there.
         """
         return None
 
     def start(self) -> None:
-        """The environments are reset, or in the midst of their episodes, and the first iteration of
-        the attempt begins next.
+        """The environments are reset, or where the checkpoint has left them; the first iteration of
+        the attempt comes next.
         """
 
     def begin_iteration(self, moment: TrainingMoment) -> TrainingMoment:
@@ -69,15 +69,17 @@ class LoopPart:
         return moment
 
     def after_update(self, iteration: int) -> None:
-        """Rollout and update are over, and what they have logged is of this rank alone."""
+        """Rollout and update are over. The episodes of the model, and the losses that it has logged,
+        may still be those of this rank alone.
+        """
 
     def before_row(self) -> None:
         """What ranks share is merged, and a row of ``progress.csv`` is written next: the time to
-        record values with the logger of the model.
+        record values with the logger of the model, in :attr:`columns`.
         """
 
     def after_row(self, iteration: int) -> None:
-        """The row is written, and the supervisor has been told of it."""
+        """The row is written."""
 
     def is_due(self, row: Mapping[str, Any]) -> bool:
         """Whether :meth:`act` is called now. What one rank says counts for all.
@@ -91,14 +93,14 @@ class LoopPart:
         """What is due, on all ranks, before a checkpoint is written."""
 
     def saved(self) -> Mapping[str, Any]:
-        """What a checkpoint holds of a part of the program: fields of
-        :class:`~orchestrator.worker.training.training_state.LoopState`. A feature goes on from its
-        :attr:`facts` instead.
+        """What checkpoints hold of a part of the program itself: fields of
+        :class:`~orchestrator.worker.training.training_state.LoopState`. A feature has :attr:`facts`
+        instead.
         """
         return {}
 
     def finish(self) -> None:
-        """The training has come to its end, and its last checkpoint is written."""
+        """The training is over, and its last checkpoint is written."""
 
 
 class LoopParts:

@@ -142,10 +142,8 @@ def _say_what_begins(
 
 
 class Training:
-    """The loop: an iteration is a rollout and an update, between the phases of its parts.
-
-    Its state goes from iteration to iteration here and in the parts, and from attempt to attempt in
-    checkpoints.
+    """The loop. An iteration is a rollout with its update, then what its parts do, a row of the log
+    and, where due, a checkpoint.
     """
 
     def __init__(self, attempt: Attempt) -> None:
@@ -155,10 +153,10 @@ class Training:
         loop = self._checkpoints.resume()
         self._iteration = loop.iteration
         self._log = TrainingLog(attempt, loop)
-        made = _make_parts(attempt, loop, self._log)
-        self._env = made.env
-        self._timings = made.timings
-        self._parts = made.in_order
+        equipment = _equip(attempt, loop, self._log)
+        self._parts = equipment.parts
+        self._timings = equipment.timings
+        self._env = equipment.env
         self._log.tell_of_features(self._parts.facts)
         self._log.open(self._parts.columns, keep=loop.progress_rows)
         self._callback = _begin_episodes(attempt)
@@ -274,20 +272,21 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
-    in_order: LoopParts
+class _Equipment:
+    parts: LoopParts
     timings: Timings | DisabledTimings
-    """One of them, which the loop tells of every rollout and update."""
+    """One of them, which is also told of the end of every rollout and update."""
     env: TimedVecEnv
     """What rollouts are collected from."""
 
 
-def _make_parts(attempt: Attempt, loop: LoopState, log: TrainingLog) -> _Parts:
-    """Make the parts of the loop and put them in order.
+def _equip(attempt: Attempt, loop: LoopState, log: TrainingLog) -> _Equipment:
+    """Make the parts of the loop, in their order, and put what counts and measures around the
+    environments.
 
-    Timings are first, so that an iteration is measured whole. A row has the divergences before what
-    features log. The ranks' episodes are set apart last before a rollout, and merged before
-    anything is logged.
+    Timings come first, so that they measure all of an iteration and its row stands before
+    divergences may end the training. Ranks come last, so that features find the latest episodes
+    when an iteration begins: they are set aside during a rollout.
     """
     spec, model, ranks = attempt.spec, attempt.model, attempt.ranks
     synchronizer = RankSynchronizer(model, ranks, parameter_server=spec.mode == "parameter-server")
@@ -296,12 +295,13 @@ def _make_parts(attempt: Attempt, loop: LoopState, log: TrainingLog) -> _Parts:
     venv: VecEnv = model.env
     divergences: list[LoopPart] = []
     if spec.on_divergence == "end-episode":
-        venv = counter = DivergenceCounter(venv)
+        counter = DivergenceCounter(venv)
         divergences.append(Divergences(counter, model, ranks, attempt.facts, loop))
+        venv = counter
     env = TimedVecEnv(venv, log.after_step)
     clock = timings.make(attempt.paths.timings_csv, model, env, ranks, keep=loop.timings_rows)
-    in_order = LoopParts([clock, *divergences, *features.values(), synchronizer], features)
-    return _Parts(in_order=in_order, timings=clock, env=env)
+    parts = LoopParts([clock, *divergences, *features.values(), synchronizer], features)
+    return _Equipment(parts=parts, timings=clock, env=env)
 
 
 def _begin_episodes(attempt: Attempt) -> BaseCallback:
