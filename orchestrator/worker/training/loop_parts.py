@@ -162,7 +162,7 @@ class LoopParts:
 
 
 def feature_parts(spec: WorkerSpec, model: Model, facts: Mapping[str, Any]) -> dict[str, LoopPart]:
-    """Makes the parts of features, in the order of their names, which is the same on all ranks.
+    """Make the parts of features, in the order of their names, which is the same on all ranks.
 
     :param facts: by name, of the checkpoint that the training resumes from.
     """

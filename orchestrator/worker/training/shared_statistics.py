@@ -143,7 +143,7 @@ class RankSynchronizer(LoopPart):
     first observations are in the statistics of one rank only.
 
     :param parameter_server: whether rank 0 alone has the optimiser's state.
-    :raises RanksError: (every phase) the ranks differ.
+    :raises RanksError: (:meth:`start`, :meth:`after_update`) the ranks differ.
     """
 
     def __init__(self, model: Model, ranks: Ranks, *, parameter_server: bool) -> None:
