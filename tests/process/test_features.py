@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import subprocess
@@ -351,6 +352,24 @@ print(orchestrator.Bell)
     assert done.stdout.split() == ["orchestrator.api", "False", "loaded", "3"], done.stderr
 
 
+def test_a_name_whose_module_cannot_be_imported_is_blamed_on_its_feature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"Bell": "needs_a_tower", "Chime": "empty_bells"}
+    broken = feature.Feature(name="bells", about="b.", python=lambda: names)
+    (tmp_path / "needs_a_tower.py").write_text("import no_such_tower\n")
+    (tmp_path / "empty_bells.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(feature, "features", lambda: (broken,))
+    of_features = functools.cache(orchestrator_package._of_features.__wrapped__)
+    monkeypatch.setattr(orchestrator_package, "_of_features", of_features)
+    missing = r"the feature bells cannot load Bell of needs_a_tower: .*'no_such_tower'"
+    with pytest.raises(ImportError, match=missing):
+        exec("from orchestrator import *", {})
+    with pytest.raises(ImportError, match=r"the feature bells cannot load Chime of empty_bells"):
+        hasattr(orchestrator_package, "Chime")
+
+
 def test_policies_are_read_by_the_feature_that_reads_files_of_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +384,10 @@ def test_policies_are_read_by_the_feature_that_reads_files_of_their_names(
     assert str(trained_policy.read_policy(Path("a/b.gait"))) == "b.gait"
     with pytest.raises(trained_policy.PolicyError, match=r"b.h: expected .* in .gait or .walk"):
         trained_policy.read_policy(Path("b.h"))
+    (tmp_path / "gait_files.py").unlink()
+    monkeypatch.delitem(sys.modules, "gait_files")
+    with pytest.raises(trained_policy.PolicyError, match=r"b.gait: the feature r cannot load read"):
+        trained_policy.read_policy(Path("b.gait"))
     monkeypatch.setattr(feature, "features", tuple)
     with pytest.raises(trained_policy.PolicyError, match=r"b.gait: no installed feature reads"):
         trained_policy.read_policy(Path("b.gait"))
