@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import symtable
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "orchestrator"
 HELPERS = (REPOSITORY / "tests/helpers", *REPOSITORY.glob("tests/features/*/helpers"))
+OURS = re.compile(r"(orchestrator|benchmarks)(\.|$)|\w+_helpers$")
+"""Modules that are of the repository, or should be."""
 HEAVY = {"torch", "stable_baselines3", "gymnasium", "mujoco"}
 """Imported by the worker only."""
 
@@ -99,10 +102,10 @@ def missing_names(path: Path) -> list[str]:
     missing = []
     for line, module, name in imported_names(path):
         names = names_in(module)
-        is_ours = names is not None or module.split(".")[0] in ("orchestrator", "benchmarks")
-        if is_ours and (names is None or (name and name not in names)):
-            what = f"there is no {module}" if names is None else f"{module} has no {name}"
-            missing.append(f"{path}:{line}: {what}")
+        if names is None and OURS.match(module):
+            missing.append(f"{path}:{line}: there is no {module}")
+        elif names is not None and name and name not in names:
+            missing.append(f"{path}:{line}: {module} has no {name}")
     return missing
 
 
@@ -122,6 +125,7 @@ def test_a_name_that_is_gone_is_found_wherever_it_is_imported(tmp_path: Path) ->
         "def test(monkeypatch):\n"
         "    from orchestrator.core.feature import Feature, Features\n"
         "    from command_helpers import give, take\n"
+        "    import gone_helpers\n"
         "    monkeypatch.setattr('orchestrator.core.feature.fetures', None)\n"
         "    monkeypatch.setattr('json.nothing', None)\n"
     )
@@ -130,5 +134,6 @@ def test_a_name_that_is_gone_is_found_wherever_it_is_imported(tmp_path: Path) ->
         f"{file}:3: orchestrator.core has no nothing",
         f"{file}:5: orchestrator.core.feature has no Features",
         f"{file}:6: command_helpers has no take",
-        f"{file}:7: orchestrator.core.feature has no fetures",
+        f"{file}:7: there is no gone_helpers",
+        f"{file}:8: orchestrator.core.feature has no fetures",
     ]
