@@ -1,6 +1,7 @@
-"""How large kernel, worker and features are, and who imports features.
+"""How large are kernel, worker and features, and who imports a feature?
 
-``python -m benchmarks.size`` prints both.
+    python -m benchmarks.size
+
 Size is the number of nodes of the syntax tree, which layout and comments do not change. An import
 of a feature is a statement, or a text that is the name of a module, as ``import_module`` takes
 it. Those under ``TYPE_CHECKING``, which no process executes, are counted apart.

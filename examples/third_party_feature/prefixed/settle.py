@@ -6,7 +6,7 @@ The robot comes to rest, in whatever pose:
 
 Observation: positions, and velocities within ±10. An episode never ends early.
 
-Only workers, and the process that examines robots, import this module.
+The feature does not import this module: workers do, and whatever examines robots or plays policies.
 """
 
 from __future__ import annotations
