@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from orchestrator.core.environment import FEATURES_VARIABLE, TRACE_FEATURES_VARIABLE
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.text import plain
 
 if TYPE_CHECKING:  # each of them belongs to the package that asks
@@ -123,7 +124,10 @@ class Feature:
     """Further names of ``import orchestrator``, and the modules that define them, which are
     imported when a name is first used."""
     belongings: tuple[str, ...] = ()
-    """Files and folders of the repository that belong to it, besides its folder: its tests."""
+    """Files and folders of the repository that belong to it, besides its folder: its tests, job files,
+    benchmarks, and pages of ``docs/`` that no other page needs."""
+    extras: tuple[str, ...] = ()
+    """Extras of ``pyproject.toml`` with packages that it alone needs."""
 
 
 _problems: list[str] = []
@@ -222,6 +226,7 @@ def add_named(
     what: str,
     shown: str,
     problem_of: Callable[[N, dict[str, N]], str],
+    read: Callable[[Feature, Any], Iterable[N]] = lambda _, given: given,
 ) -> None:
     """Add to ``found`` what features give at a plug point, by name; what cannot be used is left
     out.
@@ -229,14 +234,61 @@ def add_named(
     :param what: one of them, for messages: ``"table"``.
     :param shown: the same with its name in place of ``{}``: ``"table [{}]"``.
     :param problem_of: why one cannot be used beside those that are found; empty where it can.
+    :param read: makes them of what a feature gives.
     """
     for feature, given in answers(point):
         with problems_of(feature.name, f"adds no {what}"):
-            for one in given:
+            for one in read(feature, given):
                 if problem := problem_of(one, found):
                     note_problem(feature.name, f"adds no {shown.format(one.name)}: {problem}")
                 else:
                     found[one.name] = one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureModule:
+    """A module of a feature, imported when something in it is first used."""
+
+    name: str
+    """What the feature names it for."""
+    module: str
+    feature: str
+
+    def load(self, name: str) -> Any:
+        """What is called ``name`` in it.
+
+        :raises ImportError: it cannot be imported, or has no such name; the message names the
+            feature.
+        :raises OrchestratorError: it says so itself, for example that it needs an extra.
+        """
+        try:
+            return getattr(importlib.import_module(self.module), name)
+        except OrchestratorError:
+            raise
+        except (Exception, SystemExit) as error:
+            what = f"the feature {self.feature} cannot load {name} of {self.module}"
+            raise ImportError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def named_modules(
+    point: PlugPoint,
+    what: str,
+    shown: str,
+    problem_of: Callable[[FeatureModule, dict[str, FeatureModule]], str],
+) -> dict[str, FeatureModule]:
+    """What features give at a plug point that is a mapping of names to modules, by name; what cannot
+    be used is left out.
+
+    Parameters are those of :func:`add_named`.
+    """
+    found: dict[str, FeatureModule] = {}
+    add_named(found, point, what, shown, problem_of, _modules)
+    return found
+
+
+def _modules(feature: Feature, given: Mapping[str, str]) -> Iterator[FeatureModule]:
+    for name, module in given.items():
+        yield FeatureModule(name=name, module=module, feature=feature.name)
 
 
 def _is_traced() -> bool:
