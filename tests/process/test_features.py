@@ -91,6 +91,14 @@ def test_installed_features_are_chosen_by_a_variable_and_traced_by_another(tmp_p
 
 
 WARNING = "warning: the feature "
+GROUP = (
+    package(name="a_group")
+    .replace(
+        "\n\nFEATURE", "\nmine = typer.Typer()\nmine.add_typer(app, name='greetings')\nFEATURE"
+    )
+    .replace("lambda: app", "lambda: mine")
+)
+"""A feature that has a group of commands."""
 BROKEN = {
     "import": ("import no_such_module", "cannot be loaded: ModuleNotFoundError"),
     "exit": ("raise SystemExit('needs more')", "cannot be loaded: SystemExit: needs more"),
@@ -102,7 +110,7 @@ BROKEN = {
     "call": (package().replace("lambda: app", "lambda: 1 / 0"), "no commands: ZeroDivisionError"),
     "command": (package(command="run"), "adds no commands: there is run already"),
     "case": (package().replace('"greet"', "").replace("greet(", "Status("), "there is status alr"),
-    "group": (package(command="search"), "adds no commands: there is search already"),
+    "group": (package(command="greetings"), "adds no commands: there is greetings already"),
     "groups": (
         package()
         .replace(
@@ -119,7 +127,8 @@ def test_features_that_cannot_be_used_are_named_and_nothing_else_is_broken(tmp_p
     for what, (code, _) in BROKEN.items():
         mine = code.replace('name="greeting"', f'name="{what}"')
         install(tmp_path, f"print('welcome')\n{mine}", name=what)
-    done = orchestrator(tmp_path, "list", ORCHESTRATOR_FEATURES=", ".join(BROKEN))
+    install(tmp_path, GROUP, name="a_group")
+    done = orchestrator(tmp_path, "list", ORCHESTRATOR_FEATURES=", ".join(["a_group", *BROKEN]))
     assert (done.returncode, done.stdout) == (0, "no experiment was started here\n")
     lines = done.stderr.splitlines()
     assert lines.count("welcome") == len(BROKEN)
@@ -239,7 +248,7 @@ TAKEN = {
     "keyword": ("executors=lambda: [kind('mine', 'class')]", "'class' is no name of an option"),
     "no_executor": ("executors=lambda: [3]", "adds no executor: AttributeError"),
     "late": ("executors=lambda: (1 / 0 for _ in '1')", "adds no executors: ZeroDivisionError"),
-    "key": ("job_file=lambda: [table('search')]", "adds no table [search]: there is such a key"),
+    "key": ("job_file=lambda: [table('order')]", "adds no table [order]: there is such a key"),
     "table": (
         "job_file=lambda: [table('a'), table('a')]",
         "adds no table [a]: there is such a key",
