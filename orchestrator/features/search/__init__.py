@@ -82,8 +82,12 @@ FEATURE = Feature(
     python=_python,
     belongings=(
         "tests/features/search",
+        "jobs/evolve.toml",
+        "examples/evolve_a_body.ipynb",
         "benchmarks/search.py",
         "benchmarks/search_learning.py",
+        "benchmarks/search_ledger.py",
         "tests/bench/test_search_benchmark.py",
+        "docs/search.md",
     ),
 )
