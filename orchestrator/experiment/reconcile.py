@@ -255,8 +255,10 @@ def refuse_at_rungs(
         were.
     :raises ChangedError: such jobs have changed, and are not to be kept.
     """
+    if begun_source(paths, ledger) is None:
+        return
     changed = changed_jobs(recorded, jobs, verdicts)
-    if not changed or begun_source(paths, ledger) is None:
+    if not changed:
         return
     can_keep = changed.keys() <= rows.keys()
     if not (can_keep and on_change == "keep"):

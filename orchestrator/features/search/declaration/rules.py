@@ -11,10 +11,11 @@ from typing import Any
 
 from orchestrator.core.job import Job
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, MEASURES, TASKS
-from orchestrator.core.text import INSTALL_SEARCH, is_installed, joined
+from orchestrator.core.text import is_installed, joined
 from orchestrator.features.search.declaration.spec import (
     ARCHIVE_SAMPLERS,
     EXTRAS,
+    INSTALL,
     SAMPLER_OPTIONS,
     SAMPLERS,
     WITHOUT_CHOICES,
@@ -347,7 +348,7 @@ def _check_sampler(search: SearchSpec, problems: Problems) -> None:
         return
     module = EXTRAS.get(sampler)
     if module is not None and not is_installed(module):
-        advice = f'{INSTALL_SEARCH}; sampler = "random" needs nothing'
+        advice = f'{INSTALL}; sampler = "random" needs nothing'
         problems.add(
             "search.sampler",
             f"{quoted(sampler)} needs the package {module}, which is not installed here: {advice}",

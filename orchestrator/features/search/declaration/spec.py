@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from orchestrator.core.text import install_extra
+
 Direction: TypeAlias = Literal["maximize", "minimize"]
 Aggregate: TypeAlias = Literal["median", "mean", "min"]
 Inherit: TypeAlias = Literal["none", "best", "nearest"]
@@ -165,6 +167,7 @@ EXTRAS: Mapping[str, str] = {
     **dict.fromkeys(ARCHIVE_SAMPLERS, "ribs"),
 }
 """Samplers and the module that each needs, of the extra ``search``."""
+INSTALL = install_extra("search")
 _SHARE = (float, 0.0, 1.0)
 _COUNT = (int, 1, 10**6)
 SAMPLER_OPTIONS: Mapping[str, Mapping[str, tuple[type, float, float]]] = {
