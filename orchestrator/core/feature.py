@@ -37,9 +37,11 @@ if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.core.job_parts import JobPart
     from orchestrator.core.paths import RunPaths
     from orchestrator.executors.kinds import ExecutorKind
+    from orchestrator.experiment.begun_source import BegunSource
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.experiment.run_watch import RunWatch
     from orchestrator.keys.feature_tables import FeatureTable, JobTable
+    from orchestrator.ledger import Ledger
     from orchestrator.machine.doctor_checks import Finding
     from orchestrator.machine.topology import Machine
     from orchestrator.report.document import AddedSections, Document
@@ -57,6 +59,7 @@ PlugPoint = Literal[
     "job_tables",
     "job_parts",
     "beside_run",
+    "begun_source",
     "watch",
     "doctor",
     "report",
@@ -94,7 +97,7 @@ class Feature:
     """What ``--executor`` can name."""
     job_file: Callable[[], Iterable[FeatureTable]] | None = None
     """Further tables at the top of a job file. They are asked for while :mod:`orchestrator.jobfile` is
-    imported: nothing that gives them imports that."""
+    imported: nothing that gives them imports that. One of them may decide which jobs there are."""
     job_tables: Callable[[], Iterable[JobTable]] | None = None
     """Further tables of jobs and of ``[defaults]``, each with a part of jobs of the same name; asked
     for at the same time."""
@@ -103,6 +106,10 @@ class Feature:
     :mod:`orchestrator.core` alone."""
     beside_run: Callable[[RunFacts], BesideRun | None] | None = None
     """What it has beside a run; None where the run needs nothing of it."""
+    begun_source: Callable[[RunPaths, Ledger], BegunSource | None] | None = None
+    """What it says of a run directory whose jobs it makes, or lets go on: of one where the job
+    source of a table of its has begun (:mod:`orchestrator.jobfile.job_source`). None for others. An
+    ``OrchestratorError`` refuses what was asked for."""
     watch: Callable[[RunPaths], RunWatch | None] | None = None
     """What ``run``, ``attach``, ``status`` and pages say of a run directory besides its jobs; None
     where that is nothing so far: it is asked again."""

@@ -43,7 +43,7 @@ def of_directory(run_dir: Path, others: Sequence[Path]) -> AddedSections | None:
 def _facts(run_dir: Path) -> SearchFacts | None:
     """None where there is no search, or nothing of it yet."""
     paths = RunPaths(run_dir)
-    if not paths.search_declared.exists() or not paths.ledger.exists():
+    if not paths.declaration.exists() or not paths.ledger.exists():
         return None
     with run_directory.reading_ledger(paths) as ledger:
         return report_data.gather(paths, ledger)
