@@ -32,7 +32,7 @@ from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.jobfile.search_rules import check_rungs, read_scheduler, read_search
 from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
 from orchestrator.jobfile.search_summary import SearchLimits, limits, sentences
-from orchestrator.jobfile.toml_models import FEATURE_TABLES
+from orchestrator.jobfile.toml_models import FEATURE_TABLES, Settings
 from orchestrator.jobfile.validation import as_plain, check, not_unicode
 from orchestrator.keys.feature_tables import read_tables
 from orchestrator.keys.names import safe_name
@@ -42,6 +42,7 @@ __all__ = [
     "Experiment",
     "Order",
     "from_mapping",
+    "is_job_key",
     "json_schema",
     "load",
     "parse_override",
@@ -274,6 +275,11 @@ def from_mapping(
         base=base,
         overrides=overrides,
     )
+
+
+def is_job_key(name: str) -> bool:
+    """Whether jobs have this key. One of a feature is there only with the feature."""
+    return name in Settings.model_fields
 
 
 def parse_override(text: str) -> tuple[str, Any]:

@@ -3,9 +3,6 @@ trainings."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +11,17 @@ import command_helpers as commands
 import numpy as np
 import pytest
 from command_helpers import HOPPER, TINY, Experiment, odd, write_experiment
+from ended_helpers import ended_jobs
 from PIL import Image
-from supervisor_helpers import RecordingReporter, make_machine, make_spec
+from supervisor_helpers import RecordingReporter, make_spec
 
 from orchestrator.core.exit_codes import CANNOT_RENDER
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.experiment import previews, videos
-from orchestrator.experiment.policy_process import PolicyProcess, StillsRequest
-from orchestrator.experiment.previews import MOST_IN_PROCESS
-from orchestrator.machine.slots import SlotPool
-from orchestrator.machine.topology import Cpu
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.policy_process import PolicyProcess
+from orchestrator.features.pictures import after_run, previews
+from orchestrator.features.pictures.previews import MOST_IN_PROCESS, StillsRequest
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.rendering import offscreen, stills
 from orchestrator.worker.training.best_moment import BestMoment
@@ -58,16 +55,8 @@ def drawn(
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> RecordingReporter:
     """The events of drawing what waits."""
-    reporter = RecordingReporter()
-    [cpu, *_] = os.sched_getaffinity(0)
-    machine = dataclasses.replace(
-        make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),)
-    )
-    states = states or {name: Succeeded() for name in names}
-    slots = SlotPool(machine)
-    videos.make_missing(
-        paths, [], states, slots, reporter, is_stopped, without_preview=without_preview
-    )
+    ended, reporter = ended_jobs(paths, names, states)
+    after_run.make_missing(ended, is_stopped, without_preview=without_preview)
     return reporter
 
 
@@ -182,16 +171,14 @@ def waiting(tmp_path: Path, names: Sequence[str]) -> RunPaths:
 
 def test_of_a_search_those_are_drawn_that_pages_show(tmp_path: Path) -> None:
     names = [f"t{number}-s0" for number in range(4)]
-    paths, states = waiting(tmp_path, names), {name: Succeeded() for name in names[:3]}
-    assert previews.waiting(paths, states, {"t1-s0"}, is_search=False) == ["t0-s0", "t2-s0"]
-    assert previews.waiting(paths, states, set(), is_search=True) == [], (
-        "it has not come to its end"
-    )
-    paths.search_shown.parent.mkdir()
-    paths.search_shown.write_text(json.dumps(["t3-s0", "t1-s0", "gone-s0"]))
-    assert previews.waiting(paths, states, set(), is_search=True) == ["t3-s0", "t1-s0"]
-    paths.search_shown.write_text("[")
-    assert previews.waiting(paths, states, set(), is_search=True) == []
+    paths = waiting(tmp_path, names)
+
+    def waiting_of(shown: Sequence[str] | None, without: Sequence[str] = ()) -> list[str]:
+        return previews.waiting(ended_jobs(paths, names[:3], shown=shown)[0], without)
+
+    assert waiting_of(None, ["t1-s0"]) == ["t0-s0", "t2-s0"]
+    assert waiting_of([]) == [], "it has not come to its end"
+    assert waiting_of(["t3-s0", "t1-s0", "gone-s0"]) == ["t3-s0", "t1-s0"]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +274,11 @@ def test_the_trials_that_a_search_shows_have_previews(opengl: None, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     paths = RunPaths(tmp_path / "run")
     names = sorted(commands.summary(paths.root))
-    assert names == sorted(previews.shown(paths) or []) == ["hopper-t00000-s0", "hopper-t00001-s0"]
+    assert (
+        names
+        == sorted(run_directory.shown_jobs(paths) or [])
+        == ["hopper-t00000-s0", "hopper-t00001-s0"]
+    )
     for name in names:
         assert_still(paths.job(name))
 
