@@ -24,6 +24,7 @@ from orchestrator.commands.shared_options import (
     RunDir,
 )
 from orchestrator.core.errors import UsageError
+from orchestrator.core.feature import ask, features
 from orchestrator.core.text import plain
 
 if TYPE_CHECKING:
@@ -326,7 +327,6 @@ def play(
     """Show a trained policy: in a window where there is a display, otherwise as video and preview
     image.
     """
-    from orchestrator.experiment import control
     from orchestrator.experiment.policy_process import PlayRequest
 
     if policy is not None and (checkpoint is not None or stochastic):
@@ -354,13 +354,14 @@ def play(
     if job is not None:
         _play(run_dir, job, request)
     if job is None or gif:
-        from orchestrator.experiment import mosaic
-
         with shared.interruptible("stopped"):
             if job is None:
-                written = mosaic.make(run_dir, request, as_gif=gif, report=shared.print_progress)
+                written = _play_all(run_dir, request, as_gif=gif)
             else:
-                written = [mosaic.write_gif(control.find(run_dir, job), request)]
+                from orchestrator.experiment import control, video_file
+
+                paths = control.find(run_dir, job)
+                written = [video_file.write_gif(paths, output or paths.root)]
             shared.print_text("\n".join(f"wrote {path}" for path in written))
 
 
@@ -372,3 +373,14 @@ def _play(run_dir: Path, job: str, request: PlayRequest) -> None:
         if (warning := policy_process.robot_warning(paths)) is not None:
             shared.print_progress(f"warning: {warning}")
         policy_process.use(paths, request)
+
+
+def _play_all(run_dir: Path, request: PlayRequest, *, as_gif: bool) -> list[Path]:
+    """Show the policies of all robots together. Returns the files that are written."""
+    for feature in features():
+        if feature.play_all is not None:
+            written: list[Path] = ask(
+                feature, "play_all", run_dir, request, as_gif, shared.print_progress
+            )
+            return written
+    raise UsageError("play: no installed feature shows all robots together; name a job")

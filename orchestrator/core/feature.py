@@ -39,8 +39,9 @@ if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.executors.kinds import ExecutorKind
     from orchestrator.experiment.begun_source import BegunSource
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
+    from orchestrator.experiment.policy_process import PlayRequest
     from orchestrator.experiment.run_watch import RunWatch
-    from orchestrator.keys.feature_tables import FeatureTable, JobTable
+    from orchestrator.keys.feature_tables import FeatureTable, JobKey, JobTable
     from orchestrator.ledger import Ledger
     from orchestrator.machine.doctor_checks import Finding
     from orchestrator.machine.topology import Machine
@@ -57,6 +58,7 @@ PlugPoint = Literal[
     "executors",
     "job_file",
     "job_tables",
+    "job_keys",
     "job_parts",
     "beside_run",
     "begun_source",
@@ -65,6 +67,7 @@ PlugPoint = Literal[
     "report",
     "report_sections",
     "policy_readers",
+    "play_all",
     "python",
 ]
 
@@ -101,6 +104,9 @@ class Feature:
     job_tables: Callable[[], Iterable[JobTable]] | None = None
     """Further tables of jobs and of ``[defaults]``, each with a part of jobs of the same name; asked
     for at the same time."""
+    job_keys: Callable[[], Iterable[JobKey]] | None = None
+    """Keys of jobs and of ``[defaults]`` that are no tables, for facts of :class:`.WorkerSpec` that
+    decide no result; asked for at the same time."""
     job_parts: Callable[[], Iterable[JobPart]] | None = None
     """What it adds to single trainings. Workers ask, too: what gives them imports
     :mod:`orchestrator.core` alone."""
@@ -127,6 +133,10 @@ class Feature:
     ``".onnx"``: ``read(path)`` gives a ``ReadPolicy`` of
     :mod:`orchestrator.worker.rendering.trained_policy`, which ``play --policy`` plays, or raises a
     ``UsageError`` that says what is wrong with the file."""
+    play_all: Callable[[Path, PlayRequest, bool, Callable[[str], object]], list[Path]] | None = None
+    """Shows the policies of all robots of a run directory together, for ``play --all``: writes files,
+    and returns them. The third argument is whether there is to be an animated GIF as well; the last
+    one takes messages. Whatever it raises ends the command."""
     python: Callable[[], Mapping[str, str]] | None = None
     """Further names of ``import orchestrator``, and the modules that define them, which are
     imported when a name is first used."""

@@ -163,7 +163,7 @@ class RunPaths:
     often missing."""
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
-    only_videos = Below(".staging/only-videos")
+    finishing = Below(".staging/only-videos")
     """There when all jobs have ended, while pictures are made and trackers told: only a `stop` is
     read any more."""
     reload_lock = Below(".staging/reload.lock")

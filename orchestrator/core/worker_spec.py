@@ -146,6 +146,7 @@ class WorkerSpec:
     search_path: FilePath | None = None
     """Folder added to ``sys.path`` for the user's modules. Not part of the fingerprint."""
     video: bool = False
+    """Whether a video of its policy is wanted."""
     preview: bool = False
     """Whether the evaluation keeps the pose of its best moment, for a still."""
     checkpoint_every_s: float | None = None
@@ -295,6 +296,8 @@ class WorkerSpec:
         )
 
 
+KEYS_OF_FEATURES = ("video", "preview")
+"""Facts of a job whose keys in the job file are features': nothing is done about them without."""
 NOT_IN_FINGERPRINT = (
     *(
         "search_path",

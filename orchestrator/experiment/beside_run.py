@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.feature import answers, untold_problems
 from orchestrator.core.job import State
+from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.run_end import RunOutcome
 from orchestrator.experiment.run_plan import Plan, RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger
+from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.supervisor.retry_policy import exit_code
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -49,12 +51,28 @@ class RunProblem:
     """A sentence."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedJobs:
+    """The jobs of a run when all of them have ended."""
+
+    paths: RunPaths
+    states: Mapping[str, State]
+    """In order of launch; of a search not of those that an earlier run has trained."""
+    shown: Sequence[str] | None
+    """Ids of those that pages show by themselves; None: all of :attr:`states`."""
+    ledger: Ledger
+    slots: SlotPool
+    """The CPUs of this machine that the run may use. They are free."""
+    reporter: Reporter
+    """Tells people, and what all features have beside the run."""
+
+
 class BesideRun:
     """What one feature has beside one run. Each method does nothing unless it is overridden.
 
     They are called from the thread of the supervisor, in the order in which they are listed.
-    Nothing waits in them but in :meth:`finish` and :meth:`after_end`. Where one raises, :meth:`end`
-    is called, and no other method from then on; a warning says so, and the run goes on. There are
+    Nothing waits in them but in :meth:`add_results`, :meth:`finish` and :meth:`after_end`. Where one
+    raises, :meth:`end` is called, and no other method from then on; a warning says so, and the run goes on. There are
     two exceptions: before :meth:`begin`, an ``OrchestratorError`` refuses the run; and what
     :attr:`is_needed` ends the run by whatever it raises up to :meth:`finish`. Standard output is the
     program's: they print nothing there.
@@ -102,10 +120,18 @@ class BesideRun:
         """What people are told. Also before :meth:`begin`."""
 
     def tick(self) -> None:
-        """Ends every turn of the supervisor; then often, while pictures are made."""
+        """Ends every turn of the supervisor; then often, while others add results or finish."""
+
+    def add_results(self, ended: EndedJobs, is_stopped: Callable[[], bool]) -> None:
+        """All jobs have ended. What is to stand beside their results, such as pictures, is made now.
+        Not called where the run was stopped.
+
+        :param is_stopped: whether a stop is requested by now. To be asked often.
+        """
 
     def finish(self, is_stopped: Callable[[], bool]) -> None:
-        """All jobs have ended, and pictures are made. Not called where the run was stopped.
+        """All jobs have ended, and all features have added their results. Not called where the run
+        was stopped.
 
         :param is_stopped: whether a stop is requested by now.
         """
@@ -231,6 +257,9 @@ class PartsBesideRun:
 
     def tick_parts(self) -> None:
         self._each(lambda part: part.tick())
+
+    def add_results(self, ended: EndedJobs, is_stopped: Callable[[], bool]) -> None:
+        self._each(lambda part: part.add_results(ended, is_stopped))
 
     def finish(self, is_stopped: Callable[[], bool]) -> None:
         self._each(lambda part: part.finish(is_stopped))

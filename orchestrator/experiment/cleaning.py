@@ -19,7 +19,7 @@ from pathlib import Path
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import CHECKPOINT, DAMAGED, JobPaths, RunPaths
-from orchestrator.experiment import left_batch_jobs, previews, run_directory
+from orchestrator.experiment import left_batch_jobs, run_directory
 from orchestrator.ledger import JobRow
 
 _ASIDE = re.compile(rf".+{run_directory.TIME}")
@@ -69,7 +69,7 @@ def clean(run_dir: Path, *, dry_run: bool) -> Cleaned:
         with run_directory.reading_ledger(paths) as ledger:
             rows = ledger.jobs()
         leftovers = [*_former(paths), *_replaced(paths)]
-        shown = previews.shown(paths)
+        shown = run_directory.shown_jobs(paths)
         for row in rows:
             leftovers += _of_job(
                 paths.job(row.job_id), row, is_shown=shown is None or row.job_id in shown
@@ -101,7 +101,7 @@ def _replaced(paths: RunPaths) -> Iterator[Leftover]:
 def _of_job(job: JobPaths, row: JobRow, *, is_shown: bool) -> Iterator[Leftover]:
     """:param is_shown: False where pages show other jobs by themselves, and not this one."""
     is_drawn = row.state.name not in TERMINAL or (
-        row.state.name == "SUCCEEDED" and row.preview and is_shown
+        row.state.name == "SUCCEEDED" and row.job.spec.preview and is_shown
     )
     for entry in _entries(job.root):
         path = Path(entry.path)

@@ -284,9 +284,9 @@ def refuse_benchmark(paths: RunPaths) -> None:
         )
 
 
-def refuse_if_only_videos(paths: RunPaths, holder: LockHolder) -> None:
+def refuse_if_finishing(paths: RunPaths, holder: LockHolder) -> None:
     """:raises RunDirError: all jobs have ended, and ``holder`` reads no requests but to stop."""
-    if paths.only_videos.exists():
+    if paths.finishing.exists():
         what = f"all jobs have ended, and its supervisor ({holder}) only makes pictures or tells trackers now"
         advice = f"call this command again when it has ended, or end it with `stop {paths.root}`"
         raise RunDirError(f"{paths.root}: {what}; {advice}")
@@ -471,7 +471,7 @@ def _next(verb: JobVerb, state: State) -> State:
 
 
 def _request(paths: RunPaths, holder: LockHolder, requests: Sequence[Request]) -> None:
-    refuse_if_only_videos(paths, holder)
+    refuse_if_finishing(paths, holder)
     if holder.is_elsewhere:
         RequestFiles(paths.requests).add(requests)
         return

@@ -74,25 +74,6 @@ class PlayRequest:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StillsRequest:
-    """Stills of the best moments of this job and of others."""
-
-    module: ClassVar[str] = "orchestrator.worker.rendering.stills"
-    others: tuple[Path, ...] = ()
-    """Directories of the other jobs."""
-    library: str = ""
-    """The OpenGL library; empty: the first one. That of the environment counts first."""
-    is_probing: bool = False
-    """Whether OpenGL libraries are tried in processes of their own instead; the process says which
-    one it has taken."""
-
-    def arguments(self) -> list[str]:
-        """The command line arguments of :attr:`module`."""
-        chosen = [f"--library={self.library}"] if self.library else []
-        return [*map(str, self.others), *(["--probe"] if self.is_probing else chosen)]
-
-
 def use(job: JobPaths, request: PolicyRequest) -> None:
     """Do with the policy of ``job`` what is asked; the child prints the files it writes.
 

@@ -70,7 +70,7 @@ def reload(
         raise RunDirError(
             f"{run_dir}: its supervisor ({holder}) still examines the robots; call `reload` again later"
         )
-    control.refuse_if_only_videos(paths, holder)
+    control.refuse_if_finishing(paths, holder)
     experiment = _declared(paths, job_file)
     with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
         assert experiment.text is not None, "it was read from a file"
@@ -100,7 +100,7 @@ def reload(
             raise RunDirError(
                 f"{run_dir}: its supervisor has ended; {_again(experiment, paths)} takes the new jobs"
             )
-        control.refuse_if_only_videos(paths, holder)  # they began meanwhile
+        control.refuse_if_finishing(paths, holder)  # all jobs have ended meanwhile
         additions.put_robots(paths, new, verdicts)
         with run_directory.opened_ledger(paths) as ledger:
             additions.enter(ledger, new, verdicts)

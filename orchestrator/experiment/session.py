@@ -1,6 +1,4 @@
-"""One experiment in one run directory, from start to end: plan, reconcile, supervise, make
-pictures, sum up.
-"""
+"""One experiment in one run directory, from start to end: plan, reconcile, supervise, finish."""
 
 from __future__ import annotations
 
@@ -25,9 +23,8 @@ from orchestrator.experiment import (
     run_end,
     run_executor,
     run_index,
-    videos,
 )
-from orchestrator.experiment.beside_run import PartsBesideRun, RunProblem
+from orchestrator.experiment.beside_run import EndedJobs, PartsBesideRun, RunProblem
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.policy_fetcher import PolicyFetcher
 from orchestrator.experiment.reconcile import reconcile
@@ -325,7 +322,7 @@ def _train(
 def _finish(
     opened: _Opened, planned: _Planned, training: _Training, states: Mapping[str, State]
 ) -> Sequence[SummaryRow]:
-    """Make pictures, wait for what is beside the run, and sum up. Returns the summary."""
+    """Let features add results, wait for what is beside the run, and sum up. Returns the summary."""
     supervisor, beside = training.supervisor, opened.beside
 
     def is_stopped() -> bool:
@@ -333,17 +330,18 @@ def _finish(
         return opened.stops.is_requested or opened.stops.is_asked()
 
     if not supervisor.interrupted:
-        wanted, without_preview = supervisor.pictures
-        videos.make_missing(
-            opened.paths,
-            wanted,
-            states,
-            planned.plan.backend.local_slots,
-            supervisor.reporter,
-            is_stopped,
-            without_preview=without_preview,
-            only_shown=planned.experiment.makes_jobs,
+        with contextlib.suppress(OSError):  # it only makes other commands answer better
+            opened.paths.finishing.touch()
+        makes_jobs = planned.experiment.makes_jobs
+        ended = EndedJobs(
+            paths=opened.paths,
+            states=states,
+            shown=run_directory.shown_jobs(opened.paths) or [] if makes_jobs else None,
+            ledger=training.ledger,
+            slots=planned.plan.backend.local_slots,
+            reporter=supervisor.reporter,
         )
+        beside.add_results(ended, is_stopped)
         beside.finish(is_stopped)
     beside.end()
     rows = training.ledger.summary()

@@ -8,10 +8,27 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.paths import JobPaths
+
 if TYPE_CHECKING:
     from PIL import Image
 
 COLOURS = 128
+GIF_WIDTH = 480
+GIF_FPS = 10
+
+
+def write_gif(job: JobPaths, folder: Path) -> Path:
+    """Write the video of a job that was made last in ``folder`` as an animated GIF beside it.
+
+    :raises OSError: it cannot be read or written.
+    """
+    videos = folder.glob(f"{job.video.stem}*{job.video.suffix}")
+    video = max(videos, key=lambda path: path.stat().st_mtime_ns)
+    animated = video.with_suffix(".gif")
+    write_whole(animated, video_as_gif(video, width=GIF_WIDTH, fps=GIF_FPS))
+    return animated
 
 
 def video_as_gif(video: Path, *, width: int, fps: int) -> bytes:

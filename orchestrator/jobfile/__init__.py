@@ -29,7 +29,7 @@ from orchestrator.jobfile.expand import JobTemplate, expand
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.robot_arguments import RobotArgument
-from orchestrator.jobfile.toml_models import FEATURE_TABLES
+from orchestrator.jobfile.toml_models import FEATURE_TABLES, Settings
 from orchestrator.jobfile.validation import as_plain, check, not_unicode
 from orchestrator.keys.feature_tables import read_job_source, read_tables
 from orchestrator.keys.names import safe_name
@@ -39,6 +39,7 @@ __all__ = [
     "Experiment",
     "Order",
     "from_mapping",
+    "is_job_key",
     "json_schema",
     "load",
     "parse_override",
@@ -221,6 +222,11 @@ def from_mapping(
         base=base,
         overrides=overrides,
     )
+
+
+def is_job_key(name: str) -> bool:
+    """Whether jobs have this key. One of a feature is there only with the feature."""
+    return name in Settings.model_fields
 
 
 def parse_override(text: str) -> tuple[str, Any]:

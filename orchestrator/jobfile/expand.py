@@ -34,7 +34,7 @@ from orchestrator.jobfile.matrix import Choice, Tree, matrix_choices, merge, poi
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import KEYS, PresetName, preset_values
 from orchestrator.jobfile.robot_globs import Robot, Robots
-from orchestrator.jobfile.toml_models import Settings
+from orchestrator.jobfile.toml_models import JOB_KEYS, Settings
 from orchestrator.jobfile.validation import Checked, Layer, check_one
 from orchestrator.keys.names import canonical
 from orchestrator.keys.problems import Problems, quoted
@@ -48,8 +48,9 @@ _NOT_ON_COMMAND_LINE = {
     "max_parallel": "is not a default of jobs; use --max-parallel",
 }
 SAME_IN_SPEC = (
-    *("algo", "learner", "total_timesteps", "n_envs", "normalize", "eval_episodes", "video"),
-    *("preview", "policy", "policy_kwargs", "on_divergence", "keep_replay_buffer"),
+    *("algo", "learner", "total_timesteps", "n_envs", "normalize", "eval_episodes"),
+    *("policy", "policy_kwargs", "on_divergence", "keep_replay_buffer"),
+    *JOB_KEYS,
 )
 """Settings that are fields of :class:`WorkerSpec` with the same name and value."""
 

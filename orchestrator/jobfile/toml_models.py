@@ -21,7 +21,7 @@ from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.model_edit_keys import nested, nested_distributions, nested_grid
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.keys import value_types
-from orchestrator.keys.feature_tables import feature_tables, job_tables
+from orchestrator.keys.feature_tables import feature_tables, job_keys, job_tables
 from orchestrator.keys.messages import Layout
 from orchestrator.keys.value_types import (
     MOST,
@@ -295,14 +295,6 @@ class CommonSettings(TomlTable):
         'randomize: lists of values, or of factors such as "*0.7".',
         {"body.trunk.mass": ["*0.7", "*1", "*1.3"]},
     )
-    preview: bool = key(
-        True,
-        "Draw preview.png after all training: the robot in the best moment of its final evaluation.",
-        False,
-    )
-    video: bool = key(
-        False, "Make video.mp4 and a film strip of every trained policy after all training.", True
-    )
     keep_replay_buffer: bool = key(
         False,
         "Keep the replay buffer of SAC, TD3, TQC and CrossQ after training, so that it can be extended.",
@@ -338,6 +330,7 @@ class CommonSettings(TomlTable):
 OF_ENTRIES = ("name", "xml", "after")
 """Keys of a [[jobs]] table that [defaults] does not have."""
 JOB_TABLES = job_tables({*CommonSettings.model_fields, *ALGORITHMS, *OF_ENTRIES})
+JOB_KEYS = job_keys({*CommonSettings.model_fields, *ALGORITHMS, *OF_ENTRIES, *JOB_TABLES})
 
 if TYPE_CHECKING:
     Settings = CommonSettings
@@ -352,6 +345,7 @@ else:  # a table for each algorithm; names such as recurrent-ppo cannot be writt
             for name, table in ALGORITHMS.items()
         },
         **{name: table.field for name, table in JOB_TABLES.items()},
+        **{name: added.field for name, added in JOB_KEYS.items()},
     )
 
 

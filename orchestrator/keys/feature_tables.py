@@ -1,4 +1,4 @@
-"""Tables of a job file that features add: at its top, and in jobs."""
+"""What features add to a job file: tables at its top, and tables and keys of jobs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.feature import NAME, add_named, note_problem
 from orchestrator.core.job_parts import job_parts
+from orchestrator.core.text import alternatives
+from orchestrator.core.worker_spec import KEYS_OF_FEATURES
 from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import TomlTable, key
 
@@ -70,6 +72,18 @@ class JobTable(AddedTable):
     """Asked for when a job file is read: they may import :mod:`orchestrator.jobfile`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKey:
+    """A key of jobs and of ``[defaults]`` that is no table: a fact that every spec has, and of which
+    no result depends.
+    """
+
+    name: str
+    """One of :data:`.KEYS_OF_FEATURES`."""
+    field: tuple[Any, Any]
+    """Type and field of a model that has it, the latter made by :func:`.key`."""
+
+
 def feature_tables(taken: Collection[str]) -> Mapping[str, FeatureTable]:
     """Those at the top, by name; one that is no table, or whose name is taken, is left out.
 
@@ -98,6 +112,24 @@ def job_tables(taken: Collection[str]) -> Mapping[str, JobTable]:
         return _problem_of(table, {*taken, *others})
 
     add_named(found, "job_tables", "table of jobs", "table {} of jobs", problem_of)
+    return found
+
+
+def job_keys(taken: Collection[str]) -> Mapping[str, JobKey]:
+    """Those of jobs, by name; one whose name is taken, or that is no fact of specs, is left out.
+
+    :param taken: the keys of a job and at the top of a job file that the program has.
+    """
+    found: dict[str, JobKey] = {}
+
+    def problem_of(added: JobKey, others: Collection[str]) -> str:
+        if added.name in taken or added.name in others:
+            return "there is such a key already"
+        if added.name not in KEYS_OF_FEATURES:
+            return f"expected a fact of specs: {alternatives(KEYS_OF_FEATURES)}"
+        return ""
+
+    add_named(found, "job_keys", "key of jobs", "key {} of jobs", problem_of)
     return found
 
 

@@ -216,6 +216,15 @@ class Ledger:
             found = [self.job_row(job_id) for (job_id,) in selected if job_id not in known]
         return sorted((row for row in found if row is not None), key=lambda row: row.position)
 
+    def jobs_with(self, fact: str, *, is_set: bool) -> set[str]:
+        """Ids of the jobs whose spec has True or False in a field. A damaged spec has neither."""
+        found = {row["job_id"] for row in self.select(rows.WITH_FACT, (fact, int(is_set)))}
+        for job_id, spec in self.select(rows.UNREAD_BY_SQLITE):
+            with contextlib.suppress(ValueError):
+                if rows.parsed_object(spec).get(fact) is is_set:
+                    found.add(job_id)
+        return found
+
     def _job_row(self, row: sqlite3.Row, *, decoded: bool = True) -> JobRow:
         job_id, state = row["job_id"], row["state"]
         declared = functools.cache(functools.partial(self._declared, job_id))

@@ -58,11 +58,6 @@ class JobRow:
     """Its place in the job file."""
     normalize: bool = False
     """Whether its observations are normalised: :attr:`WorkerSpec.normalize`."""
-    video: bool = False
-    """Whether videos of its policy are made: :attr:`WorkerSpec.video`."""
-    preview: bool = True
-    """Whether its best moment is drawn: :attr:`WorkerSpec.preview`, and True where that was not
-    known."""
 
     @property
     def job(self) -> Job:
@@ -168,20 +163,23 @@ DECLARED: Mapping[str, tuple[type, ...]] = {
 KNOWN: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("job_id", "fingerprint", "state"), (str,)),
     **dict.fromkeys(("robot_hash", "cause", "message"), (str, NoneType)),
-    **dict.fromkeys(
-        ("failures", "attempts", "env_steps", "position", "normalize", "video", "preview"), (int,)
-    ),
+    **dict.fromkeys(("failures", "attempts", "env_steps", "position", "normalize"), (int,)),
 }
 """Types of what :func:`job_row` reads of :data:`JOBS`."""
 JOBS = """
 SELECT d.job_id, d.position, d.fingerprint, d.robot_hash,
     instr(d.spec, char(10) || '  "normalize": true') > 0 AS normalize,
-    instr(d.spec, char(10) || '  "video": true') > 0 AS video,
-    instr(d.spec, char(10) || '  "preview": false') = 0 AS preview,
     j.state, j.failures, j.cause, j.message, j.attempts, j.env_steps
 FROM declared d JOIN jobs j ON j.job_id = d.job_id
 """
 """What :func:`job_row` reads; ends where conditions begin."""
+WITH_FACT = """
+SELECT job_id FROM declared
+WHERE CASE WHEN json_valid(spec) THEN json_extract(spec, '$.' || ?) IS ? ELSE 0 END
+"""
+"""The jobs whose spec has this value in this field, as far as SQLite can read the specs."""
+UNREAD_BY_SQLITE = "SELECT job_id, spec FROM declared WHERE NOT json_valid(spec)"
+"""The others: specs with numbers such as Infinity, which SQLite refuses, or damaged ones."""
 PAGE = """
 SELECT d.position, d.job_id FROM declared d
 WHERE (d.position, d.job_id) > (?, ?) ORDER BY d.position, d.job_id LIMIT ?
@@ -311,8 +309,6 @@ def job_row(
         env_steps=row["env_steps"],
         position=row["position"],
         normalize=bool(row["normalize"]),
-        video=bool(row["video"]),
-        preview=bool(row["preview"]),
     )
 
 

@@ -79,14 +79,6 @@ class JobTable:
         """:raises LedgerError: it is read from the ledger only now, and that fails."""
         return self._changed.get(job_id) or self._rows[job_id].job
 
-    @property
-    def pictures(self) -> tuple[list[str], list[str]]:
-        """Ids of the jobs of which a video is wanted, and of those of which no preview is."""
-        rows = self._rows.items()
-        return [id_ for id_, row in rows if row.video], [
-            id_ for id_, row in rows if not row.preview
-        ]
-
     def replace(self, job: Job) -> None:
         """``job`` in place of the one of the same id, which differs in no part of the
         fingerprint.

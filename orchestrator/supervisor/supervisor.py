@@ -208,13 +208,6 @@ class Supervisor:
         self._termination.request_checkpoints()
 
     @property
-    def pictures(self) -> tuple[list[str], list[str]]:
-        """Ids of jobs with a video, and of those without a preview; also of jobs that were added
-        while it ran.
-        """
-        return self._jobs.pictures
-
-    @property
     def counts(self) -> Counter[str]:
         """Jobs by the name of their state."""
         return self._jobs.counts

@@ -32,6 +32,7 @@ from command_helpers import (
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.procfs import is_running
 from orchestrator.experiment import recovery
+from orchestrator.jobfile import is_job_key
 from orchestrator.ledger import Ledger, Request
 from orchestrator.machine.process_identity import process_start
 
@@ -64,7 +65,7 @@ def experiment(cwd: Path, robots: tuple[str, ...], total_timesteps: int, **more:
             "checkpoint_every": 256,
             "eval_episodes": 1,
             "task_options": {"max_episode_steps": 200},
-            "preview": False,
+            **({"preview": False} if is_job_key("preview") else {}),
             **more,
         }
         for name in robots

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,11 @@ import typer
 import orchestrator as orchestrator_package
 from orchestrator import cli
 from orchestrator.core import feature
+from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors import kinds
+from orchestrator.keys import feature_tables
+from orchestrator.keys.value_types import key
 from orchestrator.ledger import Ledger
 
 PACKAGE = """
@@ -403,6 +406,48 @@ def test_policies_are_read_by_the_feature_that_reads_files_of_their_names(
     monkeypatch.setattr(feature, "features", tuple)
     with pytest.raises(trained_policy.PolicyError, match=r"b.gait: no installed feature reads"):
         trained_policy.read_policy(Path("b.gait"))
+
+
+def test_all_robots_are_played_by_the_feature_that_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from orchestrator.commands import control_commands
+    from orchestrator.experiment.policy_process import PlayRequest
+
+    def shown(
+        run_dir: Path, request: PlayRequest, as_gif: bool, report: Callable[[str], object]
+    ) -> list[Path]:
+        report(f"{run_dir.name} {request.seconds} {as_gif}")
+        return [run_dir / "all.mp4"]
+
+    gallery = feature.Feature(name="gallery", about="x.", play_all=shown)
+    monkeypatch.setattr(control_commands, "features", lambda: (gallery,))
+    request = PlayRequest(seconds=3.0)
+    written = control_commands._play_all(tmp_path, request, as_gif=True)
+    assert written == [tmp_path / "all.mp4"]
+    assert capsys.readouterr().err == f"{tmp_path.name} 3.0 True\n"
+    monkeypatch.setattr(control_commands, "features", tuple)
+    with pytest.raises(UsageError, match="no installed feature shows all robots together"):
+        control_commands._play_all(tmp_path, request, as_gif=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "why"),
+    [
+        ("video", ("video",), "key video of jobs: there is such a key already"),
+        ("seed", (), "key seed of jobs: expected a fact of specs: video or preview"),
+    ],
+)
+def test_a_key_of_jobs_that_cannot_be_one_is_left_out(
+    name: str, taken: Sequence[str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = feature_tables.JobKey(name=name, field=(bool, key(False, "x.")))
+    gallery = feature.Feature(name="gallery", about="x.", job_keys=lambda: [added])
+    monkeypatch.setattr(feature, "features", lambda: (gallery,))
+    monkeypatch.setattr(feature, "_problems", [])
+    assert feature_tables.job_keys(taken) == {}
+    (problem,) = feature.problems()
+    assert why in problem
 
 
 READS = """

@@ -25,8 +25,9 @@ time.sleep(600)
 SUPERVISOR = """
 import os, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from orchestrator.core.paths import JobPaths
-from orchestrator.experiment.policy_process import ExportRequest, PlayRequest, PolicyProcess, StillsRequest
+from orchestrator.experiment.policy_process import PolicyProcess
 from orchestrator.experiment.preflight import Child
 from orchestrator.experiment.side_process import SideProcess
 
@@ -35,7 +36,8 @@ os.environ["PYTHONPATH"] = sys.argv[1]
 beside = SideProcess(arguments=["numpy"], run_dir=folder, log=folder / "process.log")
 beside.start()
 job = JobPaths(folder)
-requests = PlayRequest(), StillsRequest(), ExportRequest(to=folder / "policy.onnx")
+drawing = [f"orchestrator.worker.rendering.{name}" for name in ("play", "stills")]
+requests = [SimpleNamespace(module=name, arguments=lambda: []) for name in drawing]
 processes = [PolicyProcess(job, request, is_quiet=True) for request in requests]
 pids = [beside._popen.pid, *(one.pid for one in processes), (examination := Child())._popen.pid]
 print(*pids, flush=True)
@@ -53,6 +55,7 @@ def test_what_still_imports_ends_with_a_killed_supervisor(tmp_path: Path) -> Non
     ) as supervisor:
         assert supervisor.stdout is not None
         pids = [int(pid) for pid in supervisor.stdout.readline().split()]
+        assert len(pids) == 5
         try:
             for pid in pids:
                 wait_until((tmp_path / f"importing-{pid}").exists, f"process {pid} imports")

@@ -72,11 +72,15 @@ def whole_run(beside: PartsBesideRun) -> None:
         beside.look_after()
         beside.tick(lambda: None)  # type: ignore[arg-type,return-value]
         is_stopped()
+        beside.add_results(None, is_stopped)  # type: ignore[arg-type]
         beside.finish(is_stopped)
         beside.end()
 
 
-ALL = ["event", "begin", "look_after", "tick", "tick", "finish", "end", "end", "after_end"]
+ALL = [
+    *("event", "begin", "look_after", "tick", "tick", "add_results", "finish"),
+    *("end", "end", "after_end"),
+]
 
 
 def test_a_part_is_told_of_every_moment_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +117,24 @@ def test_a_warning_of_a_part_goes_where_all_events_go(
     beside._parts["part 0"] = Warns()
     beside.tick_parts()
     assert capsys.readouterr().out == "the server is away\n"
+
+
+def test_all_parts_add_results_before_one_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments: list[str] = []
+
+    class Notes(BesideRun):
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def add_results(self, *_: object) -> None:
+            moments.append(f"{self._name} adds")
+
+        def finish(self, is_stopped: Callable[[], bool]) -> None:
+            moments.append(f"{self._name} finishes")
+
+    beside, _ = made(monkeypatch, Notes("first"), Notes("second"))
+    whole_run(beside)
+    assert moments == ["first adds", "second adds", "first finishes", "second finishes"]
 
 
 def test_a_part_that_another_one_has_left_out_is_not_called(

@@ -21,7 +21,7 @@ from orchestrator.core.errors import LedgerBusyError, LedgerError, RunDirError, 
 from orchestrator.core.job import Job
 from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.fake import Behaviour
-from orchestrator.experiment import control, run_directory, videos
+from orchestrator.experiment import control, run_directory
 from orchestrator.experiment.reload import reload
 from orchestrator.ledger import JobRow, Ledger, Request
 from orchestrator.machine.slots import SlotPool
@@ -219,10 +219,10 @@ def test_jobs_that_the_file_no_longer_declares_are_not_taken_for_new_ones(tmp_pa
     assert [row.job.job_id for row in supervised.ledger.new_jobs({"a"})] == []
 
 
-def test_while_only_videos_are_made_requests_are_refused_and_a_stop_is_taken(
+def test_when_all_jobs_have_ended_requests_are_refused_and_a_stop_is_taken(
     tmp_path: Path,
 ) -> None:
-    jobs = [make_job("made", spec={"video": True}), make_job("failed"), make_job("paused")]
+    jobs = [make_job("made"), make_job("failed"), make_job("paused")]
     calls: list[Callable[[], str]] = [
         lambda: control.ask(tmp_path, [], "retry"),
         lambda: control.ask(tmp_path, ["paused"], "resume"),
@@ -232,28 +232,20 @@ def test_while_only_videos_are_made_requests_are_refused_and_a_stop_is_taken(
     ]
     answers: list[str] = []
 
-    def is_stopped() -> bool:
-        for call in calls:
-            with pytest.raises(RunDirError, match="only makes pictures") as refused:
-                call()
-            answers.append(str(refused.value))
-        answers.append(control.stop(tmp_path, []))
-        return True
-
     with run_directory.claim(tmp_path) as paths:
         experiment = Experiment(tmp_path, jobs, behaviours({"failed": Behaviour(returncode=1)}))
         ask(tmp_path, ("pause", "paused"))
         assert experiment.run() == {"made": "SUCCEEDED", "failed": "FAILED", "paused": "PAUSED"}
         paths.staging.mkdir()
-        paths.job("made").root.mkdir(parents=True, exist_ok=True)
-        paths.job("made").model.touch()
-        states = experiment.supervisor._jobs.states
-        videos.make_missing(
-            paths, ["made"], states, SlotPool(make_machine(1)), experiment.reporter, is_stopped
-        )
+        paths.finishing.touch()
+        for call in calls:
+            with pytest.raises(RunDirError, match="only makes pictures") as refused:
+                call()
+            answers.append(str(refused.value))
+        answers.append(control.stop(tmp_path, []))
     assert len(answers) == 6
     assert "asked its supervisor" in answers[-1]
     with run_directory.claim(tmp_path) as paths:
-        assert not paths.only_videos.exists(), (
+        assert not paths.finishing.exists(), (
             "the next supervisor, after one that was killed, reads requests"
         )

@@ -14,7 +14,7 @@ from jobfile_helpers import EXAMPLE, HOPPER, problems, resolve
 
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.jobfile import from_mapping, load, parse_override
+from orchestrator.jobfile import from_mapping, is_job_key, load, parse_override
 from orchestrator.jobfile.job_names import matrix_suffix
 from orchestrator.jobfile.robot_globs import matching_paths
 from orchestrator.keys.value_types import parse_duration, parse_size
@@ -61,7 +61,7 @@ def test_the_example_of_the_documentation_becomes_its_jobs(write: Callable[..., 
         policy_kwargs={"net_arch": [64, 64]},
         threads=1,
         search_path=None,
-        preview=True,
+        preview=is_job_key("preview"),
     )
     assert ant.spec.hyperparameters == {"n_steps": 256, "learning_rate": 1e-4}
     assert all(WorkerSpec.from_json(job.spec.to_json()) == job.spec for job in experiment.jobs)

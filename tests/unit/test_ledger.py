@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import math
 import os
 import random
 import shutil
@@ -351,6 +352,39 @@ def test_what_is_abandoned_was_never_there(tmp_path: Path) -> None:
     ledger.set_state("j0", Cancelled())
     ledger.abandon()
     assert Ledger.open(tmp_path / "l").jobs()[0].state == Pending()
+
+
+def test_jobs_are_found_by_a_fact_however_their_specs_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    facts: dict[str, dict[str, Any]] = {
+        "with": {"video": True},
+        "without": {},
+        "packed": {"video": True},
+        "infinite": {"video": True, "env_kwargs": {"limit": math.inf}},
+        "nested": {},
+        "before": {},
+        "damaged": {"video": True},
+    }
+    ledger = Ledger.create(path)
+    ledger.put_jobs(
+        (number, make_job(name, spec=fact), None)
+        for number, (name, fact) in enumerate(facts.items())
+    )
+    ledger.close()
+    texts = {
+        "packed": json.dumps(json.loads(make_spec("packed", video=True).to_json())),
+        "nested": make_spec("nested", env_kwargs={"video": True}).to_json(),
+        "before": make_spec("before").to_json().replace('  "video": false,\n', ""),
+        "damaged": "{",
+    }
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for name, text in texts.items():
+            connection.execute("UPDATE declared SET spec = ? WHERE job_id = ?", (text, name))
+        connection.execute("UPDATE jobs SET state = 'SUCCEEDED'")
+        connection.commit()
+    with contextlib.closing(Ledger.open(path, read_only=True)) as ledger:
+        assert ledger.jobs_with("video", is_set=True) == {"with", "packed", "infinite"}
+        assert ledger.jobs_with("video", is_set=False) == {"without", "nested"}
 
 
 # -- damage

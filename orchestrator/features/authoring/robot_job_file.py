@@ -16,6 +16,7 @@ from orchestrator.experiment.job_file_text import LeftOut, aligned, comment, tom
 from orchestrator.experiment.robot_check import RobotCheck
 from orchestrator.experiment.training_time import TrainingTime, estimate
 from orchestrator.features.authoring.robot_entries import RobotEntry, entries
+from orchestrator.jobfile import is_job_key
 from orchestrator.jobfile.presets import PRESETS
 from orchestrator.keys.names import is_showable, safe_name
 from orchestrator.keys.value_types import MOST
@@ -178,13 +179,14 @@ def _head(
                 "env_steps of each robot, in place of the preset's",
             )
         )
-    defaults += [
-        ("seeds = [0]", "[0, 1, 2] would train every robot three times"),
-        (
-            "video = false",
-            "true makes a video of every policy, which takes about 15 s of CPU time each",
-        ),
-    ]
+    defaults.append(("seeds = [0]", "[0, 1, 2] would train every robot three times"))
+    if is_job_key("video"):
+        defaults.append(
+            (
+                "video = false",
+                "true makes a video of every policy, which takes about 15 s of CPU time each",
+            )
+        )
     if allow_outside:
         defaults.append(("allow_outside = true", "robots may use files outside of their folders"))
     lines = [

@@ -44,7 +44,7 @@ from orchestrator.features.pool.pool_jobs import (
     TrainingFuture,
 )
 from orchestrator.features.pool.supervisor_process import SupervisorProcess
-from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.jobfile import Experiment, from_mapping, is_job_key
 from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, Spec, robot_arguments
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
@@ -306,7 +306,8 @@ class TrainingPool:
         code = used.get("entry_point") or used.get("env") or used.get("task")
         # A program that trains hundreds of robots does not look at each: it would wait for the
         # pictures at the end.
-        defaults = {"preview": False, **self._defaults}
+        without_pictures = {"preview": False} if is_job_key("preview") else {}
+        defaults = {**without_pictures, **self._defaults}
         data = {
             "name": plain(self.run_dir.name),
             "on_invalid": "skip",

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.jobfile import is_job_key
+
 JOB_FILE, RUN_DIR = "jobs.toml", "run"
 RANKS = 2
 OF_ONE_PROCESS, OF_RANKS, FAILING = ("ppo-s0", "sac-s0"), "ranks-s0", "failing-s0"
@@ -29,13 +31,11 @@ ROBOT = """<mujoco model="pole">
   <actuator><motor name="cart" joint="cart" gear="40" ctrlrange="-1 1"/></actuator>
 </mujoco>
 """
-JOBS = """name = "selftest"
-[defaults]
-total_timesteps = 4_096
+NO_PREVIEW = "preview = false\n"
+JOBS = """total_timesteps = 4_096
 n_envs = 2
 checkpoint_every = 1
 eval_episodes = 1
-preview = false
 ppo = { n_steps = 64, batch_size = 64, n_epochs = 20 }
 resources = { memory = "1 GiB", min_free_disk = 0 }
 
@@ -91,6 +91,7 @@ def write(folder: Path, *, ranks: bool, failing: bool) -> None:
     :param ranks: whether one job has several ranks.
     :param failing: whether there is a job that fails, too.
     """
-    (folder / JOB_FILE).write_text(JOBS + JOB_OF_RANKS * ranks + FAILING_JOB * failing)
+    begin = f'name = "selftest"\n[defaults]\n{NO_PREVIEW * is_job_key("preview")}'
+    (folder / JOB_FILE).write_text(begin + JOBS + JOB_OF_RANKS * ranks + FAILING_JOB * failing)
     (folder / "pole.xml").write_text(ROBOT)
     (folder / "failing.py").write_text(ENVIRONMENT)

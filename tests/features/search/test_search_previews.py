@@ -10,7 +10,7 @@ from command_helpers import HOPPER, TINY
 from drawing_helpers import assert_still
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import previews
+from orchestrator.experiment import run_directory
 
 EVALUATED = TINY.replace("eval_episodes = 0", "eval_episodes = 1")
 
@@ -26,6 +26,10 @@ def test_the_trials_that_a_search_shows_have_previews(opengl: None, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     paths = RunPaths(tmp_path / "run")
     names = sorted(commands.summary(paths.root))
-    assert names == sorted(previews.shown(paths) or []) == ["hopper-t00000-s0", "hopper-t00001-s0"]
+    assert (
+        names
+        == sorted(run_directory.shown_jobs(paths) or [])
+        == ["hopper-t00000-s0", "hopper-t00001-s0"]
+    )
     for name in names:
         assert_still(paths.job(name))

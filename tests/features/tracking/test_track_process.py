@@ -18,13 +18,13 @@ from typing import Any, NoReturn
 import pytest
 from command_helpers import PATIENCE_S, wait_until
 from kill_helpers import command_of
-from supervisor_helpers import RecordingReporter, make_machine
+from supervisor_helpers import RecordingReporter
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import AT_ONCE, GIVE_WAY
 from orchestrator.core.procfs import is_running
-from orchestrator.experiment import control, run_directory, side_process, videos
+from orchestrator.experiment import control, run_directory, side_process
 from orchestrator.experiment.side_process import SideProcess
 from orchestrator.features.tracking import files, track_process, tracker
 from orchestrator.features.tracking.track_process import (
@@ -38,7 +38,6 @@ from orchestrator.features.tracking.track_process import (
 )
 from orchestrator.features.tracking.tracker import Finish, JobRows
 from orchestrator.ledger import Ledger
-from orchestrator.machine.slots import SlotPool
 
 ENDS = ("platform",)
 """A module that prints a line and ends."""
@@ -284,9 +283,7 @@ def test_requests_are_refused_while_the_end_of_a_run_waits_for_trackers(tmp_path
         Ledger.create(paths.ledger).close()
         paths.staging.mkdir(exist_ok=True)
         assert "asked" in control.set_max_parallel(tmp_path, 2)
-        videos.make_missing(
-            paths, [], {}, SlotPool(make_machine(1)), RecordingReporter(), lambda: False
-        )
+        paths.finishing.touch()
         tracked(tmp_path)[0].finish(is_stopped)
     assert answers
     assert "tells trackers now" in answers[0]

@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.process import end_group
-from orchestrator.experiment import mosaic
 from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
+from orchestrator.features.pictures import mosaic
 
 
 class SleepingPlayer(PolicyProcess):

@@ -15,10 +15,11 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import control, drawing_processes
-from orchestrator.experiment.drawing_processes import Drawing
+from orchestrator.experiment import control
 from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
-from orchestrator.experiment.video_file import encoded, frames, video_as_gif
+from orchestrator.experiment.video_file import GIF_FPS, encoded, frames, video_as_gif
+from orchestrator.features.pictures import drawing_processes
+from orchestrator.features.pictures.drawing_processes import Drawing
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.rows import fitness
@@ -35,7 +36,7 @@ TILE = (480, 360)
 """Largest width and height of one robot's picture."""
 MOST_ROBOTS = 64
 MOST_NAMED = 10
-GIF_WIDTH, GIF_WIDTH_OF_ONE, GIF_FPS = 960, 480, 10
+GIF_WIDTH = 960
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,15 +145,6 @@ class RobotDrawing:
         if code != 0:
             self.not_begun(message)
         return ()
-
-
-def write_gif(job: JobPaths, request: PlayRequest) -> Path:
-    """Write the video of a job that was made last as an animated GIF beside it. :raises OSError:"""
-    videos = (request.output or job.root).glob(f"{job.video.stem}*{job.video.suffix}")
-    video = max(videos, key=lambda path: path.stat().st_mtime_ns)
-    animated = video.with_suffix(".gif")
-    write_whole(animated, video_as_gif(video, width=GIF_WIDTH_OF_ONE, fps=GIF_FPS))
-    return animated
 
 
 def _chosen(rows: Sequence[SummaryRow], paths: RunPaths) -> list[SummaryRow]:

@@ -3,9 +3,6 @@ trainings."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +12,15 @@ import numpy as np
 import pytest
 from command_helpers import HOPPER, TINY, Experiment, odd, write_experiment
 from drawing_helpers import assert_still
-from supervisor_helpers import RecordingReporter, make_machine, make_spec
+from ended_helpers import ended_jobs
+from supervisor_helpers import RecordingReporter, make_spec
 
 from orchestrator.core.exit_codes import CANNOT_RENDER
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.experiment import previews, videos
-from orchestrator.experiment.policy_process import PolicyProcess, StillsRequest
-from orchestrator.experiment.previews import MOST_IN_PROCESS
-from orchestrator.machine.slots import SlotPool
-from orchestrator.machine.topology import Cpu
+from orchestrator.experiment.policy_process import PolicyProcess
+from orchestrator.features.pictures import after_run, previews
+from orchestrator.features.pictures.previews import MOST_IN_PROCESS, StillsRequest
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.rendering import offscreen
 from orchestrator.worker.training.best_moment import BestMoment
@@ -58,16 +54,8 @@ def drawn(
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> RecordingReporter:
     """The events of drawing what waits."""
-    reporter = RecordingReporter()
-    [cpu, *_] = os.sched_getaffinity(0)
-    machine = dataclasses.replace(
-        make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),)
-    )
-    states = states or {name: Succeeded() for name in names}
-    slots = SlotPool(machine)
-    videos.make_missing(
-        paths, [], states, slots, reporter, is_stopped, without_preview=without_preview
-    )
+    ended, reporter = ended_jobs(paths, names, states)
+    after_run.make_missing(ended, is_stopped, without_preview=without_preview)
     return reporter
 
 
@@ -173,16 +161,14 @@ def waiting(tmp_path: Path, names: Sequence[str]) -> RunPaths:
 
 def test_where_pages_show_some_by_themselves_those_are_drawn(tmp_path: Path) -> None:
     names = [f"t{number}-s0" for number in range(4)]
-    paths, states = waiting(tmp_path, names), {name: Succeeded() for name in names[:3]}
-    assert previews.waiting(paths, states, {"t1-s0"}, only_shown=False) == ["t0-s0", "t2-s0"]
-    assert previews.waiting(paths, states, set(), only_shown=True) == [], (
-        "it has not come to its end"
-    )
-    paths.shown_jobs.parent.mkdir()
-    paths.shown_jobs.write_text(json.dumps(["t3-s0", "t1-s0", "gone-s0"]))
-    assert previews.waiting(paths, states, set(), only_shown=True) == ["t3-s0", "t1-s0"]
-    paths.shown_jobs.write_text("[")
-    assert previews.waiting(paths, states, set(), only_shown=True) == []
+    paths = waiting(tmp_path, names)
+
+    def waiting_of(shown: Sequence[str] | None, without: Sequence[str] = ()) -> list[str]:
+        return previews.waiting(ended_jobs(paths, names[:3], shown=shown)[0], without)
+
+    assert waiting_of(None, ["t1-s0"]) == ["t0-s0", "t2-s0"]
+    assert waiting_of([]) == [], "it has not come to its end"
+    assert waiting_of(["t3-s0", "t1-s0", "gone-s0"]) == ["t3-s0", "t1-s0"]
 
 
 @pytest.mark.parametrize(

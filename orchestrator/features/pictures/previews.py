@@ -7,18 +7,19 @@ was missing.
 
 from __future__ import annotations
 
-import json
 import math
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
 
 from orchestrator.core.exit_codes import CANNOT_RENDER
-from orchestrator.core.job import State, Succeeded
+from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import listed
-from orchestrator.experiment.policy_process import PolicyProcess, StillsRequest
+from orchestrator.experiment.beside_run import EndedJobs
+from orchestrator.experiment.policy_process import PolicyProcess
 from orchestrator.supervisor.events import Reporter
 
 MOST_DRAWN = 500
@@ -32,37 +33,37 @@ SHOWN = 3
 OFF = "`preview = false` in the job file switches previews off"
 
 
-def waiting(
-    paths: RunPaths, states: Mapping[str, State], without: Collection[str], *, only_shown: bool
-) -> list[str]:
-    """Ids of the jobs to draw, in their order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StillsRequest:
+    """Stills of the best moments of a job and of others."""
 
-    :param states: of the jobs; of those that an earlier run has trained as far as it is known.
+    module: ClassVar[str] = "orchestrator.worker.rendering.stills"
+    others: tuple[Path, ...] = ()
+    """Directories of the other jobs."""
+    library: str = ""
+    """The OpenGL library; empty: the first one. That of the environment counts first."""
+    is_probing: bool = False
+    """Whether OpenGL libraries are tried in processes of their own instead; the process says which
+    one it has taken."""
+
+    def arguments(self) -> list[str]:
+        """The command line arguments of :attr:`module`."""
+        chosen = [f"--library={self.library}"] if self.library else []
+        return [*map(str, self.others), *(["--probe"] if self.is_probing else chosen)]
+
+
+def waiting(ended: EndedJobs, without: Collection[str]) -> list[str]:
+    """Ids of the jobs to draw, in their order: of those that pages show by themselves.
+
     :param without: jobs that get another picture, or none.
-    :param only_shown: whether those alone are drawn that pages show by themselves.
     """
-    ids = shown(paths) or [] if only_shown else list(states)
+    ids = list(ended.states) if ended.shown is None else ended.shown
     chosen = [
         id_
         for id_ in ids
-        if id_ not in without and isinstance(states.get(id_, Succeeded()), Succeeded)
+        if id_ not in without and isinstance(ended.states.get(id_, Succeeded()), Succeeded)
     ]
-    return [job_id for job_id in chosen if paths.job(job_id).moment.exists()]
-
-
-def shown(paths: RunPaths) -> list[str] | None:
-    """Ids of the jobs that pages show by themselves; None where all are, and as long as it is not
-    known.
-    """
-    try:
-        content = json.loads(read_regular(paths.shown_jobs))
-    except (OSError, ValueError):
-        return None
-    return (
-        [job_id for job_id in content if isinstance(job_id, str)]
-        if isinstance(content, list)
-        else None
-    )
+    return [job_id for job_id in chosen if ended.paths.job(job_id).moment.exists()]
 
 
 def drawings(

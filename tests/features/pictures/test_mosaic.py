@@ -3,18 +3,16 @@ the test."""
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import mosaic
-from orchestrator.experiment.mosaic import PlayedRobot
-from orchestrator.experiment.video_file import encoded, frames, video_as_gif
+from orchestrator.experiment.video_file import encoded
+from orchestrator.features.pictures import mosaic
+from orchestrator.features.pictures.mosaic import PlayedRobot
 
 COLOURS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200)}
 
@@ -65,15 +63,6 @@ def test_long_names_and_returns_are_readable(tmp_path: Path) -> None:
     }
     assert len(tiles) == 4
     assert np.ptp(shown[:, width - 4 : width], axis=0).max() < 60, "nothing is cut off"
-
-
-def test_a_gif_lasts_as_long_as_the_video(tmp_path: Path) -> None:
-    content = video_as_gif(film(tmp_path / "a.mp4", "red", 30), width=32, fps=10)
-    with Image.open(io.BytesIO(content)) as image:
-        assert (image.size, image.info["loop"]) == ((32, 24), 0)
-        image.seek(image.n_frames - 1)  # type: ignore[attr-defined]
-    with pytest.raises(OSError, match=r"a\.gif"):
-        next(frames(tmp_path / "a.gif", 10))
 
 
 def test_of_the_seeds_of_a_robot_the_best_with_a_policy_is_shown(tmp_path: Path) -> None:

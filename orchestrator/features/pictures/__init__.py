@@ -1,0 +1,46 @@
+"""Pictures of trained policies: previews and videos when all training is over (the keys ``preview``
+and ``video`` of jobs), and all robots in one video (``play --all``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.feature import Feature
+
+if TYPE_CHECKING:
+    from orchestrator.experiment.beside_run import BesideRun, RunFacts
+    from orchestrator.experiment.policy_process import PlayRequest
+    from orchestrator.keys.feature_tables import JobKey
+
+
+def _job_keys() -> Iterable[JobKey]:
+    from orchestrator.features.pictures.job_keys import KEYS
+
+    return KEYS
+
+
+def _beside_run(_: RunFacts) -> BesideRun:
+    from orchestrator.features.pictures.after_run import PicturesAfterRun
+
+    return PicturesAfterRun()
+
+
+def _play_all(
+    run_dir: Path, request: PlayRequest, as_gif: bool, report: Callable[[str], object]
+) -> list[Path]:
+    from orchestrator.features.pictures import mosaic
+
+    return mosaic.make(run_dir, request, as_gif=as_gif, report=report)
+
+
+FEATURE = Feature(
+    name="pictures",
+    about="Previews and videos of policies after a run, and `play --all`: all robots in one video.",
+    job_keys=_job_keys,
+    beside_run=_beside_run,
+    play_all=_play_all,
+    belongings=("tests/features/pictures", "benchmarks/previews.py"),
+)

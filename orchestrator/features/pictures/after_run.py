@@ -1,0 +1,75 @@
+"""Videos and previews that are missing when all training is over.
+
+They are made then, because rendering would take cores from training. A failure is a warning and
+changes nothing else; running the same `run` command again makes what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from orchestrator.core.job import Succeeded
+from orchestrator.core.text import count, joined
+from orchestrator.experiment.beside_run import BesideRun, EndedJobs
+from orchestrator.features.pictures import drawing_processes, previews, videos
+from orchestrator.features.pictures.drawing_processes import Drawing
+from orchestrator.features.pictures.videos import VideoDrawing
+
+
+class PicturesAfterRun(BesideRun):
+    """Makes the pictures that the jobs of a run want."""
+
+    def add_results(self, ended: EndedJobs, is_stopped: Callable[[], bool]) -> None:
+        make_missing(
+            ended,
+            is_stopped,
+            with_video=ended.ledger.jobs_with("video", is_set=True),
+            without_preview=ended.ledger.jobs_with("preview", is_set=False),
+        )
+
+
+def make_missing(
+    ended: EndedJobs,
+    is_stopped: Callable[[], bool],
+    *,
+    with_video: Collection[str] = (),
+    without_preview: Collection[str] = (),
+) -> None:
+    """Make what is missing of jobs that have succeeded, each on its own CPU, until ``is_stopped``
+    says True.
+
+    :param with_video: ids of the jobs of which a video is wanted. Of the others previews are drawn
+        where poses wait for it.
+    :param without_preview: ids of the jobs of which no preview is wanted.
+    """
+    due = [
+        job_id
+        for job_id, state in ended.states.items()
+        if job_id in with_video
+        and isinstance(state, Succeeded)
+        and videos.is_due(ended.paths.job(job_id))
+    ]
+    waiting = previews.waiting(ended, {*with_video, *without_preview})
+    stills, later = waiting[: previews.MOST_DRAWN], waiting[previews.MOST_DRAWN :]
+    drawings: list[Drawing] = [VideoDrawing(ended.paths.job(id_), ended.reporter) for id_ in due]
+    drawings.extend(previews.drawings(ended.paths, stills, ended.slots.lanes, ended.reporter))
+    if not drawings:
+        return
+    rest = (
+        f"; the same command makes {count(len(later), 'more preview')} another time"
+        if later
+        else ""
+    )
+    ended.reporter.event("pictures", f"making {_named(drawings)}{rest}", jobs=[*due, *stills])
+    left = drawing_processes.run(drawings, ended.slots, is_stopped)
+    if names := _named(left):  # otherwise the last one had been made
+        text = f"stopped before {names} could be made; run the same command again to make the rest"
+        ended.reporter.event("warning", text, jobs=[job_id for one in left for job_id in one.left])
+
+
+def _named(drawings: Sequence[Drawing]) -> str:
+    """``2 videos and 1 preview``"""
+    of_videos = sum(isinstance(one, VideoDrawing) for one in drawings)
+    of_stills = sum(len(one.left) for one in drawings) - of_videos
+    numbers = (("video", of_videos), ("preview", of_stills))
+    return joined(count(number, what) for what, number in numbers if number)

@@ -1,0 +1,62 @@
+"""Videos and film strips of trained policies, each made by a child process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.core.paths import JobPaths
+from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess, robot_warning
+from orchestrator.features.pictures.drawing_processes import Drawing
+from orchestrator.supervisor.events import Reporter
+
+TIME_LIMIT_S = 900.0
+"""How long a video may take."""
+
+
+def is_due(job: JobPaths) -> bool:
+    """Whether video or film strip are missing, or older than the policy."""
+    model, *pictures = (
+        path.stat().st_mtime_ns if path.exists() else 0
+        for path in (job.model, job.video, job.preview)
+    )
+    return min(pictures) < model
+
+
+@dataclass(frozen=True, slots=True)
+class VideoDrawing:
+    """A process that makes the video and the film strip of one job."""
+
+    job: JobPaths
+    reporter: Reporter
+
+    @property
+    def time_limit_s(self) -> float:
+        return TIME_LIMIT_S
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        return (self.job.root.name,)
+
+    def begin(self, cpus: tuple[int, ...]) -> PolicyProcess | None:
+        """:raises OSError: it cannot be started."""
+        if (warning := robot_warning(self.job)) is not None:
+            self._warn(warning)
+        return PolicyProcess(self.job, PlayRequest(), cpus=cpus)
+
+    def not_begun(self, why: str) -> None:
+        """Report that it cannot be started."""
+        self._warn(f"no video: {why}")
+
+    def end(self, code: int, message: str) -> Sequence[Drawing]:
+        """Report how it has ended."""
+        if code == 0:
+            self.reporter.event(
+                "pictured", f"{self.job.root.name}: {self.job.video}", job_id=self.job.root.name
+            )
+        else:
+            self._warn(f"no video: {message}")
+        return ()
+
+    def _warn(self, text: str) -> None:
+        self.reporter.event("warning", f"{self.job.root.name}: {text}", job_id=self.job.root.name)

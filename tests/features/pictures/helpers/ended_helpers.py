@@ -1,0 +1,43 @@
+"""Jobs that have ended, whose pictures are made without a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from supervisor_helpers import RecordingReporter, make_machine
+
+from orchestrator.core.job import State, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment.beside_run import EndedJobs
+from orchestrator.ledger import Ledger
+from orchestrator.machine.slots import SlotPool
+from orchestrator.machine.topology import Cpu
+
+
+def ended_jobs(
+    paths: RunPaths,
+    names: Sequence[str],
+    states: Mapping[str, State] | None = None,
+    shown: Sequence[str] | None = None,
+    ledger: Ledger | None = None,
+) -> tuple[EndedJobs, RecordingReporter]:
+    """Jobs that have succeeded, unless ``states`` says otherwise, on one CPU; and what is told of
+    them.
+    """
+    reporter = RecordingReporter()
+    [cpu, *_] = os.sched_getaffinity(0)
+    machine = dataclasses.replace(
+        make_machine(1), cpus=(Cpu(index=cpu, core=0, package=0, numa_node=0),)
+    )
+    ended = EndedJobs(
+        paths=paths,
+        states=states or {name: Succeeded() for name in names},
+        shown=shown,
+        ledger=cast(Ledger, ledger),
+        slots=SlotPool(machine),
+        reporter=reporter,
+    )
+    return ended, reporter
