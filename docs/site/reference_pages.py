@@ -222,6 +222,7 @@ def plug_points() -> str:
         "machine.doctor_checks.Finding",
         "machine.topology.Machine",
         "core.paths.RunPaths",
+        "ledger.Ledger",
         "report.document.AddedSections",
         "report.document.ShownJobs",
         "report.document.Document",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,19 @@ import pytest
 from command_helpers import invoke, toml
 from trial_helpers import Told, search_run
 
+from orchestrator.core.job import Job
+from orchestrator.experiment import preflight
+from orchestrator.experiment.preflight import JobVerdict
 
-def test_of_a_search_that_has_begun_the_time_of_what_remains_is_estimated(tmp_path: Path) -> None:
+
+def test_of_a_search_that_has_begun_the_time_of_what_remains_is_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(jobs: Sequence[Job], **_: object) -> dict[str, JobVerdict]:
+        return {job.job_id: JobVerdict(physics_s=0.01) for job in jobs}
+
+    # Measured anew for each plan, the speeds of a busy machine would differ.
+    monkeypatch.setattr(preflight, "examine", measured)
     told = [Told(values=[3.0]), Told(reached=[0.5]), Told(reached=[2.0], is_promoted=True)]
     search_run(tmp_path / "run", told, is_over=False)
     declared: dict[str, Any] = json.loads((tmp_path / "run/search/declared.json").read_text())[
