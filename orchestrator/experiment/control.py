@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import RunDirError, UsageError
@@ -20,7 +20,6 @@ from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, R
 from orchestrator.core.job_patterns import is_pattern, matching
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.executors.kinds import LeftBatchJobs
 from orchestrator.experiment import done_by_owner, left_batch_jobs, recovery, run_directory, run_end
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, search_events, summary
@@ -28,6 +27,9 @@ from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.ledger.search_events import Standing
 from orchestrator.supervisor.events import News, Note, SilentReporter
+
+if TYPE_CHECKING:
+    from orchestrator.executors.kinds import LeftBatchJobs
 
 FOLLOW_EVERY_S = 0.3
 LOOK_EVERY_S = 0.05

@@ -11,7 +11,7 @@ import functools
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
@@ -29,9 +29,6 @@ from orchestrator.keys.feature_tables import read_kept_tables
 from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import MaxParallel
 from orchestrator.ledger import JobRow, search_events
-
-if TYPE_CHECKING:
-    pass
 
 
 def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:

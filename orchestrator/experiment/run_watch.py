@@ -92,6 +92,10 @@ class LiveSection:
     tables: Sequence[LiveTable] = ()
 
 
+Said = TypeVar("Said", News, Note, LiveSection)
+"""What features say."""
+
+
 class RunWatch:
     """What one feature says of one run directory. Each method does nothing unless it is overridden.
 
@@ -207,7 +211,7 @@ class RunWatches:
         return otherwise
 
 
-def _checked(value: Any, kind: type[T]) -> T:
+def _checked(value: Any, kind: type[Said]) -> Said:
     """``value`` as JSON has it, which its feature changes no more.
 
     :raises TypeError: it is of another kind, or a field of it has another type.

@@ -30,6 +30,7 @@ from orchestrator.core.feature import Feature
 from orchestrator.core.job import Cause
 from orchestrator.core.paths import RunPaths
 from orchestrator.report import (
+    added_sections,
     drawing,
     experiment_data,
     experiment_tables,
@@ -451,7 +452,7 @@ def test_a_feature_whose_sections_fail_harms_no_report_unless_the_user_is_to_be_
         raise error
 
     hips = Feature(name="hips", about="x.", report_sections=raising)
-    monkeypatch.setattr(report, "features", lambda: (hips,))
+    monkeypatch.setattr(added_sections, "features", lambda: (hips,))
     monkeypatch.setattr(feature, "_problems", [])
     paths = make_run_dir(tmp_path / "run", [Trained()])
     if isinstance(error, UsageError):

@@ -144,8 +144,10 @@ def test_only_the_same_search_with_another_seed_is_drawn_over_a_search(
     ):
         with pytest.raises(UsageError, match=message):
             report.compose(searched, same)
-    with pytest.raises(UsageError, match="plain: there is no search here"):
+    with pytest.raises(UsageError, match="plain: no installed feature compares it"):
         report.compose(plain, of_seeds)
+    with pytest.raises(UsageError, match="not a run directory"):
+        report.compose(tmp_path, of_seeds)
 
 
 def test_a_dimension_that_matters_is_told_from_one_that_does_not(document: Document) -> None:
@@ -246,7 +248,7 @@ def test_the_jobs_of_a_matrix_that_are_compared_have_rungs_and_all_else(
 def test_an_experiment_without_a_search_has_none(tmp_path: Path) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained()])
     assert "search" not in report.compose(paths.root).facts
-    with pytest.raises(UsageError, match="there is no search here"):
+    with pytest.raises(UsageError, match="no installed feature compares it"):
         report.compose(paths.root, [paths.root])
 
 
