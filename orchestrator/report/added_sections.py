@@ -77,7 +77,7 @@ def _checked(given: Any, keys: Collection[str], drawn: Collection[str]) -> Added
     :raises TypeError: a part of it has another type.
     :raises ValueError: a name cannot be used, or the facts are no JSON.
     """
-    added = _of_type(given, AddedSections, "what it gives")
+    added: AddedSections = _of_type(given, AddedSections, "what it gives")
     _of_type(added.name, str, "name")
     if added.name in keys:
         raise ValueError(f"report.json has {added.name} already")
