@@ -127,7 +127,7 @@ def _reader(kind: Any) -> Reader:
 
 
 def _reader_of_several(kinds: Sequence[Any]) -> Reader:
-    """:param kinds: what a value may be; None among them."""
+    """:param kinds: what a value may be, None too where it is among them."""
     others = [kind for kind in kinds if kind is not NoneType]
     readers = [_reader(kind) for kind in others]
     reader = readers[0] if len(readers) == 1 else functools.partial(_any_of, readers)

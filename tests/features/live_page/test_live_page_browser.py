@@ -418,7 +418,7 @@ def test_charts_of_features_are_drawn_anew_in_another_width(
         before = browser.run(drawn)
         browser.resize(PHONE)
         wait_until(lambda: browser.run(drawn) != before, "a narrower chart")
-        assert browser.run("document.querySelectorAll('#feature-0 circle').length") == 3
+        assert browser.run("document.querySelectorAll('#feature-0 .chart circle').length") == 3
 
 
 def test_a_video_plays_and_that_of_a_retried_job_is_shown_in_its_place(
