@@ -25,10 +25,13 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
-from orchestrator.ledger import Ledger, Request, search_events
-from orchestrator.ledger.search_events import SearchEvent
-from orchestrator.search.history import History
-from orchestrator.search.samplers import TrialOutcome, make
+from orchestrator.features.search import search_events
+from orchestrator.features.search.declaration.declared_search import declaration_of, trial_jobs
+from orchestrator.features.search.history import History
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_paths import SearchPaths
+from orchestrator.features.search.searcher.samplers import TrialOutcome, make
+from orchestrator.ledger import Ledger, Request
 
 SEARCHES = (("random", 100_000), ("cmaes", 10_000))
 """Samplers and numbers of trials; that of CMA-ES is saved with what it has been told."""
@@ -71,10 +74,13 @@ trials = {trials}
 def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int) -> None:
     """Make a run directory in which so many trials of a search have finished, each with its one
     job."""
-    assert experiment.search is not None
-    sampler, chance, now = make(experiment.search), random.Random(0), time.time()
-    paths.search_declared.parent.mkdir(parents=True)
-    paths.search_declared.write_text(json.dumps(experiment.declaration, indent=1) + "\n")
+    search = declaration_of(experiment).search
+    assert search is not None
+    sampler = make(search)
+    chance = random.Random(0)
+    now = time.time()
+    paths.declaration.parent.mkdir(parents=True)
+    paths.declaration.write_text(json.dumps(experiment.declaration, indent=1) + "\n")
     paths.lock.touch()
     ledger = Ledger.create(paths.ledger)
     search_events.add(ledger, [SearchEvent(kind="began", content={"lanes": 2})])
@@ -82,7 +88,7 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
         events = list[SearchEvent]()
         for number in range(first, min(first + ENTERED_AT_ONCE, trials)):
             point, value = sampler.ask(number), chance.gauss(100.0, 10.0)
-            (job,) = experiment.trial_jobs(number, point)
+            (job,) = trial_jobs(experiment, number, point)
             ledger.put_jobs([(number, job, "0" * 64)])
             cpus, ended = (number % 2,), AttemptOutcome(cause=None)
             attempt = Attempt(
@@ -122,7 +128,7 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
             ]
         search_events.add(ledger, events)
         ledger.commit()
-    paths.search_sampler.write_bytes(pickle.dumps((1 + 3 * trials, sampler)))
+    SearchPaths.of(paths).sampler.write_bytes(pickle.dumps((1 + 3 * trials, sampler)))
     ledger.close()
 
 
@@ -164,7 +170,7 @@ def resume(folder: Path, path: Path, next_trial: int) -> Resumption:
     (searcher,) = [
         child
         for child in supervisor.children()
-        if "orchestrator.search.searcher" in child.cmdline()
+        if "orchestrator.features.search.searcher.searcher" in child.cmdline()
     ]
     peaks = [_peak_mib(supervisor.pid), _peak_mib(searcher.pid)]
     stopped = time.monotonic()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # each name once more as itself, as type checkers want it of 
     from orchestrator.core.errors import SpecError as SpecError
     from orchestrator.core.errors import UnfinishedPolicyWarning as UnfinishedPolicyWarning
     from orchestrator.core.errors import UsageError as UsageError
+    from orchestrator.core.feature import FeatureModule
     from orchestrator.features.pool.training_pool import TrainingPool as TrainingPool
     from orchestrator.features.search.api import Search as Search
     from orchestrator.features.search.api import TrialResult as TrialResult
@@ -69,26 +70,18 @@ gymnasium_ids.announce()
 
 
 @functools.cache
-def _of_features() -> Mapping[str, str]:
+def _of_features() -> Mapping[str, FeatureModule]:
     """Where each public name of a feature is defined."""
-    from orchestrator.core.feature import answers, note_problem, problems_of
+    from orchestrator.core.feature import named_modules
 
-    modules: dict[str, str] = {}
-    for feature, given in answers("python"):
-        with problems_of(feature.name, "adds no names to the Python interface"):
-            for name, module in given.items():
-                if problem := _problem_of(name, modules):
-                    note_problem(feature.name, f"adds no orchestrator.{name}: {problem}")
-                else:
-                    modules[name] = module
-    return modules
+    return named_modules("python", "names to the Python interface", "orchestrator.{}", _problem_of)
 
 
-def _problem_of(name: str, others: Mapping[str, str]) -> str:
+def _problem_of(given: FeatureModule, others: Mapping[str, FeatureModule]) -> str:
     """Why a feature cannot have a name; empty where it can."""
-    if not name.isidentifier() or name.startswith("_"):
+    if not given.name.isidentifier() or given.name.startswith("_"):
         return "this is no public name"
-    if name in _OWN or name in others or _is_submodule(name):
+    if given.name in _OWN or given.name in others or _is_submodule(given.name):
         return "there is one already"
     return ""
 
@@ -108,7 +101,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in _of_features():
         raise AttributeError(_without(name))
-    return getattr(import_module(_of_features()[name]), name)
+    return _of_features()[name].load(name)
 
 
 def _without(name: str) -> str:

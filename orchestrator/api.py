@@ -1,4 +1,4 @@
-"""The ``run`` command as functions, for scripts, notebooks and searches over robots.
+"""The ``run`` command as functions, for scripts, notebooks and programs that look for robots.
 
 Both functions run the supervisor in the calling thread and return when it has ended. Every training
 has its own process, as with the command: no ``if __name__ == "__main__"`` is needed, a running
@@ -29,7 +29,7 @@ from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count, duration, plain
 from orchestrator.executors.kinds import executor_options
-from orchestrator.experiment import end_time, run_plan, search_process, session
+from orchestrator.experiment import end_time, run_plan, session
 from orchestrator.experiment.callbacks import CallbackReporter, ExperimentProgress, JobProgress
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment, from_mapping, load
@@ -356,7 +356,7 @@ def _finish(
     callbacks: CallbackReporter | None,
 ) -> session.RunResult:
     root, begun = options.run_dir, time.monotonic()
-    experiment, options = search_process.on_change_applied(experiment, options)
+    experiment, options = run_plan.with_on_change(experiment, options)
     with _reporter(show=show) as reporter:
         reporter.event("directory", f"results in {root}", run_dir=str(root))
         if callbacks is not None:
@@ -378,11 +378,9 @@ def _finish(
         unfinished = sum(row["state"] in ("PENDING", "RUNNING") for row in finished.rows)
         jobs = count(unfinished, "job is", "jobs are")
         raise RunInterrupted(root, f"stopped; {jobs} not finished. {_advice(root)}")
-    if finished.search_problem:
-        problem = f"{root}: the search has stopped: {finished.search_problem}. {text}; the results are kept"
-        raise UsageError(
-            f"{problem}. Correct the cause: the next trial stays the same. {_advice(root)}"
-        )
+    if (problem := finished.problem) is not None:
+        told = f"{root}: {problem.what}. {text}; the results are kept"
+        raise UsageError(f"{told}. {problem.advice} {_advice(root)}")
     return finished
 
 

@@ -194,7 +194,7 @@ def run(
 
     is_run_dir = jobs.is_dir()
     with contextlib.nullcontext() if is_run_dir else preflight.Child() as warm:
-        from orchestrator.experiment import end_time, resume, run_plan, search_process
+        from orchestrator.experiment import end_time, resume, run_plan
         from orchestrator.jobfile import load
 
         changes = overrides(set_, learner)
@@ -224,7 +224,7 @@ def run(
             until=None if until is None else end_time.parse(until, grace),
         )
         with stoppable("stopped; nothing was launched"):
-            experiment, run_options = search_process.on_change_applied(experiment, run_options)
+            experiment, run_options = run_plan.with_on_change(experiment, run_options)
             if dry_run:
                 from orchestrator.experiment import dry_run as planning
                 from orchestrator.terminal import output, plan_view

@@ -30,15 +30,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from orchestrator.core.environment import FEATURES_VARIABLE, TRACE_FEATURES_VARIABLE
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.text import plain
 
 if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.core.job_parts import JobPart
     from orchestrator.core.paths import RunPaths
     from orchestrator.executors.kinds import ExecutorKind
+    from orchestrator.experiment.begun_source import BegunSource
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.experiment.run_watch import RunWatch
     from orchestrator.keys.feature_tables import FeatureTable, JobTable
+    from orchestrator.ledger import Ledger
     from orchestrator.machine.doctor_checks import Finding
     from orchestrator.machine.topology import Machine
     from orchestrator.report.document import AddedSections, Document
@@ -56,6 +59,7 @@ PlugPoint = Literal[
     "job_tables",
     "job_parts",
     "beside_run",
+    "begun_source",
     "watch",
     "doctor",
     "report",
@@ -93,7 +97,7 @@ class Feature:
     """What ``--executor`` can name."""
     job_file: Callable[[], Iterable[FeatureTable]] | None = None
     """Further tables at the top of a job file. They are asked for while :mod:`orchestrator.jobfile` is
-    imported: nothing that gives them imports that."""
+    imported: nothing that gives them imports that. One of them may decide which jobs there are."""
     job_tables: Callable[[], Iterable[JobTable]] | None = None
     """Further tables of jobs and of ``[defaults]``, each with a part of jobs of the same name; asked
     for at the same time."""
@@ -102,6 +106,10 @@ class Feature:
     :mod:`orchestrator.core` alone."""
     beside_run: Callable[[RunFacts], BesideRun | None] | None = None
     """What it has beside a run; None where the run needs nothing of it."""
+    begun_source: Callable[[RunPaths, Ledger], BegunSource | None] | None = None
+    """What it says of a run directory whose jobs it makes, or lets go on: of one where the job
+    source of a table of its has begun (:mod:`orchestrator.jobfile.job_source`). None for others. An
+    ``OrchestratorError`` refuses what was asked for."""
     watch: Callable[[RunPaths], RunWatch | None] | None = None
     """What ``run``, ``attach``, ``status`` and pages say of a run directory besides its jobs; None
     where that is nothing so far: it is asked again."""
@@ -124,7 +132,10 @@ class Feature:
     """Further names of ``import orchestrator``, and the modules that define them, which are
     imported when a name is first used."""
     belongings: tuple[str, ...] = ()
-    """Files and folders of the repository that belong to it, besides its folder: its tests."""
+    """Files and folders of the repository that belong to it, besides its folder: its tests, job files,
+    benchmarks, and pages of ``docs/`` that no other page needs."""
+    extras: tuple[str, ...] = ()
+    """Extras of ``pyproject.toml`` with packages that it alone needs."""
 
 
 _problems: list[str] = []
@@ -223,6 +234,7 @@ def add_named(
     what: str,
     shown: str,
     problem_of: Callable[[N, dict[str, N]], str],
+    read: Callable[[Feature, Any], Iterable[N]] = lambda _, given: given,
 ) -> None:
     """Add to ``found`` what features give at a plug point, by name; what cannot be used is left
     out.
@@ -230,14 +242,61 @@ def add_named(
     :param what: one of them, for messages: ``"table"``.
     :param shown: the same with its name in place of ``{}``: ``"table [{}]"``.
     :param problem_of: why one cannot be used beside those that are found; empty where it can.
+    :param read: makes them of what a feature gives.
     """
     for feature, given in answers(point):
         with problems_of(feature.name, f"adds no {what}"):
-            for one in given:
+            for one in read(feature, given):
                 if problem := problem_of(one, found):
                     note_problem(feature.name, f"adds no {shown.format(one.name)}: {problem}")
                 else:
                     found[one.name] = one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureModule:
+    """A module of a feature, imported when something in it is first used."""
+
+    name: str
+    """What the feature names it for."""
+    module: str
+    feature: str
+
+    def load(self, name: str) -> Any:
+        """What is called ``name`` in it.
+
+        :raises ImportError: it cannot be imported, or has no such name; the message names the
+            feature.
+        :raises OrchestratorError: it says so itself, for example that it needs an extra.
+        """
+        try:
+            return getattr(importlib.import_module(self.module), name)
+        except OrchestratorError:
+            raise
+        except (Exception, SystemExit) as error:
+            what = f"the feature {self.feature} cannot load {name} of {self.module}"
+            raise ImportError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def named_modules(
+    point: PlugPoint,
+    what: str,
+    shown: str,
+    problem_of: Callable[[FeatureModule, dict[str, FeatureModule]], str],
+) -> dict[str, FeatureModule]:
+    """What features give at a plug point that is a mapping of names to modules, by name; what cannot
+    be used is left out.
+
+    Parameters are those of :func:`add_named`.
+    """
+    found: dict[str, FeatureModule] = {}
+    add_named(found, point, what, shown, problem_of, _modules)
+    return found
+
+
+def _modules(feature: Feature, given: Mapping[str, str]) -> Iterator[FeatureModule]:
+    for name, module in given.items():
+        yield FeatureModule(name=name, module=module, feature=feature.name)
 
 
 def _is_traced() -> bool:

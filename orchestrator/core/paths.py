@@ -170,22 +170,13 @@ class RunPaths:
     reloading = Below(".staging/reload")
     """Robots that `reload` examines. What a crash leaves here is removed when the supervisor or the
     next one ends."""
-    searching = Below(".staging/search")
-    """Robots that a search examines, likewise."""
-    search_declared = Below("search/declared.json")
-    """The search as its searcher reads it: the job file's content, and what was given on the
-    command line."""
-    search_sampler = Below("search/sampler.pickle")
-    """The sampler's state, so that a resumed search need not tell it everything again."""
-    search_shown = Below("search/shown.json")
-    """Ids of the jobs of a search that has come to its end, as far as pages show them by
-    themselves."""
-    search_journal = Below("search/optuna-journal.log")
-    """The trials for Optuna's own tools; written by `search export`."""
-    search_stopped = Below("search/stopped.txt")
-    """Why the search has stopped before its end; missing while it goes on."""
-    search_log = Below("search/search.log")
-    """Output of the searcher, and of a sampler of the user's own."""
+    entering = Below(".staging/search")
+    """Robots of jobs that a process beside the supervisor makes and enters, likewise."""
+    declaration = Below("search/declared.json")
+    """Of a run with a job source: its job file's content, and what was given on the command line."""
+    shown_jobs = Below("search/shown.json")
+    """Ids of the jobs that pages show by themselves, where jobs are made as the run goes on; missing
+    until that is known."""
     replaced = Below("replaced")
     """Job directories that ``--on-change=restart`` moved away."""
     summary_json = Below("summary.json")

@@ -32,9 +32,6 @@ def install_extra(extra: str, *, pinned: bool = True) -> str:
     return f'pip install {"-c constraints.txt " if pinned else ""}".[{extra}]" in a clone of this project'
 
 
-INSTALL_SEARCH = install_extra("search")
-
-
 def missing_contrib(algo: str) -> str:
     """What to do where an algorithm of sb3-contrib is asked for, and the package is not
     installed.

@@ -17,7 +17,7 @@ from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import copy_robot
 from orchestrator.experiment.run_plan import examined
-from orchestrator.ledger import Ledger, search_events
+from orchestrator.ledger import Ledger, job_figures
 
 
 def examine(
@@ -31,9 +31,9 @@ def examine(
     """Examine the robots of the jobs, from copies in a folder of their own; see
     :func:`preflight.examine`.
     """
-    shutil.rmtree(paths.searching, ignore_errors=True)
-    paths.searching.mkdir(parents=True)
-    return preflight.examine(new, staging=paths.searching, at_once=at_once, kept=kept, watch=watch)
+    shutil.rmtree(paths.entering, ignore_errors=True)
+    paths.entering.mkdir(parents=True)
+    return preflight.examine(new, staging=paths.entering, at_once=at_once, kept=kept, watch=watch)
 
 
 def put_robots(paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> None:
@@ -50,7 +50,7 @@ def enter(ledger: Ledger, new: Sequence[Job], verdicts: Mapping[str, JobVerdict]
     """Enter the jobs into the open transaction of ``ledger``, behind those that it has; the invalid
     ones FAILED.
     """
-    for position, job in enumerate(new, search_events.jobs_count(ledger)):
+    for position, job in enumerate(new, job_figures.jobs_count(ledger)):
         verdict = verdicts[job.job_id]
         ledger.put_jobs([(position, examined(job, verdict), verdict.robot_hash)])
         if verdict.problem is not None:

@@ -1,21 +1,28 @@
-"""What features have beside a run: a process that is told of the jobs, for example."""
+"""What features have beside a run: a process that is told of the jobs, or makes them, for example."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.feature import answers, untold_problems
+from orchestrator.core.job import State
 from orchestrator.experiment.run_end import RunOutcome
+from orchestrator.experiment.run_plan import Plan, RunOptions
 from orchestrator.jobfile import Experiment
+from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
+from orchestrator.supervisor.retry_policy import exit_code
 from orchestrator.supervisor.stop_signals import StopRequests
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +35,18 @@ class RunFacts:
     """Whether `list` shows it: what people run, but no benchmark."""
     reporter: Reporter
     """For warnings; raises nothing."""
+    announcer: Reporter
+    """For what happens to jobs: features that are told of events are told of these, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProblem:
+    """Why what a feature has beside a run has ended too early."""
+
+    what: str
+    """A clause."""
+    advice: str
+    """A sentence."""
 
 
 class BesideRun:
@@ -35,9 +54,33 @@ class BesideRun:
 
     They are called from the thread of the supervisor, in the order in which they are listed.
     Nothing waits in them but in :meth:`finish` and :meth:`after_end`. Where one raises, :meth:`end`
-    is called, and no other method from then on; a warning says so, and the run goes on. Standard
-    output is the program's: they print nothing there.
+    is called, and no other method from then on; a warning says so, and the run goes on. There are
+    two exceptions: before :meth:`begin`, an ``OrchestratorError`` refuses the run; and what
+    :attr:`is_needed` ends the run by whatever it raises up to :meth:`finish`. Standard output is the
+    program's: they print nothing there.
     """
+
+    is_needed: bool = False
+    """Whether the jobs of the run depend on it: then none is trained without it. Always so where the
+    experiment has a job source of its feature (:mod:`orchestrator.jobfile.job_source`)."""
+
+    def claimed(self, options: RunOptions) -> None:
+        """The run directory is locked, and nothing of it has been read."""
+
+    def before_plan(
+        self, experiment: Experiment, options: RunOptions, ledger: Ledger | None
+    ) -> tuple[Experiment, RunOptions]:
+        """What is run. :param ledger: of an earlier run; None in a new run directory."""
+        return experiment, options
+
+    def after_plan(self, experiment: Experiment, made: Plan, ledger: Ledger | None) -> None:
+        """Machine and robots are examined; nothing has been changed yet.
+
+        :param experiment: what is run.
+        """
+
+    def ledger_opened(self, ledger: Ledger) -> None:
+        """Of this run, whether it is new or not; the jobs are entered next."""
 
     def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
         """Jobs are about to be launched, and the run directory is there.
@@ -48,6 +91,12 @@ class BesideRun:
 
     def look_after(self) -> None:
         """Begins every turn of the supervisor, until a stop is requested."""
+
+    def may_add_jobs(self) -> bool:
+        """Whether it may still add jobs, or let paused ones go on: the run does not end before
+        that. A question, which may be asked at any time.
+        """
+        return False
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         """What people are told. Also before :meth:`begin`."""
@@ -65,6 +114,21 @@ class BesideRun:
         """The ledger is closed next; also where the run has failed or was refused. May be called
         again.
         """
+
+    def exit_code(
+        self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
+    ) -> int | None:
+        """That of the run, in place of the one that the states of its jobs have; None: that is
+        right. Of several features, the largest counts.
+
+        :param is_interrupted: whether the run was stopped before all jobs had ended.
+        :param is_stopping: whether a stop was requested.
+        """
+        return None
+
+    def problem(self) -> RunProblem | None:
+        """Why it has ended too early; None where it has not."""
+        return None
 
     def after_end(self, outcome: RunOutcome, is_stopped: Callable[[], bool]) -> None:
         """The run has ended, in whatever way.
@@ -90,13 +154,26 @@ class PartsBesideRun:
         self.inner = DetachableReporter(self.inner)
 
     def ask(self, experiment: Experiment, run_dir: Path, *, is_listed: bool) -> None:
-        """Ask every feature what it has beside this run."""
+        """Ask every feature what it has beside this run.
+
+        :raises UsageError: what decides which jobs there are has nothing.
+        """
         facts = RunFacts(
-            experiment=experiment, run_dir=run_dir, is_listed=is_listed, reporter=self.inner
+            experiment=experiment,
+            run_dir=run_dir,
+            is_listed=is_listed,
+            reporter=self.inner,
+            announcer=self,
         )
         self._parts = {feature.name: part for feature, part in answers("beside_run", facts)}
-        for problem in untold_problems():
+        problems = list(untold_problems())
+        for problem in problems:
             self.inner.event("warning", problem)
+        source = experiment.job_source
+        if source is not None and not any(part.is_needed for part in self._parts.values()):
+            why = f": {problems[-1]}" if problems else ""
+            text = f"its {source.noun} needs a feature that does nothing beside the run{why}"
+            raise UsageError(f"{experiment.source}: {text}")
 
     def __enter__(self) -> PartsBesideRun:
         return self
@@ -109,13 +186,40 @@ class PartsBesideRun:
     ) -> None:
         stops = self.stops.count
         self.end()
-        self._each(lambda part: part.after_end(self.outcome, lambda: self.stops.count > stops))
+        self._each(
+            lambda part: part.after_end(self.outcome, lambda: self.stops.count > stops),
+            is_ending=True,
+        )
+
+    def claimed(self, options: RunOptions) -> None:
+        self._each(lambda part: part.claimed(options), may_refuse=True)
+
+    def before_plan(
+        self, experiment: Experiment, options: RunOptions, ledger: Ledger | None
+    ) -> tuple[Experiment, RunOptions]:
+        planned = experiment, options
+
+        def ask(part: BesideRun) -> None:
+            nonlocal planned
+            planned = part.before_plan(*planned, ledger)
+
+        self._each(ask, may_refuse=True)
+        return planned
+
+    def after_plan(self, experiment: Experiment, made: Plan, ledger: Ledger | None) -> None:
+        self._each(lambda part: part.after_plan(experiment, made, ledger), may_refuse=True)
+
+    def ledger_opened(self, ledger: Ledger) -> None:
+        self._each(lambda part: part.ledger_opened(ledger), may_refuse=True)
 
     def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
         self._each(lambda part: part.begin(has_free_cores))
 
     def look_after(self) -> None:
         self._each(lambda part: part.look_after())
+
+    def may_add_jobs(self) -> bool:
+        return True in self._answers(lambda part: part.may_add_jobs())
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         self.inner.event(kind, message, **facts)
@@ -132,20 +236,57 @@ class PartsBesideRun:
         self._each(lambda part: part.finish(is_stopped))
 
     def end(self) -> None:
-        self._each(lambda part: part.end())
+        self._each(lambda part: part.end(), is_ending=True)
 
-    def _each(self, call: Callable[[BesideRun], None]) -> None:
+    def exit_code(
+        self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
+    ) -> int:
+        """That of the run."""
+        given = self._answers(
+            lambda part: part.exit_code(
+                states, is_interrupted=is_interrupted, is_stopping=is_stopping
+            )
+        )
+        codes = [code for code in given if code is not None]
+        return max(codes, default=exit_code(states, interrupted=is_interrupted))
+
+    def problem(self) -> RunProblem | None:
+        """Why something has ended too early; None where nothing has."""
+        problems = self._answers(lambda part: part.problem())
+        return next((problem for problem in problems if problem is not None), None)
+
+    def _answers(self, question: Callable[[BesideRun], T]) -> list[T]:
+        answered: list[T] = []
+        self._each(lambda part: answered.append(question(part)))
+        return answered
+
+    def _each(
+        self,
+        call: Callable[[BesideRun], None],
+        *,
+        may_refuse: bool = False,
+        is_ending: bool = False,
+    ) -> None:
+        """Call every feature. What cannot go on is left out from now on.
+
+        :param may_refuse: whether an :class:`OrchestratorError` is passed on.
+        :param is_ending: whether the run ends anyway, also where it depends on a feature.
+        """
         for name, part in list(self._parts.items()):
-            if name in self._parts:  # it may have been left out by what another one has called
-                self._call(name, part, call)
+            if name not in self._parts:  # it was left out by what another one has called
+                continue
+            try:
+                call(part)
+            except (Exception, SystemExit) as error:
+                is_refusal = may_refuse and isinstance(error, OrchestratorError)
+                if is_refusal or (part.is_needed and not is_ending):
+                    raise
+                self._leave_out(name, part, error)
 
-    def _call(self, name: str, part: BesideRun, call: Callable[[BesideRun], None]) -> None:
-        try:
-            call(part)
-        except (Exception, SystemExit) as error:
-            del self._parts[name]
-            with contextlib.suppress(Exception, SystemExit):  # it has raised already
-                part.end()
-            text = f"the feature {name} does nothing more for this run: {type(error).__name__}: {error}"
-            self.inner.event("warning", text)
-            traceback.print_exception(error, file=sys.stderr)
+    def _leave_out(self, name: str, part: BesideRun, error: BaseException) -> None:
+        del self._parts[name]
+        with contextlib.suppress(Exception, SystemExit):  # it has raised already
+            part.end()
+        text = f"the feature {name} does nothing more for this run: {type(error).__name__}: {error}"
+        self.inner.event("warning", text)
+        traceback.print_exception(error, file=sys.stderr)

@@ -99,7 +99,7 @@ def _replaced(paths: RunPaths) -> Iterator[Leftover]:
 
 
 def _of_job(job: JobPaths, row: JobRow, *, is_shown: bool) -> Iterator[Leftover]:
-    """:param is_shown: False where a search has ended, and pages do not show the job by itself."""
+    """:param is_shown: False where pages show other jobs by themselves, and not this one."""
     is_drawn = row.state.name not in TERMINAL or (
         row.state.name == "SUCCEEDED" and row.preview and is_shown
     )

@@ -4,7 +4,6 @@ supervisor.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import shlex
@@ -14,18 +13,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
 from orchestrator.core.job_patterns import is_pattern, matching
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import done_by_owner, left_batch_jobs, recovery, run_directory, run_end
+from orchestrator.experiment import (
+    begun_source,
+    done_by_owner,
+    left_batch_jobs,
+    recovery,
+    run_directory,
+    run_end,
+)
+from orchestrator.experiment.begun_source import Standing
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.ledger import Ledger, Request, SummaryRow, live_facts, search_events, summary
+from orchestrator.ledger import Ledger, Request, SummaryRow, job_figures, live_facts, summary
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.ledger.requests import RequestFiles
-from orchestrator.ledger.search_events import Standing
 from orchestrator.supervisor.events import News, Note, SilentReporter
 
 if TYPE_CHECKING:
@@ -82,7 +87,7 @@ class Snapshot:
     goals: Mapping[str, int] = field(default_factory=dict)
     """env_steps at which running and queued jobs pause at a rung, by ``job_id``."""
     standing: Standing = "none"
-    """Of the search."""
+    """Whether more jobs may come, or paused ones go on."""
     notes: Sequence[Note] = ()
     """What features say of it; whoever shows the snapshot fills this and :attr:`news` in."""
     news: Sequence[News] = ()
@@ -94,9 +99,7 @@ class Snapshot:
     @property
     def over(self) -> bool:
         have_ended = bool(self.rows) and all(row["state"] in TERMINAL for row in self.rows)
-        return self.holder is None or (
-            have_ended and self.standing != "underway"
-        )  # a search may make new jobs
+        return self.holder is None or (have_ended and self.standing != "underway")
 
     def facts(self) -> list[dict[str, Any]]:
         """The rows as JSON objects; while a supervisor runs, with what it reports beside the
@@ -149,6 +152,7 @@ def taken(
     """
     is_left_running = holder is None and any(row["state"] == "RUNNING" for row in rows)
     live = None if holder is None else live_facts.read(paths, holder.key)
+    standing = begun_source.standing(paths, ledger)
     asked = (
         ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
     )
@@ -159,8 +163,8 @@ def taken(
         live=live,
         free_disk_asked=asked,
         was_killed=is_left_running and run_end.read(paths) is None,
-        standing=search_events.standing(ledger),
-        goals=search_events.goals(ledger),
+        standing=standing,
+        goals=job_figures.goals(ledger) if standing == "underway" else {},
     )
 
 
@@ -386,7 +390,7 @@ def _left_running(paths: RunPaths, chosen: Sequence[str]) -> list[str]:
 
 
 def _standing(row: SummaryRow, verb: JobVerb) -> str:
-    """The state of a job; the user resumes none that a search compares with others."""
+    """The state of a job; the user resumes none that is compared with others at a rung."""
     if verb == "resume" and row["cause"] == Cause.RUNG:
         return "PAUSED at a rung, from which only its search promotes it"
     return row["state"]
@@ -526,26 +530,20 @@ def resolve(
 
 
 def exit_code_of(snapshot: Snapshot) -> int:
-    """The exit code for the jobs of ``snapshot``; of a search that of `run`, as far as it is
-    known.
+    """The exit code for the jobs of ``snapshot``; where something makes them, that of `run`, as far
+    as it is known.
     """
-    if snapshot.standing == "none" or (
-        snapshot.standing == "over" and not _has_search(snapshot.paths)
-    ):
+    if snapshot.standing == "none":
         return exit_code(snapshot.rows)
-    states = {row["state"] for row in snapshot.rows if row["cause"] != Cause.RUNG}
-    if snapshot.standing == "over" and not states & {"PENDING", "RUNNING", "PAUSED"}:
-        with run_directory.opened_ledger(snapshot.paths, read_only=True) as ledger:
-            return 0 if search_events.has_value(ledger) else 1
+    with run_directory.opened_ledger(snapshot.paths, read_only=True) as ledger:
+        source = begun_source.begun_source(snapshot.paths, ledger)
+        states = {row["state"] for row in snapshot.rows if row["cause"] != Cause.RUNG}
+        if source is None or (not source.is_underway and not source.makes_jobs):
+            return exit_code(snapshot.rows)
+        if not source.is_underway and not states & {"PENDING", "RUNNING", "PAUSED"}:
+            return 0 if source.has_succeeded() else 1
     end = run_end.read(snapshot.paths) if snapshot.holder is None else None
     return 130 if end is None or end.exit_code == 0 else end.exit_code
-
-
-def _has_search(paths: RunPaths) -> bool:
-    """Whether it is a search whose trials are compared, and no matrix."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return "search" in parsed_json(paths.search_declared.read_bytes())["data"]
-    return True
 
 
 def how_to_resume(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:

@@ -5,10 +5,10 @@ already.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded
@@ -20,15 +20,12 @@ from orchestrator.experiment import (
     run_directory,
     run_executor,
     run_plan,
-    search_process,
-    training_time,
 )
 from orchestrator.experiment.reconcile import OnChange, changed_jobs, refuse_at_rungs, requeued
 from orchestrator.experiment.run_plan import Plan, RunOptions
-from orchestrator.experiment.training_time import BegunSearch, SearchTime
 from orchestrator.jobfile import Experiment
-from orchestrator.ledger import JobRow, search_events
-from orchestrator.ledger.search_events import Spent
+from orchestrator.jobfile.job_source import Forecast
+from orchestrator.ledger import JobRow
 from orchestrator.supervisor import free_disk, job_directory, start_choice
 from orchestrator.supervisor.start_choice import StartChoice
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -66,10 +63,10 @@ class DryRun:
     """The supervisor that runs now, because of which a run would be refused; empty where there is
     none."""
     refusal: str = ""
-    """Why a run would be refused as another search, or another comparison at rungs, has begun;
+    """Why a run would be refused as something else has begun that makes the jobs, or compares them;
     empty otherwise."""
-    search_time: SearchTime | None = None
-    """Of a search, from its start or from what it has done so far; None where there is none."""
+    forecast: Forecast = field(default_factory=Forecast)
+    """Of what makes its jobs, from the start or from what has been done so far."""
     starts: Mapping[str, StartChoice] = field(default_factory=dict)
     """``job_id`` → how its worker would be started, of every job that would be launched."""
 
@@ -98,18 +95,15 @@ def dry_run(
         waits = f"jobs would wait for disk space: {free_disk.shortage(options.run_dir, free_mib, asked_mib)}"
         plan = dataclasses.replace(plan, warnings=[*plan.warnings, waits])
     paths, rows, refusal = RunPaths(options.run_dir), dict[str, JobRow](), ""
-    begun: BegunSearch | None = None
+    source = experiment.job_source
+    done: Any = None
     if paths.ledger.exists() and not (options.fresh or options.rebuild_ledger):
         with run_directory.reading_ledger(paths) as ledger:
             recorded = {row.job_id: row for row in ledger.jobs()}
             rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
             try:
-                search_process.resumed(experiment, options, ledger, paths)
-                search_process.refuse_another_robot(experiment, plan.verdicts, ledger, paths)
-                begun = _begun(recorded.values(), search_events.spent(ledger))
-                if (
-                    experiment.search is not None or experiment.scheduler is not None
-                ):  # others train on to their end
+                if source is not None:  # otherwise all jobs train on to their end
+                    done = source.done_so_far(experiment, options, plan, ledger, recorded.values())
                     refuse_at_rungs(
                         ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths
                     )
@@ -143,11 +137,11 @@ def dry_run(
         plan=plan,
         prospects=prospects,
         undeclared=[
-            job_id for job_id in rows if job_id not in prospects and experiment.search is None
+            job_id for job_id in rows if job_id not in prospects and not experiment.makes_jobs
         ],
         holder=holder,
         refusal=refusal,
-        search_time=_search_time(experiment, plan, begun),
+        forecast=Forecast() if source is None else source.forecast(experiment, plan, done),
         starts=_starts(plan, prospects),
     )
 
@@ -160,35 +154,6 @@ def _starts(plan: Plan, prospects: Mapping[str, Prospect]) -> dict[str, StartCho
     return {
         job.job_id: start_choice.choose(job, due=due, never_forks=never_forks) for job in launched
     }
-
-
-def _begun(rows: Collection[JobRow], spent: Spent | None) -> BegunSearch | None:
-    if spent is None:
-        return None
-    queued = [row for row in rows if isinstance(row.state, Pending | Running)]
-    waiting = [row for row in rows if isinstance(row.state, Paused)]
-    return BegunSearch(
-        spent=spent,
-        steps_queued=sum(max(0, row.job.spec.attempt_end - row.env_steps) for row in queued),
-        steps_left=sum(
-            max(0, row.job.spec.total_timesteps - row.env_steps) for row in (*queued, *waiting)
-        ),
-    )
-
-
-def _search_time(
-    experiment: Experiment, plan: Plan, begun: BegunSearch | None
-) -> SearchTime | None:
-    if experiment.search is None:
-        return None
-    search = experiment.search if begun is None else begun.rest_of(experiment.search)
-    limits = dataclasses.replace(experiment, search=search).search_limits
-    if limits is None:
-        return None
-    pairs = [(job, plan.verdicts[job.job_id]) for job in experiment.jobs_to_examine]
-    examples = [(job, verdict.physics_s) for job, verdict in pairs if verdict.problem is None]
-    lanes = max(1, plan.backend.slots.lanes)
-    return training_time.of_search(examples, search, experiment.scheduler, limits, lanes, begun)
 
 
 def _action(state: State, on_change: OnChange, *, is_refused: bool) -> Action:

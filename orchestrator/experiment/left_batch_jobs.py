@@ -85,7 +85,7 @@ def how_to_go_on(paths: RunPaths, left: LeftBatchJobs) -> str:
     """Sentences saying what may still train, what takes it over, and what ends it."""
     run_dir = shlex.quote(str(paths.root))
     clause = str(left)
-    if paths.experiment.exists() or paths.search_declared.exists():
+    if paths.experiment.exists() or paths.declaration.exists():
         takes_over = f"`run {run_dir}` takes over what runs"
     else:
         takes_over = (

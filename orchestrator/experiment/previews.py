@@ -33,14 +33,15 @@ OFF = "`preview = false` in the job file switches previews off"
 
 
 def waiting(
-    paths: RunPaths, states: Mapping[str, State], without: Collection[str], *, is_search: bool
+    paths: RunPaths, states: Mapping[str, State], without: Collection[str], *, only_shown: bool
 ) -> list[str]:
-    """Ids of the jobs to draw, in their order. Of a search those that pages show by themselves.
+    """Ids of the jobs to draw, in their order.
 
-    :param states: of the jobs; of a search not of those that an earlier run has trained.
+    :param states: of the jobs; of those that an earlier run has trained as far as it is known.
     :param without: jobs that get another picture, or none.
+    :param only_shown: whether those alone are drawn that pages show by themselves.
     """
-    ids = shown(paths) or [] if is_search else list(states)
+    ids = shown(paths) or [] if only_shown else list(states)
     chosen = [
         id_
         for id_ in ids
@@ -50,9 +51,11 @@ def waiting(
 
 
 def shown(paths: RunPaths) -> list[str] | None:
-    """What a search has said that pages show; None before it has come to its end."""
+    """Ids of the jobs that pages show by themselves; None where all are, and as long as it is not
+    known.
+    """
     try:
-        content = json.loads(read_regular(paths.search_shown))
+        content = json.loads(read_regular(paths.shown_jobs))
     except (OSError, ValueError):
         return None
     return (

@@ -21,8 +21,9 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
 from orchestrator.experiment import extension, recovery, run_directory
+from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.ledger import JobRow, Ledger, search_events
+from orchestrator.ledger import JobRow, Ledger
 from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.events import Reporter
 
@@ -254,9 +255,10 @@ def refuse_at_rungs(
         were.
     :raises ChangedError: such jobs have changed, and are not to be kept.
     """
-    if search_events.standing(ledger) == "none" or not (
-        changed := changed_jobs(recorded, jobs, verdicts)
-    ):
+    if begun_source(paths, ledger) is None:
+        return
+    changed = changed_jobs(recorded, jobs, verdicts)
+    if not changed:
         return
     can_keep = changed.keys() <= rows.keys()
     if not (can_keep and on_change == "keep"):

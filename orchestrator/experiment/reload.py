@@ -2,8 +2,8 @@
 
 The command examines the new robots, puts them into the directories of their jobs, and enters the
 jobs into the ledger together with a request, in one transaction; the supervisor then takes them
-from the ledger. Whatever is done before that, the next ``run`` does again. Of a search it takes
-over the budget: the jobs are made by the search itself.
+from the ledger. Whatever is done before that, the next ``run`` does again. Where something makes
+the jobs as the run goes on, it goes on as the job file declares it now.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from orchestrator.core.job import Cancelled, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
-from orchestrator.experiment import additions, control, preflight, run_directory, search_process
+from orchestrator.experiment import additions, control, preflight, run_directory
+from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import by_difference, changed_keys
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_plan import SKIP_ADVICE
 from orchestrator.jobfile import Experiment, load
-from orchestrator.ledger import JobRow, Request, search_events
+from orchestrator.ledger import JobRow, Request
 from orchestrator.machine import provenance, topology
 
 SHOWN = 10
@@ -47,8 +48,8 @@ CPU_SHARE = 4
 def reload(
     run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lambda *_: None
 ) -> str:
-    """Add the jobs of the job file that are new to the running experiment, or take over the budget
-    of its search.
+    """Add the jobs of the job file that are new to the running experiment. Where something makes
+    its jobs, let that go on as the job file declares it.
 
     Returns a message saying what was done.
 
@@ -74,13 +75,13 @@ def reload(
     with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
         assert experiment.text is not None, "it was read from a file"
         with run_directory.reading_ledger(paths) as ledger:
-            is_search = search_events.standing(ledger) != "none"
-            rows = {} if is_search else {row.job_id: row for row in ledger.jobs()}
-        if is_search:
-            if not (differences := search_process.take_over(experiment, paths)):
-                return f"{run_dir}: {experiment.source} declares the same search"
+            source = begun_source(paths, ledger)
+            rows = {} if source is not None else {row.job_id: row for row in ledger.jobs()}
+        if source is not None:
+            if not (differences := source.take_over(experiment)):
+                return f"{run_dir}: {experiment.source} declares the same {source.noun}"
             write_whole(paths.experiment, experiment.text)
-            return f"{run_dir}: the search goes on with {'; '.join(differences)} (now, or with the next `run`)"
+            return f"{run_dir}: the {source.noun} goes on with {'; '.join(differences)} (now, or with the next `run`)"
         _refuse_changes(paths, experiment, rows)
         new = [job for job in experiment.jobs if job.job_id not in rows]
         declared = {job.job_id for job in experiment.jobs}

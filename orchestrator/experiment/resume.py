@@ -15,20 +15,23 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import LedgerError, Problem, RunDirError, SpecError
+from orchestrator.core.errors import Problem, RunDirError, SpecError
 from orchestrator.core.job import Cancelled, Failed, Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import main_file, robot_hash
+from orchestrator.core.text import listed
 from orchestrator.experiment import control, run_directory
+from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment, Order, from_mapping
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, JobFile
 from orchestrator.keys.feature_tables import read_kept_tables
 from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import MaxParallel
-from orchestrator.ledger import JobRow, search_events
+from orchestrator.ledger import JobRow
+
+SHOWN = 10
 
 
 def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
@@ -39,9 +42,10 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
     """
     paths = run_directory.existing(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
-        if search_events.standing(ledger) != "none":
-            return declared_search(paths), {}
+        if (source := begun_source(paths, ledger)) is not None:
+            return source.declared(), {}
         rows = [row for row in ledger.jobs() if row.state != Cancelled(is_undeclared=True)]
+    _refuse_rungs(paths, rows)
     if not paths.experiment.exists():
         raise RunDirError(
             f"{paths.root}: this command has no job file to resume. {control.how_to_resume(paths)}"
@@ -75,22 +79,28 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
     return experiment, verdicts(rows)
 
 
-def declared_search(paths: RunPaths) -> Experiment:
-    """The experiment of a search, or of jobs that are compared at rungs, as it was declared when it
-    was last run.
+def _refuse_rungs(paths: RunPaths, rows: Sequence[JobRow]) -> None:
+    """:raises RunDirError: jobs pause to be compared with others, and nothing here compares them."""
+    left = [row for row in rows if not isinstance(row.state, Succeeded | Failed | Cancelled)]
+    if compared := [row.job_id for row in left if row.job.spec.pause_at is not None]:
+        what = (
+            f"pause at rungs ({listed(compared, SHOWN)}), and what compares them there is missing"
+        )
+        advice = "install the feature that began this run directory, or run the job file without it"
+        raise RunDirError(f"{paths.root}: jobs {what}: {advice}")
+
+
+def from_declaration(declaration: Mapping[str, Any]) -> Experiment:
+    """The experiment whose :attr:`Experiment.declaration` was written into a run directory.
 
     :raises SpecError: what it refers to is gone, such as its robot.
-    :raises LedgerError: the declaration cannot be read.
+    :raises ValueError, KeyError, TypeError: it is no declaration.
     """
-    try:
-        content = parsed_json(read_regular(paths.search_declared))
-        data = content["data"]
-        gone = _gone(data)
-        kept = {name: value for name, value in data.items() if name not in gone}
-        experiment = from_mapping(kept, base=Path(content["base"]), **content["options"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        advice = "run the job file, which replaces it"
-        raise LedgerError(f"{paths.search_declared}: cannot be read ({error}); {advice}") from error
+    data = declaration["data"]
+    gone = _gone(data)
+    kept = {name: value for name, value in data.items() if name not in gone}
+    base = Path(declaration["base"])
+    experiment = from_mapping(kept, base=base, **declaration["options"])
     warnings = [*experiment.warnings, *map(_has_no_effect, gone)]
     return dataclasses.replace(experiment, warnings=warnings)
 

@@ -17,7 +17,7 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import storable
 from orchestrator.core.urdf_settings import SUFFIX
-from orchestrator.experiment import preflight, sampler_check
+from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.experiment.run_directory import is_run_directory
 from orchestrator.machine import topology
@@ -71,8 +71,8 @@ class RobotCheck:
     """Which file lies outside of the robot's folder, so that a job needs ``allow_outside``; None
     for a job's robot."""
     request: ExaminationRequest | None = None
-    """What was asked of a robot that can be trained, for who asks more; None also for a corner of
-    the space of a search."""
+    """What was asked of a robot that can be trained, for who asks more; None also for an example
+    that may be invalid."""
     figures: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class _Item:
     where: str | None = None
     """Job file and position in it; None for a file that is checked alone."""
     may_be_invalid: bool = False
-    """A corner of the space of a search: only the trials near it are lost."""
+    """An example of the jobs that a run would make: others may be valid."""
 
 
 def check(
@@ -218,21 +218,21 @@ def _of_job_file(path: Path, time_limit_s: float) -> Iterator[_Item | RobotCheck
         yield RobotCheck(
             path=str(path), verdict="warning", messages=tuple(experiment.warnings), figures={}
         )
-    if problem := sampler_check.examine(experiment, time_limit_s=time_limit_s):
-        yield RobotCheck(path=str(path), verdict="error", messages=(str(problem),), figures={})
-    if experiment.search is not None:
-        yield RobotCheck(
-            path=str(path), verdict="ok", messages=experiment.search_summary, figures={}
-        )
+    if (source := experiment.job_source) is not None:
+        problem = source.problem(experiment, time_limit_s=time_limit_s, turn=lambda: None)
+        if problem is not None:
+            yield RobotCheck(path=str(path), verdict="error", messages=(str(problem),), figures={})
+        if lines := source.lines(experiment):
+            yield RobotCheck(path=str(path), verdict="ok", messages=tuple(lines), figures={})
     declared = experiment.jobs_to_examine
     for request, job in requests_of(declared)[0].values():
         named = request.robot or str(path)
         if request.xml is not None:
             named = os.path.relpath(request.xml)
-        is_corner = experiment.search is not None and job is not declared[0]
+        may_be_invalid = experiment.makes_jobs and job is not declared[0]
         where = f"{path}: {job.where}"
         yield _Item(
-            path=named, request=request, job=job.job_id, where=where, may_be_invalid=is_corner
+            path=named, request=request, job=job.job_id, where=where, may_be_invalid=may_be_invalid
         )
 
 

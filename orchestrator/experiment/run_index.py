@@ -25,9 +25,9 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
-from orchestrator.experiment import left_batch_jobs, run_directory
+from orchestrator.experiment import begun_source, left_batch_jobs, run_directory
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.ledger import search_events, summary
+from orchestrator.ledger import job_figures, summary
 from orchestrator.machine import provenance
 
 if TYPE_CHECKING:
@@ -178,10 +178,10 @@ def _jobs_and_state(paths: RunPaths, holder: LockHolder | None) -> tuple[Mapping
         return {}, "interrupted"
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         jobs = Counter(ledger.counts())
-        search = search_events.standing(ledger)
-        at_rungs = search_events.at_rungs(ledger) if search == "over" else 0
+        source = begun_source.standing(paths, ledger)
+        at_rungs = job_figures.at_rungs(ledger) if source == "over" else 0
     if holder is None and jobs["RUNNING"]:  # its supervisor was killed
         jobs["PENDING"] += jobs.pop("RUNNING")
-    if not jobs or jobs["PENDING"] or jobs["RUNNING"] or search == "underway":
+    if not jobs or jobs["PENDING"] or jobs["RUNNING"] or source == "underway":
         return jobs, "interrupted"
     return jobs, "paused" if jobs["PAUSED"] > at_rungs else FINISHED

@@ -15,7 +15,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.text import joined, listed
 from orchestrator.executors.base import Backend, BackendSettings
 from orchestrator.executors.kinds import kind_named
-from orchestrator.experiment import preflight, sampler_check, training_time
+from orchestrator.experiment import preflight, training_time
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment
@@ -76,7 +76,8 @@ class Plan:
     backend: Backend
     """To be closed by whoever called :func:`plan`."""
     jobs: Sequence[Job]
-    """All jobs in order of launch. In a search, ``verdicts`` has those of examples, too."""
+    """All jobs in order of launch. Where jobs are made as the run goes on, ``verdicts`` has those of
+    examples, too."""
     verdicts: Mapping[str, JobVerdict]
     warnings: Sequence[str]
     choices: Sequence[str]
@@ -86,6 +87,15 @@ class Plan:
     restriction: str = ""
     """What this command and its jobs were restricted to, by `nice`, `taskset` and the like; empty
     for nothing."""
+
+
+def with_on_change(experiment: Experiment, options: RunOptions) -> tuple[Experiment, RunOptions]:
+    """What is run where something else has begun in the run directory that makes the jobs, or
+    compares them, as ``options.on_change`` says.
+    """
+    if experiment.job_source is None:
+        return experiment, options
+    return experiment.job_source.with_on_change(experiment, options)
 
 
 def plan(
@@ -111,7 +121,7 @@ def plan(
         option.name: options.executor_options.get(option.name, option.default)
         for option in executor.options
     }
-    examples = experiment.jobs_to_examine if experiment.search is not None else ()
+    examples = experiment.jobs_to_examine if experiment.makes_jobs else ()
     declared = [*experiment.jobs, *examples]
     machine = topology.detect(with_gpus=any(job.resources.gpus for job in declared))
     with contextlib.ExitStack() as undo:
@@ -147,14 +157,12 @@ def plan(
             for job in experiment.jobs
         ]
         problems = _refuse_unfit(declared, verdicts, backend)
-        if examples:  # a corner of the space may be invalid
+        if examples:  # the others may be invalid
             problems = [
                 problem for job in examples[:1] if (problem := verdicts[job.job_id].problem)
             ]
-        if unmade := sampler_check.examine(
-            experiment, time_limit_s=preflight.TIME_LIMIT_S, turn=stops.check
-        ):
-            problems.append(unmade)
+        if unfit := _problem_of_source(experiment, stops):
+            problems.append(unfit)
         if problems and (examples or not experiment.skip_invalid):
             is_all = bool(examples) or all(verdict.problem for verdict in verdicts.values())
             raise SpecError(experiment.source, problems, "" if is_all else SKIP_ADVICE)
@@ -178,6 +186,15 @@ def plan(
         choices=_by_robot(jobs, lambda job: _choice(job, verdicts[job.job_id])),
         executor_options=executor_options,
         restriction=_restriction(machine) if executor.name == "local" else "",
+    )
+
+
+def _problem_of_source(experiment: Experiment, stops: StopRequests) -> Problem | None:
+    """Why what makes the jobs cannot begin."""
+    if experiment.job_source is None:
+        return None
+    return experiment.job_source.problem(
+        experiment, time_limit_s=preflight.TIME_LIMIT_S, turn=stops.check
     )
 
 

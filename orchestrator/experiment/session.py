@@ -25,17 +25,14 @@ from orchestrator.experiment import (
     run_end,
     run_executor,
     run_index,
-    search_process,
-    search_robots,
     videos,
 )
-from orchestrator.experiment.beside_run import PartsBesideRun
+from orchestrator.experiment.beside_run import PartsBesideRun, RunProblem
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.policy_fetcher import PolicyFetcher
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
-from orchestrator.experiment.search_process import SearchProcess
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow, live_facts
 from orchestrator.ledger.requests import RequestFiles
@@ -58,8 +55,8 @@ class RunResult:
     interrupted: bool
     signalled: bool
     """Whether a signal to this process interrupted it, rather than `stop` from another process."""
-    search_problem: str
-    """Why its search has stopped before its end, if it has."""
+    problem: RunProblem | None
+    """Why what makes its jobs, or another thing beside it, has stopped too early."""
 
 
 def run(
@@ -89,7 +86,7 @@ def run(
         planned = _plan(opened, warm, stack)
         rows, ledger = _reconcile(opened, planned, stack)
         training = _prepare(opened, planned, rows, ledger, is_awaiting_jobs, stack)
-        states = _train(opened, planned, training, callbacks)
+        states = _train(opened, training, callbacks)
         summary = _finish(opened, planned, training, states)
     supervisor, exit_code = training.supervisor, opened.outcome.exit_code
     return RunResult(
@@ -99,7 +96,7 @@ def run(
         exit_code=exit_code,
         interrupted=supervisor.interrupted or (supervisor.is_stopping and exit_code == 130),
         signalled=stops.count > 0,
-        search_problem=training.searcher.problem,
+        problem=opened.beside.problem(),
     )
 
 
@@ -148,7 +145,7 @@ class _Planned:
     """What the run will do, on which machines."""
 
     experiment: Experiment
-    """A search that is resumed goes on as it was declared, where it has to."""
+    """Where its jobs are made as it goes on, it has those that are left of an earlier run."""
     options: RunOptions
     """With the verdicts of jobs that have finished already."""
     plan: Plan
@@ -162,7 +159,6 @@ class _Training:
     """In order of launch."""
     ledger: Ledger
     supervisor: Supervisor
-    searcher: SearchProcess
 
 
 def _open(
@@ -179,6 +175,7 @@ def _open(
     stack.enter_context(beside)
     beside.ask(experiment, options.run_dir, is_listed=options.is_listed)
     claimed = _claimed(options, stack)
+    beside.claimed(claimed.options)
     paths = claimed.paths
     stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
     if options.is_listed:
@@ -210,8 +207,8 @@ def _plan(opened: _Opened, warm: preflight.Child | None, stack: contextlib.ExitS
     """Examine the machines, and the robots of jobs that have not finished."""
     paths, ledger, stops = opened.paths, opened.ledger, opened.stops
     staging = _emptied(paths.staging, stack)
-    experiment, options = search_process.resumed(
-        opened.experiment, opened.claimed.options, ledger, paths
+    experiment, options = opened.beside.before_plan(
+        opened.experiment, opened.claimed.options, ledger
     )
     options = _known(options, ledger, experiment.jobs, paths, stops)
     made = plan(
@@ -224,7 +221,7 @@ def _plan(opened: _Opened, warm: preflight.Child | None, stack: contextlib.ExitS
         sees_neighbours=True,
     )
     stack.enter_context(contextlib.closing(made.backend))
-    search_process.refuse_another_robot(experiment, made.verdicts, ledger, paths)
+    opened.beside.after_plan(experiment, made, ledger)
     return _Planned(experiment=experiment, options=options, plan=made)
 
 
@@ -235,7 +232,7 @@ def _reconcile(
     experiment, made = planned.experiment, planned.plan
     ledger = opened.ledger or _abandoned_with(stack, Ledger.create(opened.paths.ledger))
     opened.stop_question.ledger = ledger
-    search_process.let_all_train_on(experiment, ledger, opened.beside)
+    opened.beside.ledger_opened(ledger)
     rows = reconcile(
         made.jobs,
         made.verdicts,
@@ -263,15 +260,7 @@ def _prepare(
     """Make the supervisor and what is beside it, and record what the run is made with."""
     paths, beside, stops = opened.paths, opened.beside, opened.stops
     options, backend = planned.options, planned.plan.backend
-    searcher = SearchProcess(
-        paths=paths, holder=opened.holder, slots=backend.slots, reporter=beside
-    )
     stack.callback(beside.end)
-
-    def look_after_others() -> None:
-        beside.look_after()
-        searcher.look_after()
-
     supervisor = Supervisor(
         paths=paths,
         rows=rows,
@@ -290,15 +279,15 @@ def _prepare(
         holder=opened.holder,
         available_memory_mib=backend.available_memory_mib,
         cpu_moves=backend.cpu_moves,
-        is_awaiting_jobs=lambda: searcher.may_add_jobs or is_awaiting_jobs(),
-        look_after_others=look_after_others,
+        is_awaiting_jobs=lambda: beside.may_add_jobs() or is_awaiting_jobs(),
+        look_after_others=beside.look_after,
     )
     backend.report_to(DetachableReporter(beside).event)
     _record_provenance(opened, planned, rows)
     stops.request_checkpoints = supervisor.request_checkpoints
     stops.deliver_to(supervisor.request_stop)
     opened.outcome.counts = lambda: supervisor.counts
-    return _Training(rows=rows, ledger=ledger, supervisor=supervisor, searcher=searcher)
+    return _Training(rows=rows, ledger=ledger, supervisor=supervisor)
 
 
 def _record_provenance(opened: _Opened, planned: _Planned, rows: Sequence[JobRow]) -> None:
@@ -317,25 +306,20 @@ def _record_provenance(opened: _Opened, planned: _Planned, rows: Sequence[JobRow
 
 
 def _train(
-    opened: _Opened,
-    planned: _Planned,
-    training: _Training,
-    callbacks: CallbackReporter | None,
+    opened: _Opened, training: _Training, callbacks: CallbackReporter | None
 ) -> Mapping[str, State]:
     """Launch jobs until all have ended or a stop is requested. Returns their states."""
     supervisor, ledger = training.supervisor, training.ledger
-    robots = search_robots.contents(planned.experiment, planned.plan.verdicts)
     opened.beside.begin(lambda: supervisor.has_free_cores)
-    with training.searcher.declared(planned.experiment, robots):
-        if callbacks is None:
-            return supervisor.run()
-        callbacks.begin(training.rows, ledger, supervisor.request_stop)
-        states = supervisor.run()
-        callbacks.report_ended()
-        if callbacks.error is not None:
-            ledger.close()
-            raise callbacks.error
-        return states
+    if callbacks is None:
+        return supervisor.run()
+    callbacks.begin(training.rows, ledger, supervisor.request_stop)
+    states = supervisor.run()
+    callbacks.report_ended()
+    if callbacks.error is not None:
+        ledger.close()
+        raise callbacks.error
+    return states
 
 
 def _finish(
@@ -358,12 +342,16 @@ def _finish(
             supervisor.reporter,
             is_stopped,
             without_preview=without_preview,
-            is_search=planned.experiment.search is not None,
+            only_shown=planned.experiment.makes_jobs,
         )
         beside.finish(is_stopped)
     beside.end()
     rows = training.ledger.summary()
-    opened.outcome.exit_code = training.searcher.exit_code(states, supervisor)
+    opened.outcome.exit_code = beside.exit_code(
+        states,
+        is_interrupted=supervisor.interrupted,
+        is_stopping=supervisor.is_stopping,
+    )
     training.ledger.close()
     return rows
 
@@ -479,9 +467,6 @@ def _existing_ledger(
     paths: RunPaths, options: RunOptions, jobs: Sequence[Job], stack: contextlib.ExitStack
 ) -> Ledger | None:
     """The ledger of an earlier run, rebuilt if asked for; None in a new run directory."""
-    if options.rebuild_ledger and paths.search_declared.exists():
-        text = "a search cannot be rebuilt: only its ledger has the order of its trials"
-        raise RunDirError(f"{paths.root}: {text}; `run --fresh` starts over")
     if options.rebuild_ledger and (paths.ledger.exists() or paths.jobs.exists()):
         recorded = recorded_jobs(paths, jobs)
         for name in (paths.ledger.name, f"{paths.ledger.name}-wal", f"{paths.ledger.name}-shm"):

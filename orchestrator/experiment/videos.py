@@ -32,7 +32,7 @@ def make_missing(
     stopped: Callable[[], bool],
     *,
     without_preview: Collection[str] = (),
-    is_search: bool = False,
+    only_shown: bool = False,
 ) -> None:
     """Make what is missing of jobs that have succeeded, each on its own CPU, until ``stopped`` says
     True.
@@ -40,14 +40,14 @@ def make_missing(
     :param wanted: ids of the jobs of which a video is wanted. Of the others previews are drawn
         where poses wait for it.
     :param without_preview: ids of the jobs of which no preview is wanted.
-    :param is_search: whether the jobs are those of a search, which are too many to draw all of
-        them.
+    :param only_shown: whether previews are drawn of those jobs alone that pages show by themselves:
+        all of them would be too many.
     """
     with contextlib.suppress(OSError):  # it only makes other commands answer better
         paths.only_videos.touch()
     succeeded = [job_id for job_id in wanted if isinstance(states[job_id], Succeeded)]
     due = [job_id for job_id in succeeded if is_due(paths.job(job_id))]
-    stills = previews.waiting(paths, states, {*wanted, *without_preview}, is_search=is_search)
+    stills = previews.waiting(paths, states, {*wanted, *without_preview}, only_shown=only_shown)
     stills, later = stills[: previews.MOST_DRAWN], stills[previews.MOST_DRAWN :]
     drawings: list[Drawing] = [VideoDrawing(paths.job(job_id), reporter) for job_id in due]
     drawings.extend(previews.drawings(paths, stills, slots.lanes, reporter))

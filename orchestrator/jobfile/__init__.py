@@ -11,7 +11,6 @@ it was written.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shlex
@@ -26,15 +25,13 @@ from orchestrator.core.errors import Problem, SpecError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
 from orchestrator.core.regular_files import read_up_to
-from orchestrator.jobfile.expand import TrialTemplate, expand
+from orchestrator.jobfile.expand import JobTemplate, expand
+from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.robot_arguments import RobotArgument
-from orchestrator.jobfile.search_rules import check_rungs, read_scheduler, read_search
-from orchestrator.jobfile.search_spec import SchedulerSpec, SearchSpec
-from orchestrator.jobfile.search_summary import SearchLimits, limits, sentences
 from orchestrator.jobfile.toml_models import FEATURE_TABLES
 from orchestrator.jobfile.validation import as_plain, check, not_unicode
-from orchestrator.keys.feature_tables import read_tables
+from orchestrator.keys.feature_tables import read_job_source, read_tables
 from orchestrator.keys.names import safe_name
 from orchestrator.keys.problems import Problems, quoted, suggestion
 
@@ -71,7 +68,7 @@ class Experiment:
     warnings: Sequence[str] = ()
     """Settings without effect, and trainings that are too short to learn."""
     jobs: tuple[Job, ...]
-    """Empty in a search, which makes its jobs as it goes on."""
+    """Empty where they are made as the run goes on."""
     source: str
     """The job file as the user named it, for messages."""
     text: bytes | None = None
@@ -83,12 +80,11 @@ class Experiment:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings that were given from outside of the file."""
 
-    search: SearchSpec | None = None
-    scheduler: SchedulerSpec | None = None
-    """When the jobs, or the trials of the search, are compared; None: all are trained to their
-    end."""
-    trial: TrialTemplate | None = field(default=None, repr=False)
-    """What the jobs of trials are made of; None where there is no search."""
+    job_source: JobSource | None = None
+    """What makes the jobs, or decides which of them go on; None: all that are declared are trained
+    to their end."""
+    template: JobTemplate | None = field(default=None, repr=False)
+    """What a job source makes jobs of; None where it makes none."""
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The content of the job file."""
 
@@ -101,63 +97,17 @@ class Experiment:
         robot = None if job.xml_source is None else self.unnamed.get(job.xml_source)
         return job.xml_source if robot is None else Path(robot.label)
 
-    def trial_jobs(
-        self, number: int, point: Mapping[str, Any], seeds: Sequence[int] | None = None
-    ) -> tuple[Job, ...]:
-        """The jobs of one trial of the search, one for each seed.
-
-        :param point: a value for every key of the space, before ``multiply``.
-        :param seeds: in place of those of the job file.
-        :raises SpecError: the values do not fit the job, or not together.
-        """
-        return self._jobs_at(f"t{number:05d}", point, seeds)
+    @property
+    def makes_jobs(self) -> bool:
+        """Whether its jobs are made as its run goes on."""
+        return self.job_source is not None and self.job_source.makes_jobs
 
     @property
     def jobs_to_examine(self) -> tuple[Job, ...]:
-        """The jobs; in a search, those of the middle of its space and of a corner, as far as their
-        values fit together.
-
-        They show before launch whether the keys of the space match something in the robot.
+        """The jobs whose robots are examined before anything is launched; where jobs are made as
+        the run goes on, examples of them, of which the first one has to be valid.
         """
-        if self.search is None or self.trial is None:
-            return self.jobs
-        probes = list(self._jobs_at("middle", self.search.middle, None)[:1])
-        with contextlib.suppress(SpecError):  # then some trials fail, with this reason
-            probes += self._jobs_at("corner", self.search.corner, None)[:1]
-        return tuple(probes)
-
-    @property
-    def search_summary(self) -> tuple[str, ...]:
-        """What is searched, how far, and where trials are compared, in sentences; none without a
-        search.
-        """
-        if self.search is None or self.trial is None:
-            return ()
-        return tuple(sentences(self.search, self.scheduler, *self._seeds_and_longest))
-
-    @property
-    def search_limits(self) -> SearchLimits | None:
-        """The most that the search does; None without a search."""
-        if self.search is None or self.trial is None:
-            return None
-        return limits(self.search, *self._seeds_and_longest)
-
-    @property
-    def _seeds_and_longest(self) -> tuple[int, int]:
-        """Number of jobs of a trial, and env_steps of the longest that a trial can have."""
-        assert self.search is not None
-        assert self.trial is not None
-        return len(self._jobs_at("middle", self.search.middle, None)), max(self.trial.lengths)
-
-    def _jobs_at(
-        self, name: str, point: Mapping[str, Any], seeds: Sequence[int] | None
-    ) -> tuple[Job, ...]:
-        assert self.trial is not None
-        problems = Problems()
-        jobs = self.trial.jobs(name, point, seeds, problems)
-        if problems:
-            raise SpecError(self.source, problems.in_order())
-        return jobs
+        return self.jobs if self.job_source is None else self.job_source.jobs_to_examine(self)
 
     @property
     def declaration(self) -> Mapping[str, Any]:
@@ -238,22 +188,20 @@ def from_mapping(
     except UnicodeEncodeError as error:
         raise SpecError(source, [Problem(where="", message=not_unicode(error))]) from None
     skip_invalid = skip_invalid or checked.top.get("on_invalid") == "skip"
-    table = checked.top.get("search")
-    search = None if table is None else read_search(table, len(checked.entries), problems)
+    tables = read_tables(FEATURE_TABLES, checked.top, problems)
+    job_source = read_job_source(FEATURE_TABLES, checked.top, len(checked.entries), problems)
+    makes_jobs = job_source is not None and job_source.makes_jobs
     expansion = expand(
         checked,
         base=base,
         overrides=overrides,
         skip_invalid=skip_invalid,
         problems=problems,
-        search=search,
+        maker=job_source if makes_jobs else None,
     )
-    scheduler = read_scheduler(checked.top, problems)
-    tables = read_tables(FEATURE_TABLES, checked.top, problems)
     warnings = list(expansion.warnings)
-    if scheduler is not None:
-        lengths = set[int]() if expansion.trial is None else expansion.trial.lengths
-        warnings += check_rungs(scheduler, checked.top, expansion.jobs, lengths, problems)
+    if job_source is not None:
+        warnings += job_source.check_jobs(expansion.jobs, expansion.template, problems)
     if problems:
         raise SpecError(source, problems.in_order())
     return Experiment(
@@ -265,10 +213,9 @@ def from_mapping(
         skip_invalid=skip_invalid,
         tables=tables,
         warnings=tuple(warnings),
-        jobs=tuple(expansion.jobs) if search is None else (),
-        search=search,
-        scheduler=scheduler,
-        trial=expansion.trial,
+        jobs=() if makes_jobs else tuple(expansion.jobs),
+        job_source=job_source,
+        template=expansion.template,
         data=data,
         source=source,
         base=base,

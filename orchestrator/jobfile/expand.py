@@ -18,6 +18,7 @@ from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import linked
 from orchestrator.jobfile.job_names import JobNames, matrix_suffix
+from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.job_table_rules import check_specs_of_features, parts_of
 from orchestrator.jobfile.joint_rules import (
     FAMILY,
@@ -33,8 +34,6 @@ from orchestrator.jobfile.matrix import Choice, Tree, matrix_choices, merge, poi
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import KEYS, PresetName, preset_values
 from orchestrator.jobfile.robot_globs import Robot, Robots
-from orchestrator.jobfile.search_rules import check_in_job, check_searched, space_point
-from orchestrator.jobfile.search_spec import Dimension, SearchSpec
 from orchestrator.jobfile.toml_models import Settings
 from orchestrator.jobfile.validation import Checked, Layer, check_one
 from orchestrator.keys.names import canonical
@@ -57,7 +56,7 @@ SAME_IN_SPEC = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntrySettings:
-    """The settings of an entry, to which those of a point of its matrix, or of a search, are
+    """The settings of an entry, to which those of a point of its matrix, or of a job source, are
     added.
     """
 
@@ -82,45 +81,33 @@ class EntrySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialTemplate:
-    """The entry of which a search makes the jobs of its trials."""
+class JobTemplate:
+    """The entry of which a job source makes jobs."""
 
     settings: EntrySettings
-    space: Sequence[Dimension]
     robot: Robot
     base: Path
 
-    @property
-    def lengths(self) -> set[int]:
-        """``total_timesteps`` of the trials: those of all choices or presets, or both ends of a
-        range.
-        """
-        for dimension in self.space:
-            if dimension.key == "total_timesteps":
-                return set(dimension.choices or (int(dimension.low), int(dimension.high)))
-        settled, below = self.settings.settled, self.settings.below
-        presets = next(
-            (one.choices for one in self.space if one.key == "preset"), (settled.get("preset"),)
-        )
-        return {
-            settled.get("total_timesteps") or below(preset, "ppo")["total_timesteps"]
-            for preset in presets
-        }
-
     def jobs(
-        self, name: str, point: Mapping[str, Any], seeds: Sequence[int] | None, problems: Problems
+        self,
+        name: str,
+        choices: Sequence[Choice],
+        problems: Problems,
+        *,
+        point: Mapping[str, Any],
+        seeds: Sequence[int] | None = None,
     ) -> tuple[Job, ...]:
-        """The jobs of a point, one for each seed; none if there are ``problems``.
+        """Jobs with these settings, one for each seed; none if there are ``problems``.
 
-        :param name: of the trial, added to that of the entry.
+        :param name: added to that of the entry.
+        :param point: :attr:`Job.point` of the jobs.
         :param seeds: in place of those of the entry.
         """
-        choices = space_point(self.space, point, problems)
         merged = {} if problems else self.settings.at(choices, problems)
         if problems:
             return ()
         merged = merged if seeds is None else {**merged, "seeds": seeds}
-        if merged["resources"]["start"] == "auto":  # trials come one by one, and more are to come
+        if merged["resources"]["start"] == "auto":  # they come one by one, and more are to come
             merged["resources"] = {**merged["resources"], "start": "fork"}
         robot = replace(self.robot, name=f"{_name_of(self.robot, merged)}-{name}")
         jobs = _jobs(
@@ -140,9 +127,9 @@ class Expansion:
     """What the entries of a job file stand for."""
 
     jobs: Sequence[Job]
-    """In the order of the file; in a search, those of the middle of its space."""
-    trial: TrialTemplate | None
-    """In a search, unless there are problems."""
+    """In the order of the file; where a job source makes them, its example."""
+    template: JobTemplate | None
+    """What a job source makes jobs of; None where there is none, and where there are problems."""
     warnings: Sequence[str]
 
 
@@ -153,10 +140,12 @@ def expand(
     overrides: Mapping[str, Any],
     skip_invalid: bool,
     problems: Problems,
-    search: SearchSpec | None = None,
+    maker: JobSource | None = None,
 ) -> Expansion:
-    """All jobs, or how a search makes them, and warnings about settings; problems are added to
+    """All jobs, or what they are made of, and warnings about settings; problems are added to
     ``problems``.
+
+    :param maker: what makes the jobs; None: they are those that are declared.
     """
     # The worker passes on to Stable-Baselines3 only the hyperparameters that the user has set.
     unset: Tree = {name: {} for name in (*ALGORITHMS, "policy_kwargs")}
@@ -179,7 +168,7 @@ def expand(
     unused, kept = dict(trees), list[tuple[str, str, str]]()
     robots, names = Robots(base, skip_invalid=skip_invalid), JobNames()
     jobs: list[Job] = []
-    trial: TrialTemplate | None = None
+    template: JobTemplate | None = None
     for number, values in enumerate(checked.entries):
         bad = broken | checked.broken.get(number, set())
         if "preset" in bad:
@@ -196,18 +185,10 @@ def expand(
         entry = Layer(values, functools.partial("{}.{}".format, where))
         check_family(entry, problems)
         algos = {choice.value for choice in choices.get("algo", ())}
-        if search is not None:
-            check_searched(values, choices, where, problems)
-            choices = {
-                choice.key: [choice]
-                for choice in space_point(search.space, search.middle, problems)
-            }
-            algos = {
-                value
-                for dimension in search.space
-                if dimension.key == "algo"
-                for value in dimension.choices
-            }
+        if maker is not None:
+            maker.check_entry(values, choices, where, problems)
+            choices = {choice.key: [choice] for choice in maker.example(problems)}
+            algos = {*maker.values_of("algo")}
         taken = {key: value for key, value in given.values.items() if not why_kept(key, values, ())}
         settled = overlay(overlay(checked.defaults, values), taken)
         seeds = settled.get("seeds", built_in["seeds"])
@@ -237,14 +218,12 @@ def expand(
                 jobs += _jobs(
                     merged, point, robot, where=where, base=base, names=names, problems=problems
                 )
-                if search is not None:
-                    check_in_job(search, merged, problems)
-                    trial = TrialTemplate(
-                        settings=settings, space=search.space, robot=robot, base=base
-                    )
+                if maker is not None:
+                    maker.check_settings(merged, problems)
+                    template = JobTemplate(settings=settings, robot=robot, base=base)
     return Expansion(
         jobs=linked(jobs, problems),
-        trial=trial,
+        template=template,
         warnings=[*_without_effect(unused, kept), *few_iterations(jobs)],
     )
 

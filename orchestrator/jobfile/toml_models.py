@@ -20,7 +20,6 @@ from orchestrator.core.worker_spec import (
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
 from orchestrator.jobfile.model_edit_keys import nested, nested_distributions, nested_grid
 from orchestrator.jobfile.presets import PresetName
-from orchestrator.jobfile.search_tables import SchedulerTable, SearchTable
 from orchestrator.keys import value_types
 from orchestrator.keys.feature_tables import feature_tables, job_tables
 from orchestrator.keys.messages import Layout
@@ -401,12 +400,6 @@ class CommonKeys(TomlTable):
         "If a robot or environment is invalid: refuse: nothing is launched; skip: its jobs are FAILED, and the others "
         "are trained.",
         "skip",
-    )
-    search: SearchTable | None = key(None, "A search over the keys of one job.", shown={})
-    scheduler: SchedulerTable | None = key(
-        None,
-        "When the jobs are compared, and which of them go on; in a search: [search.scheduler].",
-        shown={},
     )
     defaults: Settings = key(Settings(), "Default settings of all jobs.", shown={})
     jobs: Annotated[list[Entry], Field(min_length=1)] = Field(

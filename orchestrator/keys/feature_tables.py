@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import TomlTable, key
 
 if TYPE_CHECKING:
+    from orchestrator.jobfile.job_source import JobSource
     from orchestrator.jobfile.job_table_rules import JobTableRules
 
 
@@ -27,8 +28,15 @@ class AddedTable:
     model: type[TomlTable]
 
     @property
-    def field(self) -> tuple[type[TomlTable], Any]:
+    def required(self) -> Sequence[str]:
+        """Its keys without a default: who writes the table has to write these."""
+        return [name for name, one in self.model.model_fields.items() if one.is_required()]
+
+    @property
+    def field(self) -> tuple[Any, Any]:
         """Type and field of a model that has it."""
+        if self.required:
+            return self.model | None, key(None, self.about, shown={})
         return self.model, key(self.model(), self.about, shown={})
 
 
@@ -37,15 +45,19 @@ class FeatureTable(AddedTable):
     """A table at the top of a job file.
 
     It is about the run and not about what a job learns: a run directory may go on with other
-    values.
+    values, unless the table has a job source.
     """
 
-    read: Callable[[Mapping[str, Any], Problems], Any]
+    read: Callable[[Mapping[str, Any], Problems], Any] = lambda _table, _problems: None
     """What it means: from the keys that the user has written, each valid by itself."""
     lines: Callable[[Any], Iterable[str]] = lambda _: ()
     """Of ``run --dry-run``, from what the table means."""
     facts: Callable[[Any], Any] | None = None
     """The same as JSON types, for ``run --dry-run --json``; None: nothing is shown."""
+    job_source: Callable[[Mapping[str, Any], int, Problems], JobSource | None] | None = None
+    """What the table means for the jobs, where it is written: from all tables that the user has
+    written, and the number of ``[[jobs]]``. Tables of which one source is made have the same
+    function here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +109,9 @@ def _problem_of(table: AddedTable, taken: Collection[str]) -> str:
         return "there is such a key already"
     if not issubclass(table.model, TomlTable):
         return "its model is no TomlTable"
-    if required := [name for name, one in table.model.model_fields.items() if one.is_required()]:
-        return f"its key {required[0]} has no default"
+    has_source = isinstance(table, FeatureTable) and table.job_source is not None
+    if table.required and not has_source:
+        return f"its key {table.required[0]} has no default"
     return ""
 
 
@@ -110,6 +123,30 @@ def read_tables(
     :param top: the keys at the top that the user has written, each valid by itself.
     """
     return {name: _read(table, top.get(name, {}), problems) for name, table in tables.items()}
+
+
+def read_job_source(
+    tables: Mapping[str, FeatureTable], top: Mapping[str, Any], entries: int, problems: Problems
+) -> JobSource | None:
+    """What decides which jobs there are; None: they are those that are declared.
+
+    :param top: the keys at the top that the user has written, each valid by itself.
+    :param entries: number of ``[[jobs]]`` tables.
+    """
+    first = ""
+    made_by: Any = None
+    found: JobSource | None = None
+    for name, table in tables.items():
+        if name not in top or table.job_source in (None, made_by):
+            continue
+        if made_by is not None:
+            problems.add(name, f"excludes [{first}]: each of them decides which jobs there are")
+            continue
+        first = name
+        made_by = table.job_source
+        with blaming(f"[{name}]", name, problems, lambda: True):
+            found = made_by(top, entries, problems)
+    return found
 
 
 def _read(table: FeatureTable, written: Mapping[str, Any], problems: Problems) -> Any:

@@ -16,10 +16,9 @@ from rich.text import Text
 from orchestrator.core import job_parts
 from orchestrator.core.changing_numbers import changing_numbers
 from orchestrator.core.job import Job
-from orchestrator.core.text import count, cpu_text, duration, listed, rough_duration
+from orchestrator.core.text import count, cpu_text, duration, listed
 from orchestrator.experiment.dry_run import DryRun, Prospect
 from orchestrator.experiment.reconcile import by_difference
-from orchestrator.experiment.training_time import SearchTime
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, ResourcesTable, Settings
@@ -46,8 +45,14 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     launched = sum(prospect.is_launched for prospect in dry.prospects.values())
     number = "none" if refusals or not launched else f"{launched:,}"
     of_which = f", of which {number} would be launched" if refusals or launched < len(jobs) else ""
-    what = f"{count(len(jobs), 'job')}{of_which}" if experiment.search is None else "a search"
-    order = "" if experiment.search else "in this order, "
+    source = experiment.job_source
+    is_made = source is not None and source.makes_jobs
+    what = (
+        f"a {source.noun}"
+        if source is not None and is_made
+        else f"{count(len(jobs), 'job')}{of_which}"
+    )
+    order = "" if is_made else "in this order, "
     heading = f"{experiment.name}: {what}, {plan.backend.slots.lanes} at once on {where}, {order}into {run_dir}"
     of_tables = [
         line
@@ -66,11 +71,11 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
         *plan.choices,
         *of_tables,
         heading,
-        *experiment.search_summary,
+        *(() if source is None else source.lines(experiment)),
     ]
     above += _starts(dry.starts)
-    if experiment.search is not None:
-        output.show(output.console(), *above, *_search_time(dry.search_time), *_batch_script(dry))
+    if is_made:
+        output.show(output.console(), *above, *dry.forecast.lines, *_batch_script(dry))
     else:
         output.show_table(_columns(dry), jobs, above=[*above, ""], below=below)
 
@@ -101,29 +106,6 @@ def _batch_script(dry: DryRun) -> list[str]:
     return (
         [] if script is None else ["", "Batch script of the pilots:", *script.rstrip().splitlines()]
     )
-
-
-def _search_time(time: SearchTime | None) -> list[str]:
-    if time is None:
-        return []
-    whole = f"about {rough_duration(time.longest_s)}"
-    if time.with_rungs_s < time.longest_s:
-        whole += f" if all trials are trained to their end, about {rough_duration(time.with_rungs_s)} with the rungs"
-    bodies = count(time.measured, "body", "bodies")
-    basis = (
-        f"by the speed of the physics of {bodies}, measured here"
-        if time.measured
-        else "without a measured speed"
-    )
-    if time.begun is None:
-        return [f"estimated time: {whole}; {basis}"]
-    spent = time.begun.spent
-    done = f"done so far: {count(spent.trials, 'trial')} and {spent.env_steps:,} env_steps"
-    return [
-        f"{done}; estimated time of what remains: {whole}; {basis}"
-        if time.longest_s
-        else f"{done}; none remain"
-    ]
 
 
 def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
@@ -320,29 +302,13 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
             for name, table in FEATURE_TABLES.items()
             if table.facts is not None and name in experiment.tables
         },
-        "search": None if experiment.search is None else _search_facts(experiment, dry),
-        "scheduler": None if experiment.scheduler is None else asdict(experiment.scheduler),
+        **dry.forecast.facts,
         "jobs": [
             _job_facts(job, dry.prospects[job.job_id], dry.starts.get(job.job_id))
             for job in plan.jobs
         ],
         "undeclared": list(dry.undeclared),
     }
-
-
-def _search_facts(experiment: Experiment, dry: DryRun) -> dict[str, Any]:
-    assert experiment.search is not None
-    assert experiment.search_limits is not None
-    assert dry.search_time is not None
-    most = {f"most_{key}": value for key, value in asdict(experiment.search_limits).items()}
-    time = {
-        "estimate_s": round(dry.search_time.longest_s, 1),
-        "with_rungs_s": round(dry.search_time.with_rungs_s, 1),
-    }
-    begun = dry.search_time.begun
-    spent = {"trials": 0, "env_steps": 0} if begun is None else begun.spent._asdict()
-    done = {f"{key}_so_far": spent[key] for key in ("trials", "env_steps")}
-    return {**asdict(experiment.search), **most, **time, **done}
 
 
 def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[str, Any]:

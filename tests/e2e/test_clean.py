@@ -71,8 +71,8 @@ def littered(finished: Experiment) -> Experiment:
     (job.root / f"progress.csv.before-{TIME}").write_text("x")
     for job_id in (JOB, "balancer-s0"):
         RunPaths(run_dir).job(job_id).moment.write_bytes(b"x" * 100)
-    RunPaths(run_dir).search_shown.parent.mkdir()
-    RunPaths(run_dir).search_shown.write_text('["balancer-s0"]')
+    RunPaths(run_dir).shown_jobs.parent.mkdir()
+    RunPaths(run_dir).shown_jobs.write_text('["balancer-s0"]')
     for path in (
         finished.cwd / "elsewhere/checkpoints",
         finished.cwd / f"run.{TIME}-2",

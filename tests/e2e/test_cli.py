@@ -74,7 +74,6 @@ HELP = {
     ("set",): ("RUN_DIR", "max_parallel=N"),
     ("doctor",): ("--json",),
     ("schema",): ("--help",),
-    ("cluster",): ("up", "join", "status", "down"),
 }
 HEAVY = ("torch", "stable_baselines3", "gymnasium", "mujoco")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import invoke, succeed, toml, write_experiment
-from trial_helpers import Told, search_run
+from command_helpers import invoke, succeed, write_experiment
 
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment import preflight, run_directory
@@ -241,53 +239,6 @@ def test_jobs_start_in_the_order_of_their_expected_time(
 
     monkeypatch.setattr(preflight, "examine", measured)
     assert list(planned(tmp_path)["jobs"]) == ["slow", "quick", "long", "short"]
-
-
-def test_of_a_search_that_has_begun_the_time_of_what_remains_is_estimated(tmp_path: Path) -> None:
-    told = [Told(values=[3.0]), Told(reached=[0.5]), Told(reached=[2.0], is_promoted=True)]
-    search_run(tmp_path / "run", told, is_over=False)
-    declared: dict[str, Any] = json.loads((tmp_path / "run/search/declared.json").read_text())[
-        "data"
-    ]
-
-    def shown(trials: int, run_dir: str) -> tuple[Mapping[str, Any], str]:
-        tables = [
-            ("[[jobs]]", declared["jobs"][0]),
-            ("[search]", {**declared["search"], "trials": trials}),
-        ]
-        lines = [
-            line
-            for head, table in tables
-            for line in (head, *(f"{k} = {toml(v)}" for k, v in table.items()))
-        ]
-        (tmp_path / "jobs.toml").write_text(
-            "\n".join(['name = "found"', "max_parallel = 1", *lines])
-        )
-        arguments = ("run", "jobs.toml", "--run-dir", run_dir, "--dry-run")
-        plan: Mapping[str, Any] = json.loads(invoke(*arguments, "--json", cwd=tmp_path).stdout)[
-            "search"
-        ]
-        return plan, " ".join(invoke(*arguments, cwd=tmp_path).stdout.split())
-
-    whole, text = shown(8, "other")
-    assert whole["trials_so_far"] == 0
-    assert " estimated time: about " in text
-    rest, text = shown(8, "run")
-    assert (
-        "done so far: 3 trials and 1,200 env_steps; estimated time of what remains: about " in text
-    )
-    assert (rest["trials_so_far"], rest["env_steps_so_far"]) == (3, 1200)
-    assert rest["estimate_s"] == pytest.approx(
-        whole["estimate_s"] * (5 * 1000 + 2 * 900) / (8 * 1000), rel=0.01
-    )
-    of_new, queued = whole["with_rungs_s"] / 8 * 5, whole["estimate_s"] / 8000 * 200
-    assert rest["with_rungs_s"] == pytest.approx(of_new + queued, rel=0.01)
-
-    shutil.rmtree(tmp_path / "run")
-    search_run(tmp_path / "run", told[:2])
-    over, text = shown(2, "run")
-    assert (over["estimate_s"], over["with_rungs_s"]) == (0, 0)
-    assert "done so far: 2 trials and 1,100 env_steps; none remain" in text
 
 
 def test_the_plan_shows_the_order_and_what_each_job_waits_for(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import command_helpers as commands
 import numpy as np
 import pytest
 from command_helpers import HOPPER, TINY, Experiment, odd, write_experiment
-from PIL import Image
+from drawing_helpers import assert_still
 from supervisor_helpers import RecordingReporter, make_machine, make_spec
 
 from orchestrator.core.exit_codes import CANNOT_RENDER
@@ -26,7 +26,7 @@ from orchestrator.experiment.previews import MOST_IN_PROCESS
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Cpu
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.rendering import offscreen, stills
+from orchestrator.worker.rendering import offscreen
 from orchestrator.worker.training.best_moment import BestMoment
 
 NO_LIBRARY = "no-such-library"
@@ -69,15 +69,6 @@ def drawn(
         paths, [], states, slots, reporter, is_stopped, without_preview=without_preview
     )
     return reporter
-
-
-def assert_still(paths: JobPaths) -> None:
-    with Image.open(paths.preview) as image:
-        assert image.size == stills.SIZE
-        assert np.ptp(np.asarray(image)) > 100  # something is to be seen
-    assert paths.preview.stat().st_size < 200_000
-    assert not paths.moment.exists()
-    assert not list(paths.root.glob(".*"))
 
 
 def test_poses_that_wait_are_drawn_and_a_robot_that_cannot_be_is_said(
@@ -180,18 +171,18 @@ def waiting(tmp_path: Path, names: Sequence[str]) -> RunPaths:
     return paths
 
 
-def test_of_a_search_those_are_drawn_that_pages_show(tmp_path: Path) -> None:
+def test_where_pages_show_some_by_themselves_those_are_drawn(tmp_path: Path) -> None:
     names = [f"t{number}-s0" for number in range(4)]
     paths, states = waiting(tmp_path, names), {name: Succeeded() for name in names[:3]}
-    assert previews.waiting(paths, states, {"t1-s0"}, is_search=False) == ["t0-s0", "t2-s0"]
-    assert previews.waiting(paths, states, set(), is_search=True) == [], (
+    assert previews.waiting(paths, states, {"t1-s0"}, only_shown=False) == ["t0-s0", "t2-s0"]
+    assert previews.waiting(paths, states, set(), only_shown=True) == [], (
         "it has not come to its end"
     )
-    paths.search_shown.parent.mkdir()
-    paths.search_shown.write_text(json.dumps(["t3-s0", "t1-s0", "gone-s0"]))
-    assert previews.waiting(paths, states, set(), is_search=True) == ["t3-s0", "t1-s0"]
-    paths.search_shown.write_text("[")
-    assert previews.waiting(paths, states, set(), is_search=True) == []
+    paths.shown_jobs.parent.mkdir()
+    paths.shown_jobs.write_text(json.dumps(["t3-s0", "t1-s0", "gone-s0"]))
+    assert previews.waiting(paths, states, set(), only_shown=True) == ["t3-s0", "t1-s0"]
+    paths.shown_jobs.write_text("[")
+    assert previews.waiting(paths, states, set(), only_shown=True) == []
 
 
 @pytest.mark.parametrize(
@@ -274,22 +265,6 @@ def test_a_robot_that_was_evaluated_has_a_preview_without_being_asked(
     jobs = RunPaths(finished_once.run_dir)
     assert_still(jobs.job("balancer-s0"))
     assert_still(jobs.job("hopper-s0"))
-
-
-@pytest.mark.slow
-def test_the_trials_that_a_search_shows_have_previews(opengl: None, tmp_path: Path) -> None:
-    path = tmp_path / "jobs.toml"
-    job = f'[[jobs]]\nname = "hopper"\nxml = "{HOPPER}"\ntask = "forward"'
-    space = '[search.space]\n"ppo.learning_rate" = { low = 1e-4, high = 1e-2 }'
-    search = f'[search]\nsampler = "random"\ntrials = 2\nobjective = "eval_mean"\n{space}'
-    path.write_text(f'name = "search"\n{EVALUATED}\n{job}\n{search}\n')
-    done = commands.give("run", path, "--run-dir", "run", cwd=tmp_path, patience_s=120.0)
-    assert done.returncode == 0, done.stderr
-    paths = RunPaths(tmp_path / "run")
-    names = sorted(commands.summary(paths.root))
-    assert names == sorted(previews.shown(paths) or []) == ["hopper-t00000-s0", "hopper-t00001-s0"]
-    for name in names:
-        assert_still(paths.job(name))
 
 
 JOBS = (

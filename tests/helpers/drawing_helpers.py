@@ -1,10 +1,14 @@
-"""A fixture of all tests that draw."""
+"""What all tests that draw have in common."""
 
 from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
+from PIL import Image
+
+from orchestrator.core.paths import JobPaths
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +22,15 @@ def opengl() -> None:
             offscreen.choose_gl()
         except offscreen.CannotRender as error:
             pytest.skip(str(error))
+
+
+def assert_still(paths: JobPaths) -> None:
+    """The preview of a job has been drawn."""
+    from orchestrator.worker.rendering import stills
+
+    with Image.open(paths.preview) as image:
+        assert image.size == stills.SIZE
+        assert np.ptp(np.asarray(image)) > 100  # something is to be seen
+    assert paths.preview.stat().st_size < 200_000
+    assert not paths.moment.exists()
+    assert not list(paths.root.glob(".*"))

@@ -19,7 +19,7 @@ def killable(folder: Path) -> dict[str, int]:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         command = command_of(pid)
         if any(part.startswith(str(folder)) for part in command):
-            if "orchestrator.search.searcher" in command:
+            if "orchestrator.features.search.searcher.searcher" in command:
                 found["searcher"] = int(pid)
             if "orchestrator" in command and "run" in command:
                 found["supervisor"] = int(pid)

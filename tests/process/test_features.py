@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import subprocess
@@ -90,6 +91,16 @@ def test_installed_features_are_chosen_by_a_variable_and_traced_by_another(tmp_p
     assert "features: greeting is asked for commands" in done.stderr.splitlines()
 
 
+TOWER = (
+    package(name="a_tower").replace("lambda: app", "lambda: group(app)")
+    + """
+def group(app):
+    tower = typer.Typer()
+    tower.add_typer(app, name="tower")
+    return tower
+"""
+)
+"""A feature whose commands are those of a group."""
 WARNING = "warning: the feature "
 BROKEN = {
     "import": ("import no_such_module", "cannot be loaded: ModuleNotFoundError"),
@@ -102,7 +113,7 @@ BROKEN = {
     "call": (package().replace("lambda: app", "lambda: 1 / 0"), "no commands: ZeroDivisionError"),
     "command": (package(command="run"), "adds no commands: there is run already"),
     "case": (package().replace('"greet"', "").replace("greet(", "Status("), "there is status alr"),
-    "group": (package(command="search"), "adds no commands: there is search already"),
+    "group": (package(command="tower"), "adds no commands: there is tower already"),
     "groups": (
         package()
         .replace(
@@ -119,7 +130,9 @@ def test_features_that_cannot_be_used_are_named_and_nothing_else_is_broken(tmp_p
     for what, (code, _) in BROKEN.items():
         mine = code.replace('name="greeting"', f'name="{what}"')
         install(tmp_path, f"print('welcome')\n{mine}", name=what)
-    done = orchestrator(tmp_path, "list", ORCHESTRATOR_FEATURES=", ".join(BROKEN))
+    install(tmp_path, TOWER, name="a_tower")
+    chosen = ", ".join([*BROKEN, "a_tower"])
+    done = orchestrator(tmp_path, "list", ORCHESTRATOR_FEATURES=chosen)
     assert (done.returncode, done.stdout) == (0, "no experiment was started here\n")
     lines = done.stderr.splitlines()
     assert lines.count("welcome") == len(BROKEN)
@@ -239,7 +252,7 @@ TAKEN = {
     "keyword": ("executors=lambda: [kind('mine', 'class')]", "'class' is no name of an option"),
     "no_executor": ("executors=lambda: [3]", "adds no executor: AttributeError"),
     "late": ("executors=lambda: (1 / 0 for _ in '1')", "adds no executors: ZeroDivisionError"),
-    "key": ("job_file=lambda: [table('search')]", "adds no table [search]: there is such a key"),
+    "key": ("job_file=lambda: [table('jobs')]", "adds no table [jobs]: there is such a key"),
     "table": (
         "job_file=lambda: [table('a'), table('a')]",
         "adds no table [a]: there is such a key",
@@ -254,8 +267,8 @@ TAKEN = {
         "adds no table mine of jobs: its feature has no part of jobs with this name",
     ),
     "job_table": (
-        "job_parts=lambda: parts('urdf'), job_tables=lambda: job_table('urdf')",
-        "adds no table urdf of jobs: there is such a key already",
+        "job_parts=lambda: parts('retry'), job_tables=lambda: job_table('retry')",
+        "adds no table retry of jobs: there is such a key already",
     ),
     "field": (
         "job_parts=lambda: parts('mine', Seed), job_tables=lambda: job_table('mine')",
@@ -351,6 +364,24 @@ print(orchestrator.Bell)
     assert done.stdout.split() == ["orchestrator.api", "False", "loaded", "3"], done.stderr
 
 
+def test_a_name_whose_module_cannot_be_imported_is_blamed_on_its_feature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"Bell": "needs_a_tower", "Chime": "empty_bells"}
+    broken = feature.Feature(name="bells", about="b.", python=lambda: names)
+    (tmp_path / "needs_a_tower.py").write_text("import no_such_tower\n")
+    (tmp_path / "empty_bells.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(feature, "features", lambda: (broken,))
+    of_features = functools.cache(orchestrator_package._of_features.__wrapped__)
+    monkeypatch.setattr(orchestrator_package, "_of_features", of_features)
+    missing = r"the feature bells cannot load Bell of needs_a_tower: .*'no_such_tower'"
+    with pytest.raises(ImportError, match=missing):
+        exec("from orchestrator import *", {})
+    with pytest.raises(ImportError, match=r"the feature bells cannot load Chime of empty_bells"):
+        hasattr(orchestrator_package, "Chime")
+
+
 def test_policies_are_read_by_the_feature_that_reads_files_of_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +396,10 @@ def test_policies_are_read_by_the_feature_that_reads_files_of_their_names(
     assert str(trained_policy.read_policy(Path("a/b.gait"))) == "b.gait"
     with pytest.raises(trained_policy.PolicyError, match=r"b.h: expected .* in .gait or .walk"):
         trained_policy.read_policy(Path("b.h"))
+    (tmp_path / "gait_files.py").unlink()
+    monkeypatch.delitem(sys.modules, "gait_files")
+    with pytest.raises(trained_policy.PolicyError, match=r"b.gait: the feature r cannot load read"):
+        trained_policy.read_policy(Path("b.gait"))
     monkeypatch.setattr(feature, "features", tuple)
     with pytest.raises(trained_policy.PolicyError, match=r"b.gait: no installed feature reads"):
         trained_policy.read_policy(Path("b.gait"))

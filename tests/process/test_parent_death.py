@@ -32,14 +32,12 @@ from orchestrator.experiment.side_process import SideProcess
 
 folder = Path(sys.argv[1])
 os.environ["PYTHONPATH"] = sys.argv[1]
-modules = ("orchestrator.search.searcher", "orchestrator.search.sampler_child")
-beside = [SideProcess(arguments=[name, sys.argv[1]], run_dir=folder, log=folder / "process.log") for name in modules]
-for process in beside:
-    process.start()
+beside = SideProcess(arguments=["numpy"], run_dir=folder, log=folder / "process.log")
+beside.start()
 job = JobPaths(folder)
 requests = PlayRequest(), StillsRequest(), ExportRequest(to=folder / "policy.onnx")
 processes = [PolicyProcess(job, request, is_quiet=True) for request in requests]
-pids = [*(one._popen.pid for one in beside), *(one.pid for one in processes), (examination := Child())._popen.pid]
+pids = [beside._popen.pid, *(one.pid for one in processes), (examination := Child())._popen.pid]
 print(*pids, flush=True)
 time.sleep(600)
 """

@@ -32,6 +32,11 @@ echo "$$ $*" > "$before/$file"
 exec "$@"
 """
 JOB = {"name": "hopper", "xml": HOPPER, "total_timesteps": 512}
+TASK = {
+    "task": "prefixed.settle:Settle",
+    "task_options": {"still": 2.0, "max_episode_steps": 25},
+}
+"""Its task, in episodes that are short enough for their returns to be known early."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +58,7 @@ def installed(packages: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def calmed(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of two jobs that have its table."""
+    """A folder with a run of two jobs that have its table and its task."""
     folder = tmp_path_factory.mktemp("calmed")
     done = orchestrator(packages, "run", calm_jobs(folder), "--run-dir", "run", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -65,10 +70,11 @@ def calm_jobs(folder: Path, above: float = -1e9) -> Path:
     keys = {
         "ppo": {"n_steps": 16, "batch_size": 32, "ent_coef": 0.5},
         "policy_kwargs": {"net_arch": [8]},
-        "task": "stand",
+        **TASK,
     }
-    never = {"name": "never", "calm": {"above": 1e9}}
-    return write_experiment(folder, JOB | keys | {"calm": {"above": above}}, JOB | keys | never)
+    calm = {"calm": {"above": above}, "resources": {"start": "exec"}}
+    never = {"name": "never", "calm": {"above": 1e9}, "resources": {"start": "fork"}}
+    return write_experiment(folder, JOB | keys | calm, JOB | keys | never)
 
 
 @pytest.fixture
@@ -183,6 +189,19 @@ def test_its_table_of_jobs_acts_in_the_training_and_has_a_column_of_status(
     assert policy.ent_coef == 0.0
 
 
+def test_its_task_trains_in_workers_of_both_kinds(calmed: Path) -> None:
+    starts = {}
+    for job_id in ("hopper-s0", "never-s0"):
+        paths = RunPaths(calmed / "run").job(job_id)
+        spec = json.loads(paths.spec.read_text())
+        assert (spec["task"], spec["task_options"]) == (TASK["task"], TASK["task_options"])
+        record = json.loads(paths.attempt(0).exit.read_text())
+        starts[job_id] = record["start"]
+        policy = PPO.load(paths.model, device="cpu")
+        assert policy.observation_space.shape == (12,), "hopper: six positions, six velocities"
+    assert starts == {"hopper-s0": "exec", "never-s0": "fork"}
+
+
 def test_a_run_directory_keeps_the_settings_of_its_table(
     packages: Path, calmed: Path, tmp_path: Path
 ) -> None:
@@ -260,7 +279,7 @@ def test_it_is_built_installed_into_a_fresh_environment_and_trains(tmp_path: Pat
     shutil.copytree(EXAMPLE, copy)
     pip = [str(python), "-m", "pip", "install", "--no-deps", str(copy)]
     subprocess.run(pip, check=True, capture_output=True, text=True)
-    jobs = write_experiment(tmp_path, JOB)
+    jobs = write_experiment(tmp_path, JOB | TASK)
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     del variables["ORCHESTRATOR_FEATURES"]  # all that are installed
     command = [str(python), "-m", "orchestrator", "run", str(jobs), "--run-dir", "run"]

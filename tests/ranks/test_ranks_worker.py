@@ -29,6 +29,7 @@ from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.failures import Interrupted, ReachedRung
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import algorithms, learners, shared_statistics
+from orchestrator.worker.training.attempt import Attempt
 from orchestrator.worker.training.shared_statistics import (
     SharedEpisodes,
     SharedLosses,
@@ -99,7 +100,14 @@ def train(
     model: Any = learners.build(spec, env_factory.normalized(spec, venv), group).model
     asked = leave_at is not None and group.rank == SIZE - 1
     trained = Training(
-        spec, JobPaths(directory), model, AttemptFacts(started=0.0), ProgressReporter(None), group
+        Attempt(
+            spec=spec,
+            paths=JobPaths(directory),
+            model=model,
+            facts=AttemptFacts(started=0.0),
+            reporter=ProgressReporter(None),
+            ranks=group,
+        )
     )
     losses: dict[str, float] = {}
 

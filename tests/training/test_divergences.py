@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,7 @@ import mujoco
 import numpy as np
 import pytest
 import worker_helpers as helpers
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from orchestrator.core.exit_codes import ExitCode
@@ -22,9 +24,10 @@ from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.failures import Diverged
 from orchestrator.worker.training.checkpoint import CheckpointStore
-from orchestrator.worker.training.divergences import COLUMN, DivergenceCounter
+from orchestrator.worker.training.divergences import COLUMN, DivergenceCounter, Divergences
 from orchestrator.worker.training.training_state import LoopState
 
 MJCF = Path(__file__).parents[2] / "mjcf"
@@ -290,18 +293,22 @@ class TwoRanks(Ranks):
         return np.stack([array, np.array([60, 6])])
 
 
-def counter(ranks: Ranks, loop: LoopState) -> DivergenceCounter:
-    return DivergenceCounter(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]), ranks, loop)
+def divergences_of(ranks: Ranks, loop: LoopState) -> Divergences:
+    counter = DivergenceCounter(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
+    model: Any = SimpleNamespace(logger=Logger(None, []), num_timesteps=100)
+    return Divergences(counter, model, ranks, AttemptFacts(started=0.0), loop)
 
 
 def test_divergences_of_all_ranks_count() -> None:
-    counted = counter(TwoRanks(), LoopState(divergences=3))
-    assert counted.end_iteration() == 6
-    counted.check(1, 100)
+    counted = divergences_of(TwoRanks(), LoopState(divergences=3))
+    counted.before_row()
+    assert counted._model.logger.name_to_value[COLUMN] == 6
+    counted.after_row(1)
     assert (counted.total, list(counted.recent)) == (9, [(60, 6)])
-    counted.end_iteration()
+    assert counted.saved() == {"divergences": 9, "recent_episodes": ((60, 6),)}
+    counted.before_row()
     with pytest.raises(Diverged, match=r"12 of 120 episodes \(10\.0%\) of the last 2 iterations"):
-        counted.check(2, 200)
+        counted.after_row(2)
 
 
 @pytest.mark.parametrize(
@@ -317,12 +324,12 @@ def test_divergences_of_all_ranks_count() -> None:
 def test_one_percent_of_the_last_hundred_iterations_and_any_ten_are_tolerated(
     recent: list[tuple[int, int]], too_many: bool
 ) -> None:
-    counted = counter(ALONE, LoopState(recent_episodes=tuple(recent)))
+    counted = divergences_of(ALONE, LoopState(recent_episodes=tuple(recent)))
     if too_many:
         with pytest.raises(Diverged):
-            counted.check(1, 1)
+            counted.after_row(1)
     else:
-        counted.check(1, 1)
+        counted.after_row(1)
 
 
 def test_a_specification_with_the_default_has_the_fingerprint_of_earlier_versions() -> None:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from supervisor_helpers import RecordingReporter
 
+from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.feature import Feature
+from orchestrator.core.job import Cause, Failed, State
 from orchestrator.experiment import beside_run
-from orchestrator.experiment.beside_run import BesideRun, PartsBesideRun
+from orchestrator.experiment.beside_run import BesideRun, PartsBesideRun, RunProblem
 from orchestrator.experiment.run_end import RunOutcome
+from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.job_source import JobSource
+from orchestrator.ledger import Ledger
 from orchestrator.supervisor.stop_signals import StopRequests
+
+EXPERIMENT = Experiment(
+    name="t", max_parallel=None, order="as-listed", jobs=(), source="t.toml", base=Path()
+)
+OPTIONS = RunOptions(run_dir=Path("run"))
 
 
 class Part(BesideRun):
@@ -25,7 +36,7 @@ class Part(BesideRun):
         self._raises, self._error = raises, error or ValueError("the knee fell off")
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("_") or name == "moments":
+        if name.startswith("_") or name in ("moments", "is_needed"):
             return super().__getattribute__(name)
 
         def note(*_: object, **__: object) -> None:
@@ -36,16 +47,16 @@ class Part(BesideRun):
         return note
 
 
-def made(monkeypatch: pytest.MonkeyPatch, *parts: BesideRun) -> tuple[PartsBesideRun, Any]:
+def made(
+    monkeypatch: pytest.MonkeyPatch, *parts: BesideRun, source: JobSource | None = None
+) -> tuple[PartsBesideRun, Any]:
     features = [
         (Feature(name=f"part {number}", about="x."), part) for number, part in enumerate(parts)
     ]
     monkeypatch.setattr(beside_run, "answers", lambda *_: iter(features))
     reporter = RecordingReporter()
     beside = PartsBesideRun(inner=reporter, outcome=RunOutcome(), stops=StopRequests())
-    experiment = Experiment(
-        name="t", max_parallel=None, order="as-listed", jobs=(), source="t.toml", base=Path()
-    )
+    experiment = dataclasses.replace(EXPERIMENT, job_source=source)
     beside.ask(experiment, Path("run"), is_listed=True)
     return beside, reporter
 
@@ -125,3 +136,124 @@ def test_a_refused_run_ends_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt), beside:
         raise KeyboardInterrupt
     assert part.moments == ["end", "after_end"]
+
+
+class Needed(BesideRun):
+    """What the jobs of the run depend on."""
+
+    is_needed = True
+
+    def look_after(self) -> None:
+        raise ValueError("the knee fell off")
+
+    def end(self) -> None:
+        raise ValueError("nor does it end")
+
+
+def test_what_a_run_depends_on_ends_it_by_whatever_it_raises(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Part()
+    beside, reporter = made(monkeypatch, Needed(), other)
+    beside.begin(lambda: None)
+    with pytest.raises(ValueError, match="the knee fell off"), beside:
+        beside.look_after()
+    assert other.moments == ["begin", "end", "after_end"]
+    assert (
+        "the feature part 0 does nothing more for this run: ValueError: nor" in reporter.messages()
+    )
+    assert "Traceback" in capsys.readouterr().err
+
+
+MOMENTS: dict[str, Callable[[PartsBesideRun], object]] = {
+    "claimed": lambda beside: beside.claimed(OPTIONS),
+    "before_plan": lambda beside: beside.before_plan(EXPERIMENT, OPTIONS, None),
+    "after_plan": lambda beside: beside.after_plan(EXPERIMENT, None, None),  # type: ignore[arg-type]
+    "ledger_opened": lambda beside: beside.ledger_opened(None),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_before_jobs_are_launched_a_part_may_refuse_the_run(
+    moment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beside, _ = made(monkeypatch, Part(moment, ChangedError("another robot")))
+    with pytest.raises(ChangedError, match="another robot"):
+        MOMENTS[moment](beside)
+    broken = Part(moment)
+    beside, reporter = made(monkeypatch, broken)
+    MOMENTS[moment](beside)
+    assert broken.moments == [moment, "end"]
+    assert "does nothing more for this run" in reporter.messages()
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_once_jobs_are_launched_a_part_that_refuses_is_left_out_as_any_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beside, reporter = made(monkeypatch, Part("look_after", ChangedError("another robot")))
+    beside.look_after()
+    assert "does nothing more for this run: ChangedError: another r" in reporter.messages()
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_what_is_run_is_what_the_parts_make_of_it_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Renames(BesideRun):
+        def before_plan(
+            self, experiment: Experiment, options: RunOptions, ledger: Ledger | None
+        ) -> tuple[Experiment, RunOptions]:
+            return dataclasses.replace(experiment, name=experiment.name + "t"), options
+
+    beside, _ = made(monkeypatch, Renames(), BesideRun(), Renames())
+    found, options = beside.before_plan(EXPERIMENT, OPTIONS, None)
+    assert (found.name, options) == ("ttt", OPTIONS)
+
+
+class Judges(BesideRun):
+    def __init__(self, code: int | None, what: str = "", *, may_add_jobs: bool = False) -> None:
+        self._code = code
+        self._what = what
+        self._may_add_jobs = may_add_jobs
+
+    def exit_code(
+        self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
+    ) -> int | None:
+        return self._code
+
+    def problem(self) -> RunProblem | None:
+        return RunProblem(what=self._what, advice="Mend it.") if self._what else None
+
+    def may_add_jobs(self) -> bool:
+        return self._may_add_jobs
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"), [((), 1), ((None,), 1), ((0, None), 0), ((0, 130, 1), 130)]
+)
+def test_the_largest_exit_code_of_parts_stands_in_place_of_that_of_the_jobs(
+    codes: Sequence[int | None], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, _ = made(monkeypatch, *map(Judges, codes))
+    states: Mapping[str, State] = {"a": Failed(cause=Cause.ERROR, message="it fell")}
+    found = beside.exit_code(states, is_interrupted=False, is_stopping=False)
+    assert found == expected
+
+
+def test_a_part_may_add_jobs_and_say_why_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, _ = made(monkeypatch, BesideRun(), Judges(0))
+    assert not beside.may_add_jobs()
+    assert beside.problem() is None
+    beside, _ = made(monkeypatch, Judges(0, may_add_jobs=True), Judges(1, "it has stopped"))
+    assert beside.may_add_jobs()
+    assert beside.problem() == RunProblem(what="it has stopped", advice="Mend it.")
+
+
+def test_a_run_whose_jobs_nothing_would_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Source(JobSource):
+        noun = "search"
+
+    with pytest.raises(UsageError, match=r"t.toml: its search needs a feature that does nothing"):
+        made(monkeypatch, BesideRun(), source=Source())
+    made(monkeypatch, Needed(), source=Source())

@@ -518,18 +518,6 @@ def test_a_job_asked_to_be_forked_says_why_it_must_be_execed(
     assert resolve(place, HOPPER).jobs[0].resources.start == "auto"
 
 
-def test_the_jobs_of_a_search_are_forked_unless_the_job_file_says_otherwise(place: Path) -> None:
-    space = {"ppo.gamma": {"low": 0.9, "high": 0.99}}
-    search = {"sampler": "random", "trials": 2, "space": space}
-    starts = {}
-    for given in ({}, {"start": "auto"}, {"start": "exec"}, {"start": "fork"}):
-        data = {"name": "test", "search": search, "jobs": [HOPPER | {"resources": given}]}
-        experiment = from_mapping(data, source="robots.toml", base=place, overrides={})
-        (job,) = experiment.trial_jobs(0, {"ppo.gamma": 0.95})
-        starts[given.get("start")] = job.resources.start
-    assert starts == {None: "fork", "auto": "fork", "exec": "exec", "fork": "fork"}
-
-
 @pytest.mark.slow
 def test_ten_thousand_jobs_are_distinguished(place: Path) -> None:
     experiment = resolve(

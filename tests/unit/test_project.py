@@ -1,11 +1,13 @@
 """Documents, example files and help texts say what the code does."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import typer
 
 from orchestrator.cli import app
+from orchestrator.core.feature import features
 from orchestrator.jobfile import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,3 +50,16 @@ def test_links_between_documents_lead_somewhere() -> None:
             assert "://" in target or (document.parent / target).exists(), (
                 f"{document.name}: {target}"
             )
+
+
+def test_what_a_feature_names_as_its_own_is_there_and_no_other_feature_names_it() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    owners: dict[str, str] = {}
+    for feature in features():
+        assert {*feature.extras} <= extras.keys(), feature.name
+        for place in feature.belongings:
+            assert (ROOT / place).exists(), f"{feature.name}: {place}"
+        for one in (*feature.belongings, *feature.extras):
+            assert owners.setdefault(one, feature.name) == feature.name, one

@@ -1,15 +1,18 @@
 """The pages of the site that are made from the repository and from the program; CI builds the site
 itself."""
 
+import ast
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 import typer.main
 
 import orchestrator
 from orchestrator.cli import app
+from orchestrator.core import feature
 from orchestrator.jobfile import json_schema
 
 HOOKS = Path(__file__).resolve().parents[2] / "docs/site"
@@ -83,3 +86,24 @@ def test_reference_has_every_command_and_every_public_name() -> None:
     assert [
         name for name in orchestrator.__all__ if f"\n::: orchestrator.{name}\n" not in names
     ] == []
+
+
+def test_reference_has_the_type_of_whatever_a_plug_point_takes_or_gives() -> None:
+    tree = ast.parse(Path(feature.__file__).read_text())
+    (for_types,) = (node for node in tree.body if isinstance(node, ast.If))
+    types = {
+        f"{statement.module}.{alias.name}"
+        for statement in for_types.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    text = hook("reference_pages").plug_points()
+    assert types
+    assert [name for name in sorted(types) if f"\n::: {name}\n" not in text] == []
+
+
+def test_guide_to_features_has_every_plug_point() -> None:
+    guide = (HOOKS.parent / "extending.md").read_text()
+    points = get_args(feature.PlugPoint)
+    assert [point for point in points if f"\n| `{point}` | " not in guide] == []
+    assert {*points} <= feature.Feature.__dataclass_fields__.keys()

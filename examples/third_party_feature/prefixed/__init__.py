@@ -7,7 +7,7 @@ Its table in the job file, or the option ``--prefix``, has the command::
     events = true  # a line of JSON for each event, in RUN_DIR/events.jsonl
 
 And a table of jobs, ``calm = { above = 100 }``: exploration ends once the mean return is above
-that; ``status`` has a column that says since when.
+that; ``status`` has a column that says since when. And a task, ``task = "prefixed.settle:Settle"``.
 
 The program has to become the worker, by ``exec``, as all programs of this kind do: then the
 worker's process is the one that the supervisor has started, with its CPUs, its limits and its

@@ -21,4 +21,5 @@ FEATURE = Feature(
     commands=_commands,
     rank=10,
     belongings=("tests/features/authoring",),
+    extras=("zoo",),
 )

@@ -45,6 +45,7 @@ FEATURE = Feature(
         "docs/bench.md",
         *("benchmarks/machine.py", "benchmarks/machine_figures.py", "benchmarks/learning_ranks.py"),
         "benchmarks/contenders",
+        "benchmarks/ant.toml",
         *("tests/unit/test_machine_benchmark.py", "tests/unit/test_learning_comparison.py"),
         *("tests/unit/test_contenders.py", "tests/helpers/machine_helpers.py"),
         *("tests/bench/test_machine_command.py", "tests/bench/test_contender_runs.py"),

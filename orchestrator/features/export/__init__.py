@@ -34,4 +34,5 @@ FEATURE = Feature(
         "benchmarks/exported_policies.py",
         "docs/export.md",
     ),
+    extras=("export",),
 )

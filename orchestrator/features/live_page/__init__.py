@@ -25,5 +25,7 @@ FEATURE = Feature(
         "tests/helpers/live_page_helpers.py",
         "benchmarks/live_page.py",
         "benchmarks/site_pictures.py",
+        "docs/live-page.md",
     ),
+    extras=("web",),
 )

@@ -16,7 +16,7 @@ from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_follower import Mark, mark
 from orchestrator.features.live_page.job_row import brief, shown
 from orchestrator.features.live_page.run_source import LONGEST_TEXT, attempt_values
-from orchestrator.ledger import AttemptRow, SummaryRow, search_events, summary
+from orchestrator.ledger import AttemptRow, SummaryRow, job_figures, summary
 
 LONGEST_TRACEBACK = 16_000
 MOST_TIMES = 120
@@ -75,7 +75,7 @@ def _read(
             rows, _ = summary.read(paths)
             return next(((one, ()) for one in rows if one["job_id"] == job_id), None)
         with run_directory.opened_ledger(paths, read_only=True, is_sound=True) as ledger:
-            if not search_events.figures(ledger, [job_id]):
+            if not job_figures.figures(ledger, [job_id]):
                 return None
             attempts = ledger.attempts(job_id) if with_attempts else []
             return ledger.summary_of(job_id), attempts

@@ -19,5 +19,6 @@ FEATURE = Feature(
         "tests/features/pool",
         "benchmarks/training_pool.py",
         "docs/training-pool.md",
+        "docs/tutorial-evolve.md",
     ),
 )

@@ -27,7 +27,7 @@ from orchestrator.experiment import additions, preflight, reconcile, resume, run
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.robot_arguments import RobotArgument
-from orchestrator.ledger import JobRow, Ledger, Request, Verb, search_events
+from orchestrator.ledger import JobRow, Ledger, Request, Verb, job_figures
 from orchestrator.results import Result, result_of
 
 LOGGER = logging.getLogger("concurrent.futures")
@@ -201,12 +201,12 @@ class PoolJobs:
 
     def look(self) -> None:
         """Give their results to the futures of jobs that have ended."""
-        if not self._open or (version := search_events.version(self._ledger)) == self._seen:
+        if not self._open or (version := job_figures.version(self._ledger)) == self._seen:
             return
-        retried = search_events.requested(
+        retried = job_figures.requested(
             self._ledger, "retry"
         )  # before the states, which soon change for these
-        for job_id, figures in search_events.figures(self._ledger, self._open).items():
+        for job_id, figures in job_figures.figures(self._ledger, self._open).items():
             job = self._open[job_id]
             job.is_retried = job.is_retried and job_id in retried
             job.state = "PENDING" if job.is_retried else figures.state

@@ -102,7 +102,7 @@ def _earlier(paths: RunPaths) -> list[JobRow]:
     """The jobs that have begun in an earlier pool here. Those that are not finished wait until they
     are submitted.
     """
-    if paths.experiment.exists() or paths.search_declared.exists():
+    if paths.experiment.exists() or paths.declaration.exists():
         origin = "`run` of a job file" if paths.experiment.exists() else "a search"
         what = f"was made by {origin}, and a pool enters jobs of its own"
         raise RunDirError(f"{paths.root}: {what}. Choose another with --run-dir")

@@ -60,4 +60,5 @@ FEATURE = Feature(
         "benchmarks/scale.py",
         "docs/cluster.md",
     ),
+    extras=("ray",),
 )

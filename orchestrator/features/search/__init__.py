@@ -1,12 +1,10 @@
-"""Searches over bodies and settings: what has been found, as commands, reports and pages show it.
-
-The searcher is :mod:`orchestrator.search`, and its tables ``[search]`` and ``[scheduler]`` are
-those of :mod:`orchestrator.jobfile`.
+"""Searches over bodies and settings, and the comparison of jobs at rungs: the tables ``[search]`` and
+``[scheduler]``, the process that makes trials and promotes them, and what is shown of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,11 @@ from orchestrator.core.feature import Feature
 
 if TYPE_CHECKING:
     from orchestrator.core.paths import RunPaths
+    from orchestrator.experiment.begun_source import BegunSource
+    from orchestrator.experiment.beside_run import BesideRun, RunFacts
     from orchestrator.experiment.run_watch import RunWatch
+    from orchestrator.keys.feature_tables import FeatureTable
+    from orchestrator.ledger import Ledger
     from orchestrator.report.document import AddedSections
 
 
@@ -24,8 +26,33 @@ def _commands() -> Any:
     return commands.app
 
 
+def _job_file() -> Iterable[FeatureTable]:
+    from orchestrator.features.search.job_file_tables import TABLES
+
+    return TABLES
+
+
+def _beside_run(run: RunFacts) -> BesideRun | None:
+    from orchestrator.core.paths import RunPaths
+
+    paths = RunPaths(run.run_dir)
+    if run.experiment.job_source is None and not paths.declaration.exists():
+        return None
+    from orchestrator.features.search.declaration.declared_search import SearchDeclaration
+    from orchestrator.features.search.search_process import SearchProcess
+
+    is_mine = isinstance(run.experiment.job_source, SearchDeclaration)
+    return SearchProcess(paths=paths, reporter=run.announcer, is_needed=is_mine)
+
+
+def _begun_source(paths: RunPaths, ledger: Ledger) -> BegunSource | None:
+    from orchestrator.features.search import begun_search
+
+    return begun_search.of(paths, ledger)
+
+
 def _watch(paths: RunPaths) -> RunWatch | None:
-    if not paths.search_declared.exists():
+    if not paths.declaration.exists():
         return None
     from orchestrator.features.search.watch import SearchWatch
 
@@ -44,16 +71,23 @@ def _python() -> Mapping[str, str]:
 
 FEATURE = Feature(
     name="search",
-    about="Searches: best and `search export`, what is shown of them, and orchestrator.Search.",
+    about="The tables [search] and [scheduler], `best`, `search export`, and orchestrator.Search.",
     commands=_commands,
     rank=40,
+    job_file=_job_file,
+    beside_run=_beside_run,
+    begun_source=_begun_source,
     watch=_watch,
     report_sections=_report_sections,
     python=_python,
     belongings=(
         "tests/features/search",
+        "jobs/evolve.toml",
+        "examples/evolve_a_body.ipynb",
         "benchmarks/search.py",
         "benchmarks/search_learning.py",
+        "benchmarks/search_ledger.py",
         "tests/bench/test_search_benchmark.py",
+        "docs/search.md",
     ),
 )

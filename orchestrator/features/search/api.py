@@ -17,13 +17,13 @@ from orchestrator.core.paths import absolute, current_directory
 from orchestrator.core.text import plain
 from orchestrator.experiment import run_directory, run_plan
 from orchestrator.experiment.reconcile import OnChange
+from orchestrator.features.search.declaration.tables import SearchTable
+from orchestrator.features.search.history import Trial
+from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import Experiment, from_mapping
-from orchestrator.jobfile.search_tables import SearchTable
 from orchestrator.keys.value_types import MENAGERIE, is_maker
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import ExperimentResult, Result, result_of
-from orchestrator.search.history import Trial
-from orchestrator.search.trials import TrialReader
 
 CODE = ("entry_point", "env", "task")
 """Settings of a job that may name a class of the user's."""

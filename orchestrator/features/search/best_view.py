@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from orchestrator.core.text import count
+from orchestrator.features.search.declaration.spec import Direction
+from orchestrator.features.search.history import Trial
 from orchestrator.features.search.ranking import Ranking
-from orchestrator.jobfile.search_spec import Direction
-from orchestrator.search.history import Trial
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 

@@ -76,13 +76,14 @@ def export(
     Trials that wait at a rung are running there, and pruned when the search has come to its end.
     """
     from orchestrator.core.errors import UsageError
-    from orchestrator.core.text import INSTALL_SEARCH, count
+    from orchestrator.core.text import count
+    from orchestrator.features.search.declaration.spec import INSTALL
 
     try:
         from orchestrator.features.search import optuna_journal
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"search export: needs Optuna, which is not installed ({error}): {INSTALL_SEARCH}"
+            f"search export: needs Optuna, which is not installed ({error}): {INSTALL}"
         ) from None
     exported = optuna_journal.export(run_dir, out)
     trials, file = sum(exported.states.values()), str(exported.file)

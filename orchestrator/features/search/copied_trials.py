@@ -18,9 +18,9 @@ from orchestrator.core.paths import JobPaths, RunPaths, absolute
 from orchestrator.core.robot_hash import main_file
 from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.experiment.job_file_text import comment, toml, write
+from orchestrator.features.search.history import Trial
 from orchestrator.jobfile.expand import SAME_IN_SPEC
 from orchestrator.jobfile.toml_models import Settings
-from orchestrator.search.history import Trial
 
 JOB_FILE = "jobs.toml"
 _SAME_IN_JOB_FILE = (

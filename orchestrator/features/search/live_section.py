@@ -16,9 +16,9 @@ from orchestrator.experiment.run_watch import (
     LiveSeries,
     LiveTable,
 )
+from orchestrator.features.search.history import Trial
 from orchestrator.features.search.report_data import value_text
-from orchestrator.search.history import Trial
-from orchestrator.search.trials import TrialReader
+from orchestrator.features.search.trials import TrialReader
 
 LEADERS = 10
 MOST_DRAWN = 600

@@ -31,10 +31,11 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.paths import absolute
 from orchestrator.experiment import run_directory
-from orchestrator.jobfile.search_spec import Dimension, SearchSpec
-from orchestrator.ledger.search_events import SearchEvent
-from orchestrator.search.history import Trial
-from orchestrator.search.trials import TrialReader
+from orchestrator.features.search.declaration.spec import Dimension, SearchSpec
+from orchestrator.features.search.history import Trial
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_paths import SearchPaths
+from orchestrator.features.search.trials import TrialReader
 
 FIRST_KEY = b'{"op_code":'
 """How every line of a journal begins."""
@@ -105,7 +106,7 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
         )
     with run_directory.reading_ledger(paths) as ledger:
         events = reader.update(ledger)
-    file = paths.search_journal if out is None else out
+    file = SearchPaths.of(paths).journal if out is None else out
     _refuse_others(file)
     backend = _Lines()
     _write_study(backend, reader, reader.search, events, run_dir.absolute().name)

@@ -12,12 +12,11 @@ from orchestrator.core.errors import LedgerDamagedError, UsageError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
-from orchestrator.features.search import copied_trials
+from orchestrator.features.search import copied_trials, trials
+from orchestrator.features.search.declaration.spec import Direction
+from orchestrator.features.search.history import Trial
+from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import safe_name
-from orchestrator.jobfile.search_spec import Direction
-from orchestrator.search import trials
-from orchestrator.search.history import Trial
-from orchestrator.search.trials import TrialReader
 
 INHERITED = (
     "Some of these trials began with the policy of another one, so they cannot be compared at equal env_steps. "

@@ -8,17 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.jobfile.search_spec import ArchiveAxis, Dimension
-from orchestrator.ledger import Ledger, search_events
-from orchestrator.search.history import History, Trial
-from orchestrator.search.shown_trials import (
+from orchestrator.features.search import search_events
+from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
+from orchestrator.features.search.history import History, Trial
+from orchestrator.features.search.shown_trials import (
     MOST_REPORTED,
     ArchiveElite,
     Leaders,
     is_measured,
     leaders,
 )
-from orchestrator.search.trials import TrialReader
+from orchestrator.features.search.trials import TrialReader
+from orchestrator.ledger import Ledger, job_figures
 
 AT_FIRST_RUNG = "return at the first rung"
 """What all trials have been compared by after equally many env_steps."""
@@ -164,7 +165,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "inherit": search is not None and search.inherit != "none",
         "is_over": reader.history.is_over,
         "elapsed_s": reader.history.elapsed_s,
-        "env_steps": search_events.env_steps(ledger),
+        "env_steps": job_figures.env_steps(ledger),
         "saved": reader.saved_share if reader.rungs else None,
         "rungs": reader.rungs,
         "trials": [

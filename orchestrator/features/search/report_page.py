@@ -17,9 +17,9 @@ from orchestrator.features.search.report_data import (
     SearchFacts,
     value_text,
 )
+from orchestrator.features.search.shown_trials import MOST_REPORTED, ArchiveElite
 from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
 from orchestrator.report.number_format import DASH, number, percent, plain
-from orchestrator.search.shown_trials import MOST_REPORTED, ArchiveElite
 
 MOST_SHOWN = 15
 """Rows of a table that are not folded."""

@@ -10,7 +10,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.features.search import report_data, report_page, report_seeds
 from orchestrator.features.search.report_data import SearchFacts
-from orchestrator.ledger import Ledger, search_events
+from orchestrator.ledger import Ledger, job_figures
 from orchestrator.report.document import AddedSections, ShownJobs
 from orchestrator.report.thumbnails import thumbnails
 
@@ -24,7 +24,7 @@ def of_directory(run_dir: Path, others: Sequence[Path]) -> AddedSections | None:
     :raises OrchestratorError: the search cannot be read, or one of ``others`` is another search.
     """
     paths = RunPaths(run_dir)
-    if not paths.search_declared.exists() or not paths.ledger.exists():
+    if not paths.declaration.exists() or not paths.ledger.exists():
         return None
     with run_directory.reading_ledger(paths) as ledger:
         facts = report_data.gather(paths, ledger)
@@ -52,7 +52,7 @@ def of_directory(run_dir: Path, others: Sequence[Path]) -> AddedSections | None:
 def _returns(facts: SearchFacts, ledger: Ledger) -> Mapping[str, float]:
     """Job of a trial that the page lists → its return in training; −∞ where it has none."""
     jobs = [job_id for one in report_data.listed_trials(facts) for job_id in one["jobs"]]
-    found = search_events.figures(ledger, jobs)
+    found = job_figures.figures(ledger, jobs)
     returns = {job_id: figures.ep_rew_mean for job_id, figures in found.items()}
     return {job_id: -math.inf if value is None else value for job_id, value in returns.items()}
 

@@ -12,9 +12,11 @@ from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count, duration, joined
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_watch import LiveSection, RunWatch
-from orchestrator.ledger import Ledger, search_events
-from orchestrator.search.history import Trial, commonest
-from orchestrator.search.trials import TrialReader
+from orchestrator.features.search import search_events
+from orchestrator.features.search.history import Trial, commonest
+from orchestrator.features.search.search_paths import SearchPaths
+from orchestrator.features.search.trials import TrialReader
+from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import News, Note
 
 FAILURES_READ = 100
@@ -147,7 +149,7 @@ def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
 
 def _why_stopped(paths: RunPaths) -> str:
     try:
-        return read_regular(paths.search_stopped).decode(errors="replace")
+        return read_regular(SearchPaths.of(paths).stopped).decode(errors="replace")
     except (OSError, ValueError):
         return ""
 

@@ -47,4 +47,5 @@ FEATURE = Feature(
     job_file=_job_file,
     beside_run=_beside_run,
     belongings=("tests/features/tracking", "benchmarks/trackers.py", "docs/trackers.md"),
+    extras=("tensorboard", "wandb", "mlflow", "trackio"),
 )

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.feature import answers, note_problem, problems, problems_of
+from orchestrator.core.feature import FeatureModule, named_modules, problems
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.regular_files import open_regular
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
@@ -148,7 +147,11 @@ def read_policy(path: Path) -> ReadPolicy:
     """
     readers = _readers()
     if path.suffix in readers:
-        policy: ReadPolicy = importlib.import_module(readers[path.suffix]).read(path)
+        try:
+            read = readers[path.suffix].load("read")
+        except ImportError as error:
+            raise PolicyError(f"{path}: {error}") from error
+        policy: ReadPolicy = read(path)
         return policy
     left_out = "".join(f"; {problem}" for problem in problems())
     if not readers:
@@ -158,17 +161,13 @@ def read_policy(path: Path) -> ReadPolicy:
     raise PolicyError(f"{path}: expected a name that ends in {expected}{left_out}")
 
 
-def _readers() -> dict[str, str]:
+def _readers() -> dict[str, FeatureModule]:
     """The modules that read policies, by the ends of the names of their files."""
-    readers: dict[str, str] = {}
-    for feature, given in answers("policy_readers"):
-        with problems_of(feature.name, "reads no policies"):
-            for suffix, module in given.items():
-                if suffix in readers:
-                    note_problem(feature.name, f"reads no {suffix}: another feature does")
-                else:
-                    readers[suffix] = module
-    return readers
+
+    def problem_of(given: FeatureModule, others: Mapping[str, FeatureModule]) -> str:
+        return "there is one already" if given.name in others else ""
+
+    return named_modules("policy_readers", "reader of policies", "reader of {} files", problem_of)
 
 
 def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:

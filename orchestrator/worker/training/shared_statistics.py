@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
+from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.worker.distributed.ranks import Ranks, require_equal
 from orchestrator.worker.runtime.sb3_internals import EPISODE_NUM
 from orchestrator.worker.training import weights
 from orchestrator.worker.training.algorithms import Model, OffPolicy
+from orchestrator.worker.training.loop_parts import LoopPart
 
 COMPARE_VARIABLE = "ORCHESTRATOR_COMPARE_EVERY"
 """Environment variable: iterations between comparisons of what must be equal on all ranks."""
@@ -133,7 +135,7 @@ class SharedLosses:
             self._model.logger.record(name, float(np.mean([losses[name] for losses in parts])))
 
 
-class RankSynchronizer:
+class RankSynchronizer(LoopPart):
     """Makes equal at the start what must be equal on all ranks, and merges it after every
     iteration.
 
@@ -141,10 +143,13 @@ class RankSynchronizer:
     first observations are in the statistics of one rank only.
 
     :param parameter_server: whether rank 0 alone has the optimiser's state.
+    :raises RanksError: (:meth:`start`, :meth:`after_update`) the ranks differ.
     """
 
     def __init__(self, model: Model, ranks: Ranks, *, parameter_server: bool) -> None:
-        self._model, self._ranks, self._parameter_server = model, ranks, parameter_server
+        self._model = model
+        self._ranks = ranks
+        self._parameter_server = parameter_server
         self._compare_every = int(os.environ.get(COMPARE_VARIABLE, COMPARE_EVERY))
         if ranks.size == 1:
             return
@@ -159,19 +164,18 @@ class RankSynchronizer:
         self._losses = [SharedLosses(model)] if isinstance(model, OffPolicy) else []
 
     def start(self) -> None:
-        """Merge the statistics of the reset. :raises RanksError: the ranks differ."""
+        """Merge the statistics of the reset."""
         if self._ranks.size > 1:
             merge_over_ranks(self._ranks, self._statistics)
             self._compare()
 
-    def begin_iteration(self) -> None:
+    def begin_iteration(self, moment: TrainingMoment) -> TrainingMoment:
         if self._ranks.size > 1:
             self._episodes.begin()
+        return moment
 
-    def end_iteration(self, iteration: int) -> None:
-        """Merge, and compare every :data:`COMPARE_EVERY` iterations. :raises RanksError: the ranks
-        are out of sync.
-        """
+    def after_update(self, iteration: int) -> None:
+        """Merge, and compare every :data:`COMPARE_EVERY` iterations."""
         if self._ranks.size > 1:
             merge_over_ranks(self._ranks, [self._episodes, *self._statistics, *self._losses])
             if iteration % self._compare_every == 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.worker.distributed.ranks import Ranks
 from orchestrator.worker.runtime.csv_tables import CsvTable
@@ -24,6 +25,7 @@ from orchestrator.worker.runtime.resources import UsageReader
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.fast.ppo import FastPPO
+from orchestrator.worker.training.loop_parts import LoopPart
 
 TOTALS = ("cpu_s", "run_delay_s", "voluntary_switches", "involuntary_switches", "throttled_s")
 """Fields of :class:`ResourceUsage`; a row holds how much each has grown."""
@@ -37,6 +39,9 @@ itself; used to measure the cost of measuring."""
 class TimedVecEnv(VecEnvWrapper):
     """Measures an environment's steps in ``collect_rollouts``; the model keeps the environment
     itself.
+
+    It is around every step, and so no part of the loop itself: :class:`Timings` is, which takes
+    what was measured.
     """
 
     def __init__(self, venv: VecEnv, after_step: Callable[[], None]) -> None:
@@ -122,7 +127,7 @@ class PhaseTimers:
         self._undo.callback(optimizer.register_step_post_hook(after).remove)
 
 
-class Timings:
+class Timings(LoopPart):
     """Measures iterations and writes their rows.
 
     ``rollout_s`` and ``train_s`` include the search for non-finite numbers; ``wall_s`` is both and
@@ -132,18 +137,23 @@ class Timings:
     def __init__(
         self, path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int
     ) -> None:
+        self._path = path
+        self._keep = keep
+        self._model = model
+        self._env = env
         self._ranks = ranks
-        self._table = CsvTable(path, keep=keep, columns=COLUMNS)
-        self._phases = PhaseTimers(model, env)
-        self.stop = self._phases.remove
+
+    def start(self) -> None:
+        self._table = CsvTable(self._path, keep=self._keep, columns=COLUMNS)
+        self._phases = PhaseTimers(self._model, self._env)
         self._reader = UsageReader()
-        self.begin()
+        self._begin()
 
-    @property
-    def rows(self) -> int:
-        return self._table.rows
+    def begin_iteration(self, moment: TrainingMoment) -> TrainingMoment:
+        self._begin()
+        return moment
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         self._phases.take()
         self._usage = self._reader.read()
         self._loop_s = {"rollout_s": 0.0, "train_s": 0.0}
@@ -151,19 +161,22 @@ class Timings:
         self._begun = self._mark = perf_counter()
 
     def phase_done(self, phase: Literal["rollout_s", "train_s"]) -> None:
-        """Count the time since the end of the phase before."""
+        """Count the time since the end of the phase before.
+
+        The loop calls it of this part alone: with some algorithms every env_step is a rollout.
+        """
         now = perf_counter()
         self._loop_s[phase] += now - self._mark
         self._mark = now
 
-    def end(self, iteration: int, env_steps: int) -> None:
+    def after_row(self, iteration: int) -> None:
         """Write the iteration's row. :raises OSError: it cannot be written."""
         now, clock_s = perf_counter(), monotonic()
         before, usage = self._usage, self._reader.read()
         self._table.append(
             {
                 "iteration": iteration,
-                "env_steps": env_steps,
+                "env_steps": self._model.num_timesteps,
                 "wall_s": round(now - self._begun, DIGITS),
                 **{
                     name: round(value, DIGITS)
@@ -178,19 +191,22 @@ class Timings:
             }
         )
 
+    def saved(self) -> Mapping[str, Any]:
+        return {"timings_rows": self._table.rows}
 
-class DisabledTimings:
+    def finish(self) -> None:
+        """Remove all measuring from model and torch."""
+        self._phases.remove()
+
+
+class DisabledTimings(LoopPart):
     """Stands in for :class:`Timings` where nothing is measured."""
 
-    rows = 0
-
-    def begin(self, *_: object) -> None:
-        """Nothing is measured and nothing written."""
-
-    phase_done = end = stop = begin
+    def phase_done(self, phase: Literal["rollout_s", "train_s"]) -> None:
+        """Nothing is measured."""
 
 
-def start(
+def make(
     path: Path, model: Model, env: TimedVecEnv, ranks: Ranks, *, keep: int
 ) -> Timings | DisabledTimings:
     """Timings into ``path``, keeping its first ``keep`` rows; none on ranks above 0 or with

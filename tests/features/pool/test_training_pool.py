@@ -23,10 +23,10 @@ import command_helpers as commands
 import psutil
 import pytest
 from command_helpers import HOPPER, INSTANT, STUBS, wait_until
-from trial_helpers import Told, search_run
 
 import orchestrator
 from orchestrator.core.errors import Problem, RunDirError, SupervisorError, UsageError
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.features.pool import pool_supervisor, supervisor_process
@@ -228,7 +228,9 @@ pool.submit({str(HOPPER)!r}, name="one").result()
 
 
 def test_a_pool_leaves_the_jobs_of_a_search_alone(here: Path) -> None:
-    paths = search_run(here / "run", [Told(values=[3.0], reached=[1.0, 2.0]), Told(reached=[0.5])])
+    paths = RunPaths(here / "run")
+    paths.declaration.parent.mkdir(parents=True)
+    paths.declaration.write_text("{}")
     with pytest.raises(RunDirError, match="was made by a search"):
         pool_supervisor._earlier(paths)
 

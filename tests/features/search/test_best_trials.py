@@ -17,12 +17,11 @@ from trial_helpers import Told, point_of, search_run
 from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
-from orchestrator.features.search import copied_trials
+from orchestrator.features.search import copied_trials, trials
+from orchestrator.features.search.history import Trial
+from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import load
 from orchestrator.ledger import SummaryRow
-from orchestrator.search import trials
-from orchestrator.search.history import Trial
-from orchestrator.search.trials import TrialReader
 
 
 def best(run_dir: Path, *options: str) -> list[dict[str, Any]]:

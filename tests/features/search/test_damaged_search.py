@@ -23,15 +23,15 @@ from trial_helpers import search_run
 from orchestrator.core.errors import LedgerDamagedError, OrchestratorError
 from orchestrator.core.feature import problems
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, resume, run_directory, run_index
+from orchestrator.experiment import control, run_directory, run_index
 from orchestrator.experiment.run_watch import RunWatches, annotated
-from orchestrator.features.search import ranking, report_data
+from orchestrator.features.search import changed_search, ranking, report_data, search_events
+from orchestrator.features.search.searcher.searcher import Searcher
+from orchestrator.features.search.searcher.watchdog import Watchdog
+from orchestrator.features.search.trials import TrialReader
 from orchestrator.features.search.watch import SearchWatch
-from orchestrator.ledger import Ledger, search_events
+from orchestrator.ledger import Ledger
 from orchestrator.report import compose
-from orchestrator.search.searcher import Searcher
-from orchestrator.search.trials import TrialReader
-from orchestrator.search.watchdog import Watchdog
 from orchestrator.terminal import status_view
 
 
@@ -62,7 +62,7 @@ def readers_of_trials(paths: RunPaths) -> list[Callable[[], object]]:
 def searching(paths: RunPaths) -> None:
     """A searcher that goes on with what the ledger has."""
     Searcher(
-        paths=paths, experiment=resume.declared_search(paths), holder="me", watchdog=Watchdog()
+        paths=paths, experiment=changed_search.declared(paths), holder="me", watchdog=Watchdog()
     ).ledger.close()
 
 
@@ -236,7 +236,7 @@ def test_any_row_about_a_search_is_read_or_called_damaged(
         for name in ("", "-wal", "-shm"):
             paths.ledger.with_name(f"{paths.ledger.name}{name}").unlink(missing_ok=True)
         paths.ledger.write_bytes(sound)
-        shutil.rmtree(paths.searching, ignore_errors=True)
+        shutil.rmtree(paths.entering, ignore_errors=True)
         for row, column, value in rows:
             with contextlib.suppress(sqlite3.Error, OverflowError, UnicodeEncodeError):
                 damage(

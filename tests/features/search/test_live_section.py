@@ -16,10 +16,10 @@ from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_watch import LiveSection, LiveTable, RunWatches
-from orchestrator.features.search import live_section
-from orchestrator.ledger import search_events
-from orchestrator.ledger.search_events import SearchEvent
-from orchestrator.search.history import Trial
+from orchestrator.features.search import live_section, search_events
+from orchestrator.features.search.history import Trial
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.ledger import job_figures
 
 
 def shown(paths: RunPaths) -> LiveSection:
@@ -89,10 +89,10 @@ def test_many_keys_of_the_space_are_one_column(tmp_path: Path) -> None:
 
 def test_jobs_of_a_matrix_at_rungs_have_a_section_without_a_chart(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [Told(values=[3.0], reached=[1.0, 2.0]), Told()])
-    content = json.loads(paths.search_declared.read_text())
+    content = json.loads(paths.declaration.read_text())
     table = content["data"].pop("search")
     content["data"]["scheduler"] = table["scheduler"]
-    paths.search_declared.write_text(json.dumps(content))
+    paths.declaration.write_text(json.dumps(content))
     section = shown(paths)
     assert section.text.startswith("rungs: 2 trials")
     assert section.charts == ()
@@ -152,7 +152,7 @@ def test_nothing_is_said_of_a_search_while_its_run_directory_is_made_anew(tmp_pa
     watches.look()
     paths.ledger.unlink()
     assert (watches.look(), watches.notes, watches.sections()) == ([], [], [])
-    paths.search_declared.unlink()
+    paths.declaration.unlink()
     assert (watches.look(), watches.notes, watches.sections()) == ([], [], [])
 
 
@@ -174,7 +174,7 @@ def test_a_ledger_that_is_locked_midway_loses_nothing(
     connection.close()
     overwrite(later.ledger, paths.ledger)
     with monkeypatch.context() as patched:
-        patched.setattr(search_events, "totals", busy)
+        patched.setattr(job_figures, "totals", busy)
         assert watches.look() == []
     assert (watches.notes, watches.sections()) == ([before], [section])
     (news,) = watches.look()

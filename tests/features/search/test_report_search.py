@@ -22,16 +22,14 @@ from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.core.feature import Feature
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
-from orchestrator.features.search import report_data, report_sections
-from orchestrator.jobfile.search_spec import ArchiveAxis, SearchSpec
-from orchestrator.ledger import search_events
-from orchestrator.ledger.search_events import SearchEvent
+from orchestrator.features.search import report_data, report_sections, search_events, shown_trials
+from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
+from orchestrator.features.search.history import Trial
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.trials import TrialReader
 from orchestrator.report import added_sections, drawing
 from orchestrator.report.document import AddedSections, Document, Section, Table
 from orchestrator.report.number_format import number
-from orchestrator.search import shown_trials
-from orchestrator.search.history import Trial
-from orchestrator.search.trials import TrialReader
 
 TRIALS = 160
 JOBS = TRIALS - TRIALS // 20
@@ -290,9 +288,9 @@ def test_the_jobs_of_a_matrix_that_are_compared_have_rungs_and_all_else(
     searched: Path, tmp_path: Path
 ) -> None:
     paths = RunPaths(shutil.copytree(searched, tmp_path / "run"))
-    declared = json.loads(paths.search_declared.read_text())
+    declared = json.loads(paths.declaration.read_text())
     declared["data"]["scheduler"] = declared["data"].pop("search")["scheduler"]
-    paths.search_declared.write_text(json.dumps(declared))
+    paths.declaration.write_text(json.dumps(declared))
     document = report.compose(paths.root)
     titles = [section.title for section in document.sections]
     assert {"Rungs", "Robots"} <= set(titles)
@@ -325,7 +323,7 @@ def test_a_retried_trial_counts_when_it_has_ended_at_last(tmp_path: Path) -> Non
 
 def test_a_declaration_that_cannot_be_read_is_named(searched: Path, tmp_path: Path) -> None:
     paths = RunPaths(shutil.copytree(searched, tmp_path / "run"))
-    paths.search_declared.write_text("{")
+    paths.declaration.write_text("{")
     with pytest.raises(LedgerError, match="search/declared"):
         report.compose(paths.root)
 

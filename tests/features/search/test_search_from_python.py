@@ -182,7 +182,7 @@ def test_none_is_as_unset() -> None:
         )
         for arguments in ({}, none)
     )
-    assert given._experiment.search == unset._experiment.search
+    assert given._experiment.job_source == unset._experiment.job_source
     assert given._experiment.data["search"] == unset._experiment.data["search"], (
         "no change for the next run"
     )

@@ -19,9 +19,9 @@ from command_helpers import HOPPER, INSTANT, TINY, give, invoke, succeed
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import run_directory
-from orchestrator.ledger import search_events
-from orchestrator.ledger.search_events import SearchEvent
-from orchestrator.search.history import History
+from orchestrator.features.search import search_events
+from orchestrator.features.search.history import History
+from orchestrator.features.search.search_events import SearchEvent
 
 RATE = {"low": 1e-4, "high": 1e-2, "log": True}
 OF_RATE = INSTANT.replace(

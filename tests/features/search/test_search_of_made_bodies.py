@@ -14,8 +14,8 @@ from command_helpers import TINY, give
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import run_directory
-from orchestrator.ledger import search_events
-from orchestrator.search.history import History
+from orchestrator.features.search import search_events
+from orchestrator.features.search.history import History
 
 BODIES = '''
 def make(params, folder):

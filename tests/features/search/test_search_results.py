@@ -25,8 +25,10 @@ from trial_helpers import Told, point_of, search_run
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
-from orchestrator.ledger import Ledger, search_events
-from orchestrator.ledger.search_events import SearchEvent
+from orchestrator.features.search import search_events
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_paths import SearchPaths
+from orchestrator.ledger import Ledger
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +186,7 @@ def test_an_open_journal_reads_on_after_further_exports_unless_a_trial_has_chang
     tmp_path: Path,
 ) -> None:
     run_dir = of_every_state(tmp_path)
-    file = RunPaths(run_dir).search_journal
+    file = SearchPaths.of(RunPaths(run_dir)).journal
 
     def exported_after(*kinds: tuple[search_events.Kind, int | None, dict[str, Any]]) -> str:
         ledger = Ledger.open(RunPaths(run_dir).ledger)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Never
 
 import command_helpers as commands
 import pytest
+from searcher_helpers import beginning
 from supervisor_helpers import Experiment, ask, make_job, once
 from trial_helpers import Told, search_run
 
@@ -24,16 +26,18 @@ from orchestrator.experiment import (
     run_directory,
     run_end,
     run_index,
-    search_process,
 )
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_end import RunEnd
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.experiment.run_watch import RunWatches, WatchReporter
-from orchestrator.experiment.search_process import SearchProcess
+from orchestrator.features.search import changed_search, search_events
+from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_paths import SearchPaths
+from orchestrator.features.search.search_process import SearchProcess
 from orchestrator.features.search.watch import SearchWatch
-from orchestrator.ledger import Ledger, search_events
-from orchestrator.ledger.search_events import SearchEvent
+from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.terminal import screen
 
@@ -82,24 +86,20 @@ def test_the_commonest_reason_of_failed_trials_is_part_of_the_line(tmp_path: Pat
 
 def test_status_says_why_a_search_has_stopped(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [DONE], is_over=False)
-    paths.search_stopped.write_text("the sampler has no idea")
+    SearchPaths.of(paths).stopped.write_text("the sampler has no idea")
     text = (
         "The search has stopped: the sampler has no idea. Correct the cause; the next run goes on"
     )
     assert text in " ".join(commands.invoke("status", paths.root, cwd=tmp_path).stdout.split())
     empty = RunPaths(tmp_path / "empty")  # before its first trial
-    empty.search_declared.parent.mkdir(parents=True)
-    empty.search_declared.write_bytes(paths.search_declared.read_bytes())
+    empty.declaration.parent.mkdir(parents=True)
+    empty.declaration.write_bytes(paths.declaration.read_bytes())
     Ledger.create(empty.ledger).close()
-    empty.search_stopped.write_text("no class")
+    SearchPaths.of(empty).stopped.write_text("no class")
     assert "stopped: no class." in " ".join(
         commands.invoke("status", empty.root, cwd=tmp_path).stdout.split()
     )
-    experiment = resume.declared_search(paths)
-    searcher = SearchProcess(
-        paths=paths, holder="me", slots=SimpleNamespace(lanes=1), reporter=SilentReporter()
-    )  # type: ignore[arg-type]
-    with searcher.declared(experiment, {}):
+    with beginning(paths, lanes=1):
         assert "stopped" not in commands.invoke("status", paths.root, cwd=tmp_path).stdout
 
 
@@ -246,12 +246,20 @@ def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to
         assert fact in line_of(paths), "no job has failed, so `retry` would train none"
     assert control.exit_code_of(control.status(paths.root)) == 1
 
-    supervisor: Any = SimpleNamespace(ledger=ledger, is_stopping=False)
-    process: Any = SimpleNamespace(_is_search=True, _is_needed=True, has_finished=True, problem="")
+    process: Any = SimpleNamespace(
+        is_needed=True,
+        _has_finished=True,
+        _problem="",
+        _ledger=ledger,
+        _experiment=changed_search.declared(paths),
+    )
     states = {row.job_id: row.state for row in ledger.jobs()}
-    assert SearchProcess.exit_code(process, states, supervisor) == 1
+    code = partial(
+        SearchProcess.exit_code, process, states, is_interrupted=False, is_stopping=False
+    )
+    assert code() == 1
     add(paths, over(0, 2.0))
-    assert SearchProcess.exit_code(process, states, supervisor) == 0
+    assert code() == 0
     assert "No trial" not in line_of(paths)
     ledger.close()
 
@@ -272,11 +280,17 @@ def test_a_search_that_has_stopped_with_a_problem_has_failed_also_while_trials_w
     is_search: bool, problem: str, is_stopping: bool, is_interrupted: bool, code: int
 ) -> None:
     process: Any = SimpleNamespace(
-        _is_search=is_search, _is_needed=True, has_finished=False, problem=problem
+        is_needed=True,
+        _has_finished=False,
+        _problem=problem,
+        _ledger=SimpleNamespace(),
+        _experiment=SimpleNamespace(makes_jobs=is_search),
     )
-    supervisor: Any = SimpleNamespace(is_stopping=is_stopping, interrupted=is_interrupted)
     states = {"a": Succeeded(), "b": Paused(at_rung=True)}
-    assert SearchProcess.exit_code(process, states, supervisor) == code
+    found = SearchProcess.exit_code(
+        process, states, is_interrupted=is_interrupted, is_stopping=is_stopping
+    )
+    assert found == code
 
 
 def set_failed(paths: RunPaths, trials: Sequence[Told]) -> None:
@@ -314,7 +328,7 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
     assert len(watches.notes) == len(watches.sections()) == 1
     ledger = Ledger.open(paths.ledger)
     jobs = tuple(row.job for row in ledger.jobs())
-    experiment = replace(resume.declared_search(paths), search=None, scheduler=None, jobs=jobs)
+    experiment = replace(changed_search.declared(paths), job_source=None, jobs=jobs)
     messages: list[str] = []
 
     class Reporter(SilentReporter):
@@ -322,7 +336,7 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
             messages.append(message)
 
     for _ in range(2):  # the second time there is nothing left to do
-        search_process.let_all_train_on(experiment, ledger, Reporter())
+        changed_search.let_all_train_on(experiment, ledger, Reporter())
         ledger.commit()
     states: list[State] = [row.state for row in ledger.jobs()]
     assert states == [
@@ -348,22 +362,24 @@ def test_a_job_of_a_matrix_that_starts_over_is_trained_to_the_rung_that_it_was_p
     tmp_path: Path,
 ) -> None:
     paths = search_run(tmp_path / "run", [DONE, AT_FIRST, GOES_ON])
-    declared = replace(resume.declared_search(paths), search=None)
-    paths.search_declared.write_text(json.dumps(declared.declaration))
+    declared = changed_search.declared(paths)
+    source = replace(declaration_of(declared), search=None)
+    declared = replace(declared, job_source=source)
+    paths.declaration.write_text(json.dumps(declared.declaration))
     with run_directory.opened_ledger(paths) as ledger:
         new = make_job("new")
         begun = replace(
             declared, jobs=(*(row.job.with_spec(pause_at=None) for row in ledger.jobs()), new)
         )
-        found, _ = search_process.resumed(begun, RunOptions(run_dir=paths.root), ledger, paths)
+        found, _ = changed_search.resumed(begun, RunOptions(run_dir=paths.root), ledger, paths)
     assert [job.spec.pause_at for job in found.jobs] == [None, 300, 300, 100]
 
 
 def test_a_search_is_resumed_from_its_run_directory_as_a_search(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [DONE, AT_FIRST], is_over=False)
     experiment, verdicts = resume.load(paths.root)
-    assert experiment.search is not None
-    assert experiment.scheduler is not None
+    assert declaration_of(experiment).search is not None
+    assert declaration_of(experiment).scheduler is not None
     assert not verdicts, "its jobs come from the ledger when they are needed"
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         assert search_events.standing(ledger) == "underway"

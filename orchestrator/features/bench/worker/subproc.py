@@ -19,12 +19,12 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.distributed.ranks import ALONE
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import learners
+from orchestrator.worker.training.attempt import Attempt
 from orchestrator.worker.training.train import Training
 
 
@@ -89,6 +89,9 @@ def run(spec: WorkerSpec, paths: JobPaths, facts: AttemptFacts, reporter: Progre
             learner.reason,
             learner.name,
         )
-        Training(spec, paths, learner.model, facts, reporter, ALONE).train(lambda: False)
+        attempt = Attempt(
+            spec=spec, paths=paths, model=learner.model, facts=facts, reporter=reporter
+        )
+        Training(attempt).train(lambda: False)
     finally:
         venv.close()

@@ -194,6 +194,7 @@ def test_the_trials_of_a_search_use_its_code_wherever_they_train_on(
 ) -> None:
     """Environment and sampler are the user's; trials pause at a rung, and go on where there is
     room."""
+    pytest.importorskip("orchestrator.features.search")
     head, project = hidden_folder
     search = """
 [search]

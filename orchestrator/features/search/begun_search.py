@@ -1,0 +1,54 @@
+"""What a run directory's ledger says of its search, or of the comparison of its jobs at rungs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from orchestrator.core.decoding import parsed_json
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment.begun_source import BegunSource
+from orchestrator.features.search import search_events
+from orchestrator.ledger import Ledger
+
+if TYPE_CHECKING:
+    from orchestrator.jobfile import Experiment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunSearch(BegunSource):
+    paths: RunPaths
+    ledger: Ledger
+    """Open as long as questions about it are asked."""
+    is_underway: bool
+    noun: ClassVar[str] = "search"
+
+    @property
+    def makes_jobs(self) -> bool:
+        """Whether it is a search, and no matrix whose jobs are compared."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return "search" in parsed_json(self.paths.declaration.read_bytes())["data"]
+        return True
+
+    def has_succeeded(self) -> bool:
+        return search_events.has_value(self.ledger)
+
+    def declared(self) -> Experiment:
+        from orchestrator.features.search import changed_search
+
+        return changed_search.declared(self.paths)
+
+    def take_over(self, experiment: Experiment) -> Sequence[str]:
+        from orchestrator.features.search import changed_search
+
+        return changed_search.take_over(experiment, self.paths)
+
+
+def of(paths: RunPaths, ledger: Ledger) -> BegunSearch | None:
+    """None where none has begun, and where the job file declares none any more."""
+    standing = search_events.standing(ledger)
+    if standing == "none":
+        return None
+    return BegunSearch(paths=paths, ledger=ledger, is_underway=standing == "underway")

@@ -1,0 +1,275 @@
+"""What a search was declared as in a run directory, and what is done where it is declared
+differently now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.decoding import parsed_json
+from orchestrator.core.errors import ChangedError, LedgerError
+from orchestrator.core.job import move
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
+from orchestrator.core.text import count, listed
+from orchestrator.experiment import resume
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.features.search import search_events, search_robots
+from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.jobfile import Experiment, from_mapping
+from orchestrator.ledger import Ledger, job_figures
+from orchestrator.supervisor.events import Reporter
+from orchestrator.supervisor.retry_policy import promoted
+
+OTHERWISE = "`run --fresh` starts over and keeps what is here under another name; another --run-dir leaves it as it is"
+ON_CHANGE = (
+    "--on-change=keep goes on with the earlier declaration, --on-change=restart starts over and keeps what is here"
+    " under another name, and another --run-dir leaves it as it is"
+)
+BEGAN_OTHERWISE = "the {} that has begun here is declared differently now:"
+SHOWN = 10
+OF_THE_SEARCH = ("search", "scheduler", "defaults", "jobs")
+BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
+"""Keys at the top of a job file that trials depend on; and those of ``[search]`` on which none has
+depended so far: a resumed search takes these over, and all others at the top."""
+
+
+def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Experiment, RunOptions]:
+    """What is run if another search, or another matrix that is compared at rungs, has begun in the
+    run directory.
+
+    ``on_change = "restart"``: this one, from the start. ``"keep"``: the earlier one, with the
+    budget of this one.
+    """
+    paths = RunPaths(options.run_dir)
+    is_asked = options.on_change in ("restart", "keep") and not options.fresh
+    if not (is_asked and paths.declaration.exists()):
+        return experiment, options
+    before = begun(paths)
+    lines = differences(before, experiment.declaration)
+    if options.on_change == "restart":
+        is_other = bool(lines) or search_robots.is_another(
+            search_robots.recorded(before), experiment
+        )
+        return experiment, dataclasses.replace(options, fresh=is_other)
+    if not lines:
+        return experiment, options
+    return _kept(before, experiment, lines), options
+
+
+def _kept(before: Mapping[str, Any], experiment: Experiment, changes: Sequence[str]) -> Experiment:
+    """What was declared ``before``, but for what a resumed search takes over from ``experiment``.
+
+    :param changes: what it does not take over.
+    """
+    now = experiment.declaration["data"]
+    of_the_run = {*before["data"], *now} - {*OF_THE_SEARCH}
+    data = _replaced(before["data"], now, of_the_run)
+    if "search" in data:
+        data["search"] = _replaced(data["search"], now.get("search", data["search"]), BUDGET)
+    overrides, skip = before["options"]["overrides"], experiment.skip_invalid
+    kept = from_mapping(
+        data,
+        source=experiment.source,
+        base=Path(before["base"]),
+        overrides=overrides,
+        skip_invalid=skip,
+    )
+    warning = f"declared differently now, but kept as before: {'; '.join(changes)}"
+    return dataclasses.replace(kept, text=experiment.text, warnings=(*kept.warnings, warning))
+
+
+def _replaced(
+    table: Mapping[str, Any], by: Mapping[str, Any], keys: Collection[str]
+) -> dict[str, Any]:
+    """``table`` with these ``keys`` as they are in another one."""
+    others = {key: value for key, value in table.items() if key not in keys}
+    return others | {key: value for key, value in by.items() if key in keys}
+
+
+def resumed(
+    experiment: Experiment, options: RunOptions, ledger: Ledger | None, paths: RunPaths
+) -> tuple[Experiment, RunOptions]:
+    """``experiment`` with the jobs that its search has made so far and that are not settled, and
+    ``options`` with the verdicts of these.
+
+    Where the jobs of a matrix are compared, each pauses at the rung that it has been promoted to,
+    or at the first one.
+
+    :raises ChangedError: another search has begun here.
+    """
+    source = declaration_of(experiment)
+    if source.search is None and source.scheduler is None:
+        return experiment, options
+    is_compared = source.search is None
+    if ledger is None or not search_events.is_search(ledger):
+        if ledger is not None and any(row.attempts for row in ledger.jobs(decoded=False)):
+            what = "scheduler" if is_compared else "search"
+            raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {OTHERWISE}")
+        return (_pausing(experiment, {}) if is_compared else experiment), options
+    _refuse_another(experiment, paths)
+    if is_compared:
+        return _pausing(experiment, job_figures.pauses(ledger)), options
+    rows = ledger.jobs(decoded=False)
+    left = [row for row in rows if not resume.is_settled(row, paths)]
+    recorded = {row.job_id: row for row in rows}
+    options = dataclasses.replace(options, verdicts=resume.verdicts(left), recorded=recorded)
+    return dataclasses.replace(experiment, jobs=tuple(row.job for row in left)), options
+
+
+def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
+    """Let the search that runs go on as ``experiment`` declares it. Returns what differs: keys of
+    its budget.
+
+    :raises ChangedError: another search has begun here.
+    """
+    earlier = _refuse_another(experiment, paths)
+    tables = (each["data"].get("search", {}) for each in (earlier, experiment.declaration))
+    before, now = ({key: table[key] for key in BUDGET if key in table} for table in tables)
+    lines = list(_differences(before, now))
+    if lines:
+        declare(paths, experiment, search_robots.recorded(earlier))
+    return lines
+
+
+def refuse_another_robot(
+    experiment: Experiment,
+    verdicts: Mapping[str, JobVerdict],
+    ledger: Ledger | None,
+    paths: RunPaths,
+) -> None:
+    """:param verdicts: also of the robots in the middle and in a corner of the space.
+    :raises ChangedError: the search has begun here with another robot.
+    """
+    if not experiment.makes_jobs or ledger is None or not search_events.is_search(ledger):
+        return
+    before = search_robots.recorded(begun(paths))
+    now = search_robots.contents(experiment, verdicts)
+    if line := search_robots.difference(before, now, experiment):
+        raise ChangedError(
+            f"{paths.root}: {BEGAN_OTHERWISE.format('search')}\n    {line}\n{search_robots.ON_CHANGE}"
+        )
+
+
+def declare(paths: RunPaths, experiment: Experiment, robots: Mapping[str, str]) -> None:
+    paths.declaration.parent.mkdir(exist_ok=True)
+    content = {**experiment.declaration, "robots": dict(robots)}
+    write_whole(paths.declaration, json.dumps(content, indent=1) + "\n")
+
+
+def written_at(paths: RunPaths) -> int:
+    with contextlib.suppress(OSError):
+        return paths.declaration.stat().st_mtime_ns
+    return 0
+
+
+def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any]:
+    """The declaration of the search that has begun here. :raises ChangedError: that of
+    ``experiment`` is another.
+    """
+    before = begun(paths)
+    if lines := differences(before, experiment.declaration):
+        what = "search" if "search" in before["data"] else "comparison at rungs"
+        text = f"{paths.root}: {BEGAN_OTHERWISE.format(what)}"
+        raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), ON_CHANGE]))
+    return before
+
+
+def begun(paths: RunPaths) -> Mapping[str, Any]:
+    """The declaration of what has begun here. :raises LedgerError: it cannot be read."""
+    try:
+        before: Mapping[str, Any] = parsed_json(paths.declaration.read_bytes())
+        if not all(isinstance(before[key], dict) for key in ("data", "options")):
+            raise TypeError("it is no declaration")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"{paths.declaration}: cannot be read ({error}); {OTHERWISE}") from error
+    return before
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Of two declarations: each key that decides which trials there are and differs, with both
+    values.
+    """
+    return list(_differences(_decisive(before), _decisive(now)))
+
+
+def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:
+    """With jobs that pause where they are ``recorded`` to, even if they start over; all others at
+    the first rung.
+    """
+    scheduler = declaration_of(experiment).scheduler
+    assert scheduler is not None
+    first = scheduler.min_env_steps
+    jobs = tuple(job.with_spec(pause_at=recorded.get(job.job_id, first)) for job in experiment.jobs)
+    return dataclasses.replace(experiment, jobs=jobs)
+
+
+def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter) -> None:
+    """Where ``experiment`` has no scheduler any more, let those of its jobs train to their end that
+    paused at rungs.
+    """
+    if search_events.standing(ledger) == "none":
+        return
+    declared = {job.job_id for job in experiment.jobs}
+    waiting: list[str] = []
+    for row in ledger.jobs(decoded=False):
+        is_left = row.job_id in declared and row.state.name != "SUCCEEDED"
+        if is_left and (after := promoted(row.job, row.state, None)) is not None:
+            job, state = after
+            ledger.update_spec(job)
+            if state is not row.state:
+                ledger.set_state(job.job_id, move(job.job_id, row.state, state))
+                waiting.append(job.job_id)
+    search_events.withdraw(ledger)
+    if waiting:
+        text = "train on to their end, as the job file has no [scheduler] any more"
+        shown = f"{count(len(waiting), 'job')} at rungs {text}: {listed(waiting, SHOWN)}"
+        reporter.event("promoted", shown, jobs=waiting)
+
+
+def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that decide which trials there are, dotted."""
+    kept = {key: value for key, value in declaration["data"].items() if key in OF_THE_SEARCH}
+    if isinstance(kept.get("search"), dict):
+        kept["search"] = {key: value for key, value in kept["search"].items() if key not in BUDGET}
+    return dict(_flat("", {**kept, **declaration["options"]["overrides"]}))
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or not value:
+        yield prefix, value
+        return
+    for key, inner in value.items():
+        quoted = f'"{key}"' if "." in key and prefix else key
+        yield from _flat(f"{prefix}.{quoted}" if prefix else quoted, inner)
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for key in {**before, **now}:
+        shown = [
+            json.dumps(keys[key], ensure_ascii=False) if key in keys else "not set"
+            for keys in (before, now)
+        ]
+        if shown[0] != shown[1]:
+            yield f"{key}: {shown[0]} → {shown[1]}"
+
+
+def declared(paths: RunPaths) -> Experiment:
+    """The experiment of a search, or of jobs that are compared at rungs, as it was declared when it
+    was last run.
+
+    :raises SpecError: what it refers to is gone, such as its robot.
+    :raises LedgerError: the declaration cannot be read.
+    """
+    try:
+        return resume.from_declaration(parsed_json(read_regular(paths.declaration)))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        advice = "run the job file, which replaces it"
+        raise LedgerError(f"{paths.declaration}: cannot be read ({error}); {advice}") from error

@@ -1,0 +1,1 @@
+"""What ``[search]`` and ``[scheduler]`` declare."""

@@ -1,0 +1,162 @@
+"""What ``[search]`` and ``[scheduler]`` declare together, and the jobs that are made of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from orchestrator.core.errors import SpecError
+from orchestrator.core.job import Job
+from orchestrator.features.search.declaration import rules
+from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
+from orchestrator.features.search.declaration.summary import SearchLimits, limits, sentences
+from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.expand import JobTemplate
+from orchestrator.jobfile.job_source import JobSource
+from orchestrator.jobfile.matrix import Choice
+from orchestrator.keys.problems import Problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchDeclaration(JobSource):
+    """A search, whose trials may be compared at rungs; or the comparison of declared jobs."""
+
+    search: SearchSpec | None
+    """None where the jobs of the job file are compared at rungs."""
+    scheduler: SchedulerSpec | None
+    """When the jobs, or the trials of the search, are compared; None: all are trained to their
+    end."""
+    scheduler_place: str = "scheduler"
+    """Where the job file has it."""
+    noun: ClassVar[str] = "search"
+
+    @property
+    def makes_jobs(self) -> bool:
+        return self.search is not None
+
+    def check_entry(
+        self, entry: Mapping[str, Any], matrix: Mapping[str, Any], where: str, problems: Problems
+    ) -> None:
+        rules.check_searched(entry, matrix, where, problems)
+
+    def example(self, problems: Problems) -> Sequence[Choice]:
+        assert self.search is not None
+        return rules.space_point(self.search.space, self.search.middle, problems)
+
+    def values_of(self, key: str) -> Collection[Any]:
+        assert self.search is not None
+        return [
+            value
+            for dimension in self.search.space
+            if dimension.key == key
+            for value in dimension.choices
+        ]
+
+    def check_settings(self, settings: Mapping[str, Any], problems: Problems) -> None:
+        assert self.search is not None
+        rules.check_in_job(self.search, settings, problems)
+
+    def check_jobs(
+        self, jobs: Sequence[Job], template: JobTemplate | None, problems: Problems
+    ) -> Iterable[str]:
+        if self.scheduler is None:
+            return ()
+        space = () if self.search is None else self.search.space
+        lengths = set[int]()
+        if self.search is not None and template is not None:
+            lengths = lengths_of(self.search, template)
+        place = self.scheduler_place
+        return list(rules.check_rungs(self.scheduler, place, space, jobs, lengths, problems))
+
+    def jobs_to_examine(self, experiment: Experiment) -> tuple[Job, ...]:
+        """Those of the middle of the space and of a corner, as far as their values fit together.
+
+        They show before launch whether the keys of the space match something in the robot.
+        """
+        if self.search is None:
+            return experiment.jobs
+        probes = list(jobs_at(experiment, "middle", self.search.middle)[:1])
+        with contextlib.suppress(SpecError):  # then some trials fail, with this reason
+            probes += jobs_at(experiment, "corner", self.search.corner)[:1]
+        return tuple(probes)
+
+    def lines(self, experiment: Experiment) -> Sequence[str]:
+        """What is searched, how far, and where trials are compared; none without a search."""
+        if self.search is None:
+            return ()
+        return tuple(sentences(self.search, self.scheduler, *self._seeds_and_longest(experiment)))
+
+    def limits(self, experiment: Experiment) -> SearchLimits:
+        """The most that the search does."""
+        assert self.search is not None
+        return limits(self.search, *self._seeds_and_longest(experiment))
+
+    def _seeds_and_longest(self, experiment: Experiment) -> tuple[int, int]:
+        """Number of jobs of a trial, and env_steps of the longest that a trial can have."""
+        assert self.search is not None
+        assert experiment.template is not None
+        longest = max(lengths_of(self.search, experiment.template))
+        return len(jobs_at(experiment, "middle", self.search.middle)), longest
+
+
+def declaration_of(experiment: Experiment) -> SearchDeclaration:
+    """The search that an experiment has, or the comparison of its jobs; one that does nothing where
+    it has none.
+    """
+    source = experiment.job_source
+    if isinstance(source, SearchDeclaration):
+        return source
+    return SearchDeclaration(search=None, scheduler=None)
+
+
+def trial_jobs(
+    experiment: Experiment,
+    number: int,
+    point: Mapping[str, Any],
+    seeds: Sequence[int] | None = None,
+) -> tuple[Job, ...]:
+    """The jobs of one trial of the search, one for each seed.
+
+    :param point: a value for every key of the space, before ``multiply``.
+    :param seeds: in place of those of the job file.
+    :raises SpecError: the values do not fit the job, or not together.
+    """
+    return jobs_at(experiment, f"t{number:05d}", point, seeds)
+
+
+def jobs_at(
+    experiment: Experiment,
+    name: str,
+    point: Mapping[str, Any],
+    seeds: Sequence[int] | None = None,
+) -> tuple[Job, ...]:
+    """The same under another name than that of a trial."""
+    search = declaration_of(experiment).search
+    assert search is not None
+    assert experiment.template is not None
+    problems = Problems()
+    choices = rules.space_point(search.space, point, problems)
+    jobs = experiment.template.jobs(name, choices, problems, point=point, seeds=seeds)
+    if problems:
+        raise SpecError(experiment.source, problems.in_order())
+    return jobs
+
+
+def lengths_of(search: SearchSpec, template: JobTemplate) -> set[int]:
+    """``total_timesteps`` of the trials: those of all choices or presets, or both ends of a
+    range.
+    """
+    for dimension in search.space:
+        if dimension.key == "total_timesteps":
+            return set(dimension.choices or (int(dimension.low), int(dimension.high)))
+    settled = template.settings.settled
+    below = template.settings.below
+    presets = next(
+        (one.choices for one in search.space if one.key == "preset"), (settled.get("preset"),)
+    )
+    return {
+        settled.get("total_timesteps") or below(preset, "ppo")["total_timesteps"]
+        for preset in presets
+    }

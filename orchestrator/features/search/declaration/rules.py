@@ -1,0 +1,400 @@
+"""What ``[search]`` and ``[scheduler]`` declare: checked by themselves, and together with the job
+whose keys vary.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestrator.core.job import Job
+from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, MEASURES, TASKS
+from orchestrator.core.text import is_installed, joined
+from orchestrator.features.search.declaration.spec import (
+    ARCHIVE_SAMPLERS,
+    EXTRAS,
+    INSTALL,
+    SAMPLER_OPTIONS,
+    SAMPLERS,
+    WITHOUT_CHOICES,
+    ArchiveAxis,
+    Dimension,
+    SchedulerSpec,
+    SearchSpec,
+)
+from orchestrator.jobfile.joint_rules import FAMILY, check_family
+from orchestrator.jobfile.matrix import Choice, is_key, matrix_fault
+from orchestrator.jobfile.toml_models import FREE_TABLES, TABLES
+from orchestrator.jobfile.validation import Layer, check_one
+from orchestrator.keys.names import canonical
+from orchestrator.keys.problems import Problems, place, quoted, suggestion
+from orchestrator.keys.value_types import MOST
+
+COLUMNS = (
+    *(
+        "eval_mean",
+        "ep_rew_mean",
+        "ep_rew_mean_first",
+        "env_steps",
+        "env_steps_per_s",
+        "attempts",
+        "divergences",
+    ),
+    *(
+        "queue_s",
+        "wall_s",
+        "cpu_s",
+        "import_s",
+        "first_step_s",
+        "checkpoint_s",
+        "eval_s",
+        "max_rss_mib",
+    ),
+)
+"""Columns of ``summary.csv`` that can be objectives and measures."""
+_OF_EVALUATION = ("eval_mean", "eval_s")
+_SAME_IN_SPEC = (
+    *("sampler_options", "seed", "aggregate", "trials", "max_env_steps", "inherit", "order"),
+)
+"""Keys that are fields of :class:`SearchSpec` with the same name and value."""
+_NOT_IN_SPACE = {
+    "name": "cannot vary: the jobs of a trial are named by the job and the number of the trial",
+    "xml": 'cannot vary; a function can make the robots: xml = "module:function", with params.NAME in the space',
+    "seeds": "every trial has a job for each seed; set seeds = [0, 1] on the job",
+    "matrix": "a search has no matrix; its space takes the keys themselves",
+}
+
+
+def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
+    """The search that ``[search]`` declares; what is invalid is left out, and a problem.
+
+    :param table: the keys that the user has written, each valid by itself.
+    """
+    objectives = _as_tuple(table.get("objective", "eval_mean"))
+    directions = _as_tuple(table.get("direction", "maximize"))
+    if len(directions) not in (1, len(objectives)):
+        numbers = f"there are {len(directions)} directions for {len(objectives)} objectives"
+        problems.add("search.direction", f"{numbers}; expected one, or one for each")
+    repeated = [name for name, times in Counter(objectives).items() if times > 1]
+    for name in repeated:
+        problems.add("search.objective", f"{quoted(name)} is there twice")
+    dimensions = [_dimension(key, content, problems) for key, content in table["space"].items()]
+    check_family(Layer(table["space"], "search.space.{}".format), problems)
+    search = SearchSpec(
+        space=tuple(dimension for dimension in dimensions if dimension is not None),
+        sampler=table.get("sampler", "tpe"),
+        objectives=objectives,
+        directions=directions * len(objectives) if len(directions) == 1 else directions,
+        measures=tuple(
+            _measure(name, content, problems) for name, content in table.get("measures", {}).items()
+        ),
+        max_time_s=table.get("max_time"),
+        reevaluate=min(table.get("reevaluate", 0), table.get("trials", MOST)),
+        **{key: table[key] for key in _SAME_IN_SPEC if key in table},
+    )
+    if not dimensions:
+        problems.add(
+            "search.space",
+            'nothing varies; add for example "ppo.learning_rate" = { low = 1e-4, high = 3e-3 }',
+        )
+    if search.trials is search.max_env_steps is search.max_time_s is None:
+        problems.add(
+            "search",
+            "it would never end; set trials, max_env_steps or max_time, for example trials = 200",
+        )
+    if search.order == "fixed" and (
+        search.max_env_steps is not None or search.max_time_s is not None
+    ):
+        what = "max_env_steps and max_time end a search after a number of trials that depends on the machine's speed"
+        problems.add("search.order", f'{what}; with order = "fixed", set trials alone')
+    _check_sampler(search, problems)
+    return search
+
+
+def read_scheduler(top: Mapping[str, Any], problems: Problems) -> SchedulerSpec | None:
+    """The scheduler of the jobs, or of the trials of a search; None where all go on to their
+    end.
+    """
+    table, where = top.get("scheduler"), "scheduler"
+    in_search = (top.get("search") or {}).get("scheduler")
+    if in_search is not None:
+        if table is not None:
+            problems.add(
+                where, "is there twice; keep [search.scheduler], which is that of the trials"
+            )
+        table, where = in_search, "search.scheduler"
+    if table is None or table.get("kind") == "none":
+        return None
+    if table.get("min_env_steps") is None:
+        problems.add(f"{where}.min_env_steps", "missing; add for example min_env_steps = 50_000")
+        return None
+    return SchedulerSpec(**{"kind": "asha", **table})
+
+
+def space_point(
+    space: Sequence[Dimension], point: Mapping[str, Any], problems: Problems
+) -> tuple[Choice, ...]:
+    """The values of ``point`` as settings of a job; what is no value of its dimension is a
+    problem.
+    """
+    choices = []
+    for dimension in space:
+        there = f"search.space.{place(dimension.key)}"
+        try:
+            dimension.unit(point[dimension.key])
+        except (KeyError, TypeError):
+            problems.add(there, "the point has no value for it")
+        except ValueError as error:
+            problems.add(there, f"{error}, and the point has {point[dimension.key]!r:.60}")
+        else:
+            value = dimension.job_value(point[dimension.key])
+            tree = check_one(dimension.key, value, there, problems)
+            choices.append(Choice(dimension.key, value, tree or {}, there))
+    return tuple(choices)
+
+
+def check_searched(
+    entry: Mapping[str, Any], choices: Mapping[str, Any], where: str, problems: Problems
+) -> None:
+    """Check that an entry is one training for each point and seed.
+
+    :param choices: the keys of its matrix.
+    """
+    if choices:
+        advice = "its keys belong in search.space, each with choices; matrix = {} in the job undoes [defaults.matrix]"
+        problems.add(f"{where}.matrix", f"a search has no matrix: {advice}")
+    if glob.has_magic(entry.get("xml", "")):
+        advice = (
+            'name one file; for several bodies, xml = "module:function" with params in search.space'
+        )
+        problems.add(
+            f"{where}.xml", f"a search varies one robot, and a pattern may match several: {advice}"
+        )
+
+
+def check_in_job(search: SearchSpec, merged: Mapping[str, Any], problems: Problems) -> None:
+    """Check what ``search`` reads of the results of a job with these settings."""
+    task, known = merged.get("task"), None
+    if not {dimension.key for dimension in search.space} & {*FAMILY} and (
+        task in {AUTO, *TASKS, *GYMNASIUM_TASKS}
+    ):
+        of_tasks = TASKS if task == AUTO else [task]
+        known = [
+            *COLUMNS,
+            *dict.fromkeys(name for one in of_tasks for name in MEASURES.get(one, ())),
+        ]
+    named = [("search.objective", name) for name in search.objectives]
+    named += [
+        (f"search.measures.{place(measure.name)}", measure.name) for measure in search.measures
+    ]
+    for where, name in named:
+        if known is not None and name not in known:
+            near = suggestion(name, known)
+            hint = f"; did you mean {quoted(near)}?" if near else f"; there are {', '.join(known)}"
+            what = f'no column of summary.csv with a result, and no measure of the task "{task}"'
+            problems.add(where, f"{quoted(name)} is {what}{hint}")
+        elif merged["eval_episodes"] == 0 and (name in _OF_EVALUATION or name not in COLUMNS):
+            problems.add(
+                where,
+                f"{quoted(name)} is known from an evaluation, and eval_episodes is 0; set it to 10",
+            )
+
+
+def check_rungs(
+    scheduler: SchedulerSpec,
+    where: str,
+    space: Sequence[Dimension],
+    jobs: Sequence[Job],
+    lengths: Collection[int],
+    problems: Problems,
+) -> Iterator[str]:
+    """Check when the jobs are compared.
+
+    :param where: the place of the scheduler.
+    :param space: of the search; empty where there is none.
+    :param lengths: ``total_timesteps`` that trials of a search can have.
+    :return: warnings.
+    """
+    totals = [job.spec.total_timesteps for job in jobs]
+    if any(dimension.key == "total_timesteps" for dimension in space):
+        problems.add(
+            where,
+            "trials of different total_timesteps cannot be compared; leave it out of the space",
+        )
+    elif len(lengths) > 1:
+        what = "the presets in the space have different total_timesteps, and such trials cannot be compared"
+        problems.add(where, f"{what}; set total_timesteps in the job")
+    if totals and scheduler.min_env_steps >= max(totals):
+        message = f"is not below total_timesteps = {max(totals):_}, so nothing would be compared"
+        problems.add(
+            f"{where}.min_env_steps", f"min_env_steps = {scheduler.min_env_steps:_} {message}"
+        )
+    for job in jobs:
+        if job.spec.after:
+            what = "waits for other jobs, and jobs that wait cannot be compared at rungs"
+            problems.add(
+                job.where, f"{job.job_id} {what}; leave out after and init, or [scheduler]"
+            )
+    longest = max((job.spec.steps_an_iteration for job in jobs), default=0)
+    if scheduler.min_env_steps < longest:
+        yield (
+            f"{where}.min_env_steps = {scheduler.min_env_steps:_} is less than an iteration of {longest:_} env_steps, "
+            f"at whose end jobs are compared; expected at least {longest:_}"
+        )
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _measure(name: str, table: Mapping[str, Any], problems: Problems) -> ArchiveAxis:
+    if table["low"] >= table["high"]:
+        message = f"low = {table['low']} is not below high = {table['high']}"
+        problems.add(f"search.measures.{place(name)}", message)
+    return ArchiveAxis(name=name, **{"cells": 10, **table})
+
+
+def _dimension(key: str, table: Mapping[str, Any], problems: Problems) -> Dimension | None:
+    there = f"search.space.{place(key)}"
+    fault = _NOT_IN_SPACE.get(key) or matrix_fault(key, [None])
+    if key in (*TABLES, *FREE_TABLES):
+        fault = f'expected a single key of the table {key}, dotted and in quotes: "{key}.NAME"'
+    if fault:
+        problems.add(there, fault)
+        return None
+    if not is_key(key):
+        check_one(key, table.get("low", 0), there, problems)
+        return None
+    return (
+        _choices(key, table, there, problems)
+        if "choices" in table
+        else _range(key, table, there, problems)
+    )
+
+
+def _choices(
+    key: str, table: Mapping[str, Any], there: str, problems: Problems
+) -> Dimension | None:
+    others = [name for name in table if name != "choices"]
+    if others:
+        problems.add(there, f"choices and {joined(others)} exclude each other")
+    own = Problems()
+    for number, value in enumerate(table["choices"]):
+        check_one(key, value, f"{there}.choices[{number}]", own)
+    texts = [] if own else [canonical(value) for value in table["choices"]]
+    for number, text in enumerate(texts):
+        if text in texts[:number]:
+            own.add(f"{there}.choices[{number}]", "the same value is earlier in the list")
+    for problem in own.in_order():
+        problems.add(problem.where, problem.message)
+    return None if own else Dimension(key=key, choices=tuple(table["choices"]))
+
+
+def _range(key: str, table: Mapping[str, Any], there: str, problems: Problems) -> Dimension | None:
+    if missing := [name for name in ("low", "high") if name not in table]:
+        expected = "expected { low = …, high = … }, or { choices = […] }"
+        problems.add(
+            there, f"{joined(missing)} {'is' if len(missing) == 1 else 'are'} missing: {expected}"
+        )
+        return None
+    low, high, log, multiply = (
+        table.get(name, False) for name in ("low", "high", "log", "multiply")
+    )
+    own = Problems()
+    if not low < high:
+        own.add(there, f"low = {low} is not below high = {high}")
+    if log and low <= 0:
+        own.add(f"{there}.log", f"needs low above 0, and low is {low}")
+    if multiply and not key.startswith("model."):
+        problems.add(f"{there}.multiply", "is for keys of model, which change what the robot has")
+        return None
+    dimension = Dimension(
+        key=key,
+        low=float(low),
+        high=float(high),
+        log=log,
+        integer=not multiply and _is_whole(key, low, high),
+        multiply=multiply,
+    )
+    faults: dict[str, str] = {}  # a fault of the key is the same for both
+    for name, value in (("low", low), ("high", high)):
+        of_value = Problems()
+        check_one(key, dimension.job_value(value), f"{there}.{name}", of_value)
+        for problem in of_value.in_order():
+            faults.setdefault(problem.message, problem.where)
+    for message, where in faults.items():
+        own.add(where, message)
+    for problem in own.in_order():
+        problems.add(problem.where, problem.message)
+    return None if own else dimension
+
+
+def _is_whole(key: str, low: float, high: float) -> bool:
+    """Whether the values are whole numbers: the key takes no others, or any, and both ends are
+    written as such.
+    """
+    if not (float(low).is_integer() and float(high).is_integer()):
+        return False
+    if key.partition(".")[0] in FREE_TABLES:
+        return isinstance(low, int) and isinstance(high, int)
+    return check_one(key, low + 0.5, "", Problems()) is None
+
+
+def _check_sampler(search: SearchSpec, problems: Problems) -> None:
+    sampler = search.sampler
+    if sampler not in SAMPLERS:  # a class of the user's
+        return
+    module = EXTRAS.get(sampler)
+    if module is not None and not is_installed(module):
+        advice = f'{INSTALL}; sampler = "random" needs nothing'
+        problems.add(
+            "search.sampler",
+            f"{quoted(sampler)} needs the package {module}, which is not installed here: {advice}",
+        )
+    if sampler in WITHOUT_CHOICES:
+        for dimension in search.space:
+            if dimension.choices:
+                text = f"{sampler} needs numbers in every dimension; use tpe, nsga2, random or sobol, or low and high"
+                problems.add(f"search.space.{place(dimension.key)}.choices", text)
+    if len(search.objectives) > 1 and sampler != "nsga2":
+        text = f"{sampler} optimises one objective; nsga2 optimises several"
+        problems.add("search.objective", text)
+    if sampler in ARCHIVE_SAMPLERS and not search.measures:
+        text = (
+            f"{sampler} fills an archive; name its axes, for example distance_m "
+            f"= {{ low = 0, high = 10, cells = 20 }}"
+        )
+        problems.add("search.measures", f"missing: {text}")
+    elif search.measures and sampler not in ARCHIVE_SAMPLERS:
+        problems.add(
+            "search.measures", f"are for {' and '.join(ARCHIVE_SAMPLERS)}; {sampler} has no archive"
+        )
+    _check_options(search, problems)
+
+
+def _check_options(search: SearchSpec, problems: Problems) -> None:
+    options = SAMPLER_OPTIONS[search.sampler]
+    for name, value in search.sampler_options.items():
+        where = f"search.sampler_options.{place(str(name))}"
+        if name not in options:
+            known = (
+                f"{search.sampler} has {', '.join(options)}"
+                if options
+                else f"{search.sampler} has none"
+            )
+            near = suggestion(str(name), options)
+            problems.add(
+                where, f"unknown option; {f'did you mean {quoted(near)}?' if near else known}"
+            )
+            continue
+        kind, least, most = options[name]
+        is_number = isinstance(value, int if kind is int else int | float) and not isinstance(
+            value, bool
+        )
+        if not (is_number and least <= value <= most):
+            number = "a whole number" if kind is int else "a number"
+            problems.add(
+                where, f"expected {number} from {least:g} to {most:_}, found {value!r:.60}"
+            )

@@ -1,0 +1,191 @@
+"""A search as the job file declares it, with every default filled in: ``[search]`` and
+``[scheduler]``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from orchestrator.core.text import install_extra
+
+Direction: TypeAlias = Literal["maximize", "minimize"]
+Aggregate: TypeAlias = Literal["median", "mean", "min"]
+Inherit: TypeAlias = Literal["none", "best", "nearest"]
+SchedulerKind: TypeAlias = Literal["none", "asha", "median"]
+TrialOrder: TypeAlias = Literal["asynchronous", "fixed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimension:
+    """One key of a job that varies: between two numbers, or among choices."""
+
+    key: str
+    """Dotted key of a job (``"ppo.learning_rate"``), or ``"params.NAME"`` for a body that a
+    function makes."""
+    choices: tuple[Any, ...] = ()
+    """JSON values; empty for a range."""
+    low: float = 0.0
+    high: float = 1.0
+    """Both are included."""
+    log: bool = False
+    """Whether equal ratios are equally far apart."""
+    integer: bool = False
+    multiply: bool = False
+    """Whether the value is a factor of what the robot has (``"*1.2"`` in ``model``)."""
+
+    def at(self, unit: float) -> Any:
+        """The value at ``unit`` of the way, 0 to 1, from ``low`` to ``high``, or through the
+        choices.
+
+        It has so many digits that a millionth of the way can be told apart: people read it.
+        """
+        if self.choices:
+            return self.choices[min(int(unit * len(self.choices)), len(self.choices) - 1)]
+        low, high = self._ends
+        value = low * (high / low) ** unit if self.log else low + (high - low) * unit
+        if self.integer:
+            return min(max(round(value), round(self.low)), round(self.high))
+        slope = value * math.log(high / low) if self.log else high - low
+        return min(max(round(value, 6 - math.floor(math.log10(slope))), self.low), self.high)
+
+    def unit(self, value: Any) -> float:
+        """Where ``value`` lies, 0 to 1: the inverse of :meth:`at`, for a choice or a whole number
+        its middle.
+
+        :raises ValueError: it is no value of this dimension.
+        """
+        if self.choices:
+            known = [json.dumps(choice) for choice in self.choices]
+            if json.dumps(value) not in known:
+                raise ValueError(f"expected one of {', '.join(known)}")
+            return (known.index(json.dumps(value)) + 0.5) / len(known)
+        is_number = isinstance(value, int if self.integer else int | float) and not isinstance(
+            value, bool
+        )
+        if not is_number or not self.low <= value <= self.high:
+            raise ValueError(
+                f"expected a {'whole ' * self.integer}number from {self.low:g} to {self.high:g}"
+            )
+        low, high = self._ends
+        return (
+            math.log(value / low) / math.log(high / low)
+            if self.log
+            else (value - low) / (high - low)
+        )
+
+    def job_value(self, value: Any) -> Any:
+        """``value`` as the job file would have it: ``"*1.2"`` where it multiplies."""
+        return f"*{value}" if self.multiply else value
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """Ends of the way, on which whole numbers have equal shares."""
+        margin = 0.5 if self.integer else 0.0
+        return self.low - margin, self.high + margin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveAxis:
+    """One axis of the archive of a quality-diversity sampler: a measure of ``eval.json``, cut into
+    cells.
+    """
+
+    name: str
+    low: float
+    high: float
+    cells: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSpec:
+    """When trials are compared, and how many of them go on."""
+
+    kind: SchedulerKind
+    min_env_steps: int
+    """The first rung; the others are this times powers of ``factor``."""
+    factor: int = 3
+
+    def rungs(self, total_timesteps: int) -> tuple[int, ...]:
+        """env_steps of all rungs below the end of a training."""
+        found, rung = [], self.min_env_steps
+        while self.kind != "none" and rung < total_timesteps:
+            found.append(rung)
+            rung *= self.factor
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpec:
+    """``[search]``: which points are tried, and by what they are judged."""
+
+    space: tuple[Dimension, ...]
+    sampler: str
+    """A name of :data:`SAMPLERS`, or ``"module:Class"``."""
+    sampler_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the sampler."""
+    seed: int = 0
+    objectives: tuple[str, ...]
+    """Columns of ``summary.csv``, or measures of ``eval.json``."""
+    directions: tuple[Direction, ...]
+    """One for each objective."""
+    aggregate: Aggregate = "median"
+    """How the values of the seeds of a trial become its value."""
+    measures: tuple[ArchiveAxis, ...] = ()
+    trials: int | None = None
+    max_env_steps: int | None = None
+    max_time_s: float | None = None
+    """The search asks for no further point after any of the three that is not None is reached; one
+    of them is set."""
+    inherit: Inherit = "none"
+    order: TrialOrder = "asynchronous"
+    reevaluate: int = 0
+    """So many of the best, at most ``trials``, are trained again at the end, from nothing and with
+    other seeds."""
+
+    @property
+    def middle(self) -> dict[str, Any]:
+        """The point in the middle of the space."""
+        return {dimension.key: dimension.at(0.5) for dimension in self.space}
+
+    @property
+    def corner(self) -> dict[str, Any]:
+        """The point of the lowest values and first choices."""
+        return {dimension.key: dimension.at(0.0) for dimension in self.space}
+
+
+SAMPLERS = ("random", "sobol", "tpe", "cmaes", "nsga2", "map-elites", "cma-me")
+ARCHIVE_SAMPLERS = ("map-elites", "cma-me")
+"""They fill an archive, whose axes are measures."""
+WITHOUT_CHOICES = ("cmaes", *ARCHIVE_SAMPLERS)
+"""They need numbers in every dimension."""
+EXTRAS: Mapping[str, str] = {
+    **{"sobol": "scipy", "tpe": "optuna", "nsga2": "optuna", "cmaes": "cmaes"},
+    **dict.fromkeys(ARCHIVE_SAMPLERS, "ribs"),
+}
+"""Samplers and the module that each needs, of the extra ``search``."""
+INSTALL = install_extra("search")
+_SHARE = (float, 0.0, 1.0)
+_COUNT = (int, 1, 10**6)
+SAMPLER_OPTIONS: Mapping[str, Mapping[str, tuple[type, float, float]]] = {
+    "random": {},
+    "sobol": {},
+    "tpe": {"n_startup_trials": (int, 0, 10**6), "n_ei_candidates": _COUNT},
+    "nsga2": {
+        "population_size": (int, 2, 10**6),
+        "mutation_prob": _SHARE,
+        "crossover_prob": _SHARE,
+    },
+    "cmaes": {"sigma": (float, 1e-6, 10.0), "population_size": (int, 3, 10**6)},
+    "map-elites": {
+        "initial": _COUNT,
+        "iso_sigma": (float, 1e-9, 10.0),
+        "line_sigma": (float, 0.0, 10.0),
+    },
+    "cma-me": {"sigma": (float, 1e-6, 10.0), "population_size": (int, 3, 10**6)},
+}
+"""Options of each sampler: type, and lowest and highest value. Lengths are those of the unit
+cube."""

@@ -1,0 +1,96 @@
+"""A search in sentences, and what it does at most: for people who check a job file before they run
+it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestrator.core.text import count, duration, joined
+from orchestrator.features.search.declaration.spec import Dimension, SchedulerSpec, SearchSpec
+
+_WORDS = {"maximize": "highest", "minimize": "lowest"}
+SHOWN = 5
+"""Choices that are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchLimits:
+    """The most that a search does; None: it is not limited."""
+
+    trials: int | None
+    jobs: int | None
+    env_steps: int | None
+    """Without those that are trained after ``max_env_steps``, by jobs that were queued or ran
+    then."""
+
+
+def limits(search: SearchSpec, seeds: int, longest: int) -> SearchLimits:
+    """:param seeds: number of them. :param longest: env_steps of the longest jobs."""
+    a_trial = seeds * longest
+    trials, again = search.trials, search.reevaluate
+    every = None if trials is None else (trials + again) * a_trial
+    spent = None if search.max_env_steps is None else search.max_env_steps + again * a_trial
+    return SearchLimits(
+        trials=trials,
+        jobs=None if trials is None else (trials + again) * seeds,
+        env_steps=min((steps for steps in (every, spent) if steps is not None), default=None),
+    )
+
+
+def sentences(
+    search: SearchSpec, scheduler: SchedulerSpec | None, seeds: int, longest: int
+) -> Iterator[str]:
+    """What is searched, how far, and where trials are compared; for parameters, see
+    :func:`limits`.
+    """
+    pairs = zip(search.objectives, search.directions, strict=True)
+    aims = joined(f"{_WORDS[direction]} {name}" for name, direction in pairs)
+    of_seeds = f" ({search.aggregate} of {count(seeds, 'seed')})" if seeds > 1 else ""
+    most = limits(search, seeds, longest)
+    yield "; ".join(
+        [
+            f"search by {search.sampler} for the {aims}{of_seeds}",
+            *_ends(search, most, seeds * longest),
+        ]
+    )
+    yield f"space: {'; '.join(map(_dimension, search.space))}"
+    for axis in search.measures:
+        yield f"axis of the archive: {axis.name} from {axis.low:g} to {axis.high:g} in {count(axis.cells, 'cell')}"
+    if scheduler is not None:
+        rungs = scheduler.rungs(longest)
+        kept = (
+            f"1 in {scheduler.factor} goes on"
+            if scheduler.kind == "asha"
+            else "those above the median go on"
+        )
+        yield f"trials are compared at {joined(f'{rung:,}' for rung in rungs)} env_steps, and {kept}"
+
+
+def _ends(search: SearchSpec, most: SearchLimits, a_trial: int) -> Iterator[str]:
+    """:param a_trial: env_steps of all jobs of the longest trial."""
+    if most.trials is not None and most.jobs is not None:
+        all_of_them = (most.trials + search.reevaluate) * a_trial
+        yield f"at most {count(most.trials, 'trial')}, {count(most.jobs, 'job')} and {all_of_them:,} env_steps"
+    ends = [] if search.max_env_steps is None else [f"{search.max_env_steps:,} env_steps"]
+    ends += [] if search.max_time_s is None else [duration(search.max_time_s)]
+    if ends:
+        yield f"no further trial is asked for after {' or '.join(ends)}, but what is queued or runs then is trained"
+
+
+def _dimension(dimension: Dimension) -> str:
+    if dimension.choices:
+        shown = " or ".join(json.dumps(choice) for choice in dimension.choices[:SHOWN])
+        more = len(dimension.choices) - SHOWN
+        return f"{dimension.key} {shown}" + (f" or {more} more" if more > 0 else "")
+    remarks = [
+        text
+        for text, holds in (("times", dimension.multiply), ("whole", dimension.integer))
+        if holds
+    ]
+    remarks += ["log"] * dimension.log
+    return f"{dimension.key} {dimension.low:g} to {dimension.high:g}" + (
+        f" ({', '.join(remarks)})" if remarks else ""
+    )

@@ -1,0 +1,147 @@
+"""The format of ``[search]`` and ``[scheduler]``, key by key; what they mean together is in
+``rules.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from annotated_types import MinLen
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from orchestrator.features.search.declaration.spec import (
+    SAMPLERS,
+    Aggregate,
+    Direction,
+    Inherit,
+    TrialOrder,
+)
+from orchestrator.keys import value_types
+from orchestrator.keys.value_types import (
+    MOST,
+    Count,
+    CountFromZero,
+    Expected,
+    TomlTable,
+    Whole,
+    key,
+)
+
+Number = Annotated[
+    Annotated[int, Field(ge=-MOST, le=MOST)] | Annotated[float, Field(ge=-MOST, le=MOST)],
+    Expected(f"a number from -{MOST:_} to {MOST:_}"),
+]
+OptionalCount = Annotated[int | None, Field(ge=1, le=MOST), Whole]
+_Texts = Annotated[list[str], MinLen(1)]
+_Directions = Annotated[list[Direction], MinLen(1)]
+_SAMPLER = f'{", ".join(SAMPLERS)}, or a class of yours as "module:Class"'
+Sampler = Annotated[
+    str,
+    AfterValidator(value_types.known_or_class("sampler", SAMPLERS, _SAMPLER)),
+    Expected(_SAMPLER),
+    WithJsonSchema(
+        {"anyOf": [{"enum": list(SAMPLERS)}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}
+    ),
+]
+
+
+class DimensionTable(TomlTable):
+    """One key that a search varies: between low and high, or among choices."""
+
+    low: Number | None = key(
+        None, "Lowest value; whole numbers as low and high make it a whole number.", 0.5
+    )
+    high: Number | None = key(None, "Highest value.", 2.0)
+    log: bool = key(False, "Whether equal ratios are equally far apart; low must be above 0.", True)
+    multiply: bool = key(
+        False, "For keys of model: whether the value multiplies what the robot has.", True
+    )
+    choices: Annotated[list[Any], MinLen(2), Expected("a list of at least two values")] | None = (
+        key(None, "The values, at least two, in place of low and high.", [[32, 32], [64, 64]])
+    )
+
+
+class MeasureTable(TomlTable):
+    """One axis of the archive of a quality-diversity sampler."""
+
+    low: Number = Field(
+        description="Lowest value of the measure that has a cell of its own.", examples=[0.0]
+    )
+    high: Number = Field(
+        description="Highest value of the measure that has a cell of its own.", examples=[10.0]
+    )
+    cells: Count = key(10, "Number of cells between low and high.")
+
+
+class SchedulerTable(TomlTable):
+    """When trials are compared, and which of them go on."""
+
+    kind: Literal["none", "asha", "median"] = key(
+        "asha",
+        "asha: the best in factor go on; median: those above the median go on; none: all go on.",
+    )
+    min_env_steps: OptionalCount = key(
+        None,
+        "env_steps at which trials are compared first; later at this times powers of factor.",
+        50_000,
+    )
+    factor: Annotated[int, Field(ge=2, le=MOST), Whole] = key(
+        3, "One in so many trials goes on, so much further."
+    )
+
+
+class SearchTable(TomlTable):
+    """A search over the keys of one job: its jobs are made as the search goes on."""
+
+    space: dict[str, DimensionTable] = Field(
+        description="What varies: dotted keys as in a matrix, each with low and high, or with choices.",
+        examples=[{"ppo.learning_rate": {"low": 1e-4, "high": 3e-3, "log": True}}],
+    )
+    sampler: Sampler = key(
+        "tpe", "What proposes the points; or a class of yours as module:Class.", "cmaes"
+    )
+    sampler_options: value_types.Options = key({}, "Options of the sampler.")
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1), Whole] = key(0, "Random seed of the sampler.")
+    objective: Annotated[
+        str | _Texts, Expected("the name of a column or measure, or a list of names")
+    ] = key(
+        "eval_mean",
+        "What is optimised: a column of summary.csv, or a measure of eval.json; a list: several.",
+    )
+    direction: Annotated[
+        Direction | _Directions,
+        Expected('"maximize" or "minimize", or a list with one for each objective'),
+    ] = key("maximize", "maximize or minimize; a list: one for each objective.")
+    aggregate: Aggregate = key("median", "How the values of the seeds of a trial become its value.")
+    measures: dict[str, MeasureTable] = key(
+        {},
+        "Axes of the archive of map-elites and cma-me: measures of eval.json, or columns of summary.csv.",
+    )
+    trials: OptionalCount = key(None, "The search ends after so many trials.", 200)
+    max_env_steps: OptionalCount = key(
+        None,
+        "No further trial is asked for after so many env_steps of all; what is queued or runs is trained.",
+        100_000_000,
+    )
+    max_time: value_types.Duration | None = key(
+        None,
+        "No further trial is asked for after this time; what is queued or runs is trained.",
+        "8h",
+    )
+    inherit: Inherit = key(
+        "none",
+        "Policy that a trial starts from: that of the nearest finished trial, of the best, or none.",
+        "nearest",
+    )
+    order: TrialOrder = key(
+        "asynchronous",
+        "asynchronous: a free slot asks at once; fixed: the same trials whatever finishes first.",
+    )
+    reevaluate: CountFromZero = key(
+        0,
+        "So many of the best, at most trials, are trained again at the end, from nothing and with other seeds.",
+        5,
+    )
+    scheduler: SchedulerTable | None = key(
+        None, "When trials are compared, and which of them go on.", shown={}
+    )

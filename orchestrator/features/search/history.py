@@ -1,0 +1,245 @@
+"""What a search has done so far, rebuilt from its events: trials, rungs, and what the sampler was
+told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.features.search import search_events
+from orchestrator.features.search.declaration.spec import Direction, SearchSpec
+from orchestrator.features.search.event_contents import WITHOUT_TRIAL
+from orchestrator.features.search.search_events import SearchEvent
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """One point, evaluated by one job for each seed."""
+
+    number: int
+    point: Mapping[str, Any]
+    jobs: Sequence[str]
+    parent: int | None = None
+    """The trial whose policies its own began with."""
+    index: int = 0
+    """Its number among those that the sampler was asked for."""
+    reevaluates: int | None = None
+    """The trial whose point is trained again from nothing; the sampler is told nothing of that."""
+    reached: list[float | None] = field(default_factory=list)
+    """Its value at each rung that it has reached."""
+    goal: int = 0
+    """Index of the rung that it is trained to; the number of rungs: to the end."""
+    values: Sequence[float] | None = None
+    """One for each objective; None while it is not over, and if it failed."""
+    measures: Sequence[float] | None = None
+    """One for each axis of the archive."""
+    env_steps: int = 0
+    """Of all its jobs, when it last reached a rung or ended."""
+    is_over: bool = False
+    why: str = ""
+    """Why it failed."""
+    failed_jobs: Sequence[str] = ()
+    """Those that had FAILED or were CANCELLED then."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it stands at a rung."""
+        return not self.is_over and len(self.reached) > self.goal
+
+
+class InconsistentEventError(ValueError):
+    """An event contradicts those before it, or the declaration of its search."""
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """The trials of a search, each a fold of its events."""
+
+    search: SearchSpec | None = None
+    """As it was declared, which events have to fit; None: that is not asked."""
+    trials: list[Trial] = field(default_factory=list)
+    training: dict[int, Trial] = field(default_factory=dict)
+    """By number: those that train, or wait for a slot."""
+    waiting: dict[int, Trial] = field(default_factory=dict)
+    """By number: those that stand at a rung."""
+    failed: dict[int, Trial] = field(default_factory=dict)
+    """By number."""
+    untold: dict[int, Trial] = field(default_factory=dict)
+    """By number: those that the sampler has been told nothing of, though it is to be."""
+    asked: list[Trial] = field(default_factory=list)
+    """Those that the sampler was asked for."""
+    lanes: int = 0
+    """Jobs that ran at once when it first began."""
+    whys: dict[int, str] = field(default_factory=dict)
+    """By number: why the trials of this session have failed that ended after its last success."""
+    has_succeeded: bool = False
+    """Whether any trial has come to a rung or to its end, in any session."""
+    is_over: bool = False
+    is_withdrawn: bool = False
+    """It is over because the job file no longer declares it."""
+    elapsed_s: float = 0.0
+    """Time in which a searcher ran, between its first and its last event in each session."""
+    last_id: int = 0
+    _at: float = 0.0
+
+    def take_in(self, events: Iterable[SearchEvent], ledger: Path) -> None:
+        """:raises LedgerDamagedError: one contradicts those before it; these are taken in."""
+        for event in events:
+            try:
+                self.apply(event)
+            except InconsistentEventError as error:
+                raise search_events.damaged(ledger, event.id, event.kind, str(error)) from error
+
+    def apply(self, event: SearchEvent) -> None:
+        """:raises InconsistentEventError: it contradicts those before it, and has no effect."""
+        self._check(event)
+        self.last_id = event.id
+        if event.kind == "began":
+            self.lanes = self.lanes or event.content["lanes"]
+            self.is_over = self.is_withdrawn = False
+            self.whys.clear()
+        else:
+            self.elapsed_s += max(0.0, event.at - self._at)
+        self._at = event.at
+        if event.kind == "ended":
+            self.is_over = True
+            self.is_withdrawn = bool(event.content.get(search_events.WITHDRAWN))
+        elif event.kind == "asked":
+            self._begin(event.content)
+        elif event.trial is not None:
+            self._change(self.trials[event.trial], event)
+
+    def _check(self, event: SearchEvent) -> None:
+        content = event.content
+        if event.kind in WITHOUT_TRIAL:
+            self._refuse_unknown(content.get("parent"))
+            self._refuse_unknown(content.get("reevaluates"))
+        else:
+            assert event.trial is not None
+            self._refuse_unknown(event.trial)
+            self._check_result(self.trials[event.trial], event)
+        if self.search is not None and event.kind == "asked" and content["jobs"]:
+            _check_point(content["point"], self.search)
+        if self.search is not None and event.kind in ("over", "told"):
+            for key, expected in (
+                ("values", self.search.objectives),
+                ("measures", self.search.measures),
+            ):
+                if content[key] is not None and len(content[key]) != len(expected):
+                    raise InconsistentEventError(
+                        f"{key}: expected {len(expected)} of them, not {len(content[key])}"
+                    )
+
+    def _refuse_unknown(self, trial: int | None) -> None:
+        if trial is not None and not 0 <= trial < len(self.trials):
+            raise InconsistentEventError(f"there is no trial {trial} before it")
+
+    def _check_result(self, trial: Trial, event: SearchEvent) -> None:
+        is_result = event.kind == "reached" or (
+            event.kind == "over" and event.content["values"] is not None
+        )
+        if is_result and not trial.jobs:
+            raise InconsistentEventError(
+                f"trial {trial.number} has no jobs that could have come to that"
+            )
+        if event.kind == "reached" and trial.is_over:
+            raise InconsistentEventError(f"trial {trial.number} is over before it")
+
+    def _begin(self, content: Mapping[str, Any]) -> None:
+        trial = Trial(
+            number=len(self.trials),
+            index=len(self.asked),
+            point=content["point"],
+            jobs=content["jobs"],
+            parent=content.get("parent"),
+            reevaluates=content.get("reevaluates"),
+        )
+        self.trials.append(trial)
+        self._sort_in(trial)
+        if trial.reevaluates is None:
+            self.asked.append(trial)
+            self.untold[trial.number] = trial
+
+    def _change(self, trial: Trial, event: SearchEvent) -> None:
+        content = event.content
+        match event.kind:
+            case "reached" if (
+                trial.reevaluates is None
+            ):  # a version before took what the user paused for a rung
+                trial.reached.append(content["value"])
+                trial.env_steps = content["env_steps"]
+                self._succeed()
+            case "promoted":
+                trial.goal = content["goal"]
+            case "told":
+                self.untold.pop(trial.number, None)
+            case "over":
+                trial.is_over, trial.why, trial.env_steps = (
+                    True,
+                    content["why"],
+                    content["env_steps"],
+                )
+                trial.values, trial.measures = content["values"], content["measures"]
+                trial.failed_jobs = content.get("failed", ())
+                if trial.values is None:
+                    self.whys[trial.number] = trial.why
+                else:
+                    self._succeed()
+            case "retried":
+                trial.is_over, trial.why = False, ""
+                self.whys.pop(trial.number, None)
+        self._sort_in(trial)
+
+    def _succeed(self) -> None:
+        self.has_succeeded = True
+        self.whys.clear()
+
+    def _sort_in(self, trial: Trial) -> None:
+        for trials in (self.training, self.waiting, self.failed):
+            trials.pop(trial.number, None)
+        if not trial.is_over:
+            (self.waiting if trial.is_waiting else self.training)[trial.number] = trial
+        elif trial.values is None:
+            self.failed[trial.number] = trial
+
+
+def _check_point(point: Mapping[str, Any], search: SearchSpec) -> None:
+    """:raises InconsistentEventError: it is none of the space."""
+    for dimension in search.space:
+        try:
+            dimension.unit(point[dimension.key])
+        except (KeyError, ValueError) as error:
+            why = "missing" if isinstance(error, KeyError) else error
+            raise InconsistentEventError(f"point: {dimension.key}: {why}") from error
+
+
+def commonest(whys: Sequence[str]) -> tuple[int, int]:
+    """Of reasons: the place of the first of those that are most often, and how often. Numbers in
+    them do not count.
+    """
+    alike = [re.sub(r"[\d.]+", "0", why) for why in whys]  # such as those of the point
+    kind, number = Counter(alike).most_common(1)[0]
+    return alike.index(kind), number
+
+
+def costs(trial: Trial, directions: Sequence[Direction]) -> tuple[float, ...]:
+    """Its values for the first so many objectives, each the better the smaller it is."""
+    pairs = zip(directions, trial.values or (), strict=False)
+    return tuple(-value if direction == "maximize" else value for direction, value in pairs)
+
+
+def ranked(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial]:
+    """The finished ones of ``trials``, the best by the first objective first, of equal ones by the
+    next.
+
+    Of equal ones the earlier comes first. With fewer ``directions`` than objectives the others do
+    not count.
+    """
+    return sorted(
+        (trial for trial in trials if trial.values), key=lambda trial: costs(trial, directions)
+    )

@@ -1,0 +1,72 @@
+"""Whether a sampler of the user's own can be made, examined in a child process before anything is
+launched.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.errors import Problem
+from orchestrator.core.exit_codes import is_killed_from_outside
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.experiment.side_process import SideProcess
+from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.declaration.spec import SAMPLERS
+from orchestrator.features.search.search_paths import SearchPaths
+from orchestrator.jobfile import Experiment
+
+LOOK_EVERY_S = 0.02
+
+
+def examine(
+    experiment: Experiment, *, time_limit_s: float, turn: Callable[[], object] = lambda: None
+) -> Problem | None:
+    """Make the sampler once; returns why that cannot be done. Nothing is made of the samplers of
+    this program.
+
+    :param turn: called repeatedly; an exception that it raises ends the examination.
+    """
+    search = declaration_of(experiment).search
+    if search is None or search.sampler in SAMPLERS:
+        return None
+    with TemporaryFolder() as folder:
+        paths = RunPaths(Path(folder))
+        paths.declaration.parent.mkdir()
+        write_whole(paths.declaration, json.dumps(experiment.declaration), durable=False)
+        process = SideProcess(
+            arguments=["orchestrator.features.search.searcher.sampler_child", folder],
+            run_dir=paths.root,
+            log=SearchPaths.of(paths).log,
+        )
+        try:
+            has_hung = not _has_ended(process, time_limit_s, turn)
+            if not has_hung and is_killed_from_outside(
+                process.exit_code or 0
+            ):  # that may not be the sampler's doing
+                has_hung = not _has_ended(process, time_limit_s, turn)
+            if not has_hung and process.exit_code == 0:
+                return None
+            last = process.why_it_ended()
+        finally:
+            process.end()
+    why = last.removeprefix("search: ")
+    if has_hung:
+        why = f'the sampler "{search.sampler}" was not made within {time_limit_s:g} s'
+    elif why == last:  # it has ended the process
+        why = f'the sampler "{search.sampler}" cannot be made: {last}'
+    return Problem(where="search.sampler", message=why)
+
+
+def _has_ended(process: SideProcess, time_limit_s: float, turn: Callable[[], object]) -> bool:
+    """Start it; returns whether it has ended within the limit."""
+    deadline = time.monotonic() + time_limit_s
+    process.start()
+    while process.is_alive and time.monotonic() < deadline:
+        turn()
+        time.sleep(LOOK_EVERY_S)
+    return not process.is_alive

@@ -1,0 +1,199 @@
+"""What a search has done, in the order in which it happened: from these rows it is rebuilt after
+any interruption.
+
+The table is there only in ledgers of searches. Its writer is the searcher, a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from orchestrator.core.decoding import parsed_json
+from orchestrator.core.errors import LedgerDamagedError, LedgerError
+from orchestrator.features.search.event_contents import WITHOUT_TRIAL, problem_of
+from orchestrator.ledger import Ledger, job_figures
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS search (
+    id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, trial INTEGER, content TEXT NOT NULL
+)
+"""
+
+WITHDRAWN = "is_withdrawn"
+DAMAGE_ADVICE = (
+    "The search cannot go on: `run --fresh` starts over and keeps what is here under another name; another --run-dir"
+    " leaves it as it is"
+)
+
+Kind: TypeAlias = Literal[
+    "began", "asked", "reached", "promoted", "over", "retried", "told", "ended"
+]
+"""``began``: a session of the search, with the number of jobs at once. ``asked``: a trial was made,
+with its point. ``reached``: all of its jobs are paused at a rung. ``promoted``: it goes on to a
+later rung. ``over``: its jobs have ended, with its values. ``retried``: it had failed, and is
+trained again. ``told``: the sampler was told this outcome of it. ``ended``: the search is over."""
+
+KINDS = get_args(Kind)
+LATEST = 1e11
+"""No event happens later; seconds since the epoch."""
+
+Standing: TypeAlias = Literal["none", "underway", "over"]
+"""Of the search of a run directory: none, one that may still make jobs or promote them, or one that
+has come to its end and leaves those paused that wait at rungs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchEvent:
+    kind: Kind
+    trial: int | None = None
+    content: Mapping[str, Any]
+    at: float = 0.0
+    """Seconds since the epoch; set when it is written."""
+    id: int = 0
+    """Rising; set when it is written."""
+
+
+def is_search(ledger: Ledger) -> bool:
+    """Whether a search has ever begun in this run directory."""
+    return bool(
+        ledger.select(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'search'"
+        )[0][0]
+    )
+
+
+def began_at(ledger: Ledger) -> float | None:
+    """When the search of this ledger first began, in seconds since the epoch; None where none has.
+    The search of another ledger has another time.
+    """
+    if not is_search(ledger):
+        return None
+    first = ledger.select("SELECT at FROM search ORDER BY id LIMIT 1")
+    return first[0][0] if first else None
+
+
+def standing(ledger: Ledger) -> Standing:
+    if not is_search(ledger):
+        return "none"
+    last = f"SELECT kind, {_in_content(WITHDRAWN)} FROM search WHERE kind IN ('began', 'ended')"  # noqa: S608
+    for kind, is_withdrawn in ledger.select(f"{last} ORDER BY id DESC LIMIT 1"):
+        return "underway" if kind == "began" else "none" if is_withdrawn else "over"
+    return "none"
+
+
+def withdraw(ledger: Ledger) -> None:
+    """Enter, into the open transaction of ``ledger``, that the job file declares no search any
+    more.
+    """
+    if standing(ledger) != "none":
+        add(ledger, [SearchEvent(kind="ended", content={WITHDRAWN: True})])
+
+
+def events(ledger: Ledger, *, after: int = 0) -> list[SearchEvent]:
+    """The events with an id above ``after``, in their order; none where no search has begun.
+
+    :raises LedgerDamagedError: a row cannot be read.
+    """
+    if not is_search(ledger):
+        return []
+    found = ledger.select(
+        "SELECT id, at, kind, trial, content FROM search WHERE id > ? ORDER BY id", (after,)
+    )
+    contents = _contents(ledger.path, found)
+    return [_event(ledger.path, row, content) for row, content in zip(found, contents, strict=True)]
+
+
+def _contents(path: Path, rows: Sequence[Any]) -> Sequence[Any]:
+    """What the texts of the rows hold."""
+    try:
+        contents = parsed_json(
+            f"[{','.join(row['content'] for row in rows)}]"
+        )  # much faster than one by one
+        if len(contents) == len(rows):
+            return contents  # type: ignore[no-any-return]
+    except (ValueError, TypeError):
+        pass
+    return [_content(path, row) for row in rows]
+
+
+def _content(path: Path, row: Any) -> Any:
+    try:
+        return parsed_json(row["content"])
+    except (ValueError, TypeError) as error:
+        raise damaged(path, row["id"], row["kind"], str(error)) from error
+
+
+def damaged(path: Path, event_id: int, kind: str, why: str) -> LedgerDamagedError:
+    """The error that says what is wrong with one event."""
+    where = f"{path}: the ledger is damaged: row {event_id} of its table search ({kind!s:.20})"
+    return LedgerDamagedError(
+        f"{where}: {why}. Jobs and their results are as they were. {DAMAGE_ADVICE}"
+    )
+
+
+class Spent(NamedTuple):
+    """What a search has used of its budget."""
+
+    trials: int
+    """Those that repeat one are not among them."""
+    repeated: int
+    """Trials that repeat one."""
+    env_steps: int
+    """Of all jobs together."""
+    elapsed_s: float
+    """As :attr:`~orchestrator.features.search.history.History.elapsed_s`."""
+
+
+def spent(ledger: Ledger) -> Spent | None:
+    """None where no search has begun."""
+    if not is_search(ledger):
+        return None
+    repeats = f"{_in_content('reevaluates')} IS NOT NULL"
+    trials, repeated = ledger.select(
+        f"SELECT count(*), coalesce(sum({repeats}), 0) FROM search WHERE kind = 'asked'"  # noqa: S608
+    )[0]
+    pauses = "SELECT kind, max(0.0, at - lag(at) OVER (ORDER BY id)) AS since FROM search"
+    elapsed = f"SELECT coalesce(sum(since), 0.0) FROM ({pauses}) WHERE kind != 'began'"  # noqa: S608
+    elapsed_s = ledger.select(elapsed)[0][0]
+    return Spent(trials - repeated, repeated, job_figures.env_steps(ledger), elapsed_s)
+
+
+def has_value(ledger: Ledger) -> bool:
+    """Whether a trial of the search has come to its end with a value for each objective."""
+    sql = (
+        f"SELECT id FROM search WHERE kind = 'over' AND {_in_content('values')} IS NOT NULL LIMIT 1"  # noqa: S608
+    )
+    return bool(ledger.select(sql))
+
+
+def _in_content(key: str) -> str:
+    """SQL for a value of the content of an event; NULL where that is damaged."""
+    return f"CASE WHEN json_valid(content) THEN json_extract(content, '$.{key}') END"
+
+
+def _event(path: Path, row: Any, content: Any) -> SearchEvent:
+    if row["kind"] not in KINDS:
+        raise LedgerError(
+            f"{path}: the search of a newer program ({row['kind']}); use the program that made it"
+        )
+    is_moment = isinstance(row["at"], float) and 0.0 <= row["at"] < LATEST
+    if problem := problem_of(row["kind"], row["trial"], content) or (
+        "" if is_moment else "at: expected a time"
+    ):
+        raise damaged(path, row["id"], row["kind"], problem)
+    trial = None if row["kind"] in WITHOUT_TRIAL else row["trial"]
+    return SearchEvent(kind=row["kind"], trial=trial, content=content, at=row["at"], id=row["id"])
+
+
+def add(ledger: Ledger, new: Iterable[SearchEvent]) -> None:
+    """Enter events into the open transaction of ``ledger``, at the present time."""
+    ledger.change(SCHEMA)
+    for event in new:
+        text = json.dumps(event.content, sort_keys=True)
+        sql = "INSERT INTO search (at, kind, trial, content) VALUES (?, ?, ?, ?)"
+        ledger.change(sql, (time.time(), event.kind, event.trial, text))

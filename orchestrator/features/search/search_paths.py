@@ -1,0 +1,27 @@
+"""What a run directory has of a search, besides the files that the program knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.paths import Below, RunPaths
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPaths:
+    root: Path
+    """The run directory."""
+
+    sampler = Below("search/sampler.pickle")
+    """The sampler's state, so that a resumed search need not tell it everything again."""
+    journal = Below("search/optuna-journal.log")
+    """The trials for Optuna's own tools; written by `search export`."""
+    stopped = Below("search/stopped.txt")
+    """Why the search has stopped before its end; missing while it goes on."""
+    log = Below("search/search.log")
+    """Output of the searcher, and of a sampler of the user's own."""
+
+    @classmethod
+    def of(cls, paths: RunPaths) -> SearchPaths:
+        return cls(paths.root)

@@ -1,0 +1,272 @@
+"""The searcher of a run: a child process that makes the jobs of a search, and how a run that has
+one is prepared.
+
+The supervisor knows no more of it than whether it works; everything else goes through the ledger
+(:mod:`orchestrator.features.search.searcher.searcher`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.errors import RunDirError
+from orchestrator.core.job import State
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import rough_duration
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.beside_run import BesideRun, RunProblem
+from orchestrator.experiment.liveness import Liveness
+from orchestrator.experiment.run_plan import Plan, RunOptions
+from orchestrator.experiment.side_process import SideProcess
+from orchestrator.features.search import changed_search, search_events, search_robots
+from orchestrator.features.search.search_paths import SearchPaths
+from orchestrator.jobfile import Experiment
+from orchestrator.ledger import Ledger
+from orchestrator.machine.slots import Slots
+from orchestrator.supervisor.events import Reporter
+
+MOST_STARTS = 5
+STEADY_S = 600.0
+"""A searcher that has worked for so long is started again, however often that was done before."""
+CALL_S = 300.0
+"""Longest time that a sampler may take for one call: the searcher itself sees to that, while a
+thread of it can run."""
+SILENT_S = CALL_S + 30.0
+"""A searcher without a sign of life for so long hangs: it has not even ended a call that took too
+long."""
+STOPPED_S = 30.0
+"""So long somebody may have stopped it with SIGSTOP before it counts as hanging."""
+ENDED, WAITS_FOR_USER, CANNOT_GO_ON = 10, 3, 2
+"""Exit codes of a searcher: the search is over; what is left is jobs that the user has paused;
+something has to be corrected first."""
+AGAIN = "Correct the cause, and run the same command again: the search resumes"
+
+
+@dataclass(slots=True, kw_only=True)
+class SearchProcess(BesideRun):
+    """Starts the searcher, and starts it again if it is killed, or hangs.
+
+    Where the job file declares neither a search nor a scheduler any more, there is no searcher, and
+    the jobs that wait at rungs train on.
+    """
+
+    paths: RunPaths
+    reporter: Reporter
+    is_needed: bool
+    """Whether the run has a search, or compares its jobs at rungs."""
+    _problem: str = field(default="", init=False)
+    """Why the search has stopped before its end, other than because the user has paused all that is
+    left."""
+    _has_finished: bool = field(default=False, init=False)
+    """Whether the search has come to its end."""
+    _waits_for_user: bool = field(default=False, init=False)
+    _experiment: Experiment | None = field(default=None, init=False)
+    """As it is run; None until it is planned."""
+    _robots: Mapping[str, str] = field(default_factory=dict, init=False)
+    """Their contents; see :mod:`orchestrator.features.search.search_robots`."""
+    _slots: Slots | None = field(default=None, init=False)
+    _ledger: Ledger | None = field(default=None, init=False)
+    _process: SideProcess | None = field(default=None, init=False)
+    """None until jobs are about to be launched."""
+    _starts: int = field(default=0, init=False)
+    """Since it was declared, or had worked for :data:`STEADY_S`."""
+    _why_killed: str = field(default="", init=False)
+    """How the searcher that runs has hung, so that it was killed; it may take a while to end."""
+    _told_lanes: int = field(default=0, init=False)
+    """The number of jobs at once that the searcher knows."""
+    _declared_at: int = field(default=0, init=False)
+    """When the declaration was written that it has read."""
+
+    # -- before the run
+
+    def claimed(self, options: RunOptions) -> None:
+        if options.rebuild_ledger and self.paths.declaration.exists():
+            text = "a search cannot be rebuilt: only its ledger has the order of its trials"
+            raise RunDirError(f"{self.paths.root}: {text}; `run --fresh` starts over")
+
+    def before_plan(
+        self, experiment: Experiment, options: RunOptions, ledger: Ledger | None
+    ) -> tuple[Experiment, RunOptions]:
+        return changed_search.resumed(experiment, options, ledger, self.paths)
+
+    def after_plan(self, experiment: Experiment, made: Plan, ledger: Ledger | None) -> None:
+        changed_search.refuse_another_robot(experiment, made.verdicts, ledger, self.paths)
+        self._experiment = experiment
+        self._robots = search_robots.contents(experiment, made.verdicts)
+        self._slots = made.backend.slots
+
+    def ledger_opened(self, ledger: Ledger) -> None:
+        assert self._experiment is not None
+        self._ledger = ledger
+        if self._experiment.job_source is None:
+            changed_search.let_all_train_on(self._experiment, ledger, self.reporter)
+
+    def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
+        assert self._experiment is not None
+        own = SearchPaths.of(self.paths)
+        own.stopped.unlink(missing_ok=True)
+        if not self.is_needed:
+            return
+        holder = run_directory.holder(self.paths)
+        changed_search.declare(self.paths, self._experiment, self._robots)
+        self._process = SideProcess(
+            arguments=[
+                "orchestrator.features.search.searcher.searcher",
+                str(self.paths.root.absolute()),
+                "" if holder is None else holder.key,
+            ],
+            run_dir=self.paths.root,
+            log=own.log,
+        )
+
+    # -- during the run
+
+    def may_add_jobs(self) -> bool:
+        """Whether it may still add jobs, or let paused ones go on."""
+        has_ended = self._has_finished or self._waits_for_user or bool(self._problem)
+        return self._process is not None and (self._is_redeclared(self._process) or not has_ended)
+
+    def _is_redeclared(self, process: SideProcess) -> bool:
+        return process.starts > 0 and self._declared_at != changed_search.written_at(self.paths)
+
+    def look_after(self) -> None:
+        """Start it, and start it again if it was killed, hangs, or is declared anew."""
+        process = self._process
+        if process is None or not self.may_add_jobs():
+            return
+        if self._is_redeclared(process):
+            self._begin_anew(process)
+        elif process.is_alive:
+            self._watch(process)
+        elif process.starts == 0:
+            self._start(process)
+        else:
+            self._act_on_end(process)
+
+    def _begin_anew(self, process: SideProcess) -> None:
+        """Start it with a declaration that has replaced the one that it has read."""
+        process.end()
+        self._has_finished = False
+        self._waits_for_user = False
+        self._problem = ""
+        self._starts = 0
+        SearchPaths.of(self.paths).stopped.unlink(missing_ok=True)
+        self.reporter.event(
+            "reloaded", "the search goes on as it is declared now, taken over by `reload`"
+        )
+        self._start(process)
+
+    @property
+    def _lanes(self) -> int:
+        """Jobs that may run at once."""
+        assert self._slots is not None
+        return self._slots.lanes
+
+    def _start(self, process: SideProcess) -> None:
+        self._told_lanes = self._lanes
+        self._declared_at = changed_search.written_at(self.paths)
+        self._why_killed = ""
+        self._starts += 1
+        try:
+            process.start(str(self._told_lanes))
+        except OSError as error:  # the jobs are trained without it
+            self._stop(f"its process could not be started: {error}")
+
+    def _watch(self, process: SideProcess) -> None:
+        """Kill it if it hangs; otherwise tell it how many jobs run at once."""
+        process.watch()
+        if not self._why_killed:
+            self._why_killed = _why_it_hangs(process.liveness)
+            if self._why_killed:
+                process.kill()
+            else:
+                self._tell_lanes(process)
+
+    def _act_on_end(self, process: SideProcess) -> None:
+        code = process.end()  # with whatever its sampler has started
+        self._has_finished = code == ENDED
+        self._waits_for_user = code == WAITS_FOR_USER
+        if self._has_finished or self._waits_for_user:
+            return
+        assert code is not None
+        why = self._why_killed or _why_it_ended(process, code)
+        if process.ran_s > STEADY_S:
+            self._starts = 0
+        if code in (CANNOT_GO_ON, -signal.SIGPROF) or self._starts == MOST_STARTS:
+            self._stop(why, f". The jobs that it has made are trained. {AGAIN}")
+        else:
+            self.reporter.event(
+                "warning", f"the process of the search has ended ({why}); it is started again"
+            )
+            self._start(process)
+
+    def _stop(self, problem: str, advice: str = "") -> None:
+        """Report the ``problem``, and keep it for whoever asks later."""
+        self._problem = problem
+        with contextlib.suppress(OSError):  # a full disk: it is in the log
+            write_whole(SearchPaths.of(self.paths).stopped, problem, durable=False)
+        self.reporter.event("warning", f"the search has stopped: {problem}{advice}")
+
+    def _tell_lanes(self, process: SideProcess) -> None:
+        if self._lanes != self._told_lanes:
+            with contextlib.suppress(OSError):  # it has just ended, or reads nothing at the moment
+                process.tell(f"{self._lanes}\n".encode())
+                self._told_lanes = self._lanes
+
+    # -- at its end
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+
+    def exit_code(
+        self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
+    ) -> int | None:
+        """Failed and paused trials are part of a search: it has succeeded when it has ended, and
+        one trial has a value. A search that has stopped with a problem has failed, also where
+        trials wait at rungs.
+        """
+        if not self.is_needed:
+            return None
+        is_incomplete = not self._has_finished
+        goes_on_when_resumed = is_stopping or any(
+            state.name == "PAUSED" for state in states.values()
+        )
+        if self._problem:
+            goes_on_when_resumed = is_interrupted  # other than with the same problem
+        if is_incomplete and goes_on_when_resumed:
+            return 130
+        assert self._experiment is not None
+        assert self._ledger is not None
+        if not self._experiment.makes_jobs:
+            return 1 if is_incomplete else None
+        return 0 if self._has_finished and search_events.has_value(self._ledger) else 1
+
+    def problem(self) -> RunProblem | None:
+        if not self._problem:
+            return None
+        return RunProblem(
+            what=f"the search has stopped: {self._problem}",
+            advice="Correct the cause: the next trial stays the same.",
+        )
+
+
+def _why_it_ended(process: SideProcess, code: int) -> str:
+    if code == -signal.SIGPROF:
+        return "a call of its sampler has not returned, and has kept all else in its process from running"
+    return process.why_it_ended().removeprefix("search: ")
+
+
+def _why_it_hangs(liveness: Liveness) -> str:
+    """Empty if it does not."""
+    if liveness.stopped_s > STOPPED_S:
+        return f"it was stopped for {rough_duration(liveness.stopped_s)}, as by SIGSTOP, and was killed"
+    if liveness.silent_s > SILENT_S:
+        return (
+            f"it has shown no sign of life for {rough_duration(liveness.silent_s)}, and was killed"
+        )
+    return ""

@@ -1,0 +1,135 @@
+"""Estimates how long a search takes, from its start or from what it has done so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from orchestrator.core.job import Job, Paused, Pending, Running
+from orchestrator.experiment import training_time
+from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
+from orchestrator.features.search.declaration.summary import SearchLimits
+from orchestrator.features.search.search_events import Spent
+from orchestrator.ledger import JobRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchTime:
+    """An estimate for a search: for the whole of it, or for what remains of one that has begun."""
+
+    longest_s: float
+    """If all trials are trained to their end, each for as many env_steps as the longest."""
+    with_rungs_s: float
+    """If as many go on at each rung as the scheduler lets go on."""
+    measured: int
+    """Number of bodies whose physics was measured; 0: it is assumed to be that of Hopper-v5."""
+    begun: DoneSoFar | None = None
+    """What has been done of it already; None: nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoneSoFar:
+    """What has been done of a search, and what its jobs have to go."""
+
+    spent: Spent
+    steps_queued: int
+    """env_steps that jobs which are queued or run have to go, each to its end or to the rung where
+    it pauses."""
+    steps_left: int
+    """env_steps that all jobs which have not ended have to go to their end."""
+
+    def rest_of(self, search: SearchSpec) -> SearchSpec:
+        """``search`` with what is left of its budget."""
+        spent = self.spent
+        env_steps = (
+            None if search.max_env_steps is None else max(0, search.max_env_steps - spent.env_steps)
+        )
+        time_s = (
+            None if search.max_time_s is None else max(0.0, search.max_time_s - spent.elapsed_s)
+        )
+        trials = None if search.trials is None else max(0, search.trials - spent.trials)
+        return replace(
+            search,
+            trials=0 if env_steps == 0 or time_s == 0 else trials,
+            max_env_steps=env_steps,
+            max_time_s=time_s,
+            reevaluate=max(0, search.reevaluate - spent.repeated),
+        )
+
+
+def done_so_far(rows: Collection[JobRow], spent: Spent | None) -> DoneSoFar | None:
+    """What has been done of a search: None where it has not begun. :param rows: all jobs."""
+    if spent is None:
+        return None
+    queued = [row for row in rows if isinstance(row.state, Pending | Running)]
+    waiting = [row for row in rows if isinstance(row.state, Paused)]
+    return DoneSoFar(
+        spent=spent,
+        steps_queued=sum(max(0, row.job.spec.attempt_end - row.env_steps) for row in queued),
+        steps_left=sum(
+            max(0, row.job.spec.total_timesteps - row.env_steps) for row in (*queued, *waiting)
+        ),
+    )
+
+
+def of_search(
+    examples: Sequence[tuple[Job, float]],
+    search: SearchSpec,
+    scheduler: SchedulerSpec | None,
+    limits: SearchLimits,
+    at_once: int,
+    begun: DoneSoFar | None = None,
+) -> SearchTime:
+    """:param examples: jobs of points of the space, each with the seconds of physics in one of its
+    env_steps.
+
+    :param search: with what is left of its budget.
+    :param limits: of ``search``.
+    :param at_once: number of jobs that run at the same time.
+    """
+    of_each = [
+        training_time.of_job(job, physics_s) + training_time.JOB_S for job, physics_s in examples
+    ]
+    steps = [job.spec.total_timesteps for job, _ in examples]
+    most = math.inf if limits.env_steps is None else limits.env_steps
+    expected = most
+    if limits.trials is not None and limits.jobs is not None:
+        whole = (
+            limits.trials * _trained_share(scheduler, max(steps)) + search.reevaluate
+        )  # trainings for each seed
+        expected = min(
+            most, whole / max(1, limits.trials + search.reevaluate) * limits.jobs * max(steps)
+        )
+    if begun is not None:
+        expected += begun.steps_queued
+        most += (
+            begun.steps_left if expected else 0
+        )  # what waits at rungs goes on only if others come there
+
+    def elapsed_s(env_steps: float) -> float:
+        if not env_steps:
+            return 0.0
+        latest_s = math.inf if search.max_time_s is None else search.max_time_s + max(of_each)
+        return min(
+            latest_s, max(*of_each, 0.0, env_steps * math.fsum(of_each) / sum(steps) / at_once)
+        )
+
+    return SearchTime(
+        longest_s=elapsed_s(most),
+        with_rungs_s=elapsed_s(expected),
+        measured=sum(physics_s > 0 for _, physics_s in examples),
+        begun=begun,
+    )
+
+
+def _trained_share(scheduler: SchedulerSpec | None, total_timesteps: int) -> float:
+    """Share of the env_steps of trials that are trained if as many go on at each rung as the
+    scheduler lets go on.
+    """
+    if scheduler is None or not (rungs := scheduler.rungs(total_timesteps)):
+        return 1.0
+    kept = 1 / scheduler.factor if scheduler.kind == "asha" else 0.5
+    spans = [after - before for before, after in pairwise((0, *rungs, total_timesteps))]
+    return sum(span * kept**rung for rung, span in enumerate(spans)) / total_timesteps

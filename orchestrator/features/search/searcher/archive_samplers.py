@@ -1,0 +1,112 @@
+"""Quality-diversity samplers on an archive of pyribs: the best body for each cell of what was
+measured.
+
+The archive and the variation of MAP-Elites are those of pyribs. Its emitters of evolution
+strategies are told whole batches, which trials that end in any order do not make: CMA-ME is
+therefore pyribs' archive with the distribution of :mod:`~orchestrator.features.search.searcher.cmaes_sampler`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from ribs.archives import GridArchive
+from ribs.emitters import IsoLineEmitter
+
+from orchestrator.features.search.declaration.spec import SearchSpec
+from orchestrator.features.search.searcher.cmaes_sampler import AsynchronousCma
+from orchestrator.features.search.searcher.simple_samplers import RandomSampler, TrialOutcome
+from orchestrator.features.search.searcher.space import Point, Space
+
+INITIAL = 20
+"""Random points of MAP-Elites before it varies what the archive has."""
+ISO_SIGMA, LINE_SIGMA = 0.05, 0.2
+"""Standard deviations of a variation: in all directions, and towards another elite (Vassiliades and
+Mouret 2018)."""
+
+
+def make_archive(spec: SearchSpec) -> GridArchive:
+    """An empty archive with the axes that ``spec`` names, of places in the unit cube."""
+    return GridArchive(
+        solution_dim=len(spec.space),
+        dims=[measure.cells for measure in spec.measures],
+        ranges=[(measure.low, measure.high) for measure in spec.measures],
+        seed=spec.seed,
+    )
+
+
+class _Elites:
+    """The archive, and what it says of every trial."""
+
+    def __init__(self, spec: SearchSpec) -> None:
+        self.archive = make_archive(spec)
+        self._space = Space(spec.space)
+        self._sign = 1.0 if spec.directions[0] == "maximize" else -1.0
+
+    def add(self, point: Point, outcome: TrialOutcome) -> tuple[int, float] | None:
+        """How the archive has taken it: 2 for a new cell, 1 for a better elite, 0 otherwise; and by
+        how much.
+
+        None: the trial has failed, or was not measured.
+        """
+        if outcome.values is None or outcome.measures is None:
+            return None
+        place, value = np.array(self._space.encode(point)), self._sign * outcome.values[0]
+        taken = self.archive.add_single(place, value, np.array(outcome.measures))
+        return int(taken["status"]), float(taken["value"])
+
+
+class MapElitesSampler:
+    """MAP-Elites (Mouret and Clune 2015) with the variation Iso+LineDD."""
+
+    def __init__(self, spec: SearchSpec) -> None:
+        options, n_dimensions = dict(spec.sampler_options), len(spec.space)
+        self._space, self._elites = Space(spec.space), _Elites(spec)
+        self._initial, self._random = options.get("initial", INITIAL), RandomSampler(spec)
+        self._emitter = IsoLineEmitter(
+            self._elites.archive,
+            iso_sigma=options.get("iso_sigma", ISO_SIGMA),
+            line_sigma=options.get("line_sigma", LINE_SIGMA),
+            x0=np.full(n_dimensions, 0.5),
+            lower_bounds=np.zeros(n_dimensions),
+            upper_bounds=np.ones(n_dimensions),
+            batch_size=1,
+            seed=spec.seed,
+        )
+
+    def ask(self, number: int) -> Point:
+        if number < self._initial or self._elites.archive.empty:
+            return self._random.ask(number)
+        return self._space.decode(self._emitter.ask()[0])
+
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
+        self._elites.add(point, outcome)
+
+
+class CmaMeSampler:
+    """CMA-ME (Fontaine et al. 2020): a distribution that moves to where the archive grows or
+    improves.
+
+    A population that has improved nothing is followed by a distribution around one of the elites.
+    """
+
+    def __init__(self, spec: SearchSpec) -> None:
+        self._space, self._elites = Space(spec.space), _Elites(spec)
+        self._distribution = AsynchronousCma(self._space, spec.seed, spec.sampler_options)
+
+    def ask(self, number: int) -> Point:
+        return self._space.decode(self._distribution.ask(number))
+
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
+        taken = self._elites.add(point, outcome)
+        if self._elites.archive.empty:  # nothing is known to be better than this
+            self._distribution.drop(number)
+            return
+        loss = (
+            (1.0, 0.0) if taken is None else (-float(taken[0]), -taken[1])
+        )  # a failure is behind all others
+        population = self._distribution.tell(number, loss)
+        if population and (population[0][0] >= 0 or self._distribution.has_converged):
+            elite = self._elites.archive.sample_elites(1)["solution"][0]
+            self._distribution.start(
+                np.array(elite, np.float64), self._distribution.population_size
+            )

@@ -1,0 +1,129 @@
+"""CMA-ES, by the library cmaes, for trials that end in any order."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from cmaes import CMA
+from numpy.typing import NDArray
+
+from orchestrator.features.search.declaration.spec import SearchSpec
+from orchestrator.features.search.searcher.simple_samplers import TrialOutcome
+from orchestrator.features.search.searcher.space import Point, Space
+
+SIGMA = 0.25
+"""Initial standard deviation in the unit cube."""
+OLDEST = 4
+"""Generations after which a trial no longer counts: its point was drawn from a distribution that is
+too different."""
+
+Place: TypeAlias = NDArray[np.float64]
+"""``(n_dimensions,)`` in the unit cube."""
+Loss: TypeAlias = tuple[float, ...]
+"""What is minimised, in the order of importance."""
+
+
+class AsynchronousCma:
+    """A normal distribution in the unit cube, adapted whenever as many trials as make a population
+    have been told.
+
+    A trial may be one of a later generation than that of the distribution which it was drawn from.
+    """
+
+    def __init__(self, space: Space, seed: int, options: Mapping[str, Any]) -> None:
+        n_dimensions = len(space.dimensions)
+        self._space, self._seed, self._sigma = space, seed, options.get("sigma", SIGMA)
+        self._bounds = np.tile([0.0, 1.0], (n_dimensions, 1))
+        self._asked: dict[int, tuple[int, Place]] = {}
+        """Trials that are not told yet: the generation in which each was drawn, and its place."""
+        self._told: list[tuple[int, Place, Loss]] = []
+        self._generation = 0
+        self._is_one_point = False
+        """Whether all trials of the population that was told last had the same values."""
+        self.start(np.full(n_dimensions, 0.5), options.get("population_size"))
+
+    def start(self, mean: Place, population_size: int | None) -> None:
+        """Begin around ``mean``; no trial that was asked for before counts. None: as many as suit
+        the dimensions.
+        """
+        self._strategy = CMA(
+            mean=mean, sigma=self._sigma, bounds=self._bounds, population_size=population_size
+        )
+        self._generation += OLDEST + 1
+        self._is_one_point = False
+        self._told = []
+
+    @property
+    def population_size(self) -> int:
+        return int(self._strategy.population_size)
+
+    @property
+    def has_converged(self) -> bool:
+        # The strategy is told ranks, and does not know that values have few digits: its own limits
+        # come late or never.
+        return self._is_one_point or bool(self._strategy.should_stop())
+
+    def ask(self, number: int) -> Place:
+        self._strategy.reseed_rng(
+            int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
+        )  # unpickled
+        place: Place = self._strategy.ask()
+        self._asked[number] = self._generation, place
+        return place
+
+    def drop(self, number: int) -> None:
+        """Nothing is known of this trial."""
+        del self._asked[number]
+
+    def tell(self, number: int, loss: Loss) -> Sequence[Loss]:
+        """The losses of the population with which the distribution was adapted; empty if it was
+        not.
+        """
+        self._told.append((*self._asked.pop(number), loss))
+        self._told = [told for told in self._told if told[0] >= self._generation - OLDEST]
+        if len(self._told) < self.population_size:
+            return ()
+        ranked = sorted(self._told, key=lambda told: told[2])
+        self._strategy.tell([(place, float(rank)) for rank, (_, place, _) in enumerate(ranked)])
+        # Pickling keeps one triangle of a covariance that is symmetric up to rounding: a copy has
+        # to draw the same.
+        self._strategy = pickle.loads(pickle.dumps(self._strategy))
+        self._is_one_point = (
+            len({tuple(self._space.decode(place).values()) for _, place, _ in ranked}) == 1
+        )
+        self._generation += 1
+        self._told = []
+        return [loss for _, _, loss in ranked]
+
+
+class CmaesSampler:
+    """A distribution that has converged is followed by one with twice the population, around
+    another place.
+
+    (IPOP-CMA-ES, Auger and Hansen 2005.)
+    """
+
+    def __init__(self, spec: SearchSpec) -> None:
+        self._space, self._seed = Space(spec.space), spec.seed
+        self._sign = -1.0 if spec.directions[0] == "maximize" else 1.0
+        self._distribution = AsynchronousCma(self._space, spec.seed, spec.sampler_options)
+        self._worst: float | None = None
+
+    def ask(self, number: int) -> Point:
+        return self._space.decode(self._distribution.ask(number))
+
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
+        if outcome.values is not None:
+            loss = self._sign * outcome.values[0]
+            self._worst = loss if self._worst is None else max(self._worst, loss)
+        elif self._worst is not None:
+            loss = self._worst
+        else:
+            self._distribution.drop(number)
+            return
+        if self._distribution.tell(number, (loss,)) and self._distribution.has_converged:
+            place = np.random.default_rng([self._seed, number]).random(len(self._space.dimensions))
+            self._distribution.start(place, 2 * self._distribution.population_size)

@@ -1,0 +1,58 @@
+"""TPE and NSGA-II, by Optuna, as samplers of a search."""
+
+from __future__ import annotations
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.trial import TrialState
+
+from orchestrator.features.search.declaration.spec import SearchSpec
+from orchestrator.features.search.searcher.simple_samplers import TrialOutcome
+from orchestrator.features.search.searcher.space import Point, Space
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+KINDS = {"tpe": optuna.samplers.TPESampler, "nsga2": optuna.samplers.NSGAIISampler}
+
+
+class OptunaSampler:
+    """A study in memory, of which every trial is asked for and told by its number.
+
+    Ranges are those of the unit cube, choices are their positions: Optuna knows no lists.
+    """
+
+    def __init__(self, spec: SearchSpec) -> None:
+        self._space = Space(spec.space)
+        self._distributions: dict[str, BaseDistribution] = {
+            dimension.key: CategoricalDistribution(range(len(dimension.choices)))
+            if dimension.choices
+            else FloatDistribution(0.0, 1.0)
+            for dimension in spec.space
+        }
+        sampler = KINDS[spec.sampler](seed=spec.seed, **spec.sampler_options)
+        self._study = optuna.create_study(directions=list(spec.directions), sampler=sampler)
+        self._signs = [1.0 if direction == "maximize" else -1.0 for direction in spec.directions]
+        self._worst: list[float] | None = None
+        """The worst value of each objective so far."""
+        self._trials: dict[int, int] = {}
+        """Number of a trial that is not told yet → its number in the study."""
+
+    def ask(self, number: int) -> Point:
+        trial = self._study.ask(self._distributions)
+        self._trials[number] = trial.number
+        units = []
+        for dimension in self._space.dimensions:
+            value, choices = trial.params[dimension.key], len(dimension.choices)
+            units.append((value + 0.5) / choices if choices else value)
+        return self._space.decode(units)
+
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
+        trial = self._trials.pop(number)
+        if outcome.values is not None:
+            known = self._worst or outcome.values
+            pairs = zip(self._signs, known, outcome.values, strict=True)
+            self._worst = [sign * min(sign * before, sign * now) for sign, before, now in pairs]
+        values = outcome.values or self._worst
+        if values is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, list(values))

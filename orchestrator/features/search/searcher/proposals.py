@@ -1,0 +1,206 @@
+"""The next point of a search: what is asked of the sampler, what it is told, and the parent that a
+trial inherits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.errors import UsageError
+from orchestrator.features.search.declaration.spec import SAMPLERS, SearchSpec
+from orchestrator.features.search.history import History, Trial, ranked
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.searcher import samplers
+from orchestrator.features.search.searcher.space import Space
+from orchestrator.features.search.searcher.watchdog import Watchdog
+
+SAVE_EVERY_S = 5.0
+SAVE_SHARE = 0.01
+"""Largest share of the time that is spent on saving the sampler."""
+RETURNS = ("eval_mean", "ep_rew_mean")
+"""Objectives for which the return at a rung says something about the value at the end."""
+OF_SEED_AND_NUMBER = ("random", "sobol")
+"""Samplers that need to know neither what they were asked before nor what they were told."""
+OF_NETWORK = ("algo", "policy", "policy_kwargs", "normalize")
+"""Keys of a job by which a policy can be the start of another one only if they are equal."""
+WINDOW = 2
+"""With order = "fixed", a point is asked with the values of all trials but the last so many times
+as many as ran at once when the search first began."""
+
+
+class Proposals:
+    """A sampler, and where it is saved. Told and asked in the order of the events, it always
+    proposes the same.
+    """
+
+    def __init__(
+        self, spec: SearchSpec, file: Path, search_path: Path, bracket: int, watchdog: Watchdog
+    ) -> None:
+        """:param file: where the sampler is saved.
+        :param search_path: folder of the user's modules.
+        :param bracket: number of trials that are compared with each other; 1 without rungs.
+        """
+        self._spec, self._file, self._bracket, self._watchdog = spec, file, bracket, watchdog
+        with watchdog.limited(spec.sampler, "constructor"):
+            self._sampler = samplers.make(spec, search_path)
+        self._space = Space(spec.space)
+        self._learns = spec.sampler not in OF_SEED_AND_NUMBER
+        self._known = 0
+        """The last event that the sampler knows of from its file."""
+        self._save_at = time.monotonic() + SAVE_EVERY_S
+
+    @property
+    def in_order(self) -> bool:
+        return self._spec.order == "fixed"
+
+    @property
+    def tells_at_rungs(self) -> bool:
+        """Whether the value at a rung stands for the one at the end; an archive needs the measures
+        of the end, too.
+        """
+        spec = self._spec
+        return not spec.measures and len(spec.objectives) == 1 and spec.objectives[0] in RETURNS
+
+    def ask(self, index: int) -> dict[str, Any]:
+        """The next point, in JSON types. :raises UsageError: the sampler fails."""
+        with self._explaining("ask"):
+            asked = self._sampler.ask(index)
+            if not isinstance(asked, Mapping):
+                raise TypeError(
+                    f"it returned {asked!r:.60}; expected a dict with a value for each key of the space"
+                )
+            point: dict[str, Any] = json.loads(json.dumps(dict(asked), default=_plain))
+            if others := point.keys() ^ {dimension.key for dimension in self._spec.space}:
+                raise ValueError(
+                    f"its point and the space differ in the keys {', '.join(sorted(others))}"
+                )
+        return point
+
+    def tell(self, event: SearchEvent, history: History) -> None:
+        """:raises UsageError: the sampler fails."""
+        assert event.trial is not None
+        content, trial = event.content, history.trials[event.trial]
+        values, measures = (
+            None if content[key] is None else tuple(content[key]) for key in ("values", "measures")
+        )
+        outcome = samplers.TrialOutcome(
+            values=values, measures=measures, env_steps=content["env_steps"]
+        )
+        with self._explaining("tell"):
+            self._sampler.tell(trial.index, trial.point, outcome)
+
+    @contextlib.contextmanager
+    def _explaining(self, method: str) -> Iterator[None]:
+        try:
+            with self._watchdog.limited(self._spec.sampler, f"method {method}"):
+                yield
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            if self._spec.sampler not in SAMPLERS:
+                with contextlib.suppress(
+                    OSError
+                ):  # the corrected class may have other attributes: it is told again
+                    self._file.unlink(missing_ok=True)
+            what = f'the sampler "{self._spec.sampler}" has failed in its method {method}'
+            raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
+
+    def restore(self, last_id: int) -> None:
+        """Read the saved sampler, unless it was told more than the ledger has.
+
+        :param last_id: of the events.
+        """
+        with contextlib.suppress(
+            Exception
+        ):  # missing, damaged, or of another version: everything is told again
+            with self._watchdog.limited(self._spec.sampler, "unpickling"):
+                saved, sampler = pickle.loads(self._file.read_bytes())
+            if saved <= last_id:  # else a power cut has taken what it was told
+                self._known, self._sampler = saved, sampler
+
+    def replay(self, event: SearchEvent, history: History) -> None:
+        """Ask and tell the sampler again what it has not been saved with.
+
+        :param history: after ``event``.
+        """
+        if event.id <= self._known or not self._learns:
+            return
+        if event.kind == "asked" and event.content.get("reevaluates") is None:
+            self.ask(history.trials[-1].index)
+        elif event.kind == "told":
+            self.tell(event, history)
+
+    def save(self, last_id: int) -> None:
+        """Save the sampler, if it is time for that and if it can be pickled."""
+        if time.monotonic() < self._save_at or not self._learns:
+            return
+        began = time.monotonic()
+        with contextlib.suppress(
+            Exception
+        ):  # of a user's sampler, or a full disk: it is told everything again
+            with self._watchdog.limited(self._spec.sampler, "pickling"):
+                content = pickle.dumps((last_id, self._sampler))
+            self._file.parent.mkdir(exist_ok=True)
+            write_whole(self._file, content, durable=False)
+        now = time.monotonic()
+        self._save_at = now + max(SAVE_EVERY_S, (now - began) / SAVE_SHARE)
+
+    # -- order = "fixed"
+
+    def _lag(self, history: History) -> int:
+        """The index of the first trial whose outcome the next one is not to know."""
+        index = len(history.asked)
+        lag = (
+            index - WINDOW * history.lanes
+            if self._bracket == 1
+            else (index // self._bracket - 1) * self._bracket
+        )
+        return max(0, lag)
+
+    def is_next_known(self, history: History) -> bool:
+        """Whether all trials are over, or rejected for good, that the next one is asked with."""
+        lag = self._lag(history)
+        return all(trial.index >= lag for trial in history.training.values())
+
+    def to_tell(self, history: History) -> Iterable[Trial]:
+        """The trials that the sampler is told before the next one is asked, with order =
+        "fixed".
+        """
+        lag = self._lag(history) if self.in_order else 0
+        known = [trial for _, trial in sorted(history.untold.items()) if trial.index < lag]
+        return [trial for trial in known if trial.is_over or self.tells_at_rungs]
+
+    # -- inheritance
+
+    def parent(self, point: Mapping[str, Any], history: History) -> Trial | None:
+        """The trial whose policies a new one with this point starts from; None where none has such
+        a network.
+        """
+        if self._spec.inherit == "none":
+            return None
+        known = history.asked[: self._lag(history)] if self.in_order else history.asked
+        decisive = [key for key in point if key.partition(".")[0] in OF_NETWORK]
+        finished = [
+            trial
+            for trial in known
+            if trial.values is not None and all(trial.point[key] == point[key] for key in decisive)
+        ]
+        if not finished:
+            return None
+        if self._spec.inherit == "best":
+            return ranked(finished, self._spec.directions[:1])[0]
+        return min(finished, key=lambda trial: self._space.distance(trial.point, point))
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of NumPy as Python has them."""
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"it returned {value!r:.60}, which JSON does not know")
+    return value.tolist()

@@ -1,0 +1,501 @@
+"""The searcher: a process beside the supervisor that makes the jobs of a search, and decides which
+of them go on.
+
+    python -m orchestrator.features.search.searcher.searcher RUN_DIR HOLDER LANES
+
+It acts on the experiment through the ledger alone, as the command ``reload`` does: new jobs and
+promotions are entered together with the event that says so, in one transaction. Killed at any
+moment, another searcher rebuilds from the events what it knew, and goes on with the same next
+point. It ends when its standard input does: with the supervisor. LANES is the number of jobs at
+once; a line on the standard input says that it has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.errors import (
+    LedgerBusyError,
+    LedgerDamagedError,
+    LedgerError,
+    OrchestratorError,
+    SpecError,
+    UsageError,
+)
+from orchestrator.core.job import TERMINAL, Cause, Job
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import shortened
+from orchestrator.experiment import additions
+from orchestrator.features.search import changed_search, search_events, shown_trials
+from orchestrator.features.search.declaration.declared_search import declaration_of, trial_jobs
+from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
+from orchestrator.features.search.history import History, Trial, commonest
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_paths import SearchPaths
+from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
+from orchestrator.features.search.searcher import outcomes, schedulers
+from orchestrator.features.search.searcher.proposals import RETURNS, Proposals
+from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
+from orchestrator.features.search.searcher.watchdog import Watchdog, tell
+from orchestrator.features.search.trials import best
+from orchestrator.jobfile import Experiment
+from orchestrator.ledger import Ledger, Request, job_figures
+from orchestrator.ledger.job_figures import Figures
+
+LOOK_EVERY_S = 0.05
+ALL_EVERY_S = 2.0
+"""How often trials that do not train are looked at, too: perhaps the user has retried or cancelled
+jobs of theirs."""
+ALL_SHARE = 0.01
+"""Largest share of the time for that."""
+FIRST_FAILURES, FAILURES_IN_A_ROW = 20, 1000
+"""So many failures, before the first success and after any, end a search: something is wrong with
+all of its points."""
+FIRST_OTHER_SEED = 1000
+"""Trainings that are repeated have seeds from here on, without those of the job file."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Searcher:
+    """Makes trials until the budget is spent, and promotes paused ones, until nothing is left to
+    train.
+    """
+
+    paths: RunPaths
+    experiment: Experiment
+    holder: str
+    """The supervisor that requests are meant for."""
+    watchdog: Watchdog
+    ledger: Ledger = field(init=False)
+    history: History = field(default_factory=History, init=False)
+    _proposals: Proposals | None = field(default=None, init=False)
+    _scheduler: schedulers.Scheduler | None = field(default=None, init=False)
+    _rungs: Sequence[int] = field(default=(), init=False)
+    _is_closed: bool = field(default=False, init=False)
+    """Whether the scheduler knows that there will be no more trials."""
+    _has_news: bool = field(default=True, init=False)
+    """Whether there may be something to decide, or to tell the sampler."""
+    _all_at: float = field(default=0.0, init=False)
+    _figures: dict[str, Figures] = field(default_factory=dict, init=False)
+    """Of the jobs of trials that were looked at last: at least of those that train."""
+    _search: SearchSpec | None = field(init=False)
+    """None where the jobs of the job file are compared at rungs."""
+    _examiner: TrialExaminer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._examiner = TrialExaminer(paths=self.paths, watchdog=self.watchdog)
+        self.ledger = Ledger.open(self.paths.ledger, is_sound=True)
+        try:
+            self._restore()
+        except BaseException:
+            self.ledger.abandon()
+            raise
+
+    def _restore(self) -> None:
+        """Come to where the searcher before has come.
+
+        :raises LedgerDamagedError: a row about the search cannot be read.
+        """
+        source = declaration_of(self.experiment)
+        search = source.search
+        scheduler = source.scheduler
+        self._search = search
+        self.history.search = search
+        if scheduler is not None and scheduler.kind != "none":
+            self._rungs = scheduler.rungs(
+                max(job.spec.total_timesteps for job in self.experiment.jobs_to_examine)
+            )
+            self._scheduler = _scheduler(scheduler, search, self._rungs)
+        if search is not None:
+            factor = 2 if scheduler is None or scheduler.kind == "median" else scheduler.factor
+            bracket, base = factor ** len(self._rungs), self.experiment.base
+            self._proposals = Proposals(
+                search, SearchPaths.of(self.paths).sampler, base, bracket, self.watchdog
+            )
+        events = search_events.events(self.ledger)
+        if self._proposals is not None and events:
+            self._proposals.restore(events[-1].id)
+        for event in events:
+            self.watchdog.begin_step()
+            self._apply(event)
+            if self._proposals is not None:
+                self._proposals.replay(event, self.history)
+
+    def run(self) -> None:
+        """Returns when the search is over, or when nothing but jobs that the user has paused is
+        left.
+
+        :raises UsageError: nothing can come of the search, with the reason.
+        """
+        began = SearchEvent(kind="began", content={"lanes": max(1, self.watchdog.lanes)})
+        # A searcher before may have added jobs for a supervisor that had ended.
+        self._record([began], [Request(verb="add", job_id=self.holder)])
+        if self._proposals is None and not self.history.trials:
+            self._take_declared_jobs()
+        with contextlib.closing(self._examiner):
+            seen, is_done = (0, 0), False
+            while not (self.history.is_over or (is_done and self._waits_for_user())):
+                self.watchdog.begin_step()
+                try:
+                    now = job_figures.version(self.ledger), self.watchdog.lanes
+                    if now != seen or not is_done:
+                        seen, is_done = now, not self._turn()
+                        continue
+                except LedgerBusyError:
+                    self.ledger, is_done = additions.reopened(self.ledger, self.paths), False
+                time.sleep(LOOK_EVERY_S)
+
+    def _turn(self) -> bool:
+        """Act on what is new in the ledger. Returns whether something was done."""
+        self._take_in()
+        done = self._look(at_all=time.monotonic() >= self._all_at)
+        self._close()
+        if self._has_news and (self._proposals is not None or self._has_room()):
+            # The jobs of a matrix come to their first rung before any goes on, as long as some
+            # wait.
+            self._has_news = False
+            done |= self._promote()
+            self._tell()
+        if self._may_ask():
+            self._ask()
+            done = True
+        self._refuse_if_hopeless()
+        if self._proposals is not None:
+            self._proposals.save(self.history.last_id)
+        is_idle = not (
+            done or self.history.training or job_figures.requested(self.ledger, "cancel")
+        )
+        if is_idle and self._is_spent():
+            if not self._look(at_all=True):
+                self._end()
+            done = True
+        return done
+
+    # -- what has happened
+
+    def _look(self, *, at_all: bool) -> bool:
+        """Enter what has become of the trials that train. Returns whether that was something.
+
+        :param at_all: also what the user has done to jobs of trials that wait at rungs or have
+            failed.
+        """
+        began = time.monotonic()
+        waiting = self.history.waiting.values() if at_all else ()
+        events, requests = self._ends([*self.history.training.values(), *waiting])
+        if at_all:
+            retried, retries = outcomes.retried(self.ledger, self.history.failed.values())
+            events, requests = events + retried, requests + retries
+        if events:
+            self._record(events, requests)
+        if at_all:
+            now = time.monotonic()
+            self._all_at = now + max(ALL_EVERY_S, (now - began) / ALL_SHARE)
+        return bool(events)
+
+    def _ends(self, trials: Sequence[Trial]) -> tuple[list[SearchEvent], list[Request]]:
+        """Those of the ``trials``, which are not over, that have come to a rung or to their end."""
+        retried = job_figures.requested(
+            self.ledger, "retry"
+        )  # before the states, which soon change for these
+        self._figures = job_figures.figures(
+            self.ledger, [job_id for trial in trials for job_id in trial.jobs]
+        )
+        events, requests = list[SearchEvent](), list[Request]()
+        for trial in trials:
+            figures = [self._figures.get(job_id, outcomes.GONE) for job_id in trial.jobs]
+            states = {one.state for one in figures}
+            if states == {"SUCCEEDED"}:
+                events.append(outcomes.over(self.ledger, self._search, trial))
+            elif states & {"FAILED", "CANCELLED"} and retried.isdisjoint(trial.jobs):
+                events.append(outcomes.failed(trial, figures))
+                unfinished = [
+                    id_
+                    for id_, one in zip(trial.jobs, figures, strict=True)
+                    if one.state not in TERMINAL
+                ]
+                requests += [Request(verb="cancel", job_id=job_id) for job_id in unfinished]
+            elif states == {"PAUSED"} and not trial.is_waiting and self._is_at_rung(trial, figures):
+                events.append(outcomes.reached(self._search, trial, figures))
+        return events, requests
+
+    def _is_at_rung(self, trial: Trial, figures: Sequence[Figures]) -> bool:
+        """Whether its jobs, all paused, have come to the rung that it is trained to; else the user
+        pauses them.
+        """
+        is_compared = trial.reevaluates is None and trial.goal < len(self._rungs)
+        return is_compared and all(one.env_steps >= self._rungs[trial.goal] for one in figures)
+
+    def _tell(self) -> None:
+        """Tell the sampler of trials that are over, and of those that a rung has rejected for
+        now.
+        """
+        if self._proposals is None or self._proposals.in_order:
+            return
+        for trial in list(self.history.untold.values()):
+            if trial.is_over or (trial.is_waiting and self._proposals.tells_at_rungs):
+                self._record([self._outcome(trial)])
+
+    def _outcome(self, trial: Trial) -> SearchEvent:
+        """What the sampler is told of a trial that is over, or that waits at a rung."""
+        values = trial.values
+        if not trial.is_over:
+            values = None if trial.reached[-1] is None else [trial.reached[-1]]
+        content = {"values": values, "measures": trial.measures, "env_steps": trial.env_steps}
+        return SearchEvent(kind="told", trial=trial.number, content=content)
+
+    def _refuse_if_hopeless(self) -> None:
+        limit = FAILURES_IN_A_ROW if self.history.has_succeeded else FIRST_FAILURES
+        if self._search is not None and len(self.history.whys) >= limit:
+            whys = list(self.history.whys.values())
+            place, number = commonest(whys)
+            raise UsageError(
+                f"the last {len(whys)} trials have failed, {number} of them as this one: {whys[place]}"
+            )
+
+    def _waits_for_user(self) -> bool:
+        """Whether nothing can go on before the user resumes jobs that they have paused."""
+        states = []
+        for trial in self.history.training.values():
+            for one in [self._figures[job_id] for job_id in trial.jobs]:
+                is_there = self._is_at_rung(
+                    trial, [one]
+                )  # it waits for another seed; otherwise it is being promoted
+                states.append(
+                    one.state
+                    if one.cause != Cause.RUNG
+                    else "SUCCEEDED"
+                    if is_there
+                    else "promoted"
+                )
+        is_paused = "PAUSED" in states and set(states) <= {"PAUSED", *TERMINAL}
+        return is_paused and not self._may_ask()
+
+    # -- what happens next
+
+    def _promote(self) -> bool:
+        """Let the best at rungs go on."""
+        if self._scheduler is None:
+            return False
+        events, requests = [], []
+        for promotion in self._scheduler.decisions():
+            goal = len(self._rungs) if promotion.rung is None else promotion.rung
+            until = "end" if promotion.rung is None else str(self._rungs[goal])
+            trial = self.history.asked[promotion.trial]
+            events.append(SearchEvent(kind="promoted", trial=trial.number, content={"goal": goal}))
+            requests += [
+                Request(verb="promote", job_id=f"{job_id}={until}") for job_id in trial.jobs
+            ]
+        if events:
+            self._record(events, requests)
+        return bool(events)
+
+    def _may_ask(self) -> bool:
+        proposals = self._proposals
+        if proposals is None or self._is_spent():
+            return False
+        if proposals.in_order:
+            return proposals.is_next_known(self.history)
+        return self._has_room()
+
+    def _has_room(self) -> bool:
+        """Whether fewer jobs wait than can run at once."""
+        return sum(one.state == "PENDING" for one in self._figures.values()) < max(
+            1, self.watchdog.lanes
+        )
+
+    def _is_spent(self) -> bool:
+        search = self._search
+        if search is None:
+            return True
+        return (
+            (search.trials is not None and len(self.history.asked) >= search.trials)
+            or (
+                search.max_env_steps is not None
+                and job_figures.env_steps(self.ledger) >= search.max_env_steps
+            )
+            or (search.max_time_s is not None and self.history.elapsed_s >= search.max_time_s)
+        )
+
+    def _ask(self) -> None:
+        assert self._proposals is not None
+        for trial in self._proposals.to_tell(self.history):
+            self._record([self._outcome(trial)])
+        number = len(self.history.trials)
+        point = self._proposals.ask(len(self.history.asked))
+        try:
+            jobs = trial_jobs(self.experiment, number, point)
+        except SpecError as error:  # values that do not fit together
+            why = shortened("; ".join(map(str, error.problems)))
+            failed = {"values": None, "measures": None, "env_steps": 0, "why": why}
+            asked = SearchEvent(kind="asked", content={"point": point, "jobs": []})
+            self._record([asked, SearchEvent(kind="over", trial=number, content=failed)])
+            return
+        self._enter(point, jobs, self._proposals.parent(point, self.history))
+
+    def _enter(self, point: Any, jobs: Sequence[Job], parent: Trial | None, **content: Any) -> None:
+        """Examine the robots of a new trial, and enter its jobs."""
+        if self._rungs and content.get("reevaluates") is None:
+            jobs = [job.with_spec(pause_at=self._rungs[0]) for job in jobs]
+        jobs, verdicts, parent = self._examiner.examine(jobs, parent)
+        content["parent"] = None if parent is None else parent.number
+        additions.put_robots(self.paths, jobs, verdicts)
+        ids = [job.job_id for job in jobs]
+        event = SearchEvent(kind="asked", content={"point": dict(point), "jobs": ids, **content})
+        request = Request(verb="add", job_id=self.holder)
+        self._record([event], [request], lambda ledger: additions.enter(ledger, jobs, verdicts))
+
+    def _take_declared_jobs(self) -> None:
+        """The trials of a job file without a search: its jobs, those that differ in their seed
+        alone together.
+        """
+        trials: dict[str, list[Job]] = {}
+        for job in self.experiment.jobs:
+            trials.setdefault(job.work, []).append(job)
+        self._record(
+            SearchEvent(
+                kind="asked",
+                content={"point": dict(jobs[0].point), "jobs": [job.job_id for job in jobs]},
+            )
+            for jobs in trials.values()
+        )
+
+    def _close(self) -> None:
+        """Let the scheduler know once that there will be no more trials: it may have waited for
+        them.
+        """
+        if self._scheduler is not None and not self._is_closed and self._is_spent():
+            self._is_closed = self._has_news = True
+            self._scheduler.no_more(len(self.history.asked))
+
+    def _end(self) -> None:
+        search = self._search
+        trials = self.history.trials
+        if search is not None:
+            done, found = (
+                {trial.reevaluates for trial in trials},
+                best(self.history.asked, search.directions),
+            )
+            missing = [trial for trial in found[: search.reevaluate] if trial.number not in done]
+            for trial in missing:
+                seeds = [
+                    job.spec.seed for job in trial_jobs(self.experiment, trial.number, trial.point)
+                ]
+                others = (seed for seed in count(FIRST_OTHER_SEED) if seed not in seeds)
+                jobs = trial_jobs(
+                    self.experiment, len(trials), trial.point, list(islice(others, len(seeds)))
+                )
+                self._enter(trial.point, jobs, None, reevaluates=trial.number)
+            if missing:
+                return
+            shown_trials.note(self.paths, trials, search)
+        self._record([SearchEvent(kind="ended", content={})])
+
+    # -- the ledger
+
+    def _record(
+        self,
+        events: Iterable[SearchEvent],
+        requests: Sequence[Request] = (),
+        enter: Callable[[Ledger], None] = lambda _: None,
+    ) -> None:
+        """Enter events, requests and whatever ``enter`` enters: all, or nothing.
+
+        :raises LedgerBusyError: all of it is entered, but not known here before the next
+            :meth:`_take_in`.
+        """
+        events = list(events)
+
+        def change(ledger: Ledger) -> None:
+            # once more, where another process has kept the ledger locked
+            self.watchdog.begin_step()
+            enter(ledger)
+            search_events.add(ledger, events)
+            ledger.add_requests(requests)
+
+        self.ledger = additions.written(self.ledger, self.paths, change)
+        self._take_in()
+
+    def _take_in(self) -> None:
+        """Learn of the events that have been entered since."""
+        for event in search_events.events(self.ledger, after=self.history.last_id):
+            self._apply(event)
+            if event.kind == "told" and self._proposals is not None:
+                self._proposals.tell(event, self.history)
+
+    def _apply(self, event: SearchEvent) -> None:
+        self.history.take_in([event], self.ledger.path)
+        self._has_news = True
+        if self._scheduler is None or event.trial is None:
+            return
+        trial = self.history.trials[event.trial]
+        if trial.reevaluates is not None:
+            return
+        if len(trial.reached) > len(self._rungs):
+            why = (
+                f"trial {trial.number} has reached {len(trial.reached)} rungs of {len(self._rungs)}"
+            )
+            raise search_events.damaged(self.ledger.path, event.id, event.kind, why)
+        if event.kind == "promoted":
+            self._scheduler.promoted(
+                trial.index, trial.goal if trial.goal < len(self._rungs) else None
+            )
+        elif event.kind == "reached":
+            self._scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
+        elif event.kind == "over":
+            self._scheduler.ended(trial.index)
+        elif event.kind == "retried":
+            self._scheduler.retried(trial.index)
+
+
+def _scheduler(
+    spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]
+) -> schedulers.Scheduler:
+    """At rungs returns are compared, which are better the higher they are, unless the objective
+    says otherwise.
+    """
+    if search is None:
+        return schedulers.make(spec, "asynchronous", len(rungs), "maximize")
+    direction = search.directions[0] if search.objectives[0] in RETURNS else "maximize"
+    return schedulers.make(spec, search.order, len(rungs), direction)
+
+
+def main(run_dir: str, holder: str, lanes: str) -> int:
+    watchdog = Watchdog(lanes=int(lanes))
+    watchdog.start(os.dup(0))
+    with Path(os.devnull).open() as nothing:  # for a sampler that reads its standard input
+        os.dup2(nothing.fileno(), 0)
+    paths = RunPaths(Path(run_dir))
+    try:
+        experiment = changed_search.declared(paths)
+        searcher = Searcher(paths=paths, experiment=experiment, holder=holder, watchdog=watchdog)
+        searcher.run()
+        return ENDED if searcher.history.is_over else WAITS_FOR_USER
+    except OrchestratorError as error:
+        tell(str(error))
+        may_pass = isinstance(error, LedgerError) and not isinstance(error, LedgerDamagedError)
+        return CANNOT_GO_ON if isinstance(error, UsageError) and not may_pass else 1
+    finally:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(paths.entering)
+
+
+if __name__ == "__main__":
+    code = 1
+    try:
+        code = main(*sys.argv[1:])
+    except BaseException:
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+    with contextlib.suppress(Exception):  # what the sampler has made of it
+        sys.stdout.flush()
+    os._exit(code)  # whatever threads a sampler has begun

@@ -1,0 +1,72 @@
+"""What a sampler is, and those that need no values: random and Sobol points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from orchestrator.features.search.declaration.spec import SearchSpec
+from orchestrator.features.search.searcher.space import Point, Space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOutcome:
+    """What is known of a trial that has ended."""
+
+    values: tuple[float, ...] | None
+    """One finite number for each objective; None: it has failed."""
+    measures: tuple[float, ...] | None = None
+    """One finite number for each axis of the archive; None: not known."""
+    env_steps: int = 0
+    """Of all of its jobs."""
+
+
+class Sampler(Protocol):
+    """Proposes points. A class of the user's is one, too."""
+
+    def ask(self, number: int) -> Point:
+        """The point of trial ``number``; trials are numbered from 0 in the order in which they are
+        asked for.
+        """
+
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
+        """How trial ``number``, which was asked for, has ended; at most once for each."""
+
+
+class RandomSampler:
+    """Points that are independent of each other and of all values: a function of seed and
+    number.
+    """
+
+    def __init__(self, spec: SearchSpec) -> None:
+        self._space, self._seed = Space(spec.space), spec.seed
+
+    def ask(self, number: int) -> Point:
+        return self._space.decode(
+            np.random.default_rng([self._seed, number]).random(len(self._space.dimensions))
+        )
+
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
+        pass
+
+
+class SobolSampler:
+    """Scrambled Sobol points (Owen 1998), which cover the space evenly: a function of seed and
+    number.
+    """
+
+    def __init__(self, spec: SearchSpec) -> None:
+        self._space, self._seed = Space(spec.space), spec.seed
+
+    def ask(self, number: int) -> Point:
+        from scipy.stats import qmc
+
+        sequence = qmc.Sobol(len(self._space.dimensions), scramble=True, rng=self._seed)
+        if number:
+            sequence.fast_forward(number)
+        return self._space.decode(sequence.random(1)[0])
+
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
+        pass

@@ -1,0 +1,77 @@
+"""Examines the robots of new trials: another robot than that with which the search began is
+refused, and a trial that the policy of its parent does not fit has no parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.job import Job
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.urdf_settings import is_urdf
+from orchestrator.experiment import additions, preflight
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.features.search import changed_search, search_robots
+from orchestrator.features.search.history import Trial
+from orchestrator.features.search.searcher.watchdog import Watchdog
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialExaminer:
+    """Its processes go on from trial to trial, until :meth:`close`."""
+
+    paths: RunPaths
+    watchdog: Watchdog
+    _robots: Collection[str] = field(init=False)
+    """What the robot may contain, if it is a file; empty if that is not known."""
+    _children: list[preflight.Child] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._robots = search_robots.recorded(changed_search.begun(self.paths)).values()
+
+    def close(self) -> None:
+        for child in self._children:
+            child.__exit__()
+
+    def examine(
+        self, jobs: Sequence[Job], parent: Trial | None = None
+    ) -> tuple[Sequence[Job], dict[str, JobVerdict], Trial | None]:
+        """The jobs of a trial, a verdict for each of them by ``job_id``, and the trial whose
+        policies they start from.
+
+        :param parent: that trial, unless one of its policies does not fit its job: then there is
+            none.
+        :raises UsageError: their robot has been edited since the search began.
+        """
+        if parent is not None:
+            sources = [str(self.paths.job(job_id).root) for job_id in parent.jobs]
+            children = [
+                job.with_spec(init=source) for job, source in zip(jobs, sources, strict=True)
+            ]
+            verdicts = self._verdicts(children)
+            if not any(verdict.has_unfit_init for verdict in verdicts.values()):
+                return children, verdicts, parent
+        return jobs, self._verdicts(jobs), None
+
+    def _verdicts(self, jobs: Sequence[Job]) -> dict[str, JobVerdict]:
+        # An examination has limits of its own, for each robot.
+        step = self.watchdog.begin_step
+        verdicts = additions.examine(self.paths, jobs, self._children, watch=lambda *_: step())
+        for job in jobs:
+            content, source = verdicts[job.job_id].source_hash, job.xml_source
+            is_same_file = source is not None and not is_urdf(
+                str(source)
+            )  # the space may vary what is added to a URDF
+            if (
+                is_same_file
+                and content is not None
+                and self._robots
+                and content not in self._robots
+            ):
+                what = search_robots.changed(source)
+                raise UsageError(
+                    f"{what} since the search began, and trials of both are not comparable; put it back"
+                )
+        return verdicts

@@ -1,0 +1,129 @@
+"""A thread of the searcher that ends it: with its supervisor, or when it makes no progress.
+
+It also tells the supervisor that the process lives, which ends a process in which not even this
+thread can run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from orchestrator.core import users_code
+from orchestrator.core.parent_death import outlive_parent
+from orchestrator.core.text import rough_duration
+from orchestrator.features.search.search_process import CALL_S, CANNOT_GO_ON
+
+LIMIT_S = CALL_S
+"""Longest time for one step: a call of the sampler, or a turn of the searcher beside that."""
+TICK_S = 0.25
+BEAT = b"\n"
+
+
+@dataclass(slots=True, kw_only=True)
+class Watchdog:
+    """The sampler may be a class of the user's, so that its calls may do anything."""
+
+    lanes: int = 1
+    """Jobs that run at once, as the supervisor has said last."""
+    _call: tuple[str, str] | None = field(default=None, init=False)
+    """Sampler and method of the call that is under way."""
+    _steps: int = field(default=0, init=False)
+    """Steps that have begun."""
+    _supervisor: int = field(default=0, init=False)
+    """The process that has started this one."""
+
+    def start(self, pipe: int) -> None:
+        """Begin to watch, in place of the parent-death signal: that kills this process without
+        those of its group.
+
+        :param pipe: from the supervisor, which writes a line with the number of jobs at once when
+            that changes, and to it, if it is a socket.
+        """
+        self._supervisor = os.getppid()
+        os.set_blocking(pipe, False)
+        threading.Thread(target=self._watch, args=[pipe], daemon=True).start()
+        outlive_parent()
+
+    def begin_step(self) -> None:
+        """Something has been done, and something else begins."""
+        self._steps += 1
+
+    @contextlib.contextmanager
+    def limited(self, sampler: str, call: str) -> Iterator[None]:
+        """The block is a call of ``sampler``: it ends within :data:`LIMIT_S`, and in this process
+        alone.
+        """
+        self._call = sampler, call
+        self.begin_step()
+        try:
+            with users_code.in_this_process():  # there is one searcher
+                yield
+        finally:
+            self._call = None
+            self.begin_step()
+
+    def _watch(self, pipe: int) -> None:
+        last, ticks = 0, 0  # no clock: a process that was stopped for a while has not been slow
+        while True:
+            # If compiled code keeps other threads from running, the kernel ends the process.
+            signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+            if select.select([pipe], [], [], TICK_S)[0]:
+                if not (lines := _read(pipe).split()):
+                    _end_with_group()
+                self.lanes = int(lines[-1])
+            if (
+                os.getppid() != self._supervisor
+            ):  # another process may still hold the other end of the pipe
+                _end_with_group()
+            with contextlib.suppress(
+                OSError
+            ):  # the supervisor has not read those before, has ended, or needs none
+                os.write(pipe, BEAT)
+            ticks = ticks + 1 if self._steps == last else 0
+            last = self._steps
+            if ticks * TICK_S > LIMIT_S:
+                self._end_for_lack_of_progress()
+
+    def _end_for_lack_of_progress(self) -> NoReturn:
+        faulthandler.dump_traceback()
+        if (call := self._call) is not None:
+            tell(
+                f'the sampler "{call[0]}" has not returned within {rough_duration(LIMIT_S)} from its {call[1]}'
+            )
+            os._exit(CANNOT_GO_ON)
+        tell(
+            f"it has made no progress for {rough_duration(LIMIT_S)}; where it hung is in its log, above this line"
+        )
+        os._exit(1)  # and is started again
+
+
+def _end_with_group() -> NoReturn:
+    with contextlib.suppress(ProcessLookupError):  # it leads none
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(0)
+
+
+def _read(pipe: int) -> bytes:
+    """What there is to read; nothing at the end."""
+    try:
+        return os.read(pipe, 1024)
+    except (
+        ConnectionResetError
+    ):  # the supervisor has ended before it has read that this process lives
+        return b""
+
+
+def tell(text: str) -> None:
+    """Write a line to the end of the log, where it is found if this process ends next."""
+    with contextlib.suppress(Exception):  # what the sampler has made of it
+        sys.stdout.flush()
+    os.write(2, f"\nsearch: {' '.join(text.split())}\n".encode(errors="backslashreplace"))

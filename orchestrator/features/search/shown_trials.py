@@ -1,0 +1,100 @@
+"""Which trials of a search pages show by themselves, and its archive."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple, TypedDict
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.paths import RunPaths
+from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
+from orchestrator.features.search.history import Trial, ranked
+from orchestrator.features.search.trials import best
+
+MOST_REPORTED = 60
+"""Trials of each kind that a page shows by themselves."""
+_EPSILON = 1e-6
+"""A measure on the border of two cells belongs to the upper one, as in the archives of pyribs."""
+
+
+class ArchiveElite(TypedDict):
+    """The best trial of a cell, which is its place on every axis, from 0."""
+
+    cell: Sequence[int]
+    trial: int
+    value: float
+
+
+def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
+    """Write :func:`jobs_to_show` for whoever draws them; without the file nothing is drawn."""
+    with contextlib.suppress(OSError):
+        write_whole(
+            paths.shown_jobs, json.dumps(jobs_to_show(trials, search)) + "\n", durable=False
+        )
+
+
+def jobs_to_show(trials: Sequence[Trial], search: SearchSpec) -> list[str]:
+    """The jobs of the trials to show, and of those that repeat them."""
+    repeated = {trial.reevaluates: trial.jobs for trial in trials}
+    shown = leaders([trial for trial in trials if trial.reevaluates is None], search).shown()
+    return [
+        job_id for number in shown for job_id in (*trials[number].jobs, *repeated.get(number, ()))
+    ]
+
+
+class Leaders(NamedTuple):
+    """The finished trials of a search in the orders in which pages show them."""
+
+    best: Sequence[int]
+    """By their first value, the best first."""
+    front: Sequence[int]
+    """Pareto front of several objectives."""
+    archive: Sequence[ArchiveElite]
+
+    def shown(self) -> Collection[int]:
+        """Those that are shown by themselves, in that order."""
+        parts = (self.best, self.front, [elite["trial"] for elite in self.archive])
+        return dict.fromkeys(number for part in parts for number in part[:MOST_REPORTED])
+
+
+def leaders(trials: Iterable[Trial], search: SearchSpec) -> Leaders:
+    """:param trials: none of them repeats another."""
+    finished = [trial for trial in trials if is_measured(trial)]
+    front = best(finished, search.directions) if len(search.directions) > 1 else []
+    return Leaders(
+        best=[trial.number for trial in ranked(finished, search.directions[:1])],
+        front=[trial.number for trial in front],
+        archive=archive(finished, search),
+    )
+
+
+def is_measured(trial: Trial) -> bool:
+    """Whether it has finished with values."""
+    return bool(trial.values) and all(map(math.isfinite, trial.values or ()))
+
+
+def archive(trials: Iterable[Trial], search: SearchSpec) -> list[ArchiveElite]:
+    """The best of the finished ``trials`` for each cell; of equal ones the earlier. The best cell
+    comes first.
+    """
+    sign = 1 if search.directions[0] == "maximize" else -1
+    known: dict[tuple[int, ...], tuple[float, int]] = {}
+    for trial in trials if search.measures else ():
+        if trial.values and trial.measures and all(map(math.isfinite, trial.measures)):
+            cell = tuple(
+                _place(axis, value)
+                for axis, value in zip(search.measures, trial.measures, strict=True)
+            )
+            if cell not in known or sign * trial.values[0] > sign * known[cell][0]:
+                known[cell] = trial.values[0], trial.number
+    elites = sorted(known.items(), key=lambda item: (-sign * item[1][0], item[0]))
+    return [{"cell": cell, "trial": number, "value": value} for cell, (value, number) in elites]
+
+
+def _place(axis: ArchiveAxis, value: float) -> int:
+    """The cell on ``axis``; what is beyond its ends belongs to the cells there."""
+    cell = math.floor((axis.cells * (value - axis.low) + _EPSILON) / (axis.high - axis.low))
+    return min(max(cell, 0), axis.cells - 1)

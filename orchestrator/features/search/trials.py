@@ -1,0 +1,259 @@
+"""The trials of a run directory, as commands and reports show them: read from the ledger, what is
+new at each call.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.core import job_parts
+from orchestrator.core.decoding import parsed_json
+from orchestrator.core.errors import LedgerError
+from orchestrator.core.job import TERMINAL
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
+from orchestrator.features.search import search_events
+from orchestrator.features.search.declaration.rules import read_scheduler, read_search
+from orchestrator.features.search.declaration.spec import Direction, SchedulerSpec, SearchSpec
+from orchestrator.features.search.history import History, Trial, costs, ranked
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.jobfile.validation import check
+from orchestrator.keys.problems import Problems
+from orchestrator.ledger import Ledger, SummaryRow, job_figures
+
+OF_PLAIN_JOBS = "eval_mean"
+"""What the jobs of an experiment without a search are compared by."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialReader:
+    """What a search was declared as, and what has become of its trials; :meth:`update` reads on."""
+
+    paths: RunPaths
+    search: SearchSpec | None
+    """None where the jobs of a matrix are compared at rungs (``[scheduler]`` alone)."""
+    scheduler: SchedulerSpec | None
+    history: History = field(default_factory=History)
+    totals: dict[str, int] = field(default_factory=dict)
+    """``total_timesteps`` of every job of a trial, by ``job_id``."""
+    env_steps: int = 0
+    """Of all jobs, trained so far, where the budget limits them; counted for that only."""
+    _done_steps: int = 0
+    """``total_timesteps`` of all jobs of finished trials."""
+    _front: list[tuple[Sequence[float], int, Trial]] = field(default_factory=list)
+    """Costs and index of each trial of :attr:`front`, in any order."""
+    _failing: list[Trial] = field(default_factory=list)
+    """Failed trials of which some jobs may not have ended yet."""
+
+    @classmethod
+    def of(cls, paths: RunPaths) -> TrialReader | None:
+        """A reader that has read no trial yet; None where neither a search nor a scheduler has been
+        declared.
+
+        :raises LedgerError: the declaration cannot be read.
+        """
+        problems = Problems()
+        try:
+            content = parsed_json(read_regular(paths.declaration))["data"]
+            top = check(content, problems).top
+            table = top.get("search")
+            search = None if table is None else read_search(table, problems)
+            scheduler = read_scheduler(top, problems)
+            return cls(
+                paths=paths, search=search, scheduler=scheduler, history=History(search=search)
+            )
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise LedgerError(f"{paths.declaration}: cannot be read ({error!r})") from error
+
+    def update(self, ledger: Ledger) -> Sequence[SearchEvent]:
+        """Take in what the ledger has of the search beyond what is known. Returns that.
+
+        :raises LedgerDamagedError: some of it cannot be read, or contradicts what is known; another
+            reader is needed then.
+        """
+        events = search_events.events(ledger, after=self.history.last_id)
+        known = len(self.history.trials)
+        self.history.take_in(events, ledger.path)
+        is_begun_again = any(
+            event.kind == "began" for event in events
+        )  # perhaps with another budget
+        if is_begun_again and (declared := TrialReader.of(self.paths)) is not None:
+            self.search = declared.search
+        self.totals |= job_figures.totals(
+            ledger, [id_ for one in self.history.trials[known:] for id_ in one.jobs]
+        )
+        for number in dict.fromkeys(event.trial for event in events if event.kind == "over"):
+            assert number is not None
+            self._end(self.history.trials[number])
+        self._count_failing(ledger)
+        if self.search is not None and self.search.max_env_steps is not None:
+            self.env_steps = job_figures.env_steps(ledger)
+        return events
+
+    def _end(self, trial: Trial) -> None:
+        """Count ``trial``, which is over."""
+        if trial.values is not None:
+            self._done_steps += self._total(trial)
+        else:
+            self._failing.append(trial)
+        if trial.reevaluates is not None:
+            return
+        if not trial.values or self.search is None:
+            return
+        mine = costs(trial, self.directions)
+        if not any(_surpasses(theirs, mine) for theirs, *_ in self._front):
+            kept = [one for one in self._front if not _surpasses(mine, one[0])]
+            self._front = [*kept, (mine, trial.index, trial)]
+            if len(self.directions) == 1:
+                self._front = [min(self._front)]
+
+    def _total(self, trial: Trial) -> int:
+        """``total_timesteps`` of its jobs, as far as the ledger still has them."""
+        return sum(self.totals.get(job_id, 0) for job_id in trial.jobs)
+
+    def _count_failing(self, ledger: Ledger) -> None:
+        """Count what other seeds of failed trials have trained until they were cancelled."""
+        failing = [trial for trial in self._failing if trial.number in self.history.failed]
+        found = job_figures.figures(ledger, [job_id for trial in failing for job_id in trial.jobs])
+        self._failing.clear()
+        for trial in failing:
+            figures = [found[job_id] for job_id in trial.jobs if job_id in found]
+            trial.env_steps = max(trial.env_steps, sum(one.env_steps for one in figures))
+            if not {one.state for one in figures} <= set(TERMINAL):
+                self._failing.append(trial)
+
+    @property
+    def front(self) -> Sequence[Trial]:
+        """The best finished trial; of several objectives, the Pareto front as :func:`best` ranks
+        it.
+
+        None where there is no search.
+        """
+        return [trial for *_, trial in sorted(self._front)]
+
+    @property
+    def objectives(self) -> Sequence[str]:
+        return (OF_PLAIN_JOBS,) if self.search is None else self.search.objectives
+
+    @property
+    def directions(self) -> Sequence[Direction]:
+        return ("maximize",) if self.search is None else self.search.directions
+
+    @property
+    def rungs(self) -> Sequence[int]:
+        """env_steps of each job at which trials are compared."""
+        return (
+            ()
+            if self.scheduler is None or not self.totals
+            else self.scheduler.rungs(max(self.totals.values()))
+        )
+
+    @property
+    def asked(self) -> list[Trial]:
+        """The trials without those that repeat one."""
+        return self.history.asked
+
+    @property
+    def repeated(self) -> Mapping[int, Trial]:
+        """By the number of a trial: the one that has trained its point again, from nothing and with
+        other seeds.
+        """
+        return {
+            trial.reevaluates: trial
+            for trial in self.history.trials
+            if trial.reevaluates is not None
+        }
+
+    @property
+    def waiting(self) -> Collection[Trial]:
+        """Those that stand at a rung."""
+        return self.history.waiting.values()
+
+    @property
+    def failed(self) -> int:
+        """Number of trials that have failed, without those that repeat one."""
+        return sum(trial.reevaluates is None for trial in self.history.failed.values())
+
+    def state(self, trial: Trial) -> str:
+        """``finished``, ``failed``, ``waiting`` (at a rung) or ``training`` (or queued for it)."""
+        if trial.is_over:
+            return "failed" if trial.values is None else "finished"
+        return "waiting" if trial.is_waiting else "training"
+
+    def best(self, number: int | None = None) -> list[Trial]:
+        """Finished trials as :func:`best` ranks them, at most ``number`` of them; none where there
+        is no search.
+        """
+        return [] if self.search is None else best(self.asked, self.directions)[:number]
+
+    @property
+    def saved_share(self) -> float | None:
+        """Share of the env_steps of training all finished and waiting trials to the end that was
+        not trained.
+
+        None before one of them is there.
+        """
+        waiting = self.waiting
+        of_waiting = sum(map(self._total, waiting))
+        left, whole = (
+            of_waiting - sum(trial.env_steps for trial in waiting),
+            of_waiting + self._done_steps,
+        )
+        return left / whole if whole else None
+
+
+def best(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial]:
+    """The finished ones of ``trials``: all of them, or the Pareto front of several objectives; the
+    best first.
+
+    In a front that is by the first objective. Of equal ones the earlier comes first.
+    """
+    in_order = ranked(trials, directions)
+    if len(directions) == 1:
+        return in_order
+    front: list[Trial] = []
+    for trial in in_order:  # whatever surpasses it has come before
+        mine = costs(trial, directions)
+        if not any(_surpasses(costs(other, directions), mine) for other in front):
+            front.append(trial)
+    return front
+
+
+def _surpasses(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def of_plain_jobs(rows: Sequence[SummaryRow]) -> list[Trial]:
+    """The jobs of an experiment without a search as trials, those that differ in their seed alone
+    together.
+
+    They are finished when all of their jobs have an evaluation; their value is its median.
+    """
+    own = {*SummaryRow.__annotations__, *job_parts.column_names()}
+    together: dict[str, tuple[dict[str, Any], list[SummaryRow]]] = {}
+    for row in rows:
+        point = {key: value for key, value in row.items() if key not in own}
+        together.setdefault(repr((row["name"], point)), (point, []))[1].append(row)
+    trials = []
+    for number, (point, of_seeds) in enumerate(together.values()):
+        means = [row["eval_mean"] for row in of_seeds]
+        numbers = [mean for mean in means if mean is not None]
+        is_over = len(numbers) == len(means) and all(
+            row["state"] == "SUCCEEDED" for row in of_seeds
+        )
+        trials.append(
+            Trial(
+                number=number,
+                point=point,
+                jobs=[row["job_id"] for row in of_seeds],
+                values=[statistics.median(numbers)] if is_over else None,
+                env_steps=sum(row["env_steps"] for row in of_seeds),
+                is_over=is_over,
+            )
+        )
+    return trials

@@ -1,0 +1,129 @@
+"""What decides which jobs of a job file there are: a table of a feature may mean that.
+
+Such a table has a *job source*. It makes the jobs while their run goes on, or lets those that are
+declared pause and decides which of them go on. What it does beside the run is its feature's, too
+(:mod:`orchestrator.experiment.beside_run`), and so is what it says of a run directory where it has
+begun (:mod:`orchestrator.experiment.begun_source`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from orchestrator.core.errors import Problem
+    from orchestrator.core.job import Job
+    from orchestrator.experiment.run_plan import Plan, RunOptions
+    from orchestrator.jobfile import Experiment
+    from orchestrator.jobfile.expand import JobTemplate
+    from orchestrator.jobfile.matrix import Choice
+    from orchestrator.keys.problems import Problems
+    from orchestrator.ledger import JobRow, Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What ``run --dry-run`` says of a run with a job source."""
+
+    lines: Sequence[str] = ()
+    """Below the others."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """JSON types, by the key of the table that means them."""
+
+
+class JobSource:
+    """What the tables of a feature mean for the jobs of one job file.
+
+    Each method does nothing unless it is overridden. What one raises is an error of the run, or of
+    the command that asks: no job is trained without what its job file declares.
+    """
+
+    noun: ClassVar[str]
+    """What it is called in messages, without an article."""
+
+    @property
+    def makes_jobs(self) -> bool:
+        """Whether it makes jobs of the one entry of the job file, which by itself is none; False:
+        the jobs are those that are declared.
+        """
+        return False
+
+    # While the job file is read. The first four are asked only where it makes jobs.
+
+    def check_entry(
+        self, entry: Mapping[str, Any], matrix: Mapping[str, Any], where: str, problems: Problems
+    ) -> None:
+        """Check the entry. :param matrix: the keys of its matrix."""
+
+    def example(self, problems: Problems) -> Sequence[Choice]:
+        """The keys that it sets in a job, with values that stand for all: with these the entry is
+        checked.
+        """
+        return ()
+
+    def values_of(self, key: str) -> Collection[Any]:
+        """What it may set this key to; empty where it leaves it alone."""
+        return ()
+
+    def check_settings(self, settings: Mapping[str, Any], problems: Problems) -> None:
+        """Check the settings of the job of :meth:`example`."""
+
+    def check_jobs(
+        self, jobs: Sequence[Job], template: JobTemplate | None, problems: Problems
+    ) -> Iterable[str]:
+        """Check the jobs: those that are declared, or that of :meth:`example`. Returns warnings.
+
+        :param template: what it makes jobs of; None where it makes none, and where there are
+            problems.
+        """
+        return ()
+
+    # Before a run. ``experiment`` is that of the job file.
+
+    def jobs_to_examine(self, experiment: Experiment) -> tuple[Job, ...]:
+        """The jobs whose robots are examined before anything is launched. Where it makes jobs,
+        these are examples: the first one has to be valid, others need not be.
+        """
+        return experiment.jobs
+
+    def problem(
+        self, experiment: Experiment, *, time_limit_s: float, turn: Callable[[], object]
+    ) -> Problem | None:
+        """Why the run cannot begin, other than for a robot.
+
+        :param turn: to be called repeatedly; an exception that it raises is to be passed on.
+        """
+        return None
+
+    def lines(self, experiment: Experiment) -> Sequence[str]:
+        """What it does, in sentences."""
+        return ()
+
+    def with_on_change(
+        self, experiment: Experiment, options: RunOptions
+    ) -> tuple[Experiment, RunOptions]:
+        """What is run if something else has begun in the run directory: as ``options.on_change``
+        says, either this one from the start, or the earlier one.
+        """
+        return experiment, options
+
+    def done_so_far(
+        self,
+        experiment: Experiment,
+        options: RunOptions,
+        plan: Plan,
+        ledger: Ledger,
+        rows: Collection[JobRow],
+    ) -> Any:
+        """What has been done in the run directory, for :meth:`forecast`.
+
+        :param rows: all jobs of ``ledger``.
+        :raises ChangedError: something else has begun there, so that the run would be refused.
+        """
+        return None
+
+    def forecast(self, experiment: Experiment, plan: Plan, done: Any) -> Forecast:
+        """What the run would do. :param done: None where nothing has begun."""
+        return Forecast()

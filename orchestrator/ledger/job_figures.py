@@ -1,0 +1,87 @@
+"""Questions about the jobs of a ledger that are asked often, or of many jobs: each is one
+statement.
+
+Processes beside the supervisor ask them, which make jobs or wait for what becomes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from orchestrator.core.job import Cause
+from orchestrator.ledger import NOTES, Ledger
+
+PAUSE_AT = "CAST(json_extract(spec, '$.pause_at') AS INTEGER)"
+MOST_MARKS = 500
+"""Values of one statement; SQLite limits their number."""
+
+
+class Figures(NamedTuple):
+    """What the ledger knows of a job at this moment."""
+
+    state: str
+    env_steps: int
+    ep_rew_mean: float | None
+    message: str | None
+    cause: str | None = None
+
+
+def figures(ledger: Ledger, job_ids: Collection[str]) -> dict[str, Figures]:
+    """Of each of these jobs, by ``job_id``."""
+    sql = "SELECT job_id, state, env_steps, ep_rew_mean, message, cause FROM jobs"
+    return {row[0]: Figures(*row[1:]) for row in _of_jobs(ledger, sql, list(job_ids))}
+
+
+def totals(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int]:
+    """``total_timesteps`` of each of these jobs that there is, by ``job_id``."""
+    steps = "CAST(coalesce(json_extract(spec, '$.total_timesteps'), 0) AS INTEGER)"
+    return dict(map(tuple, _of_jobs(ledger, f"SELECT job_id, {steps} FROM declared", job_ids)))  # noqa: S608
+
+
+def _of_jobs(ledger: Ledger, sql: str, job_ids: Sequence[str]) -> Iterator[Any]:
+    """The rows that ``sql``, which has no condition yet, selects of these jobs."""
+    for first in range(0, len(job_ids), MOST_MARKS):
+        some = job_ids[first : first + MOST_MARKS]
+        yield from ledger.select(f"{sql} WHERE job_id IN ({', '.join('?' * len(some))})", some)
+
+
+def env_steps(ledger: Ledger) -> int:
+    """Of all jobs together."""
+    return int(ledger.select("SELECT coalesce(sum(env_steps), 0) FROM jobs")[0][0])
+
+
+def jobs_count(ledger: Ledger) -> int:
+    return int(ledger.select("SELECT count(*) FROM declared")[0][0])
+
+
+def at_rungs(ledger: Ledger) -> int:
+    """Number of jobs that wait at a rung."""
+    sql = "SELECT count(*) FROM jobs WHERE state = 'PAUSED' AND cause = ?"
+    return int(ledger.select(sql, (Cause.RUNG,))[0][0])
+
+
+def goals(ledger: Ledger) -> dict[str, int]:
+    """env_steps at which jobs pause at a rung, by ``job_id``: of those that run or are queued."""
+    sql = f"SELECT job_id, {PAUSE_AT} AS at FROM declared JOIN jobs USING (job_id)"  # noqa: S608
+    return dict(
+        map(tuple, ledger.select(f"{sql} WHERE state IN ('PENDING', 'RUNNING') AND at IS NOT NULL"))
+    )
+
+
+def pauses(ledger: Ledger) -> dict[str, int | None]:
+    """env_steps up to which jobs are trained before they are compared, by ``job_id``; None: they
+    train to their end.
+    """
+    return dict(map(tuple, ledger.select(f"SELECT job_id, {PAUSE_AT} FROM declared")))  # noqa: S608
+
+
+def requested(ledger: Ledger, verb: Literal["retry", "cancel"]) -> set[str]:
+    """Jobs of such requests whose supervisor has not done that yet."""
+    sql = "SELECT job_id FROM requests WHERE verb IN (?, ?)"
+    return {job_id for (job_id,) in ledger.select(sql, (verb, NOTES.get(verb)))}
+
+
+def version(ledger: Ledger) -> int:
+    """A number that changes whenever another process has written into the ledger."""
+    return int(ledger.select("PRAGMA data_version")[0][0])

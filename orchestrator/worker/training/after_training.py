@@ -1,0 +1,62 @@
+"""What follows when a policy is trained: its files, and its evaluation. Rank 0 does it."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import time
+from collections.abc import Callable
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.worker.runtime.failures import Interrupted
+from orchestrator.worker.runtime.progress import say
+from orchestrator.worker.training import evaluation
+from orchestrator.worker.training.attempt import Attempt
+from orchestrator.worker.training.evaluation import EvaluationResult
+
+
+def save_policy(attempt: Attempt) -> None:
+    """Write ``model.zip`` and, with normalisation, ``vecnormalize.pkl``; both load without this
+    package.
+    """
+    paths = attempt.paths
+    content = io.BytesIO()
+    attempt.model.save(content)
+    attempt.before_writing()
+    for of_shorter_training in (paths.eval, paths.moment, paths.preview):
+        of_shorter_training.unlink(missing_ok=True)
+    write_whole(paths.model, content.getvalue())
+    normalization = attempt.model.get_vec_normalize_env()
+    if normalization is not None:
+        write_whole(paths.vecnormalize, pickle.dumps(normalization))
+
+
+def evaluate(attempt: Attempt, stop_requested: Callable[[], bool]) -> None:
+    """Evaluate the policy and write ``eval.json``. :raises Interrupted: it is to stop."""
+    result = _timed_evaluation(attempt, stop_requested)
+    attempt.before_writing()
+    if result.moment is not None:
+        write_whole(attempt.paths.moment, result.moment, durable=False)
+    write_whole(attempt.paths.eval, result.to_json())
+    deterministic = result.deterministic.summary
+    attempt.facts.eval_mean = deterministic["mean"]
+    attempt.facts.measures = {
+        name: measure["mean"] for name, measure in deterministic["measures"].items()
+    }
+    say(f"evaluated over {result}")
+
+
+def _timed_evaluation(attempt: Attempt, stop_requested: Callable[[], bool]) -> EvaluationResult:
+    def each_step() -> None:
+        attempt.reporter.report("evaluating", attempt.model.num_timesteps)
+        if stop_requested():
+            raise Interrupted(
+                "stopped on request during evaluation; the policy is trained and saved"
+            )
+
+    begun = time.monotonic()
+    try:
+        return evaluation.evaluate(attempt.spec, attempt.paths.root, attempt.model, each_step)
+    finally:
+        # Of an evaluation that is stopped, too: it was no training.
+        attempt.facts.eval_s = time.monotonic() - begun

@@ -1,0 +1,187 @@
+"""Which checkpoint an attempt resumes from, and when the next one is written. What a checkpoint
+holds is in :mod:`.training_state`, and its file in :mod:`.checkpoint`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from orchestrator.core.text import joined
+from orchestrator.worker.runtime import csv_tables
+from orchestrator.worker.runtime.progress import say
+from orchestrator.worker.training import asymmetric_critic, training_state
+from orchestrator.worker.training.algorithms import OffPolicy
+from orchestrator.worker.training.attempt import Attempt
+from orchestrator.worker.training.checkpoint import CheckpointStore, explaining_failure
+from orchestrator.worker.training.replay import Replay
+from orchestrator.worker.training.training_state import LoopState
+
+
+class Checkpointing:
+    """The checkpoints of one training. It is no part of the loop (:class:`.LoopPart`): a checkpoint
+    holds what all parts have saved.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        spec = attempt.spec
+        self._attempt = attempt
+        attempt.before_writing()
+        self._replay = _open_replay(attempt)
+        self._store = CheckpointStore(
+            attempt.paths.checkpoints,
+            spec.fingerprint(),
+            self._replay,
+            spec.n_envs,
+            attempt.before_writing,
+            earlier=[spec.fingerprint(total) for total in spec.extended_from],
+        )
+        self._saved_at: int | None = None
+        """env_steps of the newest one."""
+        self._since = time.monotonic()
+        """When this attempt has written one, by the monotonic clock; before that, when it began."""
+
+    # -- at the start
+
+    def resume(self) -> LoopState:
+        """Bring the model to the state of the newest whole checkpoint; without one, to the policy
+        that it starts from.
+
+        :raises CheckpointError: it cannot be loaded. :raises ValueError: it is of another spec.
+        """
+        state = self._store.newest(self._attempt.ranks)
+        if state is None:
+            loop = LoopState()
+            self._start_from_policy()
+        else:
+            loop = self._restore(state)
+        if self._attempt.ranks.rank == 0:
+            warning = self._warning(is_resumed=state is not None)
+            self._attempt.reporter.warning = warning or self._attempt.reporter.warning
+        self._saved_at = self._attempt.facts.resumed_from
+        self._since = time.monotonic()
+        return loop
+
+    def _start_from_policy(self) -> None:
+        spec, model = self._attempt.spec, self._attempt.model
+        if spec.init_sha256 is None:
+            return
+        from orchestrator.worker.training import initial_policy
+
+        policy = initial_policy.InitialPolicy.from_file(self._attempt.paths.init, spec.init_sha256)
+        what = initial_policy.start(model, policy)
+        say(f"starts from {spec.init} ({policy.label}): {what}")
+        if model.env is None:
+            return
+        hidden = asymmetric_critic.privileged_values(model.env)
+        if hidden > 0:
+            asymmetric_critic.set_to_zero(model, hidden)
+
+    def _restore(self, state: dict[str, Any]) -> LoopState:
+        model, facts = self._attempt.model, self._attempt.facts
+        with explaining_failure(self._store.path(state["env_steps"])):
+            is_unfinished = state["env_steps"] < self._attempt.spec.total_timesteps
+            if self._replay is not None and "rows" not in state and is_unfinished:
+                raise ValueError(
+                    "it has no replay buffer, as it was the last of a training, which now goes on"
+                )
+            loop = training_state.restore(model, state, self._attempt.ranks.rank)
+        facts.resumed_from = model.num_timesteps
+        say(f"resumed at {model.num_timesteps} env_steps")
+        if loop.learner != facts.learner:
+            say(
+                f"learner {loop.learner} trained it so far: the same algorithm, but not the same bits from here on"
+            )
+        return loop
+
+    def _warning(self, *, is_resumed: bool) -> str:
+        """Which checkpoints were damaged, and what follows. A training that starts over keeps its
+        earlier tables.
+        """
+        problems = list(self._store.problems)
+        if is_resumed:
+            if problems:
+                problems.append(f"resumed at {self._attempt.model.num_timesteps} env_steps")
+            return "; ".join(problems)
+        damaged = self._store.damaged()
+        if not damaged:
+            return "; ".join(problems)
+        kept = self._set_tables_aside()
+        if not problems:
+            names = joined(path.name for path in damaged)
+            problems.append(f"only damaged checkpoints are there ({names})")
+        problems.append("no checkpoint is left, so the training starts at 0 env_steps")
+        if kept:
+            problems.append(f"its earlier tables are kept as {kept}")
+        say("; ".join(problems))
+        return "; ".join(problems)
+
+    def _set_tables_aside(self) -> str:
+        """The new names of those that there were."""
+        paths = self._attempt.paths
+        tables = [csv_tables.set_aside(path) for path in (paths.progress_csv, paths.timings_csv)]
+        return joined(table.name for table in tables if table is not None)
+
+    # -- in the loop
+
+    @property
+    def is_newest_of_now(self) -> bool:
+        """Whether the newest checkpoint is of the present env_steps."""
+        return self._saved_at == self._attempt.model.num_timesteps
+
+    @property
+    def is_at_rung(self) -> bool:
+        """Whether the training is to pause here: on all ranks, which have the same env_steps; also
+        in an attempt that resumes there.
+        """
+        rung = self._attempt.spec.pause_at
+        return rung is not None and self._attempt.model.num_timesteps >= rung
+
+    def is_due(self, steps_before: int) -> bool:
+        """By the interval of the job. By time, rank 0 decides for all; env_steps are the same on
+        every rank.
+
+        :param steps_before: env_steps at the start of the iteration.
+        """
+        every, every_s = self._attempt.spec.checkpoint_every, self._attempt.spec.checkpoint_every_s
+        if every_s is not None:
+            elapsed_s = time.monotonic() - self._since
+            return self._attempt.ranks.rank == 0 and elapsed_s >= every_s
+        steps = self._attempt.model.num_timesteps
+        return every is not None and steps // every > steps_before // every
+
+    def save(self, loop: LoopState) -> None:
+        """Write a checkpoint; all ranks call it. :raises OSError: it cannot be written."""
+        attempt = self._attempt
+        begun = time.monotonic()
+        state = training_state.capture(attempt.model, loop)
+        attempt.facts.unsaveable = state["unsaveable"] or None
+        env_steps = attempt.model.num_timesteps
+        is_last = attempt.is_trained and not attempt.spec.keep_replay_buffer
+        self._store.save(env_steps, state, attempt.ranks, is_last=is_last)
+        self._saved_at = env_steps
+        self._since = time.monotonic()
+        attempt.facts.checkpoint_s += self._since - begun
+
+    # -- at the end
+
+    def drop_replay(self) -> None:
+        """Remove the replay buffers, where the job does not keep them: the policy is saved."""
+        if not self._attempt.spec.keep_replay_buffer:
+            self._store.drop_replay()
+
+
+def _open_replay(attempt: Attempt) -> Replay | None:
+    """The files of the model's replay buffer, beside its checkpoints; None where it has none."""
+    model, spec = attempt.model, attempt.spec
+    if not isinstance(model, OffPolicy):
+        return None
+    assert model.replay_buffer is not None
+    replay = Replay(attempt.paths.replay(attempt.ranks.rank), model.replay_buffer)
+    rows = min(model.replay_buffer.buffer_size, math.ceil(spec.total_timesteps / spec.n_envs))
+    size_mib = rows * replay.bytes_a_row / 2**20
+    say(
+        f"replay buffer: up to {rows * model.n_envs:,} transitions, {size_mib:,.0f} MiB in memory and on disk"
+    )
+    return replay

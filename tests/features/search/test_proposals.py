@@ -1,0 +1,200 @@
+"""The next point of a search: what the sampler is asked and told, where it is saved, and which
+trial is the parent."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.errors import UsageError
+from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension, SearchSpec
+from orchestrator.features.search.history import History
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.searcher.proposals import Proposals
+from orchestrator.features.search.searcher.watchdog import Watchdog
+
+SPEC = SearchSpec(
+    space=(
+        Dimension(key="ppo.gamma", low=0.9, high=0.99),
+        Dimension(key="policy_kwargs.net_arch", choices=([32, 32], [64, 64])),
+    ),
+    sampler="random",
+    objectives=("eval_mean",),
+    directions=("maximize",),
+    trials=100,
+    inherit="nearest",
+)
+
+
+def proposals(folder: Path, spec: SearchSpec = SPEC, bracket: int = 1) -> Proposals:
+    return Proposals(spec, folder / "sampler.pickle", folder, bracket, Watchdog())
+
+
+def history(
+    points: Sequence[Mapping[str, Any]], values: Sequence[float | None], lanes: int = 2
+) -> History:
+    """Of trials that are over, but for those whose value is None."""
+    found = History()
+    found.apply(SearchEvent(kind="began", content={"lanes": lanes}, id=1))
+    for number, (point, value) in enumerate(zip(points, values, strict=True)):
+        content: dict[str, Any] = {"point": point, "jobs": [f"t{number}"]}
+        found.apply(SearchEvent(kind="asked", content=content, id=found.last_id + 1))
+        if value is not None:
+            content = {"values": [value], "measures": [], "env_steps": 1, "why": ""}
+            found.apply(
+                SearchEvent(kind="over", trial=number, content=content, id=found.last_id + 1)
+            )
+    return found
+
+
+def point(gamma: float, width: int = 32) -> dict[str, Any]:
+    return {"ppo.gamma": gamma, "policy_kwargs.net_arch": [width, width]}
+
+
+def test_a_parent_has_the_same_network_whatever_is_nearer_or_better(tmp_path: Path) -> None:
+    done = history([point(0.95), point(0.91, 64), point(0.99)], [3.0, 1.0, 2.0])
+    nearest = proposals(tmp_path)
+    assert nearest.parent(point(0.96), done).number == 0  # type: ignore[union-attr]
+    assert nearest.parent(point(0.95, 64), done).number == 1  # type: ignore[union-attr]
+    best = proposals(tmp_path, dataclasses.replace(SPEC, inherit="best"))
+    assert best.parent(point(0.99), done).number == 0  # type: ignore[union-attr]
+    assert best.parent(point(0.99, 64), done).number == 1  # type: ignore[union-attr]
+    assert nearest.parent(point(0.95, 64), history([point(0.95)], [3.0])) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("raise ValueError('lost')", "ValueError: lost"),
+        ("return None", "returned None; expected a dict"),
+        ("return {'ppo.gamma': {1}}", "returned {1}, which JSON does not know"),
+        (
+            "return {'ppo.gamma': 0.9}",
+            "its point and the space differ in the keys policy_kwargs.net_arch",
+        ),
+        ("exit(0)", "SystemExit: 0"),
+    ],
+)
+def test_a_sampler_of_the_user_that_fails_is_named(
+    tmp_path: Path, body: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"own_{abs(hash(body))}"
+    lines = [
+        "class Own:",
+        "    def __init__(self, **_): pass",
+        f"    def ask(self, number): {body}",
+    ]
+    (tmp_path / f"{module}.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
+    monkeypatch.syspath_prepend(tmp_path)
+    own = proposals(tmp_path, dataclasses.replace(SPEC, sampler=f"{module}:Own"))
+    with pytest.raises(
+        UsageError, match=f'the sampler "{module}:Own" has failed in its method ask: '
+    ) as caught:
+        own.ask(0)
+    assert why in str(caught.value)
+
+
+def test_tuples_of_a_sampler_of_the_user_are_the_lists_of_the_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned = "{'ppo.gamma': 0.95, 'policy_kwargs.net_arch': (64, 64)}"
+    lines = [
+        "class Own:",
+        "    def __init__(self, **_): pass",
+        f"    def ask(self, number): return {returned}",
+    ]
+    (tmp_path / "of_tuples.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
+    monkeypatch.syspath_prepend(tmp_path)
+    own = proposals(tmp_path, dataclasses.replace(SPEC, sampler="of_tuples:Own"))
+    assert own.parent(own.ask(0), history([point(0.9, 64)], [1.0])) is not None
+
+
+def test_a_sampler_that_has_raised_is_not_resumed_with_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        "class Own:",
+        "    def __init__(self, **_): pass",
+        "    def ask(self, number): return {'x': self.later}",
+    ]
+    (tmp_path / "corrected.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
+    monkeypatch.syspath_prepend(tmp_path)
+    own = proposals(tmp_path, dataclasses.replace(SPEC, sampler="corrected:Own"))
+    own._save_at = 0.0
+    own.save(last_id=1)
+    assert (tmp_path / "sampler.pickle").exists()
+    with pytest.raises(UsageError, match="no attribute 'later'"):
+        own.ask(0)
+    assert not (tmp_path / "sampler.pickle").exists()
+
+
+def test_an_archive_is_told_of_no_trial_at_a_rung_where_nothing_is_measured(tmp_path: Path) -> None:
+    measured = dataclasses.replace(
+        SPEC, measures=(ArchiveAxis(name="distance_m", low=0, high=1, cells=4),)
+    )
+    assert [proposals(tmp_path, spec).tells_at_rungs for spec in (SPEC, measured)] == [True, False]
+
+
+def restored(sampler: Proposals, events: Sequence[SearchEvent]) -> None:
+    """As a searcher does when it is started."""
+    done = History()
+    sampler.restore(events[-1].id)
+    for event in events:
+        done.apply(event)
+        sampler.replay(event, done)
+
+
+def test_a_saved_sampler_that_knows_more_than_the_ledger_is_not_used(tmp_path: Path) -> None:
+    spec = dataclasses.replace(SPEC, sampler="cmaes", space=SPEC.space[:1])
+    pytest.importorskip("cmaes")
+    told, events = (
+        proposals(tmp_path, spec),
+        [SearchEvent(kind="began", content={"lanes": 1}, id=1)],
+    )
+    told._save_at = 0.0
+    asked = [told.ask(index) for index in range(3)]
+    told.save(last_id=9)
+    assert (tmp_path / "sampler.pickle").exists()
+    again = proposals(tmp_path, spec)
+    restored(again, events)
+    assert [again.ask(index) for index in range(3)] == asked
+    longer = [
+        SearchEvent(kind="asked", content={"point": each, "jobs": []}, id=2 + n)
+        for n, each in enumerate(asked)
+    ]
+    again = proposals(tmp_path, spec)
+    restored(again, [*events, *longer, SearchEvent(kind="ended", content={}, id=9)])
+    assert again.ask(3) == told.ask(3)
+
+
+def test_in_fixed_order_a_point_waits_for_all_but_the_last_trials_of_the_first_session(
+    tmp_path: Path,
+) -> None:
+    fixed = proposals(tmp_path, dataclasses.replace(SPEC, order="fixed"))
+    points = [point(0.9 + number / 100) for number in range(6)]
+    assert fixed.is_next_known(history(points[:4], [None] * 4))
+    assert not fixed.is_next_known(history(points[:5], [None] * 5))
+    first = history(points, [1.0, 2.0, None, None, None, None])
+    assert fixed.is_next_known(first)
+    assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
+    first.apply(
+        SearchEvent(kind="began", content={"lanes": 16}, id=99)
+    )  # resumed on a larger machine
+    assert [trial.number for trial in fixed.to_tell(first)] == [0, 1]
+
+
+def test_a_repeated_trial_stands_at_no_rung_and_a_retried_one_has_not_failed() -> None:
+    found = history([point(0.9), point(0.91)], [1.0, None])
+    again = {"point": point(0.9), "jobs": ["t2"], "reevaluates": 0}
+    failed = {"values": None, "measures": None, "env_steps": 1, "why": "lost"}
+    found.apply(SearchEvent(kind="asked", content=again, id=10))
+    found.apply(SearchEvent(kind="reached", trial=2, content={"value": 1.0, "env_steps": 1}, id=11))
+    assert list(found.training) == [1, 2]
+    found.apply(SearchEvent(kind="over", trial=1, content=failed, id=12))
+    assert found.whys == {1: "lost"}
+    found.apply(SearchEvent(kind="retried", trial=1, content={}, id=13))
+    assert found.whys == {}

@@ -1,0 +1,112 @@
+"""How long a search is expected to take: from its start, or what remains of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from supervisor_helpers import make_job
+
+from orchestrator.core.job import Job
+from orchestrator.experiment import training_time
+from orchestrator.features.search import search_time
+from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
+from orchestrator.features.search.declaration.summary import limits
+from orchestrator.features.search.search_events import Spent
+from orchestrator.features.search.search_time import DoneSoFar
+
+STEPS = 1_000_000
+
+
+def job(ranks: int = 1, **spec: object) -> Job:
+    return make_job(ranks=ranks, spec={"total_timesteps": STEPS, "eval_episodes": 0, **spec})
+
+
+ASHA, MEDIAN, NONE = (
+    SchedulerSpec(kind=kind, min_env_steps=STEPS // 4, factor=4)
+    for kind in ("asha", "median", "none")
+)
+EACH_S = STEPS * training_time.STEP_S + 30 + training_time.JOB_S
+
+
+def of_search(
+    scheduler: SchedulerSpec | None = None, physics_s: float = 3e-5, **search: int
+) -> tuple[float, float]:
+    """In multiples of one training that takes as long as its example."""
+    spec = SearchSpec(
+        space=(),
+        sampler="random",
+        objectives=("eval_mean",),
+        directions=("maximize",),
+        **{"trials": None, **search},
+    )
+    time = search_time.of_search(
+        [(job(), physics_s)] * 2, spec, scheduler, limits(spec, 2, STEPS), at_once=4
+    )
+    assert time.measured == (2 if physics_s else 0)
+    return time.longest_s / EACH_S, time.with_rungs_s / EACH_S
+
+
+def test_a_search_takes_its_trainings_on_all_slots_and_less_with_rungs() -> None:
+    assert of_search(trials=20) == pytest.approx((10, 10)), "two seeds, four at once"
+    assert of_search(NONE, trials=20) == pytest.approx((10, 10))
+    assert of_search(ASHA, trials=20) == pytest.approx((10, 10 * (1 / 4 + 3 / 4 / 4)))
+    assert of_search(MEDIAN, trials=20) == pytest.approx((10, 10 * (1 / 4 + 3 / 4 / 2)))
+    assert of_search(ASHA, trials=18, reevaluate=2) == pytest.approx(
+        (10, 9 * (1 / 4 + 3 / 4 / 4) + 1)
+    )
+    assert of_search(trials=1) == pytest.approx((1, 1)), "no less than one training"
+
+
+def test_the_budget_of_a_search_limits_its_time() -> None:
+    assert of_search(ASHA, trials=20, max_env_steps=12 * STEPS) == pytest.approx((3, 3))
+    assert of_search(ASHA, max_env_steps=12 * STEPS) == pytest.approx((3, 3)), (
+        "all of them are spent"
+    )
+    assert of_search(trials=20, max_time_s=100) == pytest.approx((100 / EACH_S + 1,) * 2), (
+        "begun ones come to their end"
+    )
+    assert of_search(max_time_s=100) == pytest.approx((100 / EACH_S + 1,) * 2)
+    assert of_search(physics_s=0.0, trials=20)[0] > 10, "Hopper-v5 takes longer"
+
+
+def test_what_a_search_has_spent_is_no_longer_left() -> None:
+    search = SearchSpec(
+        space=(),
+        sampler="random",
+        objectives=("eval_mean",),
+        directions=("maximize",),
+        trials=8,
+        max_env_steps=100,
+        max_time_s=90.0,
+        reevaluate=3,
+    )
+
+    def rest(**spent: float) -> tuple[float | None, ...]:
+        known = Spent(**{"trials": 5, "repeated": 1, "env_steps": 30, "elapsed_s": 70.0, **spent})  # type: ignore[arg-type]
+        left = DoneSoFar(spent=known, steps_queued=0, steps_left=0).rest_of(search)
+        return left.trials, left.max_env_steps, left.max_time_s, left.reevaluate
+
+    assert rest() == (3, 70, 20.0, 2)
+    assert rest(env_steps=120) == (0, 0, 20.0, 2)
+    assert rest(elapsed_s=99.0) == (0, 70, 0.0, 2)
+    assert rest(trials=9, repeated=4) == (0, 70, 20.0, 0)
+
+
+def test_what_remains_of_a_search_is_new_trials_and_what_the_others_have_to_go() -> None:
+    spec = SearchSpec(
+        space=(), sampler="random", objectives=("eval_mean",), directions=("maximize",), trials=0
+    )
+
+    def of_rest(trials: int, queued: int, left: int) -> tuple[float, float]:
+        begun = DoneSoFar(spent=Spent(4, 0, STEPS, 9.0), steps_queued=queued, steps_left=left)
+        rest = replace(spec, trials=trials)
+        time = search_time.of_search(
+            [(job(), 3e-5)], rest, ASHA, limits(rest, 1, STEPS), at_once=1, begun=begun
+        )
+        return time.longest_s / EACH_S, time.with_rungs_s / EACH_S
+
+    assert of_rest(4, 0, 0) == pytest.approx((4, 4 * (1 / 4 + 3 / 4 / 4)))
+    assert of_rest(4, STEPS // 4, 2 * STEPS) == pytest.approx((6, 4 * (1 / 4 + 3 / 4 / 4) + 1 / 4))
+    assert of_rest(0, 2 * STEPS, 3 * STEPS) == pytest.approx((3, 2))
+    assert of_rest(0, 0, 3 * STEPS) == (0, 0), "those that wait at rungs wait on"
