@@ -8,8 +8,18 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from types import NoneType
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from orchestrator.core.text import shortened, storable
 
@@ -103,15 +113,27 @@ def _reader(kind: Any) -> Reader:
         return functools.partial(_text, storable)
     if origin is Annotated:
         return functools.partial(_text if arguments[0] is str else _within, arguments[1])
-    if NoneType in arguments:
-        return functools.partial(_optional, _reader(arguments[0]), arguments[0] in (int, float))
+    if origin in (Union, UnionType):
+        return _reader_of_several(arguments)
     if origin is Literal:
         return functools.partial(_one_of, arguments)
+    if origin is tuple and Ellipsis not in arguments:
+        return functools.partial(_row, [_reader(one) for one in arguments])
     if origin is not None and issubclass(origin, Mapping):
         return functools.partial(_mapping, _reader(arguments[1]))
     if origin is not None and issubclass(origin, Sequence):
         return functools.partial(_sequence, _reader(arguments[0]))
     return functools.partial(_object if dataclasses.is_dataclass(kind) else _scalar, kind)
+
+
+def _reader_of_several(kinds: Sequence[Any]) -> Reader:
+    """:param kinds: what a value may be, None too where it is among them."""
+    others = [kind for kind in kinds if kind is not NoneType]
+    readers = [_reader(kind) for kind in others]
+    reader = readers[0] if len(readers) == 1 else functools.partial(_any_of, readers)
+    if len(others) == len(kinds):
+        return reader
+    return functools.partial(_optional, reader, int in others or float in others)
 
 
 def _read(reader: Reader, value: Any, name: str) -> Any:
@@ -163,6 +185,26 @@ def _sequence(reader: Reader, value: Any) -> tuple[Any, ...]:
         _read(reader, one, f"[{index}]")
         for index, one in enumerate(_instance(list, "a list", value))
     )
+
+
+def _row(readers: Sequence[Reader], value: Any) -> tuple[Any, ...]:
+    """A list with one value for each of ``readers``."""
+    values = _instance(list, "a list", value)
+    if len(values) != len(readers):
+        raise ValueError(f"expected {len(readers)} values, not {_shown(value)}")
+    pairs = zip(readers, values, strict=True)
+    return tuple(_read(reader, one, f"[{index}]") for index, (reader, one) in enumerate(pairs))
+
+
+def _any_of(readers: Sequence[Reader], value: Any) -> Any:
+    """As the first of ``readers`` reads it that can."""
+    problems = []
+    for reader in readers:
+        try:
+            return reader(value)
+        except ValueError as error:
+            problems.append(str(error))
+    raise ValueError("; or ".join(problems))
 
 
 def _instance(kind: type[T], expected: str, value: Any) -> T:

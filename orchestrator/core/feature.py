@@ -122,8 +122,9 @@ class Feature:
     doctor: Callable[[Machine], Iterable[Finding]] | None = None
     """What ``doctor`` says of a machine for it."""
     report: Callable[[Path], Callable[[], Document] | None] | None = None
-    """Makes the report of a run directory that is no experiment's; None for those of others. Its last
-    section is about the machine."""
+    """Makes the report of a run directory that is no experiment's; None for those of others. What
+    other features add stands after its first section, which says what it is about, and before its
+    last one, which is about the machine."""
     report_sections: Callable[[Path, Sequence[Path]], AddedSections | None] | None = None
     """What the report of a run directory has of it; None where that is nothing. The second argument
     are run directories that the report was asked to compare with it. An ``OrchestratorError`` is

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
 from orchestrator.core.job_patterns import is_pattern, matching
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.executors.kinds import LeftBatchJobs
 from orchestrator.experiment import (
     begun_source,
     done_by_owner,
@@ -33,6 +32,9 @@ from orchestrator.ledger import Ledger, Request, SummaryRow, job_figures, live_f
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.supervisor.events import News, Note, SilentReporter
+
+if TYPE_CHECKING:
+    from orchestrator.executors.kinds import LeftBatchJobs
 
 FOLLOW_EVERY_S = 0.3
 LOOK_EVERY_S = 0.05

@@ -4,22 +4,23 @@ and a section of a page.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
+import json
+import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypeVar
 
+from orchestrator.core.decoding import decode
+from orchestrator.core.environment import TRACE_FEATURES_VARIABLE
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.feature import Feature, ask, features, problems_of, untold_problems
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.control import Snapshot
 from orchestrator.supervisor.events import News, Note, Reporter, View
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 LOOK_EVERY_S = 1.0
@@ -37,7 +38,8 @@ class LiveColumn:
     name: str
     kind: Literal["text", "number", "steps", "value", "bar", "jobs"] = "text"
     """What its cells are: texts; numbers; numbers of env_steps, written short; returns and the like;
-    numbers with a bar beside each; ids of jobs, which become links to them."""
+    numbers with a bar beside each; ids of jobs, which become links to them. Among numbers, a text
+    stands as it is, such as ``"[64, 64]"``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +56,11 @@ class LiveSeries:
     """A line of a chart, or its dots."""
 
     name: str
-    """What the legend calls it. A dot is called so together with its ``x``: ``"trial"`` makes
-    "trial 3: 12.5"."""
-    points: Sequence[tuple[float, float]]
-    """``(x, y)``, by ``x``."""
+    """What the legend calls it, which a chart of several has. A dot is called so together with its
+    ``x``: ``"trial"`` makes "trial 3: 12.5"."""
+    points: Sequence[tuple[float, float | None]]
+    """``(x, y)``, by ``x``, which counts something: env_steps, trials. Its axis begins at 0 and has
+    whole numbers. Points whose ``y`` is None or not finite are left out."""
     is_dots: bool = False
     is_steps: bool = False
     """A value holds until the next one."""
@@ -80,7 +83,7 @@ class LiveSection:
     """A section of a page: its text, its charts, then its tables.
 
     Where there are charts and several tables, the first table stands beside the charts. What is in
-    it are strings, numbers, None, and sequences of these.
+    it are values of JSON: strings, numbers (no ``numpy.int64``), None, and lists or tuples of these.
     """
 
     title: str
@@ -89,13 +92,18 @@ class LiveSection:
     tables: Sequence[LiveTable] = ()
 
 
+Said = TypeVar("Said", News, Note, LiveSection)
+"""What features say."""
+
+
 class RunWatch:
     """What one feature says of one run directory. Each method does nothing unless it is overridden.
 
     They are called while the run directory is being written, but not while that is done on another
     host, which alone may read the ledger. An :class:`OrchestratorError` or an ``OSError`` means that
-    it cannot be read just now: what was said before stands, and it is read again. Where anything
-    else is raised, the feature says nothing more.
+    it cannot be read just now: what was said before stands, nothing else is asked, and it is looked
+    at again (``ORCHESTRATOR_TRACE_FEATURES`` prints the error). Where anything else is raised, or
+    given, the feature says nothing more.
     """
 
     def look(self) -> Sequence[News]:
@@ -122,7 +130,24 @@ class _Watched:
     """None as long as the feature has nothing to say."""
     note: Note | None = None
     section: LiveSection | None = None
+    is_put_off: bool = False
+    """Whether something could not be read at the last look."""
     has_failed: bool = False
+
+    def news(self, paths: RunPaths) -> Sequence[News]:
+        if self.watch is None:
+            self.watch = ask(self.feature, "watch", paths)
+        if self.watch is None:
+            return ()
+        return [_checked(one, News) for one in self.watch.look()]
+
+    def noted(self) -> Note | None:
+        note = None if self.watch is None else self.watch.note()
+        return None if note is None else _checked(note, Note)
+
+    def shown(self) -> LiveSection | None:
+        section = None if self.watch is None else self.watch.section()
+        return None if section is None else _checked_section(section)
 
 
 @dataclass(slots=True)
@@ -139,74 +164,69 @@ class RunWatches:
     @property
     def notes(self) -> list[Note]:
         """As of the last look."""
-        notes = [watched.note for watched in self._working()]
-        return [note for note in notes if note is not None]
+        return [one.note for one in self._working() if one.note is not None]
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether something could not be read at the last look: it is to be looked at again, even if
+        nothing has changed.
+        """
+        return any(one.is_put_off for one in self._working())
 
     def look(self) -> list[News]:
         """Read on. Returns what is new since the last look."""
         news: list[News] = []
         for watched in self._working():
-            with self._asking(watched):
-                if watched.watch is None:
-                    watched.watch = ask(watched.feature, "watch", self.paths)
-                if watched.watch is None:
-                    continue
-                found = [_checked(one, News) for one in watched.watch.look()]
-                note = watched.watch.note()
-                watched.note = None if note is None else _checked(note, Note)
-                news += found
+            watched.is_put_off = False
+            news += self._answer(watched, partial(watched.news, self.paths), otherwise=())
+            watched.note = self._answer(watched, watched.noted, otherwise=watched.note)
         return news
 
     def sections(self) -> list[LiveSection]:
         """What a page shows of them, as of the last look."""
         for watched in self._working():
-            if watched.watch is None:
-                continue
-            with self._asking(watched):
-                section = watched.watch.section()
-                watched.section = None if section is None else _checked_section(section)
-        sections = [watched.section for watched in self._working()]
-        return [section for section in sections if section is not None]
+            watched.section = self._answer(watched, watched.shown, otherwise=watched.section)
+        return [one.section for one in self._working() if one.section is not None]
 
     def _working(self) -> list[_Watched]:
         return [watched for watched in self._watched if not watched.has_failed]
 
-    @contextlib.contextmanager
-    def _asking(self, watched: _Watched) -> Iterator[None]:
-        """In the block, a feature says something."""
-        has_said = False
+    def _answer(self, watched: _Watched, question: Callable[[], T], *, otherwise: T) -> T:
+        """:param otherwise: the answer where it cannot be read just now: then the feature is asked
+        nothing more until the next look; and where it fails: then it is never asked again.
+        """
+        if watched.has_failed or watched.is_put_off:
+            return otherwise
+        watched.has_failed = True
         with problems_of(watched.feature.name, f"says nothing more of {self.paths.root}"):
-            # It is locked, or being replaced: it is read again.
-            with contextlib.suppress(OrchestratorError, OSError):
-                yield
-            has_said = True
-        watched.has_failed = not has_said
+            answer = otherwise
+            try:
+                answer = question()
+            except (OrchestratorError, OSError):  # locked, or being replaced: it is read again
+                watched.is_put_off = True
+                if os.environ.get(TRACE_FEATURES_VARIABLE):
+                    traceback.print_exc()
+            watched.has_failed = False
+            return answer
+        return otherwise
 
 
-def _checked(value: Any, kind: type[T]) -> T:
-    """:raises TypeError: it is not of this kind, or a field of it has another type."""
+def _checked(value: Any, kind: type[Said]) -> Said:
+    """``value`` as JSON has it, which its feature changes no more.
+
+    :raises TypeError: it is of another kind, or a field of it has another type.
+    """
     if not isinstance(value, kind):
         raise TypeError(f"expected {kind.__name__}; this is {value!r}")
-    from pydantic import ValidationError
-
-    validator = _validator(kind)  # type: ignore[arg-type]  # classes can be hashed
     try:
-        validator.validate_python(dataclasses.asdict(value))  # type: ignore[call-overload]
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise TypeError(
-            f"{place} of its {kind.__name__} is {first['input']!r}: {first['msg']}"
-        ) from None
-    return value
+        return decode(kind, json.dumps(dataclasses.asdict(value), default=_no_json))
+    except ValueError as error:
+        raise TypeError(f"its {kind.__name__} has another type: {error}") from None
 
 
-@functools.cache
-def _validator(kind: type[Any]) -> TypeAdapter[Any]:
-    """Pydantic is imported only where there is something to check."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
+def _no_json(value: object) -> dict[str, str]:
+    """What stands for a value that JSON does not have: an object, which no field admits."""
+    return {"not JSON": repr(value)}
 
 
 def _checked_section(section: Any) -> LiveSection:

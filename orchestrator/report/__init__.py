@@ -14,9 +14,10 @@ from pathlib import Path
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.errors import OrchestratorError, UsageError
-from orchestrator.core.feature import Feature, answers, ask, features, problems_of
-from orchestrator.report.document import AddedSections, Document, Headline, Section
+from orchestrator.core.errors import UsageError
+from orchestrator.core.feature import answers
+from orchestrator.experiment import run_directory
+from orchestrator.report.document import AddedSections, Document, ShownJobs
 
 __all__ = ["WrittenReport", "compose", "make"]
 
@@ -41,18 +42,31 @@ def compose(run_dir: Path, others: Sequence[Path] = ()) -> Document:
         seeds.
     :raises OrchestratorError: when there is nothing to report, or nothing to compare.
     """
-    if not others and (of_feature := _of_feature(run_dir)) is not None:
-        return _with_added(of_feature(), _added(run_dir, ()))
-    from orchestrator.report import experiment_data, experiment_page
+    from orchestrator.report import added_sections, experiment_data, experiment_page
+    from orchestrator.report.experiment_facts import ExperimentFacts
 
-    added = _added(run_dir, others)
-    if others and not any(one.has_compared for _, one in added):
+    if not others and (make_document := _of_feature(run_dir)) is not None:
+        document = make_document()
+        return _with_added(document, added_sections.gathered(run_dir, (), document.facts))
+    added = added_sections.gathered(run_dir, others, ExperimentFacts.__annotations__)
+    if others and not any(one.has_compared for one in added):
+        run_directory.existing(run_dir)  # has a better reason where it is none
         raise UsageError(
             f"{run_dir}: no installed feature compares it with other run directories; name it alone"
         )
-    shown = next((one.shown_jobs for _, one in added if one.shown_jobs is not None), None)
-    facts = experiment_data.gather(run_dir, None if shown is None else shown.job_ids)
-    return _with_added(experiment_page.document(facts, run_dir, shown), added)
+    shown = _shown_jobs(added)
+    lists_points = any(one.lists_points for one in added)
+    facts = experiment_data.gather(
+        run_dir, None if shown is None else shown.job_ids, has_varied=not lists_points
+    )
+    document = experiment_page.document(
+        facts,
+        run_dir,
+        shown=shown,
+        has_robots=not lists_points,
+        is_begun=any(one.is_first and one.sections for one in added),
+    )
+    return _with_added(document, added)
 
 
 def _of_feature(run_dir: Path) -> Callable[[], Document] | None:
@@ -60,53 +74,31 @@ def _of_feature(run_dir: Path) -> Callable[[], Document] | None:
     return next((make_document for _, make_document in answers("report", run_dir)), None)
 
 
-def _added(run_dir: Path, others: Sequence[Path]) -> list[tuple[Feature, AddedSections]]:
-    """What features add.
-
-    :raises OrchestratorError: one of them says that it cannot.
-    """
-    added: list[tuple[Feature, AddedSections]] = []
-    for feature in features():
-        refusal: OrchestratorError | None = None
-        with problems_of(feature.name, "adds no sections to reports"):
-            try:
-                given = ask(feature, "report_sections", run_dir, others)
-            except OrchestratorError as error:
-                refusal = error
-            else:
-                if given is not None and not isinstance(given, AddedSections):
-                    raise TypeError(f"expected AddedSections; this is {given!r}")
-                if given is not None:
-                    added.append((feature, given))
-        if refusal is not None:
-            raise refusal
-    return added
+def _shown_jobs(added: Sequence[AddedSections]) -> ShownJobs | None:
+    """Those that any feature names; None where none does."""
+    named = [one.shown_jobs for one in added if one.shown_jobs is not None]
+    if not named:
+        return None
+    return ShownJobs(
+        job_ids={job_id for shown in named for job_id in shown.job_ids},
+        which="; ".join(shown.which for shown in named),
+    )
 
 
-def _with_added(document: Document, added: Sequence[tuple[Feature, AddedSections]]) -> Document:
+def _with_added(document: Document, added: Sequence[AddedSections]) -> Document:
     """With what features add: after the first section, which says what it is about, or before the
     last one, which is about the machine.
     """
-    facts = dict(document.facts)
-    headlines: list[Headline] = []
-    first: list[Section] = []
-    last: list[Section] = []
-    for feature, one in added:
-        with problems_of(feature.name, "adds no sections to reports"):
-            if one.name in facts:
-                raise ValueError(f"report.json has {one.name} already")
-            facts[one.name] = one.facts
-            headlines += one.headlines
-            if one.is_first:
-                first += one.sections
-            else:
-                last += one.sections
-    about, *sections, machine = document.sections
+    about = document.sections[:1]
+    sections = document.sections[1:-1]
+    machine = document.sections[1:][-1:]
+    first = [section for one in added if one.is_first for section in one.sections]
+    last = [section for one in added if not one.is_first for section in one.sections]
     return replace(
         document,
-        headlines=[*headlines, *document.headlines],
-        sections=[about, *first, *sections, *last, machine],
-        facts=facts,
+        headlines=[*(line for one in added for line in one.headlines), *document.headlines],
+        sections=[*about, *first, *sections, *last, *machine],
+        facts={**document.facts, **{one.name: one.facts for one in added}},
     )
 
 

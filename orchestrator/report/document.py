@@ -114,8 +114,11 @@ class AddedSections:
     headlines: Sequence[Headline] = ()
     """Before the others."""
     shown_jobs: ShownJobs | None = None
-    """Where the sections list all jobs with their points, those that the sections of the experiment
-    show; None: all."""
+    """The jobs that the sections of the experiment show, where there are too many for that; None: all.
+    Where several features name some, all of these are shown."""
+    lists_points: bool = False
+    """Whether the sections list the jobs with their points. Then the report has no section of robots
+    and none of what was varied."""
     has_compared: bool = False
     """Whether they compare the run directory with the others that the report was asked for."""
 

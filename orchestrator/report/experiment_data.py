@@ -78,8 +78,11 @@ MAY_DIFFER = {*COST_NEUTRAL_KEYS, "cores", "ranks", "backend", "mode", "total_ti
 """Keys of the specs of jobs that do the same work with different numbers of ranks or cores."""
 
 
-def gather(run_dir: Path, shown_jobs: Collection[str] | None = None) -> ExperimentFacts:
+def gather(
+    run_dir: Path, shown_jobs: Collection[str] | None = None, *, has_varied: bool = True
+) -> ExperimentFacts:
     """:param shown_jobs: ids of the jobs whose files are read; None: of all of them.
+    :param has_varied: whether the keys are named that the job file varies.
 
     :raises OrchestratorError: it is no run directory, or its ledger is damaged.
     """
@@ -112,8 +115,7 @@ def gather(run_dir: Path, shown_jobs: Collection[str] | None = None) -> Experime
         "made_at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
         "running": running,
         "totals": _totals(every_job, attempts),
-        # Where some jobs are shown, what has chosen them shows their points.
-        "varied": _varied(declared.values()) if shown_jobs is None else [],
+        "varied": _varied(declared.values()) if has_varied else [],
         "robots": [_robot(group) for group in robots.values()],
         "ranks": _scaling(jobs, declared),
         "jobs": jobs,

@@ -51,14 +51,24 @@ ABOUT = (
 )
 
 
-def document(facts: ExperimentFacts, run_dir: Path, shown: ShownJobs | None = None) -> Document:
-    """:param shown: where a feature lists all jobs with their points: those that ``facts`` has."""
+def document(
+    facts: ExperimentFacts,
+    run_dir: Path,
+    *,
+    shown: ShownJobs | None = None,
+    has_robots: bool = True,
+    is_begun: bool = False,
+) -> Document:
+    """:param shown: the jobs that ``facts`` has, where these are not all.
+    :param has_robots: whether there is a section of robots.
+    :param is_begun: whether sections of features come first, which say how far it is.
+    """
     robots, jobs, about = facts["robots"], facts["jobs"], ABOUT
     if jobs:
         sections = [
             _findings(facts["findings"], jobs),
             _learning_curves(robots, {job["job_id"]: job for job in jobs}),
-            *(_robots(robots, jobs, run_dir) if shown is None else ()),
+            *(_robots(robots, jobs, run_dir) if has_robots else ()),
             *grid_sections(robots),
             *tables.failures(jobs),
             *_varied(facts["varied"], jobs),
@@ -72,6 +82,8 @@ def document(facts: ExperimentFacts, run_dir: Path, shown: ShownJobs | None = No
                 f" Of {facts['totals']['jobs']:,} jobs, findings, learning curves, phases and the table of jobs show "
                 f"{len(jobs):,}: {shown.which}."
             )
+    elif facts["totals"]["jobs"] or is_begun:
+        sections = []
     else:
         sections = [_text("Jobs", "The robots are being examined; there are no jobs yet.")]
     subtitle = "Experiment, still running: results so far" if facts["running"] else "Experiment"

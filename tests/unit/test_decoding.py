@@ -30,6 +30,8 @@ class Whole:
     names: Sequence[str] = ()
     sizes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    cell: str | float | Sequence[str] | None = None
+    point: tuple[int, float | None] = (0, None)
 
 
 def test_nested_values_come_back_as_they_were() -> None:
@@ -46,6 +48,14 @@ def test_nested_values_come_back_as_they_were() -> None:
 
 def test_a_field_with_a_default_may_be_missing() -> None:
     assert decode(Whole, b'{"count": 1}') == Whole(count=1)
+
+
+@pytest.mark.parametrize("cell", ["x", 2.5, 3, ("a", "b"), None])
+def test_a_field_of_several_kinds_is_any_of_them(cell: str | float | tuple[str, ...]) -> None:
+    whole = Whole(count=1, cell=cell, point=(3, 0.5))
+    assert decode(Whole, json.dumps(dataclasses.asdict(whole))) == whole
+    infinite = decode(Whole, '{"count": 1, "cell": Infinity, "point": [3, NaN]}')
+    assert (infinite.cell, infinite.point) == (None, (3, None))
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
@@ -73,6 +83,10 @@ def test_a_number_that_is_not_finite_is_none_where_there_may_be_none(text: str) 
         ('{"count": 1, "names": "abc"}', "names: expected a list"),
         ('{"count": 1, "names": ["a", 2]}', r"names: \[1\]: expected text"),
         ('{"count": 1, "sizes": []}', "sizes: expected an object"),
+        ('{"count": 1, "cell": true}', "cell: expected text, not true; or expected a number"),
+        ('{"count": 1, "cell": ["a", 2]}', r"cell: expected text.*; or \[1\]: expected text"),
+        ('{"count": 1, "point": [1, 2.5, 3]}', "point: expected 2 values"),
+        ('{"count": 1, "point": [1, "x"]}', r"point: \[1\]: expected a number"),
         ('{"count": 1, "sizes": {"leg": ["x"]}}', r"sizes: leg: \[0\]: expected a number"),
     ],
 )

@@ -7,6 +7,7 @@ import fcntl
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Never
 from xml.etree import ElementTree
@@ -30,11 +31,22 @@ from orchestrator.core.feature import Feature
 from orchestrator.core.job import Cause
 from orchestrator.core.paths import RunPaths
 from orchestrator.report import (
+    added_sections,
     drawing,
     experiment_data,
     experiment_tables,
     number_format,
     thumbnails,
+)
+from orchestrator.report.document import (
+    AddedSections,
+    Document,
+    Figure,
+    Headline,
+    Section,
+    ShownJobs,
+    Table,
+    Text,
 )
 from orchestrator.report.experiment_facts import attempt_outcome
 
@@ -451,7 +463,7 @@ def test_a_feature_whose_sections_fail_harms_no_report_unless_the_user_is_to_be_
         raise error
 
     hips = Feature(name="hips", about="x.", report_sections=raising)
-    monkeypatch.setattr(report, "features", lambda: (hips,))
+    monkeypatch.setattr(added_sections, "features", lambda: (hips,))
     monkeypatch.setattr(feature, "_problems", [])
     paths = make_run_dir(tmp_path / "run", [Trained()])
     if isinstance(error, UsageError):
@@ -463,3 +475,128 @@ def test_a_feature_whose_sections_fail_harms_no_report_unless_the_user_is_to_be_
     assert "hips adds no sections to reports: ValueError: the hip is stiff" in problem
     with pytest.raises(UsageError, match="no installed feature compares it"):
         report.compose(paths.root, [paths.root])
+
+
+def adding(monkeypatch: pytest.MonkeyPatch, *given: Any) -> None:
+    """Let features add these to every report."""
+    features = tuple(
+        Feature(name=f"hips{place}", about="x.", report_sections=lambda _, __, one=one: one)
+        for place, one in enumerate(given)
+    )
+    monkeypatch.setattr(added_sections, "features", lambda: features)
+    monkeypatch.setattr(feature, "_problems", [])
+
+
+HIPS = AddedSections(
+    name="hips",
+    facts=1,
+    sections=[Section(title="Hips", parts=[Text(sentences=["They are stiff."])])],
+    headlines=[Headline(label="hips", value="2")],
+    shown_jobs=ShownJobs(job_ids=["j0-s0"], which="the first"),
+    lists_points=True,
+)
+UNUSABLE: dict[str, tuple[Any, str]] = {
+    "no sections": (["hips"], "expected AddedSections"),
+    "sections": (replace(HIPS, sections=None), "sections: expected list or tuple; this is None"),
+    "section": (replace(HIPS, sections=["Hips"]), "sections: expected Section; this is 'Hips'"),
+    "part": (
+        replace(HIPS, sections=[Section(title="Hips", parts=["stiff"])]),  # type: ignore[list-item]
+        "parts of 'Hips': expected Figure or Table or Text; this is 'stiff'",
+    ),
+    "row": (
+        replace(
+            HIPS,
+            sections=[
+                Section(
+                    title="Hips",
+                    parts=[Table(columns=["left"], rows=[[]], text=(), caption="Hips")],
+                )
+            ],
+        ),
+        "a row has 0 cells, not 1",
+    ),
+    "figure": (
+        replace(
+            HIPS,
+            sections=[
+                Section(
+                    title="Hips",
+                    parts=[Figure(name="../hips", title="", caption="", draw=lambda: None)],  # type: ignore[arg-type, return-value]
+                )
+            ],
+        ),
+        "'../hips' is no name of letters and hyphens",
+    ),
+    "headline": (replace(HIPS, headlines=["3 gaits"]), "headlines: expected Headline"),
+    "jobs": (replace(HIPS, shown_jobs=["j0-s0"]), "shown_jobs: expected ShownJobs"),
+    "facts": (replace(HIPS, facts={"left": Path("hip")}), "not JSON serializable"),
+    "a name of the report": (replace(HIPS, name="jobs"), "report.json has jobs already"),
+    "the name of all figures": (replace(HIPS, name="figures"), "report.json has figures already"),
+}
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+def test_what_cannot_be_shown_is_left_out_whole_and_warned_of(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, why = UNUSABLE[what]
+    jobs = [varied(*point) for point in POINTS]
+    paths = make_run_dir(tmp_path / "run", jobs)
+    adding(monkeypatch)
+    without = report.compose(paths.root)
+    adding(monkeypatch, given)
+    document = report.compose(paths.root)
+    assert document.facts.keys() == without.facts.keys()
+    assert len(document.facts["jobs"]) == len(jobs)
+    assert document.facts["varied"] == without.facts["varied"]
+    assert len(document.headlines) == len(without.headlines)
+    titles = [section.title for section in document.sections]
+    assert titles == [section.title for section in without.sections]
+    (problem,) = feature._problems
+    assert "hips0 adds no sections to reports: " in problem
+    assert why in problem
+
+
+def test_jobs_that_several_features_show_are_all_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knees = AddedSections(
+        name="knees",
+        facts=2,
+        sections=(),
+        shown_jobs=ShownJobs(job_ids=["j1-s0"], which="the second"),
+    )
+    adding(monkeypatch, HIPS, knees, replace(knees, facts=3))
+    jobs = [Trained(name=f"r{number}") for number in range(3)]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    assert [job["job_id"] for job in document.facts["jobs"]] == ["j0-s0", "j1-s0"]
+    assert "show 2: the first; the second." in str(document.sections[0].parts)
+    titles = [section.title for section in document.sections]
+    assert "Robots" not in titles
+    assert titles[-2:] == ["Hips", "Machine"]
+    assert document.facts["knees"] == 2
+    (problem,) = feature._problems
+    assert "hips2 adds no sections to reports: ValueError: report.json has knees" in problem
+
+
+def test_without_shown_jobs_no_robot_is_said_to_be_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = ShownJobs(job_ids=(), which="none of them")
+    adding(monkeypatch, replace(HIPS, shown_jobs=none))
+    document = report.compose(make_run_dir(tmp_path / "run", [Trained()]).root)
+    assert [section.title for section in document.sections] == ["About", "Hips", "Machine"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_the_report_of_a_feature_may_have_any_number_of_sections(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles = ["About", "Middle", "Machine"][:number]
+    own = [Section(title=title, parts=[]) for title in titles]
+    made = Document(title="Hips", subtitle="", headlines=[], sections=own)
+    monkeypatch.setattr(report, "answers", lambda *_: iter([(None, lambda: made)]))
+    adding(monkeypatch, HIPS)
+    found = [section.title for section in report.compose(tmp_path).sections]
+    assert sorted(found) == sorted([*titles, "Hips"])
+    assert found[0] == (titles or ["Hips"])[0]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from orchestrator.core import feature
@@ -15,8 +20,10 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_watch
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_watch import (
+    LiveChart,
     LiveColumn,
     LiveSection,
+    LiveSeries,
     LiveTable,
     RunWatch,
     RunWatches,
@@ -139,22 +146,78 @@ def saying(**said: object) -> RunWatch:
     return type("Saying", (RunWatch,), methods)()
 
 
+def drawn(**series: Any) -> LiveSection:
+    """A section with a chart of one series."""
+    line = LiveSeries(name="knee", **series)
+    return LiveSection(
+        title="x", text="y", charts=[LiveChart(title="t", x="x", y="y", series=[line])]
+    )
+
+
+def with_cell(cell: Any) -> LiveSection:
+    """A section with a table of one cell."""
+    table = LiveTable(title="Knees", columns=[LiveColumn(name="left")], rows=[[cell]])
+    return LiveSection(title="x", text="y", tables=[table])
+
+
 NARROW = LiveTable(title="Knees", columns=[LiveColumn(name="left")], rows=[["bent", "straight"]])
 WRONG = {
     "news": (saying(look=["new"]), "expected News; this is 'new'"),
     "no news": (saying(look=None), "'NoneType' object is not iterable"),
-    "message": (saying(look=[News(kind="knee", message=3)]), "message of its News is 3"),  # type: ignore[arg-type]
+    "message": (
+        saying(look=[News(kind="knee", message=3)]),  # type: ignore[arg-type]
+        "its News has another type: message: expected text, not 3",
+    ),
+    "bytes": (
+        saying(note=Note(text=b"bent")),  # type: ignore[arg-type]
+        'its Note has another type: text: expected text, not {"not JSON": "b\'bent\'"}',
+    ),
     "note": (saying(note="a line"), "expected Note; this is 'a line'"),
-    "text": (saying(note=Note(text=None)), "text of its Note is None"),  # type: ignore[arg-type]
+    "text": (
+        saying(note=Note(text=None)),
+        "its Note has another type: text: expected text, not null",
+    ),  # type: ignore[arg-type]
     "section": (saying(section={"title": "x"}), "expected LiveSection; this is {"),
     "charts": (
         saying(section=LiveSection(title="x", text="y", charts=None)),  # type: ignore[arg-type]
-        "charts of its LiveSection is None",
+        "its LiveSection has another type: charts: expected a list, not null",
     ),
     "path": (
         saying(section=LiveSection(title="x", text=Path("y"))),  # type: ignore[arg-type]
-        "text of its LiveSection is PosixPath('y')",
+        'its LiveSection has another type: text: expected text, not {"not JSON": "PosixPath(\'y\')"}',
     ),
+    "points as text": (
+        saying(section=drawn(points=[("1", "2")])),
+        "series: [0]: points: [0]: [0]: expected a number",
+    ),
+    "a point of three": (
+        saying(section=drawn(points=[(1, 2, 3)])),
+        "points: [0]: expected 2 values",
+    ),
+    "a place that is no number": (
+        saying(section=drawn(points=[(float("nan"), 2.0)])),
+        "points: [0]: [0]: expected a number",
+    ),
+    "whether as text": (
+        saying(section=drawn(points=[], is_dots="no")),
+        "is_dots: expected true or false",
+    ),
+    **{
+        f"a cell that is {cell!r}": (
+            saying(section=with_cell(cell)),
+            "rows: [0]: [0]: expected text",
+        )
+        for cell in (
+            np.int64(3),
+            np.float32(3),
+            Decimal(3),
+            Fraction(3),
+            b"3",
+            deque(["j0"]),
+            True,
+            {"j0"},
+        )
+    },
     "row": (
         saying(section=LiveSection(title="x", text="y", tables=[NARROW])),
         "a row of the table 'Knees' has 2 cells, and the table 1 columns",
@@ -175,6 +238,76 @@ def test_what_is_no_content_is_left_out_and_the_others_stand(
     (problem,) = feature._problems
     assert "the feature feature 0 says nothing more of run: TypeError: " in problem
     assert why in problem
+
+
+@pytest.mark.parametrize("cell", ["bent", 3, 2.5, np.float64(2.5), None, ["j0"], ("j0", "j1")])
+def test_cells_are_texts_numbers_and_lists(cell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = watches(monkeypatch, saying(section=with_cell(cell)))
+    found.look()
+    (section,) = found.sections()
+    assert section.tables[0].rows[0][0] == (tuple(cell) if isinstance(cell, list) else cell)
+
+
+def test_what_is_not_finite_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = watches(
+        monkeypatch,
+        saying(section=drawn(points=[(1, float("nan"))])),
+        saying(section=with_cell(float("inf"))),
+    )
+    found.look()
+    chart, table = found.sections()
+    assert chart.charts[0].series[0].points == ((1, None),)
+    assert table.tables[0].rows == ((None,),)
+
+
+def test_a_feature_cannot_change_what_it_has_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells: list[Any] = ["bent"]
+
+    class Changing(RunWatch):
+        def section(self) -> LiveSection:
+            if len(cells) > 1:
+                raise LedgerBusyError("it is locked")
+            table = LiveTable(title="Knees", columns=[LiveColumn(name="left")], rows=[cells])
+            return LiveSection(title="x", text="y", tables=[table])
+
+    found = watches(monkeypatch, Changing())
+    found.look()
+    found.sections()
+    cells.append(object())
+    found.look()
+    (section,) = found.sections()
+    assert section.tables[0].rows == (("bent",),)
+
+
+def test_news_are_told_even_if_the_line_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = watches(monkeypatch, saying(look=[News(kind="knee", message="bent")], note="a line"))
+    assert [news.message for news in found.look()] == ["bent"]
+    assert found.look() == []
+
+
+def test_one_that_cannot_be_read_is_asked_nothing_until_the_next_look(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = watches(monkeypatch, Counter(raises_at=2, error=FileNotFoundError("no knees.json")))
+    found.look()
+    found.sections()
+    assert not found.is_put_off
+    found.look()
+    assert found.is_put_off
+    assert [section.text for section in found.sections()] == ["1"]
+    assert "no knees.json" not in capsys.readouterr().err
+    found.look()
+    assert not found.is_put_off
+    assert [section.text for section in found.sections()] == ["3"]
+
+
+def test_who_traces_features_sees_why_one_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_TRACE_FEATURES", "1")
+    found = watches(monkeypatch, Counter(raises_at=1, error=FileNotFoundError("no knees.json")))
+    found.look()
+    assert "FileNotFoundError: no knees.json" in capsys.readouterr().err
 
 
 def test_a_feature_whose_watch_cannot_be_made_is_asked_once(

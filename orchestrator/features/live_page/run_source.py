@@ -81,6 +81,8 @@ class RunSource:
             self._look, self._generation = look, self._follower.generation
             self._take_in(look, changes)
         if self._look is not None and (snapshot := self._look.snapshot) is not None:
+            if look is None and self._watches.is_put_off:
+                self._put_sections(snapshot, changes)
             self._read_on(snapshot, changes, has_changed=look is not None)
         return changes
 
@@ -100,6 +102,9 @@ class RunSource:
         self._live.update(rows, snapshot.live)
         self._read_curves(rows, changes)
         self._read_attempts(rows, changes)
+        self._put_sections(snapshot, changes)
+
+    def _put_sections(self, snapshot: Snapshot, changes: Changes) -> None:
         if snapshot.written is None:  # otherwise the ledger is for another host only
             self._watches.look()
         changes.set("sections", [section_values(one) for one in self._watches.sections()])

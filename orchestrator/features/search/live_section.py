@@ -125,13 +125,14 @@ def _rung(reader: TrialReader, trials: Sequence[Trial], place: int, steps: int) 
 
 def _best(reader: TrialReader) -> list[LiveTable]:
     leaders = reader.best()[:LEADERS]
-    if not leaders:
+    if not leaders or reader.search is None:
         return []
-    objectives = reader.objectives if reader.search is not None else ()
-    keys = list(leaders[0].point)
-    of_point = [LiveColumn(name=key, kind="number") for key in keys]
+    objectives = reader.objectives
+    keys = [dimension.key for dimension in reader.search.space]
     if len(keys) > MOST_COLUMNS:
         of_point = [LiveColumn(name="point")]
+    else:
+        of_point = [LiveColumn(name=key, kind="number") for key in keys]
     return [
         LiveTable(
             title="Pareto front" if len(reader.objectives) > 1 else "Best trials",
@@ -149,7 +150,9 @@ def _best(reader: TrialReader) -> list[LiveTable]:
 
 def _leader(trial: Trial, objectives: int, keys: Sequence[str]) -> list[Cell]:
     values = (trial.values or (None,) * objectives)[:objectives]
-    point: list[Cell] = [value_text(trial.point[key]) for key in keys]
+    point: list[Cell]
     if len(keys) > MOST_COLUMNS:
-        point = [", ".join(f"{key} = {value_text(value)}" for key, value in trial.point.items())]
+        point = [", ".join(f"{key} = {value_text(trial.point[key])}" for key in keys)]
+    else:
+        point = [value_text(trial.point[key]) for key in keys]
     return [str(trial.number), *values, *point, trial.env_steps, list(trial.jobs)]

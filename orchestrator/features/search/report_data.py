@@ -133,13 +133,15 @@ class SearchFacts(TypedDict):
 
 
 def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
-    """None where neither a search nor a comparison at rungs was declared. :raises LedgerError: it
-    cannot be read.
+    """None where neither a search nor a comparison at rungs was declared, or the job file no longer
+    declares it. :raises LedgerError: it cannot be read.
     """
     reader = TrialReader.of(paths)
     if reader is None:
         return None
     events = reader.update(ledger)
+    if reader.history.is_withdrawn:
+        return None
     search, asked, repeated = reader.search, reader.asked, reader.repeated
     finished = [trial for trial in asked if is_measured(trial)]
     names = () if search is None else search.objectives
@@ -188,11 +190,15 @@ def reported_jobs(facts: SearchFacts) -> set[str]:
     """The jobs that a page shows by themselves: of the best trials, of elites, and of the latest
     others.
     """
-    others = [one["trial"] for one in facts["trials"] if one["state"] != "finished"]
-    leading = Leaders(facts["best"], facts["front"], facts["archive"])
-    shown = {*leading.shown(), *others[: -MOST_REPORTED - 1 : -1]}
-    chosen = [one for one in facts["trials"] if one["trial"] in shown]
+    others = [one for one in facts["trials"] if one["state"] != "finished"]
+    chosen = [*listed_trials(facts), *others[: -MOST_REPORTED - 1 : -1]]
     return {job_id for one in chosen for job_id in (*one["jobs"], *one["repeated_jobs"])}
+
+
+def listed_trials(facts: SearchFacts) -> list[ReportedTrial]:
+    """The finished trials that a page lists: the best ones, and elites."""
+    listed = Leaders(facts["best"], facts["front"], facts["archive"]).shown()
+    return [one for one in facts["trials"] if one["trial"] in listed]
 
 
 def _first_return(trial: Trial) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.features.search import report_data, report_page, report_seeds
 from orchestrator.features.search.report_data import SearchFacts
+from orchestrator.ledger import Ledger, job_figures
 from orchestrator.report.document import AddedSections, ShownJobs
 from orchestrator.report.thumbnails import thumbnails
 
@@ -16,40 +18,55 @@ WHICH_JOBS = "those of the best trials, of the elites, and of the latest others"
 
 
 def of_directory(run_dir: Path, others: Sequence[Path]) -> AddedSections | None:
-    """:param others: run directories of the same search with other seeds.
+    """None where ``run_dir`` has no search: whether it can be compared is for others to say.
 
+    :param others: run directories of the same search with other seeds.
     :raises OrchestratorError: the search cannot be read, or one of ``others`` is another search.
     """
-    facts = _facts(run_dir)
-    if others:
-        seeds = report_seeds.gather(run_dir, facts, others)
-        facts = None if facts is None else {**facts, "seeds": seeds}
-    if facts is None:
-        return None
-    shown = None
-    if facts["objectives"]:  # otherwise these are the jobs of a matrix, compared at rungs
-        shown = ShownJobs(job_ids=sorted(report_data.reported_jobs(facts)), which=WHICH_JOBS)
-    return AddedSections(
-        name="search",
-        facts=facts,
-        sections=report_page.sections(facts, _pictures(shown, RunPaths(run_dir))),
-        is_first=True,
-        headlines=report_page.headlines(facts),
-        shown_jobs=shown,
-        has_compared=bool(others),
-    )
-
-
-def _facts(run_dir: Path) -> SearchFacts | None:
-    """None where there is no search, or nothing of it yet."""
     paths = RunPaths(run_dir)
     if not paths.declaration.exists() or not paths.ledger.exists():
         return None
     with run_directory.reading_ledger(paths) as ledger:
-        return report_data.gather(paths, ledger)
+        facts = report_data.gather(paths, ledger)
+        returns = {} if facts is None else _returns(facts, ledger)
+    if facts is None:
+        return None
+    if others:
+        facts = {**facts, "seeds": report_seeds.gather(run_dir, facts, others)}
+    is_search = bool(facts["objectives"])  # otherwise jobs of a matrix are compared at rungs
+    shown = None
+    if is_search:
+        shown = ShownJobs(job_ids=sorted(report_data.reported_jobs(facts)), which=WHICH_JOBS)
+    return AddedSections(
+        name="search",
+        facts=facts,
+        sections=report_page.sections(facts, _pictures(facts, returns, paths)),
+        is_first=True,
+        headlines=report_page.headlines(facts),
+        shown_jobs=shown,
+        lists_points=is_search,
+        has_compared=bool(others),
+    )
 
 
-def _pictures(shown: ShownJobs | None, paths: RunPaths) -> Mapping[str, str]:
-    """Shown job → its picture, as a ``data:`` URL."""
-    previews = {} if shown is None else {job: paths.job(job).preview for job in shown.job_ids}
-    return thumbnails({job: preview for job, preview in previews.items() if preview.is_file()})
+def _returns(facts: SearchFacts, ledger: Ledger) -> Mapping[str, float]:
+    """Job of a trial that the page lists → its return in training; −∞ where it has none."""
+    jobs = [job_id for one in report_data.listed_trials(facts) for job_id in one["jobs"]]
+    found = job_figures.figures(ledger, jobs)
+    returns = {job_id: figures.ep_rew_mean for job_id, figures in found.items()}
+    return {job_id: -math.inf if value is None else value for job_id, value in returns.items()}
+
+
+def _pictures(
+    facts: SearchFacts, returns: Mapping[str, float], paths: RunPaths
+) -> Mapping[str, str]:
+    """For each trial that the page lists the one of its jobs with the highest return that has a
+    picture → that, as a ``data:`` URL.
+    """
+    previews: dict[str, Path] = {}
+    for one in report_data.listed_trials(facts):
+        drawn = [job_id for job_id in one["jobs"] if paths.job(job_id).preview.is_file()]
+        if drawn:
+            best = max(drawn, key=lambda job_id: returns.get(job_id, -math.inf))
+            previews[best] = paths.job(best).preview
+    return thumbnails(previews)

@@ -16,7 +16,7 @@ from orchestrator.features.search.report_data import SearchedSeed, SearchFacts
 SEED = "search.seed: "
 
 
-def gather(run_dir: Path, facts: SearchFacts | None, others: Sequence[Path]) -> list[SearchedSeed]:
+def gather(run_dir: Path, facts: SearchFacts, others: Sequence[Path]) -> list[SearchedSeed]:
     """``run_dir`` and ``others``, each with what a search with its seed has found.
 
     :param facts: of ``run_dir``.
@@ -43,10 +43,14 @@ def gather(run_dir: Path, facts: SearchFacts | None, others: Sequence[Path]) -> 
 def _searched_in(run_dir: Path) -> RunPaths:
     paths = run_directory.existing(run_dir)
     if not paths.declaration.exists():
-        raise UsageError(
-            f"{run_dir}: there is no search here, which could have several seeds; its job file has none"
-        )
+        raise _without_search(run_dir)
     return paths
+
+
+def _without_search(run_dir: Path) -> UsageError:
+    return UsageError(
+        f"{run_dir}: there is no search here, which could have several seeds; its job file has none"
+    )
 
 
 def _read(run_dir: Path) -> SearchFacts | None:
@@ -56,7 +60,9 @@ def _read(run_dir: Path) -> SearchFacts | None:
 
 
 def _searched(run_dir: Path, facts: SearchFacts | None) -> SearchedSeed:
-    if facts is None or facts["seed"] is None:
+    if facts is None:
+        raise _without_search(run_dir)
+    if facts["seed"] is None:
         raise UsageError(f"{run_dir}: its jobs are compared at rungs, and that has no seeds")
     return {
         "run_dir": str(run_dir),

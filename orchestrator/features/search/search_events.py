@@ -80,11 +80,9 @@ def began_at(ledger: Ledger) -> float | None:
 def standing(ledger: Ledger) -> Standing:
     if not is_search(ledger):
         return "none"
-    last = (
-        "SELECT kind, content FROM search WHERE kind IN ('began', 'ended') ORDER BY id DESC LIMIT 1"
-    )
-    for kind, content in ledger.select(last):
-        return "underway" if kind == "began" else "none" if WITHDRAWN in str(content) else "over"
+    last = f"SELECT kind, {_in_content(WITHDRAWN)} FROM search WHERE kind IN ('began', 'ended')"  # noqa: S608
+    for kind, is_withdrawn in ledger.select(f"{last} ORDER BY id DESC LIMIT 1"):
+        return "underway" if kind == "began" else "none" if is_withdrawn else "over"
     return "none"
 
 

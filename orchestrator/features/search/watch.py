@@ -69,8 +69,6 @@ class SearchWatch(RunWatch):
     def section(self) -> LiveSection | None:
         if not self._line:
             return None
-        if self._reader is None and self._began_at is not None:
-            raise LedgerBusyError("it was locked at the last look")
         if self._reader is None:
             return LiveSection(title="Search", text=self._line)
         from orchestrator.features.search import live_section
@@ -102,11 +100,11 @@ class SearchWatch(RunWatch):
         self._began_at = began_at
         if began_at is not None:
             self._reader = reader
+        self._leaders = reader.front
         is_shown = began_at is not None and not reader.history.is_withdrawn
         if not is_shown and not _why_stopped(self.paths):
             self._line = ""
             return
-        self._leaders = reader.front
         self._line = status_line(reader, self._best, len(self._leaders))
 
     def _forget(self) -> None:

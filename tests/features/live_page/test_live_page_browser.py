@@ -368,6 +368,14 @@ def test_what_features_show_is_a_section_with_charts_and_tables(
         assert browser.run(f"document.querySelectorAll({circles!r}).length") == 3
         title = f"document.querySelector({circles!r} + ' title').textContent"
         assert browser.run(title) == "day 1: 2"
+        names = "[...document.querySelectorAll('#feature-0 .legend .series')]"
+        samples = "one.innerText, one.querySelector('svg').firstChild.localName"
+        assert browser.run(f"{names}.map((one) => [{samples}])") == [
+            ["day", "circle"],
+            ["most so far", "path"],
+        ]
+        height = "Math.round(document.querySelector('#feature-0 .chart svg').clientHeight)"
+        assert browser.run(height) == 220
         browser.run("document.querySelector('#feature-0 a').click()")
         browser.shows("#panel-title", "j0-s0")
 
@@ -410,7 +418,7 @@ def test_charts_of_features_are_drawn_anew_in_another_width(
         before = browser.run(drawn)
         browser.resize(PHONE)
         wait_until(lambda: browser.run(drawn) != before, "a narrower chart")
-        assert browser.run("document.querySelectorAll('#feature-0 circle').length") == 3
+        assert browser.run("document.querySelectorAll('#feature-0 .chart circle').length") == 3
 
 
 def test_a_video_plays_and_that_of_a_retried_job_is_shown_in_its_place(

@@ -9,6 +9,7 @@ import pytest
 from host_helpers import on_another_host
 from supervisor_helpers import Experiment, make_job
 
+from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.feature import Feature
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_watch import LiveSection, RunWatch
@@ -33,6 +34,36 @@ def test_an_experiment_has_the_name_that_was_recorded_last_or_that_of_its_folder
     assert sorted(runs) == ["earlier", "the robots"]
     head = RunSource(tmp_path / "robots").read().put["head"]
     assert json.loads(head)["name"] == "the robots"
+
+
+@pytest.mark.parametrize("last", ["look", "section"])
+def test_a_feature_that_could_not_read_is_asked_again_though_nothing_has_changed(
+    last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bool] = []
+
+    class Watch(RunWatch):
+        def look(self) -> tuple[News, ...]:
+            looks.append(True)
+            if last == "look" and len(looks) < 3:
+                raise FileNotFoundError("it is being replaced")
+            return ()
+
+        def section(self) -> LiveSection:
+            if last == "section" and len(looks) < 3:
+                raise LedgerBusyError("it is locked")
+            return LiveSection(title="Looks", text=str(len(looks)))
+
+    watching = Feature(name="watching", about="x.", watch=lambda paths: Watch())
+    monkeypatch.setattr("orchestrator.experiment.run_watch.features", lambda: (watching,))
+    Experiment(tmp_path, [make_job("j0")]).ledger.close()
+    source = RunSource(tmp_path)
+    for _ in range(2):
+        assert json.loads(source.read().put["sections"]) == []
+    (section,) = json.loads(source.read().put["sections"])
+    assert section["text"] == "3"
+    assert "sections" not in source.read().put
+    assert len(looks) == 3, "nothing has changed"
 
 
 def test_features_are_not_asked_while_the_supervisor_runs_on_another_host(

@@ -10,7 +10,7 @@ from typing import Any, Never
 
 import pytest
 from search_helpers import RUNGS, make_search_dir
-from trial_helpers import Told, search_run
+from trial_helpers import Told, point_of, search_run
 
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.paths import RunPaths
@@ -18,6 +18,7 @@ from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_watch import LiveSection, LiveTable, RunWatches
 from orchestrator.features.search import live_section, search_events
 from orchestrator.features.search.history import Trial
+from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.ledger import job_figures
 
 
@@ -44,7 +45,7 @@ def test_a_search_has_its_leaderboard_and_rungs(tmp_path: Path) -> None:
     values = column(best, "eval_mean")
     assert values == sorted(values, reverse=True)
     assert len(values) == live_section.LEADERS
-    assert column(best, "jobs")[0] == [f"walker-t{int(column(best, 'trial')[0]):05}-s0"]
+    assert column(best, "jobs")[0] == (f"walker-t{int(column(best, 'trial')[0]):05}-s0",)
     assert column(best, "policy_kwargs.net_arch")[0] in ("[32]", "[64, 64]")
 
 
@@ -52,10 +53,10 @@ def test_its_chart_has_the_finished_trials_and_the_best_so_far(tmp_path: Path) -
     told = [Told(values=[value]) for value in (3.0, 1.0, 5.0, 5.0, 4.0)]
     (chart,) = shown(search_run(tmp_path / "run", told)).charts
     trials, best = chart.series
-    assert trials.points == [(0, 3.0), (1, 1.0), (2, 5.0), (3, 5.0), (4, 4.0)]
-    assert best.points == [(0, 3.0), (2, 5.0), (4, 5.0)]
+    assert list(trials.points) == [(0, 3.0), (1, 1.0), (2, 5.0), (3, 5.0), (4, 4.0)]
+    assert list(best.points) == [(0, 3.0), (2, 5.0), (4, 5.0)]
     (chart,) = shown(search_run(tmp_path / "least", told, direction="minimize")).charts
-    assert chart.series[1].points == [(0, 3.0), (1, 1.0), (4, 1.0)]
+    assert list(chart.series[1].points) == [(0, 3.0), (1, 1.0), (4, 1.0)]
 
 
 def test_of_many_trials_some_are_drawn_and_all_that_were_the_best(
@@ -71,7 +72,7 @@ def test_of_many_trials_some_are_drawn_and_all_that_were_the_best(
 
 def test_a_search_that_has_found_nothing_yet_is_a_line(tmp_path: Path) -> None:
     section = shown(search_run(tmp_path / "run", [Told()], is_over=False))
-    assert section.charts == []
+    assert section.charts == ()
     assert [table.title for table in section.tables] == ["Rungs"]
 
 
@@ -94,8 +95,30 @@ def test_jobs_of_a_matrix_at_rungs_have_a_section_without_a_chart(tmp_path: Path
     paths.declaration.write_text(json.dumps(content))
     section = shown(paths)
     assert section.text.startswith("rungs: 2 trials")
-    assert section.charts == []
+    assert section.charts == ()
     assert section.tables[0].title == "Rungs"
+
+
+def test_a_best_trial_with_surplus_keys_harms_no_other(tmp_path: Path) -> None:
+    surplus = {**point_of(1), "gone.key": 3}
+    told = [Told(values=[1.0]), Told(values=[2.0], point=surplus)]
+    (best,) = shown(search_run(tmp_path / "run", told)).tables[-1:]
+    assert column(best, "trial") == ["1", "0"]
+    assert "gone.key" not in [column.name for column in best.columns]
+
+
+def test_a_withdrawn_search_that_begins_again_has_no_old_news(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0])])
+    with run_directory.opened_ledger(paths) as ledger:
+        search_events.withdraw(ledger)
+        ledger.commit()
+    watches = RunWatches(paths)
+    assert (watches.look(), watches.notes) == ([], [])
+    with run_directory.opened_ledger(paths) as ledger:
+        search_events.add(ledger, [SearchEvent(kind="began", content={"lanes": 2})])
+        ledger.commit()
+    assert watches.look() == []
+    assert len(watches.notes) == 1
 
 
 def rename(new: Path, old: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,15 +19,16 @@ from trial_helpers import Told, search_run
 from orchestrator import report
 from orchestrator.analysis import run_reader
 from orchestrator.core.errors import LedgerError, UsageError
+from orchestrator.core.feature import Feature
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
-from orchestrator.features.search import report_data, search_events, shown_trials
+from orchestrator.features.search import report_data, report_sections, search_events, shown_trials
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.trials import TrialReader
-from orchestrator.report import drawing
-from orchestrator.report.document import Document, Section, Table
+from orchestrator.report import added_sections, drawing
+from orchestrator.report.document import AddedSections, Document, Section, Table
 from orchestrator.report.number_format import number
 
 TRIALS = 160
@@ -142,8 +144,10 @@ def test_only_the_same_search_with_another_seed_is_drawn_over_a_search(
     ):
         with pytest.raises(UsageError, match=message):
             report.compose(searched, same)
-    with pytest.raises(UsageError, match="plain: there is no search here"):
+    with pytest.raises(UsageError, match="plain: no installed feature compares it"):
         report.compose(plain, of_seeds)
+    with pytest.raises(UsageError, match="not a run directory"):
+        report.compose(tmp_path, of_seeds)
 
 
 def test_a_dimension_that_matters_is_told_from_one_that_does_not(document: Document) -> None:
@@ -203,6 +207,59 @@ def test_film_strips_stand_beside_the_trials(searched: Path, tmp_path: Path) -> 
     assert not any(images[1:])
 
 
+def test_a_trial_of_several_seeds_has_the_picture_of_its_best_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = make_search_dir(tmp_path / "run", 30, seeds=(0, 1, 2))
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        rows = {row["job_id"]: row for row in ledger.summary()}
+        facts = report_data.gather(paths, ledger)
+    assert facts is not None
+    for job_id in rows:
+        paths.job(job_id).preview.touch()
+    made: list[str] = []
+
+    def pictures(previews: Mapping[str, Path]) -> dict[str, str]:
+        made.extend(previews)
+        return {}
+
+    monkeypatch.setattr(report_sections, "thumbnails", pictures)
+    report.compose(paths.root)
+    listed = [one for one in facts["trials"] if one["state"] == "finished"]
+    returns = {job_id: row["ep_rew_mean"] or 0.0 for job_id, row in rows.items()}
+    assert sorted(made) == sorted(max(one["jobs"], key=returns.__getitem__) for one in listed)
+    assert {job_id[-1] for job_id in made} == {"0", "1", "2"}
+
+
+def test_a_withdrawn_search_leaves_the_report_of_its_jobs(searched: Path, tmp_path: Path) -> None:
+    paths = RunPaths(shutil.copytree(searched, tmp_path / "run"))
+    with run_directory.opened_ledger(paths) as ledger:
+        search_events.withdraw(ledger)
+        ledger.commit()
+    document = report.compose(paths.root)
+    assert "search" not in document.facts
+    assert len(document.facts["jobs"]) == JOBS
+    assert "Robots" in [section.title for section in document.sections]
+
+
+def test_a_search_without_jobs_says_only_how_far_it_is(tmp_path: Path) -> None:
+    document = report.compose(make_search_dir(tmp_path / "run", 0, is_over=False).root)
+    assert [section.title for section in document.sections] == ["About", "Search", "Machine"]
+
+
+def test_other_features_may_compare_what_is_no_search(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compared(run_dir: Path, others: Sequence[Path]) -> AddedSections:
+        return AddedSections(name="hips", facts=len(others), sections=(), has_compared=True)
+
+    hips = Feature(name="hips", about="x.", report_sections=compared)
+    known = added_sections.features()
+    monkeypatch.setattr(added_sections, "features", lambda: (*known, hips))
+    plain = make_run_dir(tmp_path / "plain", [Trained()]).root
+    assert report.compose(plain, [searched]).facts["hips"] == 1
+
+
 def test_several_objectives_have_a_pareto_front(tmp_path: Path) -> None:
     table_of = {
         "objective": ["eval_mean", "cost"],
@@ -244,7 +301,7 @@ def test_the_jobs_of_a_matrix_that_are_compared_have_rungs_and_all_else(
 def test_an_experiment_without_a_search_has_none(tmp_path: Path) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained()])
     assert "search" not in report.compose(paths.root).facts
-    with pytest.raises(UsageError, match="there is no search here"):
+    with pytest.raises(UsageError, match="no installed feature compares it"):
         report.compose(paths.root, [paths.root])
 
 

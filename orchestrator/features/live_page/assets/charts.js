@@ -60,6 +60,18 @@ function ticks(low, high, most, least = 0) {
   return found;
 }
 
+const drawnPoints = (one) => one.points.filter(([, y]) => y !== null);
+
+// A line of a single point is a dot, too.
+const isDotted = (one) => one.dots || drawnPoints(one).length === 1;
+
+// The names of `series`, each beside a sample of its line or its dots; nothing for a single one.
+export function legend(series) {
+  const samples = series.map((one) => svg("svg", { class: "sample", viewBox: "0 0 22 8", "aria-hidden": "true" },
+    isDotted(one) ? svg("circle", { class: `dot ${one.style}`, cx: 11, cy: 4, r: 3 }) : svg("path", { class: `line ${one.style}`, d: "M0 4H22" })));
+  return series.length > 1 ? [element("p", { class: "legend" }, ...series.map((one, place) => element("span", { class: "series" }, samples[place], one.name)))] : [];
+}
+
 // Lines, or with `dots` points, of `series`: [{ name, points: [[x, y], …], style }].
 export function lineChart({ label, series, width, height = 130, xLabel = "", yLabel = "", xEnd = 0, dots = false, zero = false, top = null }) {
   const all = series.flatMap((one) => one.points).filter(([, y]) => y !== null);
@@ -84,9 +96,9 @@ export function lineChart({ label, series, width, height = 130, xLabel = "", yLa
   if (yLabel) figure.append(svg("text", { x: 2, y: 9 }, yLabel));
   if (xLabel) figure.append(svg("text", { x: width - right, y: height - 3, "text-anchor": "end" }, xLabel));
   for (const one of series) {
-    const points = one.points.filter((point) => point[1] !== null);
+    const points = drawnPoints(one);
     if (!points.length) continue;
-    if (dots || one.dots || points.length === 1) {
+    if (dots || isDotted(one)) {
       for (const [a, b] of points) {
         figure.append(svg("circle", { class: `dot ${one.style}`, cx: x(a).toFixed(1), cy: y(b).toFixed(1), r: 3 }, svg("title", {}, one.title?.(a, b) ?? `${one.name}: ${number(b)}`)));
       }

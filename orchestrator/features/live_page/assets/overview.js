@@ -1,6 +1,6 @@
 // What stands around the table of an experiment: its state, contention, what features add, learning curves, schedule, robots.
 
-import { STYLES, decimal, duration, element, gantt, lineChart, lineStyle, number, percent, short } from "./charts.js";
+import { STYLES, decimal, duration, element, gantt, legend, lineChart, lineStyle, number, percent, short } from "./charts.js";
 import { STATES, SYMBOLS, elapsed, jobHref, jobPath } from "./jobs.js";
 import { setSource } from "./stream.js";
 
@@ -137,19 +137,22 @@ function bar(share) {
   return drawn;
 }
 
+// The height is that of `.chart` in page.css, so that the page does not jump when the chart is drawn.
 function drawChart(box, { title, x, y, series }) {
-  box.replaceChildren(lineChart({
-    label: title, width: box.clientWidth || 600, height: 220, xLabel: x, yLabel: y,
-    series: series.map((one, place) => ({
-      name: one.name, points: one.points, style: `s${place % STYLES}`, dots: one.is_dots, steps: one.is_steps,
-      title: one.is_dots ? (at, value) => `${one.name} ${at}: ${number(value)}` : undefined,
-    })),
+  const lines = series.filter((one) => !one.is_dots);
+  const dashes = (one) => (one.is_dots ? "" : ` d${lines.indexOf(one) % 4}`);
+  const drawn = series.map((one, place) => ({
+    name: one.name, points: one.points, style: `s${place % STYLES}${dashes(one)}`, dots: one.is_dots, steps: one.is_steps,
+    title: one.is_dots ? (at, value) => `${one.name} ${at}: ${number(value)}` : undefined,
   }));
+  const height = box.clientHeight;
+  box.replaceChildren(lineChart({ label: title, width: box.clientWidth || 600, height, xLabel: x, yLabel: y, series: drawn }));
+  box.after(...legend(drawn));
 }
 
 // A section: its text, its charts, then its tables. Where there are charts and several tables, the first stands beside the charts.
 function sectionOf({ title, text, charts, tables }, place) {
-  const boxes = charts.map(() => element("div", { class: "chart" }));
+  const boxes = charts.map(() => element("div", { class: "charted" }, element("div", { class: "chart" })));
   const drawn = tables.map(sectionTable);
   const beside = boxes.length && drawn.length > 1 ? [drawn.shift()] : [];
   const columns = boxes.length ? [element("div", { class: "columns" }, ...boxes, ...beside)] : [];

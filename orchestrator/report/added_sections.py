@@ -1,0 +1,139 @@
+"""What features add to a report, checked whole before any of it is used."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.feature import Feature, ask, features, problems_of
+from orchestrator.report.document import (
+    AddedSections,
+    Cell,
+    Figure,
+    Headline,
+    Section,
+    ShownJobs,
+    Table,
+    Text,
+)
+from orchestrator.report.number_format import json_value
+
+FIGURE_NAME = re.compile("[A-Za-z]+(-[A-Za-z0-9]+)*")
+OF_EVERY_REPORT = ("figures",)
+"""Keys of ``report.json`` beside the facts of its document."""
+
+
+def gathered(run_dir: Path, others: Sequence[Path], taken: Iterable[str]) -> list[AddedSections]:
+    """What features add to the report of ``run_dir``. What cannot be used is left out, each feature's
+    as a whole.
+
+    :param taken: keys that ``report.json`` has already.
+    :raises OrchestratorError: a feature says that it cannot.
+    """
+    keys = {*taken, *OF_EVERY_REPORT}
+    drawn: set[str] = set()
+    found: list[AddedSections] = []
+    for feature in features():
+        added = _asked(feature, run_dir, others, keys, drawn)
+        if added is not None:
+            found.append(added)
+            keys.add(added.name)
+            drawn.update(_figures(added))
+    return found
+
+
+def _asked(
+    feature: Feature,
+    run_dir: Path,
+    others: Sequence[Path],
+    keys: Collection[str],
+    drawn: Collection[str],
+) -> AddedSections | None:
+    """What one feature adds; None where that is nothing, or cannot be used."""
+    refusal: OrchestratorError | None = None
+    with problems_of(feature.name, "adds no sections to reports"):
+        try:
+            given = ask(feature, "report_sections", run_dir, others)
+        except OrchestratorError as error:
+            refusal = error
+        else:
+            return None if given is None else _checked(given, keys, drawn)
+    if refusal is not None:
+        raise refusal
+    return None
+
+
+def _figures(added: AddedSections) -> list[str]:
+    parts = [part for section in added.sections for part in section.parts]
+    return [part.name for part in parts if isinstance(part, Figure)]
+
+
+def _checked(given: Any, keys: Collection[str], drawn: Collection[str]) -> AddedSections:
+    """:param drawn: names of figures that others add.
+    :raises TypeError: a part of it has another type.
+    :raises ValueError: a name cannot be used, or the facts are no JSON.
+    """
+    added: AddedSections = _of_type(given, AddedSections, "what it gives")
+    _of_type(added.name, str, "name")
+    if added.name in keys:
+        raise ValueError(f"report.json has {added.name} already")
+    json.dumps(json_value(added.facts), allow_nan=False)
+    for section in _all_of_type(added.sections, Section, "sections"):
+        _check_section(section)
+    for headline in _all_of_type(added.headlines, Headline, "headlines"):
+        _all_of_type((headline.label, headline.value, headline.note), str, "a headline")
+    if added.shown_jobs is not None:
+        shown = _of_type(added.shown_jobs, ShownJobs, "shown_jobs")
+        _of_type(shown.which, str, "which of shown_jobs")
+        _all_of_type(list(shown.job_ids), str, "job_ids of shown_jobs")
+    names = _figures(added)
+    for place, name in enumerate(names):
+        if name in drawn or name in names[:place]:
+            raise ValueError(f"there is a figure {name} already")
+    return added
+
+
+def _check_section(section: Section) -> None:
+    _of_type(section.title, str, "the title of a section")
+    for part in _all_of_type(section.parts, (Figure, Table, Text), f"parts of {section.title!r}"):
+        where = f"{type(part).__name__} of {section.title!r}"
+        if isinstance(part, Figure):
+            _all_of_type((part.name, part.title, part.caption), str, where)
+            if not FIGURE_NAME.fullmatch(part.name):
+                raise ValueError(f"{part.name!r} is no name of letters and hyphens")
+        elif isinstance(part, Table):
+            _check_table(part, where)
+        else:
+            _all_of_type(part.sentences, str, where)
+
+
+def _check_table(table: Table, where: str) -> None:
+    _of_type(table.caption, str, where)
+    _of_type(table.shown, int, where)
+    _all_of_type(table.columns, str, where)
+    _all_of_type(list(table.text), str, where)
+    for row in _all_of_type(table.rows, (list, tuple), where):
+        if len(row) != len(table.columns):
+            raise ValueError(f"{where}: a row has {len(row)} cells, not {len(table.columns)}")
+        for cell in _all_of_type(row, Cell, where):
+            _of_type(cell.text, str, where)
+
+
+def _of_type(value: Any, kind: Any, where: str) -> Any:
+    """``value``. :raises TypeError: it is of another type."""
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        expected = " or ".join(one.__name__ for one in kinds)
+        raise TypeError(f"{where}: expected {expected}; this is {value!r}")
+    return value
+
+
+def _all_of_type(values: Any, kind: Any, where: str) -> Any:
+    """``values``. :raises TypeError: they are no list, or one of them is of another type."""
+    for value in _of_type(values, (list, tuple), where):
+        _of_type(value, kind, where)
+    return values
