@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.decoding import FilePath, Positive, decode
-from orchestrator.core.job_parts import flat, with_settings
+from orchestrator.core.job_parts import flat, with_settings, written_without
 from orchestrator.core.text import storable
 
 SINGLE_KINDS = ("option", "compiler")
@@ -161,9 +161,6 @@ class WorkerSpec:
     a file."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Its arguments."""
-    urdf: Mapping[str, Any] = field(default_factory=dict)
-    """How the bundle in ``robot`` was made of a URDF: its table of the job file, but for where
-    meshes were looked for; empty: it was none."""
     init: FilePath | None = None
     """Where the policy came from that it starts with, absolute; or ``job:JOB_ID``, the policy of a
     job of the same experiment. Only the latter is part of the fingerprint."""
@@ -208,8 +205,6 @@ class WorkerSpec:
             del values["init_sha256"]
         if self.robot_maker is None:
             del values["robot_maker"], values["params"]
-        if not self.urdf:
-            del values["urdf"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -266,9 +261,8 @@ class WorkerSpec:
         return {**values, **self.unknown}
 
     def to_json(self) -> str:
-        return storable(
-            json.dumps(self.flat(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-        )
+        values = {**written_without(), **self.flat()}
+        return storable(json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
     @classmethod
     def from_json(cls, text: str | bytes) -> WorkerSpec:

@@ -254,8 +254,8 @@ TAKEN = {
         "adds no table mine of jobs: its feature has no part of jobs with this name",
     ),
     "job_table": (
-        "job_parts=lambda: parts('urdf'), job_tables=lambda: job_table('urdf')",
-        "adds no table urdf of jobs: there is such a key already",
+        "job_parts=lambda: parts('retry'), job_tables=lambda: job_table('retry')",
+        "adds no table retry of jobs: there is such a key already",
     ),
     "field": (
         "job_parts=lambda: parts('mine', Seed), job_tables=lambda: job_table('mine')",

@@ -83,6 +83,8 @@ class LoopParts:
         self._parts: dict[str, LoopPart] = {}
         for name in sorted(spec.parts):
             part = job_parts()[name]
+            if part.loop is None:
+                continue
             before = facts.get(name)
             context = LoopContext(
                 spec=spec,
