@@ -71,7 +71,6 @@ def table_rules() -> Mapping[str, JobTableRules]:
     return rules
 
 
-@functools.cache
 def format_tables() -> Mapping[str, RobotFormat]:
     """The tables of jobs that are for robots of a format, by name."""
     return {one.name: one for one in robot_formats() if one.name in JOB_TABLES}
@@ -85,8 +84,9 @@ def parts_of(
     :param robot: the format of its robot; None for an MJCF.
     """
     parts: dict[str, Any] = {}
+    formats = format_tables()
     for name, rules in table_rules().items():
-        if name in format_tables() and format_tables()[name] is not robot:
+        if formats.get(name, robot) is not robot:
             continue
         with _blaming(name, merged, where, problems):
             settings = rules.settings(merged)
