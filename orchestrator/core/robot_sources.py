@@ -28,7 +28,8 @@ class RobotFormat:
     """A kind of file that is made into MJCF."""
 
     name: str
-    """Of its table of jobs and of their part, which a job has whose robot is such a file."""
+    """Of its table of jobs, if it has one, and of their part, which a job has whose robot is such a
+    file."""
     title: str
     """What people call such a file, without an article: ``"SDF"``."""
     article: str = "a"

@@ -17,11 +17,7 @@ from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import linked
 from orchestrator.jobfile.job_names import JobNames, matrix_suffix
-from orchestrator.jobfile.job_table_rules import (
-    check_specs_of_features,
-    parts_of,
-    robot_settings,
-)
+from orchestrator.jobfile.job_table_rules import check_specs_of_features, parts_of, robot_settings
 from orchestrator.jobfile.joint_rules import (
     FAMILY,
     check_family,

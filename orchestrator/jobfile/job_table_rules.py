@@ -31,11 +31,6 @@ def _nothing(*_: Any) -> None:
     """In place of a check that a table does not have."""
 
 
-def _no_settings(*_: Any) -> dict[str, Any]:
-    """In place of what a table does not tell the examination of a robot."""
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTableRules:
     """The rules of one table. ``merged`` are the settings of a job, each key valid by itself."""
@@ -51,9 +46,10 @@ class JobTableRules:
     """The keys that the check reads besides the table: it is not called where one is invalid."""
     check_spec: Callable[[WorkerSpec, str, Problems], None] = _nothing
     """Checks what only the whole of a spec shows; the text is the place of its job."""
-    robot_settings: Callable[[Mapping[str, Any], Path], Mapping[str, Any]] = _no_settings
-    """Of the table of a format of robots: what makes MJCF of the robot
-    (:attr:`.ExaminationRequest.robot_settings`). Paths are relative to the folder."""
+    robot_settings: Callable[[Mapping[str, Any], Path], Mapping[str, Any]] | None = None
+    """Of the table of a format of robots: what the module that makes MJCF of them is told
+    (:attr:`.ExaminationRequest.robot_settings`). Paths in the table are relative to the folder. None:
+    the table as it is."""
     is_for_tasks: bool = False
     """Whether jobs with an environment of their own have no use for it."""
     begins_stages: bool = False
@@ -108,10 +104,13 @@ def robot_settings(
     :param base: the folder to which paths are relative.
     """
     rules = None if robot is None else table_rules().get(robot.name)
-    if robot is not None and rules is not None:
+    if robot is None or rules is None:
+        return {}
+    if rules.robot_settings is not None:
         with _blaming(robot.name, merged, where, problems):
             return rules.robot_settings(merged, base)
-    return {}
+    settings: Mapping[str, Any] = merged[robot.name]
+    return settings
 
 
 def check_format_tables(
