@@ -187,7 +187,7 @@ class WorkerSpec:
 
         :param total_timesteps: in place of its own.
         """
-        values = self.flat()
+        values = self._values()
         if total_timesteps is not None:
             values["total_timesteps"] = total_timesteps
         for key in (*NOT_IN_FINGERPRINT, *(ABOUT_RANKS if self.ranks == 1 else ())):
@@ -256,13 +256,18 @@ class WorkerSpec:
 
     def flat(self) -> dict[str, Any]:
         """All values, those of parts and unknown ones beside the others."""
+        return {**written_without(), **self._values()}
+
+    def _values(self) -> dict[str, Any]:
+        """The same without parts that the job does not have."""
         values = flat(self)
         del values["unknown"]
         return {**values, **self.unknown}
 
     def to_json(self) -> str:
-        values = {**written_without(), **self.flat()}
-        return storable(json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+        return storable(
+            json.dumps(self.flat(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        )
 
     @classmethod
     def from_json(cls, text: str | bytes) -> WorkerSpec:
