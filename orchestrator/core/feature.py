@@ -36,6 +36,7 @@ from orchestrator.core.text import plain
 if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.core.job_parts import JobPart
     from orchestrator.core.paths import RunPaths
+    from orchestrator.core.robot_sources import RobotSource
     from orchestrator.executors.kinds import ExecutorKind
     from orchestrator.experiment.begun_source import BegunSource
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
@@ -60,6 +61,7 @@ PlugPoint = Literal[
     "job_tables",
     "job_keys",
     "job_parts",
+    "robot_sources",
     "beside_run",
     "begun_source",
     "watch",
@@ -110,6 +112,9 @@ class Feature:
     job_parts: Callable[[], Iterable[JobPart]] | None = None
     """What it adds to single trainings. Workers ask, too: what gives them imports
     :mod:`orchestrator.core` alone."""
+    robot_sources: Callable[[], Iterable[RobotSource]] | None = None
+    """Where robots come from that are no MJCF files: formats of files, and collections with names.
+    Workers ask, too: what gives them imports :mod:`orchestrator.core` alone."""
     beside_run: Callable[[RunFacts], BesideRun | None] | None = None
     """What it has beside a run; None where the run needs nothing of it."""
     begun_source: Callable[[RunPaths, Ledger], BegunSource | None] | None = None

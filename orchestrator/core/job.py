@@ -99,8 +99,9 @@ class Job:
     examination needs it."""
     maker_folder: Path | None = None
     """Where the module of ``spec.robot_maker`` is looked for. Not in the ledger, likewise."""
-    asset_paths: tuple[str, ...] = ()
-    """Folders in which meshes of a URDF are looked for, absolute. Not in the ledger, likewise."""
+    robot_settings: Mapping[str, Any] = field(default_factory=dict)
+    """What makes MJCF of a robot that is none: its table of the job file, with absolute paths. Not in
+    the ledger, likewise."""
     point: Mapping[str, Any] = field(default_factory=dict)
     """The values that a matrix gave it: dotted key → value. For reports; ``spec`` contains them."""
 

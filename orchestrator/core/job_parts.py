@@ -55,13 +55,18 @@ class JobPart:
     settings: type
     """A frozen dataclass, the part of a spec. All fields have defaults and decide the result of the
     training; a job with these defaults does not have the part, nor has one that :attr:`is_unused`
-    names. A field has the name of its key in the table, unless :attr:`keys` says otherwise."""
+    names. A field has the name of its key in the table, unless :attr:`keys` says otherwise; one with
+    the name of the part, a mapping, is the whole table. A mapping is empty by default."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Field → key in the table."""
-    loop: str
+    written_without: tuple[str, ...] = ()
+    """Fields that ``spec.json`` has even of a job without the part, as earlier versions have written
+    it: as empty mappings, which say as much as nothing."""
+    loop: str | None
     """Module of the worker with ``loop_part(context)``
     (:class:`orchestrator.worker.training.loop_parts.LoopContext`). It is imported only by workers
-    whose jobs have the part."""
+    whose jobs have the part. None: the part has said how the robot is made, of which the job has its
+    copy, and does nothing in the training."""
     facts: type | None = None
     """A frozen dataclass, what a worker tells of it. All fields have defaults."""
     columns: Mapping[str, Callable[[Any], int | float | str | None]] = field(default_factory=dict)
@@ -80,13 +85,11 @@ class JobPart:
         """Of settings and facts: no other part has one of the same name, nor has the program."""
         return _names(self.settings) | _names(self.facts)
 
-    def dotted(self, name: str) -> str:
-        """The key in the job file of a field of :attr:`settings`: ``"curriculum.advance"``."""
-        return f"{self.name}.{self.keys.get(name, name)}"
-
     def table(self, settings: Any) -> dict[str, Any]:
         """The table of a job that has ``settings``."""
-        return {self.keys.get(name, name): one for name, one in field_values(settings).items()}
+        values = field_values(settings)
+        whole: Mapping[str, Any] = values.pop(self.name, {})
+        return {**whole, **{self.keys.get(name, name): one for name, one in values.items()}}
 
 
 @functools.cache
@@ -142,6 +145,9 @@ def _problem_of_fields(kind: type) -> str:
         return f"a field of {kind.__name__} is of a type that JSON does not have: {error}"
     if read != default:
         return f"{kind.__name__} is not the same after JSON; lists are tuples, for example"
+    for name, value in field_values(default).items():
+        if isinstance(value, Mapping) and value:
+            return f"the default of {name} is not empty; expected it of a mapping"
     return ""
 
 
@@ -159,19 +165,33 @@ def flat(instance: Any) -> dict[str, Any]:
 
 
 def under_keys(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the parts of a spec, under their keys in the job file."""
+    """The settings of the parts of a spec, under their keys in the job file:
+    ``"curriculum.advance"``.
+    """
     return {
-        job_parts()[name].dotted(one): value
+        f"{name}.{key}": value
         for name, settings in parts.items()
-        for one, value in field_values(settings).items()
+        for key, value in job_parts()[name].table(settings).items()
     }
+
+
+def in_training(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the parts of a spec that do something in the training."""
+    return {name: one for name, one in parts.items() if job_parts()[name].loop is not None}
+
+
+def written_without() -> dict[str, Any]:
+    """What ``spec.json`` says of parts that a job does not have."""
+    return {name: {} for part in job_parts().values() for name in part.written_without}
 
 
 def with_settings(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a spec of which ``values`` is :func:`flat`. What nobody knows, or can read, is
-    its field ``unknown``: the feature that wrote it may be gone, or another version of it.
+    its field ``unknown``: the feature that wrote it may be gone, or another version of it. An empty
+    mapping says nothing, whoever wrote it.
     """
     own, others = _split(kind, values)
+    others = {name: value for name, value in others.items() if value != {}}
     parts: dict[str, Any] = {}
     read: set[str] = set()
     for part in job_parts().values() if others else ():

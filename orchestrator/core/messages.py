@@ -117,9 +117,9 @@ class ExaminationRequest(JsonLine):
     """Can this robot, task or environment be trained?"""
 
     xml: FilePath | None = None
-    """Absolute path of the robot's MJCF or URDF."""
-    urdf: Mapping[str, Any] = field(default_factory=dict)
-    """Values of :class:`.UrdfSettings` for a URDF."""
+    """Absolute path of the robot's file: an MJCF, or one of a :class:`.RobotFormat`."""
+    robot_settings: Mapping[str, Any] = field(default_factory=dict)
+    """What makes MJCF of it, where it is none; empty: the defaults."""
     robot_maker: str | None = None
     """In place of ``xml``: the function that makes it."""
     params: Mapping[str, Any] = field(default_factory=dict)

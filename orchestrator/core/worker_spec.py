@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.decoding import FilePath, Positive, decode
-from orchestrator.core.job_parts import flat, with_settings
+from orchestrator.core.job_parts import flat, with_settings, written_without
 from orchestrator.core.text import storable
 
 SINGLE_KINDS = ("option", "compiler")
@@ -162,9 +162,6 @@ class WorkerSpec:
     a file."""
     params: Mapping[str, Any] = field(default_factory=dict)
     """Its arguments."""
-    urdf: Mapping[str, Any] = field(default_factory=dict)
-    """How the bundle in ``robot`` was made of a URDF: its table of the job file, but for where
-    meshes were looked for; empty: it was none."""
     init: FilePath | None = None
     """Where the policy came from that it starts with, absolute; or ``job:JOB_ID``, the policy of a
     job of the same experiment. Only the latter is part of the fingerprint."""
@@ -191,7 +188,7 @@ class WorkerSpec:
 
         :param total_timesteps: in place of its own.
         """
-        values = self.flat()
+        values = self._values()
         if total_timesteps is not None:
             values["total_timesteps"] = total_timesteps
         for key in (*NOT_IN_FINGERPRINT, *(ABOUT_RANKS if self.ranks == 1 else ())):
@@ -209,8 +206,6 @@ class WorkerSpec:
             del values["init_sha256"]
         if self.robot_maker is None:
             del values["robot_maker"], values["params"]
-        if not self.urdf:
-            del values["urdf"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -262,6 +257,10 @@ class WorkerSpec:
 
     def flat(self) -> dict[str, Any]:
         """All values, those of parts and unknown ones beside the others."""
+        return {**written_without(), **self._values()}
+
+    def _values(self) -> dict[str, Any]:
+        """The same without parts that the job does not have."""
         values = flat(self)
         del values["unknown"]
         return {**values, **self.unknown}

@@ -158,7 +158,7 @@ def _request(job: Job) -> ExaminationRequest:
     spec, has_task = job.spec, job.spec.task is not None
     return ExaminationRequest(
         xml=None if job.xml_source is None else str(job.xml_source),
-        urdf={**spec.urdf, "asset_paths": job.asset_paths} if spec.urdf else {},
+        robot_settings=job.robot_settings,
         robot_maker=spec.robot_maker,
         params=spec.params,
         allow_outside=job.allow_outside,
@@ -191,7 +191,7 @@ def request_for_source(job: Job, paths: RunPaths, stage_to: Path) -> Examination
     return dataclasses.replace(
         _request(job),
         xml=None if spec.xml is None else str(directory.root / spec.xml),
-        urdf={},
+        robot_settings={},
         robot_maker=None,
         allow_outside=True,
         model_edits={},

@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import storable
-from orchestrator.core.urdf_settings import SUFFIX
+from orchestrator.core.robot_sources import robot_suffixes
+from orchestrator.core.text import alternatives, storable
 from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.experiment.run_directory import is_run_directory
@@ -111,10 +111,10 @@ def check(
     time_limit_s: float = TIME_LIMIT_S,
     watch: preflight.Watch = lambda *_: None,
 ) -> list[RobotCheck]:
-    """Examine files, all ``*.xml`` and ``*.urdf`` below folders, and the robots and tasks of job
-    files.
+    """Examine files, all that may be robots by their names below folders, and the robots and tasks
+    of job files.
 
-    :raises UsageError: a path that does not exist, or a folder without ``*.xml``.
+    :raises UsageError: a path that does not exist, or a folder without such a file.
     """
     items = list(_items(paths, time_limit_s))
     examined = [item for item in items if isinstance(item, _Item)]
@@ -150,7 +150,8 @@ def _items(paths: Sequence[Path], time_limit_s: float) -> Iterator[_Item | Robot
             continue
         items = list(_below(path)) if path.is_dir() else [_file(str(path))]
         if not items:
-            raise UsageError(f"{path}: no *.xml or *.urdf in this folder or below it")
+            names = alternatives(f"*{suffix}" for suffix in robot_suffixes())
+            raise UsageError(f"{path}: no {names} in this folder or below it")
         for item in items:
             if (absolute := str(Path(item.path).absolute())) not in seen:
                 seen.add(absolute)
@@ -177,14 +178,15 @@ def robot_files(
     *,
     most_folders: int | None = None,
 ) -> Iterator[str]:
-    """Every ``*.xml`` and ``*.urdf`` below ``folder``, except in hidden folders and run
-    directories, which hold copies.
+    """Every file below ``folder`` that may be a robot by its name (``*.xml``, and the formats of
+    features), except in hidden folders and run directories, which hold copies.
 
     Links are followed; no folder is visited twice.
 
     :param report: called with the error of a folder that cannot be read.
     :param most_folders: how many folders are looked into; None: all.
     """
+    suffixes = robot_suffixes()
     entered = {os.path.realpath(folder)}
     walk = os.walk(folder, followlinks=True, onerror=report)
     for where, folders, files in itertools.islice(walk, most_folders):
@@ -193,7 +195,7 @@ def robot_files(
         folders[:] = [name for name in unseen if not _is_run_directory(Path(where, name))]
         entered.update(inner[name] for name in folders)
         for name in sorted(files):
-            if name.lower().endswith((".xml", SUFFIX)):
+            if name.lower().endswith(suffixes):
                 yield str(Path(where, name))
 
 

@@ -25,6 +25,7 @@ from orchestrator.core.errors import Problem, SpecError, UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
 from orchestrator.core.regular_files import read_up_to
+from orchestrator.core.robot_sources import robot_formats, robot_suffixes
 from orchestrator.jobfile.expand import JobTemplate, expand
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.json_schema import json_schema
@@ -269,8 +270,9 @@ def _read_error(path: Path, text: str, error: Exception) -> tuple[str, str]:
 
 
 def _is_robot(path: Path, text: str) -> bool:
-    return path.suffix.lower() in (".xml", ".urdf") or text.lstrip().startswith(
-        ("<mujoco", "<robot", "<?xml", "<!--")
+    roots = ("mujoco", *(one.root for one in robot_formats()))
+    return path.suffix.lower() in robot_suffixes() or text.lstrip().startswith(
+        (*(f"<{root}" for root in roots), "<?xml", "<!--")
     )
 
 

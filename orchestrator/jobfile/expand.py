@@ -5,21 +5,20 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.job import Job, Resources
+from orchestrator.core.robot_sources import format_of
 from orchestrator.core.text import listed
-from orchestrator.core.urdf_settings import is_urdf
 from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import linked
 from orchestrator.jobfile.job_names import JobNames, matrix_suffix
 from orchestrator.jobfile.job_source import JobSource
-from orchestrator.jobfile.job_table_rules import check_specs_of_features, parts_of
+from orchestrator.jobfile.job_table_rules import check_specs_of_features, parts_of, robot_settings
 from orchestrator.jobfile.joint_rules import (
     FAMILY,
     check_family,
@@ -310,10 +309,6 @@ def _init(written: str, base: Path) -> str | None:
     return None if written == "none" else str(base / written)
 
 
-def _urdf(merged: Tree) -> Tree:
-    return {key: value for key, value in merged["urdf"].items() if key != "asset_paths"}
-
-
 def _jobs(
     merged: Tree,
     point: Sequence[Choice],
@@ -345,6 +340,8 @@ def _jobs(
         move=table["move"],
     )
     every = merged["checkpoint_every"]
+    # That of the robot's own file: xml of the job file may be a pattern.
+    robot_format = None if robot.xml is None else format_of(robot.xml.name)
     jobs = []
     for seed in merged["seeds"]:
         job_id, other = names.job_id(name, suffix, point_text, seed, where)
@@ -363,12 +360,11 @@ def _jobs(
             xml=f"robot/{robot.xml.name}" if robot.xml else None,
             robot_maker=robot.maker,
             params=merged["params"] if robot.maker else {},
-            urdf=_urdf(merged) if robot.xml is not None and is_urdf(robot.xml.name) else {},
             model_edits=flat(merged["model"]),
             randomize=flat(merged["randomize"]) if "task" in merged else {},
             asymmetric=merged["asymmetric"] if "task" in merged else False,
             evaluate=flat(merged["evaluate"]) if "task" in merged else {},
-            parts=parts_of(merged, where, problems),
+            parts=parts_of(merged, robot_format, where, problems),
             task=task,
             task_options=merged["task_options"] if "task" in merged else {},
             env=env,
@@ -400,9 +396,7 @@ def _jobs(
                 xml_source=robot.xml,
                 allow_outside=merged["allow_outside"],
                 maker_folder=base if robot.maker else None,
-                asset_paths=tuple(
-                    os.path.normpath(base / path) for path in merged["urdf"]["asset_paths"]
-                ),
+                robot_settings=robot_settings(merged, robot_format, base, where, problems),
                 point=chosen,
             )
         )

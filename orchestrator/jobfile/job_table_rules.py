@@ -6,12 +6,14 @@ import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestrator.core.changing_numbers import Stages, changing_numbers, parse_number
 from orchestrator.core.distributions import read_drawn
 from orchestrator.core.feature import problems_of
 from orchestrator.core.job_parts import job_parts
+from orchestrator.core.robot_sources import RobotFormat, format_of, robot_formats
 from orchestrator.core.terrain import TERRAIN
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.model_edit_keys import flat
@@ -35,7 +37,8 @@ class JobTableRules:
 
     settings: Callable[[Mapping[str, Any]], Any]
     """What the spec of a job has of ``merged``; the defaults where that is nothing. Of settings that
-    a check refuses it does not matter."""
+    a check refuses it does not matter. The table of a format of robots is asked only for jobs with
+    such a robot."""
     check: Callable[[Mapping[str, Any], Sequence[Layer], Report], None] = _nothing
     """Checks ``merged``. The layers are those of the job itself: what is in ``[defaults]`` may be for
     other jobs."""
@@ -43,6 +46,10 @@ class JobTableRules:
     """The keys that the check reads besides the table: it is not called where one is invalid."""
     check_spec: Callable[[WorkerSpec, str, Problems], None] = _nothing
     """Checks what only the whole of a spec shows; the text is the place of its job."""
+    robot_settings: Callable[[Mapping[str, Any], Path], Mapping[str, Any]] | None = None
+    """Of the table of a format of robots: what the module that makes MJCF of them is told
+    (:attr:`.ExaminationRequest.robot_settings`). Paths in the table are relative to the folder. None:
+    the table as it is."""
     is_for_tasks: bool = False
     """Whether jobs with an environment of their own have no use for it."""
     begins_stages: bool = False
@@ -60,15 +67,67 @@ def table_rules() -> Mapping[str, JobTableRules]:
     return rules
 
 
-def parts_of(merged: Mapping[str, Any], where: str, problems: Problems) -> dict[str, Any]:
-    """What the spec of a job has of tables of features, by name."""
+def format_tables() -> Mapping[str, RobotFormat]:
+    """The tables of jobs that are for robots of a format, by name."""
+    return {one.name: one for one in robot_formats() if one.name in JOB_TABLES}
+
+
+def parts_of(
+    merged: Mapping[str, Any], robot: RobotFormat | None, where: str, problems: Problems
+) -> dict[str, Any]:
+    """What the spec of a job has of tables of features, by name.
+
+    :param robot: the format of its robot; None for an MJCF.
+    """
     parts: dict[str, Any] = {}
+    formats = format_tables()
     for name, rules in table_rules().items():
+        if formats.get(name, robot) is not robot:
+            continue
         with _blaming(name, merged, where, problems):
             settings = rules.settings(merged)
             if not job_parts()[name].is_unused(settings):
                 parts[name] = settings
     return parts
+
+
+def robot_settings(
+    merged: Mapping[str, Any],
+    robot: RobotFormat | None,
+    base: Path,
+    where: str,
+    problems: Problems,
+) -> Mapping[str, Any]:
+    """What makes MJCF of a job's robot.
+
+    :param robot: as for :func:`parts_of`.
+    :param base: the folder to which paths are relative.
+    """
+    rules = None if robot is None else table_rules().get(robot.name)
+    if robot is None or rules is None:
+        return {}
+    if rules.robot_settings is not None:
+        with _blaming(robot.name, merged, where, problems):
+            return rules.robot_settings(merged, base)
+    settings: Mapping[str, Any] = merged[robot.name]
+    return settings
+
+
+def check_format_tables(
+    merged: Mapping[str, Any], own: Sequence[Layer], bad: Set[str], report: Report
+) -> None:
+    """Check that a job has no table of its own for robots of another format.
+
+    :param own: the layers of the job itself.
+    :param bad: keys that are invalid already.
+    """
+    for name, robot in format_tables().items():
+        is_own = any(layer.has(name) for layer in own)
+        if is_own and not bad & {"xml", name} and format_of(merged.get("xml", "")) is not robot:
+            report(
+                [name],
+                f"is for {robot.shown}, a robot whose file name ends with {robot.suffix}; this job has none",
+            )
 
 
 def check_tables_of_features(

@@ -10,15 +10,20 @@ from orchestrator.core.changing_numbers import changing_numbers
 from orchestrator.core.distributions import PRIVILEGED, disturbance
 from orchestrator.core.evaluation_grid import MOST_POINTS, number_of_points
 from orchestrator.core.job import Job
+from orchestrator.core.robot_sources import format_of
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.terrain import TERRAIN
 from orchestrator.core.text import count, joined, listed
-from orchestrator.core.urdf_settings import SUFFIX, is_urdf
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
 from orchestrator.jobfile.contrib_rules import check_contrib
 from orchestrator.jobfile.distributed_keys import check_ranks, near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
-from orchestrator.jobfile.job_table_rules import check_tables_of_features, table_rules
+from orchestrator.jobfile.job_table_rules import (
+    check_format_tables,
+    check_tables_of_features,
+    format_tables,
+    table_rules,
+)
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import preset_values
 from orchestrator.jobfile.validation import Layer, Report
@@ -64,7 +69,8 @@ def _suits(table: str, job: Mapping[str, Any]) -> bool:
     if table in ALGORITHMS:
         return bool(job["algo"] == table)
     suits = dict.fromkeys(_of_tasks(), "task" in job) | {"env_kwargs": "task" not in job}
-    suits["urdf"] = is_urdf(job.get("xml", ""))
+    robot = format_of(job.get("xml", ""))
+    suits |= {name: one is robot for name, one in format_tables().items()}
     return suits.get(table, table != "distributed" or job["resources"]["ranks"] > 1)
 
 
@@ -96,7 +102,7 @@ def why_unused(key: str) -> str:
     users = {
         "env_kwargs": "env or entry_point",
         **dict.fromkeys(_of_tasks(), "a task"),
-        "urdf": "a URDF",
+        **{name: robot.shown for name, robot in format_tables().items()},
         "distributed": "several ranks",
     }
     users |= {name: f'algo = "{name}"' for name in ALGORITHMS}
@@ -171,12 +177,7 @@ def check_together(
             keys,
             'is for a function that makes the robot, xml = "module:function"; this job has none',
         )
-    has_urdf = any(layer.has("urdf") for layer in (layers[-3], layers[-1]))
-    if has_urdf and not bad & {"xml", "urdf"} and not is_urdf(merged.get("xml", "")):
-        report(
-            ["urdf"],
-            f"is for a URDF, a robot whose file name ends with {SUFFIX}; this job has none",
-        )
+    check_format_tables(merged, [layers[-3], layers[-1]], bad, report)
     algo = merged["algo"]
     of_off_policy = {"policy", "total_timesteps"} if algo in OFF_POLICY else set()
     if not bad & {"algo", algo, "n_envs", "policy_kwargs", *of_off_policy}:

@@ -1,4 +1,4 @@
-"""Finds the MJCF files of a job: one path, or a pattern."""
+"""Finds the robots of a job: one file, those of a pattern, or one of a collection."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.errors import UsageError
+from orchestrator.core.robot_sources import RobotCollection, collection_of
 from orchestrator.core.text import listed
-from orchestrator.jobfile.menagerie import MenagerieError, menagerie_file
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.problems import Problems, quoted, suggestion
-from orchestrator.keys.value_types import MENAGERIE, is_maker
+from orchestrator.keys.value_types import is_maker
 
 _RECURSIVE = re.compile(r"(?:^|(?<=/))\*\*(?:/|\Z)")
 """A part of a pattern that stands for a folder and all folders below it."""
@@ -58,13 +59,9 @@ class Robots:
             return [Robot(name, None)]
         if is_maker(xml):
             return [Robot(name or xml.partition(":")[2], None, xml)]
-        if xml.startswith(MENAGERIE):
-            try:
-                robot, path = menagerie_file(xml)
-            except MenagerieError as error:
-                problems.add(f"jobs[{job_index}].xml", str(error))
-                return []
-            return [Robot(name or robot, path)]
+        collection = collection_of(xml)
+        if collection is not None:
+            return _of_collection(collection, xml, name, f"jobs[{job_index}].xml", problems)
         path = self._absolute(xml)
         if not glob.has_magic(xml) or self._fault(path) == "":
             return (
@@ -116,6 +113,21 @@ class Robots:
         except OSError as error:
             return f"{text}: {(error.strerror or str(error)).lower()}"
         return f"{text}, which holds {listed(names, 5) or 'nothing'}"
+
+
+def _of_collection(
+    collection: RobotCollection, xml: str, name: str | None, where: str, problems: Problems
+) -> list[Robot]:
+    try:
+        found = collection.find(xml.removeprefix(collection.prefix))
+    except UsageError as error:
+        problems.add(where, str(error))
+        return []
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        problems.add(where, f"the feature of {collection.prefix} cannot find it: {reason}")
+        return []
+    return [Robot(name or found.name, found.xml)]
 
 
 def matching_paths(pattern: str, base: Path) -> set[str]:

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, crea
 
 from orchestrator.core.changing_numbers import changing_numbers, parse_number
 from orchestrator.core.job import Start
-from orchestrator.core.urdf_settings import UrdfSettings
+from orchestrator.core.robot_sources import robot_collections
 from orchestrator.core.worker_spec import (
     COLLECTIVE_TIMEOUT_S,
     Algorithm,
@@ -34,7 +34,6 @@ from orchestrator.keys.value_types import (
     key,
 )
 
-URDF = UrdfSettings()
 ModelEdits = Annotated[
     dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"}), AnyKeys()
 ]
@@ -141,53 +140,6 @@ class Retry(TomlTable):
     max_retries: CountFromZero = key(2, "Largest number of attempts after the first one.")
 
 
-class UrdfTable(TomlTable):
-    """What a URDF does not describe and a robot needs; check shows what was added."""
-
-    synonyms: ClassVar = {
-        "package_paths": "asset_paths",
-        "package_dirs": "asset_paths",
-        "ground": "floor",
-        "hz": "frequency",
-    }
-
-    base: Literal["fixed", "floating"] = key(
-        URDF.base,
-        "Whether the root link is fixed to the world, or floating: free to move.",
-        "floating",
-    )
-    actuators: Literal["motor", "position"] = key(
-        URDF.actuators,
-        "What moves the joints, with at most the effort of their <limit>: motor (a force or torque) or position (a "
-        "servo, critically damped, with gains by the mass matrix).",
-        "position",
-    )
-    frequency: Annotated[float, Field(ge=0.1, le=100)] = key(
-        URDF.frequency, "Natural frequency of position servos in Hz: the higher, the stiffer."
-    )
-    effort: Annotated[float | None, Field(gt=0, le=MOST)] = key(
-        URDF.effort,
-        "Force in N or torque in N·m of joints whose <limit> gives no effort; unset: such a URDF is refused.",
-        20.0,
-    )
-    passive: value_types.Patterns = key(
-        [],
-        "Joints that nothing drives, such as casters: names, or patterns with * ? and [ ].",
-        ["pole"],
-    )
-    floor: bool | None = key(
-        URDF.floor, "Whether there is a floor at z = 0; unset: with a floating base.", True
-    )
-    collision: Literal["collision", "visual"] = key(
-        URDF.collision, "Which geometry of the links collides.", "visual"
-    )
-    asset_paths: value_types.Folders = key(
-        [],
-        "Folders, relative to the job file, of packages that package:// names, and of other meshes.",
-        ["../robots"],
-    )
-
-
 class CommonSettings(TomlTable):
     """The keys of [defaults], but for the tables of the algorithms."""
 
@@ -270,7 +222,6 @@ class CommonSettings(TomlTable):
         "Arguments of the function that makes the robot, where xml names one.",
         {"legs": 4, "thigh_m": 0.2},
     )
-    urdf: UrdfTable = key(UrdfTable(), "What a URDF lacks: base, actuators, floor.", shown={})
     init: value_types.Init = key(
         "none",
         "Trained policy to start from: job:NAME (a job of this file, which is trained first), a job's directory or a "
@@ -327,6 +278,7 @@ class CommonSettings(TomlTable):
     )
 
 
+_NAMED_ROBOTS = "".join(f"; or {one.title}, as {one.prefix}NAME" for one in robot_collections())
 OF_ENTRIES = ("name", "xml", "after")
 """Keys of a [[jobs]] table that [defaults] does not have."""
 JOB_TABLES = job_tables({*CommonSettings.model_fields, *ALGORITHMS, *OF_ENTRIES})
@@ -355,10 +307,10 @@ class Entry(Settings):
     name: Name = key(
         None, "Name of the job; unset, or with a glob: the stem of the MJCF file.", "hopper"
     )
-    xml: value_types.MjcfPath = key(
+    xml: value_types.RobotName = key(
         None,
-        "MJCF or URDF file of the robot, relative to the job file; a glob makes one job per file. Or a function of "
-        "yours that makes the robot, as module:function; or a robot of MuJoCo Menagerie, as menagerie:NAME.",
+        f"{value_types.ROBOT_FILES} file of the robot, relative to the job file; a glob makes one job per file. Or a "
+        f"function of yours that makes the robot, as module:function{_NAMED_ROBOTS}.",
         "../mjcf/hopper.xml",
     )
     after: value_types.JobNameList = key(

@@ -28,7 +28,9 @@ from pydantic_core import core_schema
 
 from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.log_limit import LARGEST_MIB, SMALLEST_MIB
+from orchestrator.core.robot_sources import collection_of, robot_collections, robot_formats
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, TASKS
+from orchestrator.core.text import alternatives
 from orchestrator.core.worker_spec import INIT_JOB, parse_schedule
 from orchestrator.keys.names import is_showable
 
@@ -238,11 +240,7 @@ def is_maker(xml: str) -> bool:
     """Whether it is a function that makes a robot, and no file: a file of such a name is
     ``./module:function``.
     """
-    return is_users_class(xml) and not xml.startswith(MENAGERIE)
-
-
-MENAGERIE = "menagerie:"
-"""Begins ``xml`` where that names a robot of MuJoCo Menagerie."""
+    return is_users_class(xml) and collection_of(xml) is None
 
 
 def is_users_task(task: str) -> bool:
@@ -374,15 +372,20 @@ NetArch = Annotated[
     ),
 ]
 Name = Annotated[str, PlainValidator(_name), WithJsonSchema({"type": "string", "minLength": 1})]
-MjcfPath = Annotated[
+ROBOT_FILES = alternatives(["MJCF", *(one.title for one in robot_formats())])
+"""What files of robots are, as in "the path of an MJCF file"."""
+_ROBOTS = [
+    f"the path of an {ROBOT_FILES} file",
+    'a pattern such as "zoo/*.xml"',
+    'a function as "module:function"',
+    *(f'{one.title} as "{one.prefix}{one.example}"' for one in robot_collections()),
+]
+RobotName = Annotated[
     str,
     MinLen(1),
     Predicate(str.strip),
     Predicate(is_showable),
-    Expected(
-        'the path of an MJCF or URDF file, a pattern such as "zoo/*.xml", a function as "module:function", or a robot '
-        'of MuJoCo Menagerie as "menagerie:unitree_go1", in quotes'
-    ),
+    Expected(f"{', '.join(_ROBOTS[:-1])}, or {_ROBOTS[-1]}, in quotes"),
 ]
 Init = Annotated[
     str,

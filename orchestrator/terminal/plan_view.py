@@ -184,7 +184,7 @@ def _changing(job: Job) -> dict[str, Any]:
     changing = {
         f"task_options.{name}": text for name, text in changing_numbers(job.spec.task_options)
     }
-    return changing | job_parts.under_keys(job.spec.parts)
+    return changing | job_parts.under_keys(job_parts.in_training(job.spec.parts))
 
 
 def _by_values(jobs: Sequence[Job], values_of: Callable[[Job], str]) -> list[str]:

@@ -16,7 +16,6 @@ from unittest import mock
 
 import command_helpers as commands
 import pytest
-import urdf_helpers as urdf
 from command_helpers import (
     HOPPER,
     Experiment,
@@ -47,20 +46,6 @@ EXPLODES = """
 """Its spring pushes outwards: it is stable while it is examined, and diverges some seconds
 later."""
 
-URDFS = {
-    "limitless": urdf.GOOD.replace(urdf.LIMIT, ""),
-    "ring": urdf.robot(
-        *map(urdf.link, "abc"),
-        urdf.joint("1", "a", "b"),
-        urdf.joint("2", "b", "c"),
-        urdf.joint("3", "c", "a"),
-    ),
-    "meshless": urdf.GOOD.replace(urdf.BOX, '<geometry><mesh filename="hand.stl"/></geometry>', 1),
-    "thousand": urdf.robot(
-        *(urdf.link(f"l{number}") for number in range(1000)),
-        *(urdf.joint(f"j{number}", f"l{number}", f"l{number + 1}") for number in range(999)),
-    ),
-}
 
 INVALID_JOBS: list[tuple[dict[str, Any], str, str]] = [
     # job, place of its problem, what the message says
@@ -129,22 +114,6 @@ UNUSABLE_JOBS: list[tuple[dict[str, Any], str, Sequence[str]]] = [
             "with a matrix",
         ],
     ),
-    (
-        {"xml": "limitless.urdf"},
-        "",
-        ["limitless.urdf, line 4: ", '"shoulder" (revolute) has no <limit>; expected for'],
-    ),
-    ({"xml": "ring.urdf"}, "", ["ring.urdf, line ", "form a loop", "remove one of these joints"]),
-    (
-        {"xml": "meshless.urdf"},
-        "",
-        ["meshless.urdf, line 2: ", "'hand.stl': no such file", "add the file"],
-    ),
-    (
-        {"xml": "thousand.urdf"},
-        "",
-        ["thousand.urdf, line 1001: ", "a chain of 1,000 links", "at most 480"],
-    ),
 ]
 """Jobs that are refused when robots, environments and the machine are examined."""
 
@@ -155,8 +124,6 @@ def refused_jobs(tmp_path: Path, *jobs: Mapping[str, Any]) -> dict[str, str]:
     write_experiment(cwd, *({"name": f"job{number}", **job} for number, job in enumerate(jobs)))
     for name, text in (("word", UNKNOWN_WORD), ("none", "robots are fun"), ("still", NO_ACTUATORS)):
         (cwd / f"{name}.xml").write_text(text)
-    for name, text in URDFS.items():
-        (cwd / f"{name}.urdf").write_text(text)
     before = sorted(tmp_path.rglob("*"))
     with mock.patch.dict(os.environ, PYTHONDONTWRITEBYTECODE="1"):
         done = invoke("run", "jobs.toml", "--run-dir", "run", cwd=cwd)

@@ -41,10 +41,6 @@ BALLS = (
     f"1'/>{'<body pos=%r><freejoint/><geom size=%r/></body>' * 9}</worldbody>"
 )
 BALLS %= tuple(value for x in range(9) for value in (f"{x} 3 0.09", "0.1"))
-URDF = """<robot name="u"><link name="a"/><link name="b"><inertial><mass value="1"/>
-<inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link>
-<joint name="j" type="revolute"><parent link="a"/><child link="b"/><axis xyz="0 1 0"/>
-<limit lower="-1" upper="1" effort="3" velocity="1"/></joint></robot>"""
 
 
 def cart(*, head: str = "", geom: str = "", actuator: str = MOTOR, tail: str = "") -> str:
@@ -104,8 +100,6 @@ NASTY: dict[str, tuple[str | bytes, str, str]] = {
     "hungry.xml": (cart(head='<size memory="900G"/>'), "error", "takes more than the"),
     "starved.xml": (cart(head='<size memory="1K"/>', tail=BALLS), "error", "increase <size memory="),
     "huge.xml": (cart(head='<size nconmax="100000000" njmax="1000000000"/>'), "error", "takes more than the"),
-    "robot.xml": (URDF, "error", "is a URDF; rename it to robot.urdf"),
-    "robot.urdf": (URDF, "warning", "no link has a <collision>"),
     "package.xml": ("<package><name>x</name></package>", "fragment", "not an MJCF: the root element is <package>"),
     "part.xml": ("<mujocoinclude><site/></mujocoinclude>", "fragment", "a part for other files to include"),
     "limb.xml": (f"<mujoco><actuator>{MOTOR}</actuator></mujoco>", "fragment", "a part of "),
@@ -486,7 +480,7 @@ def test_a_part_that_is_named_is_still_a_part_but_other_xml_is_an_error(tmp_path
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("nowhere", "no such file or folder"), (".", "no *.xml or *.urdf in this folder")],
+    [("nowhere", "no such file or folder"), (".", "no *.xml")],
 )
 def test_nothing_to_check_is_wrong_usage(path: str, message: str, tmp_path: Path) -> None:
     done = invoke("check", path, "--json", cwd=tmp_path)

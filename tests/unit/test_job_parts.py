@@ -235,8 +235,9 @@ def test_settings_that_cannot_be_read_are_unknown(given: list[JobPart], is_unuse
     assert len(feature.problems()) == 1
 
 
+@pytest.mark.usefixtures("given")
 def test_the_keys_are_those_of_the_job_file() -> None:
-    assert LAP.dotted("laps") == "lap.number"
+    assert job_parts.under_keys({"lap": LapSettings(laps=2)}) == {"lap.number": 2}
     assert LAP.table(LapSettings(laps=2)) == {"number": 2}
 
 

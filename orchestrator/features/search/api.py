@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator import api
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.paths import absolute, current_directory
+from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.text import plain
 from orchestrator.experiment import run_directory, run_plan
 from orchestrator.experiment.reconcile import OnChange
@@ -21,7 +22,7 @@ from orchestrator.features.search.declaration.tables import SearchTable
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import Experiment, from_mapping
-from orchestrator.keys.value_types import MENAGERIE, is_maker
+from orchestrator.keys.value_types import is_maker
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import ExperimentResult, Result, result_of
 
@@ -129,7 +130,7 @@ class Search:
                 api.code_folder(name) for name in named if isinstance(name, str) and ":" in name
             )
             base = next((folder for folder in folders if folder != here), here) or self.run_dir
-            if base != here and xml.strip() and not (is_maker(xml) or xml.startswith(MENAGERIE)):
+            if base != here and xml.strip() and not (is_maker(xml) or collection_of(xml)):
                 data["jobs"] = [{**entry, "xml": str(absolute(xml))}]
             self._experiment: Experiment = from_mapping(
                 data, source="orchestrator.Search", base=base

@@ -151,7 +151,8 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
 def _settings(job: Job) -> dict[str, Any]:
     """The keys of the job file, with their values as they are after validation."""
     spec, resources = job.spec, job.resources
-    tables = {name: job_parts.job_parts()[name].table(one) for name, one in spec.parts.items()}
+    parts = job_parts.in_training(spec.parts)
+    tables = {name: job_parts.job_parts()[name].table(one) for name, one in parts.items()}
     every = spec.checkpoint_every
     return {
         **{name: _plain(getattr(spec, name)) for name in _SAME_IN_JOB_FILE},

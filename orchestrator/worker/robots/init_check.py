@@ -32,7 +32,7 @@ Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 
 
 ENVIRONMENT = (
-    *("xml", "urdf", "model_edits", "randomize", "asymmetric"),
+    *("xml", "robot_settings", "model_edits", "randomize", "asymmetric"),
     *("task", "task_options", "env", "entry_point", "env_kwargs"),
 )
 """Fields of a request that decide which observations and actions there are."""

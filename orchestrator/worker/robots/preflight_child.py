@@ -23,14 +23,14 @@ import numpy as np
 
 from orchestrator.core import users_code
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.robot_sources import RobotFormat, format_of, robot_formats
 from orchestrator.core.temporary_folder import TemporaryFolder
-from orchestrator.core.urdf_settings import SUFFIX, is_urdf
 from orchestrator.worker.envs.changing_task import check_changes
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.randomization import check_grid, make_simulation, observed_simulation
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.model.spec_elements import EditError
-from orchestrator.worker.robots import made_robot, model_checks
+from orchestrator.worker.robots import converted_robot, made_robot, model_checks
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.compiling import (
     MujocoAbortedError,
@@ -198,15 +198,18 @@ def _examine(
         raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
     if xml is None:
         return use(ExaminationAnswer(), check_environment(request, None))
-    if is_urdf(str(xml)):
-        return _examine_urdf(request, recent, cleanup, use)
+    robot_format = format_of(xml.name)
+    if robot_format is not None:
+        return _examine_converted(robot_format, request, recent, cleanup, use)
     if not request.alone:
         return _examine_robot(request, xml, is_environment, recent, cleanup, use)
     root_tag, includes = _root_and_includes(xml)
-    if root_tag == "robot":
-        raise UnfitError(
-            f"{xml}: is a URDF; rename it to {xml.stem}{SUFFIX}, by which a URDF is known"
-        )
+    for one in robot_formats():
+        if root_tag == one.root:
+            renamed = f"{xml.stem}{one.suffix}"
+            raise UnfitError(
+                f"{xml}: is {one.shown}; rename it to {renamed}, by which {one.shown} is known"
+            )
     if root_tag == "mujocoinclude":
         return ExaminationAnswer(
             fragment="a part for other files to include (<mujocoinclude>), not a robot"
@@ -240,23 +243,22 @@ def _examine_made(
     return made_robot.explained(answer, request, folder)
 
 
-def _examine_urdf(
+def _examine_converted(
+    robot_format: RobotFormat,
     request: ExaminationRequest,
     recent: RecentRobot,
     cleanup: contextlib.ExitStack,
     use: EnvironmentUse,
 ) -> ExaminationAnswer:
-    from orchestrator.worker.robots.urdf import urdf_robot  # here, as most robots are no URDF
-
     folder = cleanup.enter_context(TemporaryFolder())
-    made = urdf_robot.make_robot(request, Path(folder))
+    made = converted_robot.convert(robot_format, request, Path(folder))
     if made.outside is not None and not (request.allow_outside or request.alone):
         raise UnfitError(made.outside)
     try:
         answer = _examine(dataclasses.replace(request, xml=str(made.xml)), recent, cleanup, use)
     except (BundleError, UnfitError) as error:
         answer = _unfit(error)
-    return urdf_robot.explained(answer, request, made)
+    return converted_robot.explained(answer, request, made)
 
 
 def _import_before_users(request: ExaminationRequest, is_environment: bool) -> None:
@@ -265,6 +267,7 @@ def _import_before_users(request: ExaminationRequest, is_environment: bool) -> N
 
     That is before the memory limit.
     """
+    robot_formats()  # features are found in the path as it is now
     if is_environment:
         if request.robot_maker is not None:
             import gymnasium  # noqa: F401

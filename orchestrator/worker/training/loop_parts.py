@@ -169,6 +169,8 @@ def feature_parts(spec: WorkerSpec, model: Model, facts: Mapping[str, Any]) -> d
     parts: dict[str, LoopPart] = {}
     for name in sorted(spec.parts):
         part = job_parts()[name]
+        if part.loop is None:
+            continue
         before = facts.get(name)
         context = LoopContext(
             spec=spec,

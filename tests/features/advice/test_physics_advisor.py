@@ -13,7 +13,6 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
-import urdf_helpers
 
 from orchestrator.core.decoding import from_values
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, MeasurementRequest
@@ -92,8 +91,11 @@ def advice_on(
 
 @pytest.mark.slow
 def test_a_urdf_is_measured_as_the_robot_that_is_made_of_it(tmp_path: Path) -> None:
+    urdf_helpers = pytest.importorskip("urdf_helpers", reason="there is no feature of URDFs")
     (tmp_path / "r.urdf").write_text(urdf_helpers.GOOD)
-    advice = advice_on(tmp_path / "r.urdf", task="auto", cpu_s=0.2, urdf={"base": "floating"})
+    advice = advice_on(
+        tmp_path / "r.urdf", task="auto", cpu_s=0.2, robot_settings={"base": "floating"}
+    )
     assert advice.changes
 
 

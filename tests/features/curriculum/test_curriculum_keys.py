@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from jobfile_helpers import HOPPER, problems, resolve
 
+from orchestrator.core import job_parts
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
 from orchestrator.core.worker_spec import WorkerSpec
@@ -261,12 +262,12 @@ EARLIER = """
   },
   "threads": 1,
   "total_timesteps": 100000,
-  "urdf": {},
   "video": false,
   "xml": "robot/hopper.xml"
 }
 """
-"""``spec.json`` as the version wrote it that had no features."""
+"""``spec.json`` as the version wrote it that had no features, but for what other features have in
+every spec."""
 FINGERPRINTS = {
     True: "392ecc6b8853864e72559d0fdcea734cad8d1f59b2d3e0d40649e5a6227e9070",
     False: "4d5aaa488b08eb5da6d5350a7ccc6ece88d64c83b357242d6e47cbe1ded2fe56",
@@ -291,6 +292,9 @@ def test_specs_of_earlier_versions_have_the_fingerprints_that_they_had(has_stage
     assert spec.fingerprint() == FINGERPRINTS[has_stages]
     assert bool(spec.parts) == has_stages
     if has_stages:
-        assert spec.to_json() == text
+        content = json.loads(spec.to_json())
+        for name in job_parts.written_without():
+            del content[name]
+        assert json.dumps(content, indent=2, sort_keys=True) + "\n" == text
     else:
         assert "advance" not in spec.to_json()

@@ -19,9 +19,9 @@ import mujoco
 import numpy as np
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.robot_sources import format_of
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count
-from orchestrator.core.urdf_settings import is_urdf
 from orchestrator.features.advice.physics_advice import PhysicsAdvice, PhysicsChange
 from orchestrator.features.advice.worker import (
     collision_census,
@@ -43,11 +43,10 @@ from orchestrator.worker.envs.batch_interface import SimulationState
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.model.spec_elements import EditError
-from orchestrator.worker.robots import made_robot
+from orchestrator.worker.robots import converted_robot, made_robot
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.file_collector import BundleError
 from orchestrator.worker.robots.model_edits import RobotVariants, WithoutEffectError
-from orchestrator.worker.robots.urdf import urdf_robot
 from orchestrator.worker.tasks import Task, gymnasium_tasks, make_task
 from orchestrator.worker.tasks.actions import Floats
 
@@ -119,11 +118,13 @@ def _robot_file(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> P
     """The robot without the job's ``model``, to which the changes are added."""
     if request.robot_maker is not None:
         return made_robot.make(request, Path(cleanup.enter_context(TemporaryFolder())))
-    if request.xml is not None and is_urdf(request.xml):
-        return urdf_robot.make_robot(request, Path(cleanup.enter_context(TemporaryFolder()))).xml
-    return (
-        gymnasium_tasks.default_xml(str(request.task)) if request.xml is None else Path(request.xml)
-    )
+    if request.xml is None:
+        return gymnasium_tasks.default_xml(str(request.task))
+    robot_format = format_of(request.xml)
+    if robot_format is None:
+        return Path(request.xml)
+    folder = Path(cleanup.enter_context(TemporaryFolder()))
+    return converted_robot.convert(robot_format, request, folder).xml
 
 
 class _Advisor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.urdf_settings import is_urdf
+from orchestrator.core.robot_sources import format_of
 from orchestrator.experiment import additions, preflight
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.features.search import changed_search, search_robots
@@ -61,9 +61,8 @@ class TrialExaminer:
         verdicts = additions.examine(self.paths, jobs, self._children, watch=lambda *_: step())
         for job in jobs:
             content, source = verdicts[job.job_id].source_hash, job.xml_source
-            is_same_file = source is not None and not is_urdf(
-                str(source)
-            )  # the space may vary what is added to a URDF
+            # The space may vary what makes MJCF of another file.
+            is_same_file = source is not None and format_of(source.name) is None
             if (
                 is_same_file
                 and content is not None

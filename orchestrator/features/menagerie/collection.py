@@ -11,53 +11,64 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from orchestrator.core.errors import UsageError
+from orchestrator.core.robot_sources import NamedRobot, RobotCollection
 from orchestrator.core.text import install_extra
-from orchestrator.keys.problems import quoted, suggestion
-from orchestrator.keys.value_types import MENAGERIE
 
+PREFIX = "menagerie:"
 ROOT = "MENAGERIE_ROOT"
 
 
-class MenagerieError(Exception):
-    """Why there is no such robot, and what to do."""
+def _find(wanted: str) -> NamedRobot:
+    """The MJCF of a robot, by default its scene with a floor.
 
-
-def menagerie_file(xml: str) -> tuple[str, Path]:
-    """Name and MJCF of a robot, by default its scene with a floor.
-
-    :param xml: what the job file says, :data:`MENAGERIE` and a name.
-    :raises MenagerieError: the package is not installed, knows no such robot or file, or has not
+    :param wanted: what the job file says after :data:`PREFIX`.
+    :raises UsageError: the package is not installed, knows no such robot or file, or has not
         fetched it.
     """
+    # Here, because workers ask for collections, too.
+    from orchestrator.keys.problems import quoted, suggestion
+
     try:
         import mujoco_menagerie
     except ImportError:
-        message = f"{quoted(xml)} needs the package mujoco-menagerie: {install_extra('menagerie')}"
-        raise MenagerieError(message) from None
-    name, _, entry = xml.removeprefix(MENAGERIE).partition("/")
+        install = install_extra("menagerie")
+        raise UsageError(
+            f"{quoted(PREFIX + wanted)} needs the package mujoco-menagerie: {install}"
+        ) from None
+    name, _, entry = wanted.partition("/")
     names = mujoco_menagerie.names()
     if name not in names:
         near = suggestion(name, names)
         advice = (
-            f"did you mean {quoted(MENAGERIE + near)}?"
+            f"did you mean {quoted(PREFIX + near)}?"
             if near
             else "`mujoco-menagerie names` lists them"
         )
-        raise MenagerieError(f"MuJoCo Menagerie has no robot {quoted(name)}; {advice}")
+        raise UsageError(f"MuJoCo Menagerie has no robot {quoted(name)}; {advice}")
     robot, cache = mujoco_menagerie.get(name), mujoco_menagerie.Cache()
     if entry and entry not in robot.entry_names:
         known = ", ".join(robot.entry_names)
-        raise MenagerieError(
+        raise UsageError(
             f"{quoted(name)} of MuJoCo Menagerie has no file {quoted(entry)}; it has {known}"
         )
     if cache.root is None and not cache.is_cached(robot):
         advice = f"`mujoco-menagerie prefetch {name}` fetches them, or {ROOT} names a checkout of mujoco_menagerie"
-        raise MenagerieError(
+        raise UsageError(
             f"the files of {quoted(name)} of MuJoCo Menagerie are not on this machine; {advice}"
         )
     folder = cache.model_path(robot) if cache.root is None else cache.root / name
     path = Path(os.path.abspath(folder)) / robot.entry(entry or None).file  # noqa: PTH100 - links are kept
     if not path.is_file():
         whose = f"; correct {ROOT} = {cache.root}" if cache.root is not None else ""
-        raise MenagerieError(f"{quoted(xml)}: no such file: {path}{whose}")
-    return name, path
+        raise UsageError(f"{quoted(PREFIX + wanted)}: no such file: {path}{whose}")
+    return NamedRobot(name, path)
+
+
+MENAGERIE = RobotCollection(
+    name="menagerie",
+    title="a robot of MuJoCo Menagerie",
+    prefix=PREFIX,
+    example="unitree_go1",
+    find=_find,
+)

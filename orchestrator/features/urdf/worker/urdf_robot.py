@@ -8,36 +8,35 @@ and pairs of links that do not collide. MuJoCo's own extension, ``<mujoco><compi
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import mujoco
 
-from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.text import count
-from orchestrator.core.urdf_settings import UrdfSettings
-from orchestrator.worker.model.model_comparison import differing_fields
-from orchestrator.worker.robots.compiling import guarded
-from orchestrator.worker.robots.env_check import UnfitError
-from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, read_regular_file
-from orchestrator.worker.robots.urdf.servo_gains import servo_gains
-from orchestrator.worker.robots.urdf.start_pose import (
+from orchestrator.features.urdf.settings import UrdfSettings
+from orchestrator.features.urdf.worker.servo_gains import servo_gains
+from orchestrator.features.urdf.worker.start_pose import (
     CLEARANCE_M,
     lowest_point,
     overlapping,
     start_pose,
 )
-from orchestrator.worker.robots.urdf.urdf_meshes import UrdfMeshes
-from orchestrator.worker.robots.urdf.urdf_structure import (
+from orchestrator.features.urdf.worker.urdf_meshes import UrdfMeshes
+from orchestrator.features.urdf.worker.urdf_structure import (
     UrdfJoint,
     UrdfStructure,
     read_structure,
     shown,
 )
-from orchestrator.worker.robots.urdf.urdf_tree import Node, UrdfError, parse, written
+from orchestrator.features.urdf.worker.urdf_tree import Node, UrdfError, parse, written
+from orchestrator.worker.model.model_comparison import differing_fields
+from orchestrator.worker.robots.compiling import guarded
+from orchestrator.worker.robots.converted_robot import ConvertedRobot
+from orchestrator.worker.robots.env_check import UnfitError
+from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, read_regular_file
 
 WORLD = "world"
 """A link of this name is MuJoCo's world."""
@@ -48,19 +47,7 @@ _LINE = re.compile(r"line (\d+)")
 _ELEMENT = re.compile(r"Element name '([^']+)'")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UrdfRobot:
-    """The robot as MJCF."""
-
-    xml: Path
-    added: Sequence[str]
-    """What was added to the URDF, in sentences."""
-    warnings: Sequence[str]
-    outside: str | None
-    """Which mesh lies in none of the robot's folders; None: all lie there."""
-
-
-def make_robot(request: ExaminationRequest, folder: Path) -> UrdfRobot:
+def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
     """Write the URDF ``request.xml`` as MJCF.
 
     :param folder: an empty one, for the MJCF and copies of its meshes.
@@ -81,28 +68,11 @@ def make_robot(request: ExaminationRequest, folder: Path) -> UrdfRobot:
         raise UnfitError(f"{place}: {error}") from None
 
 
-def explained(
-    answer: ExaminationAnswer, request: ExaminationRequest, made: UrdfRobot
-) -> ExaminationAnswer:
-    """``answer`` about the URDF in the place of ``made.xml``, with what was added to it."""
-
-    def known(text: str) -> str:
-        return text.replace(str(made.xml), str(request.xml))
-
-    outside = made.outside if request.alone else None
-    return dataclasses.replace(
-        answer,
-        problem=None if answer.problem is None else known(answer.problem),
-        warnings=(*filter(None, [outside]), *made.warnings, *map(known, answer.warnings)),
-        notes=(*(f"added: {text}" for text in made.added), *map(known, answer.notes)),
-        outside=outside,
-        includes=(),
-    )
-
-
 def _settings(request: ExaminationRequest) -> UrdfSettings:
-    lists = {name: tuple(request.urdf.get(name, ())) for name in ("passive", "asset_paths")}
-    return UrdfSettings(**{**request.urdf, **lists})
+    lists = {
+        name: tuple(request.robot_settings.get(name, ())) for name in ("passive", "asset_paths")
+    }
+    return UrdfSettings(**{**request.robot_settings, **lists})
 
 
 def _compiler(robot: Node) -> Node:
@@ -140,7 +110,7 @@ def _choose_geometry(
 
 def _completed(
     robot: Node, structure: UrdfStructure, settings: UrdfSettings, target: Path, meshes: UrdfMeshes
-) -> UrdfRobot:
+) -> ConvertedRobot:
     copy = target.with_suffix(".urdf")
     copy.write_text(written(robot), encoding="utf-8")
     added, warnings = list[str](), list[str]()
@@ -168,7 +138,7 @@ def _completed(
     finally:
         copy.unlink()
     added += _not_driven(structure)
-    return UrdfRobot(xml=target, added=added, warnings=warnings, outside=meshes.outside)
+    return ConvertedRobot(xml=target, added=added, warnings=warnings, outside=meshes.outside)
 
 
 def _options(robot: Node) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.worker.robots.preflight_child import check
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 URDFS = ROOT / "mjcf" / "urdf"
 TETRAHEDRON = (
     "v 0 0 0\nv {size} 0 0\nv 0 {size} 0\nv 0 0 {size}\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
@@ -60,7 +60,11 @@ def examiner(folder: Path) -> Callable[..., ExaminationAnswer]:
         xml = str(folder / "r.urdf")
         return check(
             ExaminationRequest(
-                **{"alone": alone, **others}, xml=xml, urdf=urdf, task=task, simulate_s=0.02
+                **{"alone": alone, **others},
+                xml=xml,
+                robot_settings=urdf,
+                task=task,
+                simulate_s=0.02,
             )
         )
 

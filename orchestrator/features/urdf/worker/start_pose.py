@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import mujoco
 import numpy as np
 
-from orchestrator.worker.robots.urdf.servo_gains import Floats
-from orchestrator.worker.robots.urdf.urdf_structure import UrdfJoint
+from orchestrator.features.urdf.worker.servo_gains import Floats
+from orchestrator.features.urdf.worker.urdf_structure import UrdfJoint
 
 CLEARANCE_M = 0.001
 """Between a floating robot and the floor, so that nothing touches at the start."""

@@ -410,7 +410,7 @@ def test_robots_that_are_shipped_as_urdf_have_finite_masses_and_their_own_names(
     settings: dict[str, Any] = {"effort": 2.0, "passive": ["pole"] if name == "trolley" else []}
     request = parts.ExaminationRequest(
         xml=str(URDFS / f"{name}.urdf"),
-        urdf=settings,
+        robot_settings=settings,
         alone=True,
         stage_to=str(tmp_path / "staged"),
         simulate_s=0.02,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.text import listed
-from orchestrator.worker.robots.urdf.urdf_tree import Node, UrdfError
+from orchestrator.features.urdf.worker.urdf_tree import Node, UrdfError
 
 LIMITED = ("revolute", "prismatic")
 DRIVEN = (*LIMITED, "continuous")

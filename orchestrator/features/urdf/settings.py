@@ -5,15 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-SUFFIX = ".urdf"
-
-
-def is_urdf(path: str) -> bool:
-    """Whether a file is taken as a URDF: by the end of its name, as the job file is read without
-    opening robots.
-    """
-    return path.lower().endswith(SUFFIX)
-
 
 @dataclass(frozen=True, kw_only=True)
 class UrdfSettings:

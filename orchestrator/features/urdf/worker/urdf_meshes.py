@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from orchestrator.features.urdf.worker.urdf_tree import Node, UrdfError
 from orchestrator.worker.robots.file_collector import (
     MAX_TOTAL_BYTES,
     BundleError,
     read_regular_file,
 )
-from orchestrator.worker.robots.urdf.urdf_tree import Node, UrdfError
 
 READABLE = (".stl", ".obj", ".msh")
 PACKAGES = ("package", "model")

@@ -1,0 +1,134 @@
+"""Where robots come from that are no MJCF file of the user: features say so.
+
+A **format** is a kind of file, known by the end of its name. The worker's part of its feature writes
+such a file as MJCF, which is then examined and trained like any. A table of jobs with the name of
+the format says what its files lack; what the table means is the part of the job with that name
+(:mod:`orchestrator.core.job_parts`).
+
+A **collection** has robots by name. Its names begin with a prefix, as in ``collection:name``.
+
+Both are recognised by the text alone: a job file is read without opening robots.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from orchestrator.core.feature import NAME, add_named
+
+MJCF_SUFFIX = ".xml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotFormat:
+    """A kind of file that is made into MJCF."""
+
+    name: str
+    """Of its table of jobs, if it has one, and of their part, which a job has whose robot is such a
+    file."""
+    title: str
+    """What people call such a file, without an article: ``"SDF"``."""
+    article: str = "a"
+    suffix: str
+    """Of the names of its files, in lower case; case does not matter there."""
+    root: str
+    """The root element of its files: one of another name is told from an MJCF by it."""
+    worker: str
+    """Module of the worker with ``make_robot(request, folder)``, which gives a
+    :class:`orchestrator.worker.robots.converted_robot.ConvertedRobot`. It is imported only in
+    processes that examine such a file."""
+
+    @property
+    def shown(self) -> str:
+        """``"an SDF"``."""
+        return f"{self.article} {self.title}"
+
+
+class NamedRobot(NamedTuple):
+    """A robot of a collection."""
+
+    name: str
+    """Of its jobs, unless the user names them."""
+    xml: Path
+    """Its file, absolute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotCollection:
+    """Robots that ``xml`` of a job names, and that lie somewhere on this machine."""
+
+    name: str
+    title: str
+    """What one of them is, with an article: ``"a robot of our zoo"``."""
+    prefix: str
+    """Of ``xml``, with the colon at its end."""
+    example: str
+    """One of the names, for messages."""
+    find: Callable[[str], NamedRobot]
+    """The robot of a name, without the prefix. It needs no network.
+
+    :raises UsageError: there is no such robot here; the message says what to do."""
+
+
+RobotSource: TypeAlias = RobotFormat | RobotCollection
+
+
+@functools.cache
+def robot_sources() -> Mapping[str, RobotSource]:
+    """By name; one that cannot be used is left out."""
+    found: dict[str, RobotSource] = {}
+    add_named(found, "robot_sources", "source of robots", "source of robots {}", _problem_of)
+    return found
+
+
+def robot_formats() -> tuple[RobotFormat, ...]:
+    return tuple(one for one in robot_sources().values() if isinstance(one, RobotFormat))
+
+
+def robot_collections() -> tuple[RobotCollection, ...]:
+    return tuple(one for one in robot_sources().values() if isinstance(one, RobotCollection))
+
+
+def format_of(file: str) -> RobotFormat | None:
+    """What the file of this name, or every file of this pattern, is; None for an MJCF."""
+    name = file.lower()
+    return next((one for one in robot_formats() if name.endswith(one.suffix)), None)
+
+
+def collection_of(xml: str) -> RobotCollection | None:
+    """The collection that ``xml`` of a job names a robot of; None for a file or a function."""
+    return next((one for one in robot_collections() if xml.startswith(one.prefix)), None)
+
+
+def robot_suffixes() -> tuple[str, ...]:
+    """Ends of the names of files that may be robots, in lower case."""
+    return MJCF_SUFFIX, *(one.suffix for one in robot_formats())
+
+
+def _problem_of(source: RobotSource, others: Mapping[str, RobotSource]) -> str:
+    """Why it cannot be used; empty where it can."""
+    if not NAME.fullmatch(source.name):
+        return "this is no name of a source: expected lower case"
+    if source.name in others:
+        return "there is one already"
+    if isinstance(source, RobotCollection):
+        return _problem_of_prefix(source.prefix, others)
+    return _problem_of_suffix(source.suffix, others)
+
+
+def _problem_of_prefix(prefix: str, others: Mapping[str, RobotSource]) -> str:
+    if not NAME.fullmatch(prefix.removesuffix(":")) or not prefix.endswith(":"):
+        return f"{prefix!r} is no prefix: expected a name and a colon"
+    taken = [one.prefix for one in others.values() if isinstance(one, RobotCollection)]
+    return f"the prefix {prefix} is taken" if prefix in taken else ""
+
+
+def _problem_of_suffix(suffix: str, others: Mapping[str, RobotSource]) -> str:
+    if not NAME.fullmatch(suffix.removeprefix(".")) or not suffix.startswith("."):
+        return f"{suffix!r} is no end of file names: expected a dot and lower case"
+    taken = [one.suffix for one in others.values() if isinstance(one, RobotFormat)]
+    return f"the suffix {suffix} is taken" if suffix in (MJCF_SUFFIX, *taken) else ""

@@ -1,0 +1,41 @@
+"""Robots in URDF files, and what these lack: the table ``urdf`` of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from orchestrator.core.feature import Feature
+
+if TYPE_CHECKING:
+    from orchestrator.core.job_parts import JobPart
+    from orchestrator.core.robot_sources import RobotSource
+    from orchestrator.keys.feature_tables import JobTable
+
+
+def _robot_sources() -> Iterable[RobotSource]:
+    from orchestrator.features.urdf.source import FORMAT
+
+    return [FORMAT]
+
+
+def _job_parts() -> Iterable[JobPart]:
+    from orchestrator.features.urdf.part import PART
+
+    return [PART]
+
+
+def _job_tables() -> Iterable[JobTable]:
+    from orchestrator.features.urdf.table import TABLE
+
+    return [TABLE]
+
+
+FEATURE = Feature(
+    name="urdf",
+    about="Robots in URDF files, and the table urdf of a job: what these lack.",
+    robot_sources=_robot_sources,
+    job_parts=_job_parts,
+    job_tables=_job_tables,
+    belongings=("tests/features/urdf", "jobs/urdf.toml", "mjcf/urdf", "docs/urdf.md"),
+)

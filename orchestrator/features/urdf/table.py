@@ -1,0 +1,78 @@
+"""The table ``urdf`` of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from orchestrator.features.urdf.part import PART
+from orchestrator.features.urdf.settings import UrdfSettings
+from orchestrator.keys.feature_tables import JobTable
+from orchestrator.keys.value_types import MOST, Folders, Patterns, TomlTable, key
+
+if TYPE_CHECKING:
+    from orchestrator.jobfile.job_table_rules import JobTableRules
+
+DEFAULTS = UrdfSettings()
+
+
+class UrdfTable(TomlTable):
+    """What a URDF does not describe and a robot needs; check shows what was added."""
+
+    synonyms: ClassVar = {
+        "package_paths": "asset_paths",
+        "package_dirs": "asset_paths",
+        "ground": "floor",
+        "hz": "frequency",
+    }
+
+    base: Literal["fixed", "floating"] = key(
+        DEFAULTS.base,
+        "Whether the root link is fixed to the world, or floating: free to move.",
+        "floating",
+    )
+    actuators: Literal["motor", "position"] = key(
+        DEFAULTS.actuators,
+        "What moves the joints, with at most the effort of their <limit>: motor (a force or torque) or position (a "
+        "servo, critically damped, with gains by the mass matrix).",
+        "position",
+    )
+    frequency: Annotated[float, Field(ge=0.1, le=100)] = key(
+        DEFAULTS.frequency, "Natural frequency of position servos in Hz: the higher, the stiffer."
+    )
+    effort: Annotated[float | None, Field(gt=0, le=MOST)] = key(
+        DEFAULTS.effort,
+        "Force in N or torque in N·m of joints whose <limit> gives no effort; unset: such a URDF is refused.",
+        20.0,
+    )
+    passive: Patterns = key(
+        [],
+        "Joints that nothing drives, such as casters: names, or patterns with * ? and [ ].",
+        ["pole"],
+    )
+    floor: bool | None = key(
+        DEFAULTS.floor, "Whether there is a floor at z = 0; unset: with a floating base.", True
+    )
+    collision: Literal["collision", "visual"] = key(
+        DEFAULTS.collision, "Which geometry of the links collides.", "visual"
+    )
+    asset_paths: Folders = key(
+        [],
+        "Folders, relative to the job file, of packages that package:// names, and of other meshes.",
+        ["../robots"],
+    )
+
+
+def _rules() -> JobTableRules:
+    from orchestrator.features.urdf.rules import RULES
+
+    return RULES
+
+
+TABLE = JobTable(
+    name=PART.name,
+    about="What a URDF lacks: base, actuators, floor.",
+    model=UrdfTable,
+    rules=_rules,
+)

@@ -1,0 +1,55 @@
+"""Robots in files that are no MJCF: the worker's part of a feature writes them as MJCF, which is
+then examined and trained like any.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.robot_sources import RobotFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertedRobot:
+    """The robot as MJCF."""
+
+    xml: Path
+    added: Sequence[str] = ()
+    """What was added to the file of the user, in sentences."""
+    warnings: Sequence[str] = ()
+    outside: str | None = None
+    """Which file lies in none of the robot's folders; None: all lie there."""
+
+
+def convert(robot: RobotFormat, request: ExaminationRequest, folder: Path) -> ConvertedRobot:
+    """Write ``request.xml`` as MJCF.
+
+    :param folder: an empty one, for the MJCF and all that belongs to it.
+    :raises UnfitError: naming the file, what is wrong in it, and what to do.
+    """
+    made: ConvertedRobot = importlib.import_module(robot.worker).make_robot(request, folder)
+    return made
+
+
+def explained(
+    answer: ExaminationAnswer, request: ExaminationRequest, made: ConvertedRobot
+) -> ExaminationAnswer:
+    """``answer`` about the user's file in the place of ``made.xml``, with what was added to it."""
+
+    def known(text: str) -> str:
+        return text.replace(str(made.xml), str(request.xml))
+
+    outside = made.outside if request.alone else None
+    return dataclasses.replace(
+        answer,
+        problem=None if answer.problem is None else known(answer.problem),
+        warnings=(*filter(None, [outside]), *made.warnings, *map(known, answer.warnings)),
+        notes=(*(f"added: {text}" for text in made.added), *map(known, answer.notes)),
+        outside=outside,
+        includes=(),
+    )

@@ -1,0 +1,120 @@
+"""The table ``urdf`` of a job: what a job file may say, and what specs have of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobfile_helpers import problems, resolve
+
+from orchestrator.core.errors import SpecError
+from orchestrator.core.job import Job
+from orchestrator.experiment.preflight import requests_of
+from orchestrator.experiment.reconcile import changed_keys
+from orchestrator.features.urdf.settings import UrdfSettings
+from orchestrator.jobfile import load
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "pony.urdf").write_text("<robot/>")
+    (tmp_path / "pony.xml").write_text("<mujoco/>")
+    return tmp_path
+
+
+def job(place: Path, **settings: Any) -> Job:
+    return resolve(place, {"xml": "pony.urdf", "task": "forward", **settings}).jobs[0]
+
+
+def table_of(declared: Job) -> Any:
+    """What ``spec.json`` has of it."""
+    return json.loads(declared.spec.to_json())["urdf"]
+
+
+def test_examination_gets_the_table_with_folders_relative_to_the_job_file(place: Path) -> None:
+    declared = job(place, urdf={"base": "floating", "asset_paths": ["../robots", "/opt/robots"]})
+    request = next(iter(requests_of([declared])[0].values()))[0]
+    expected = UrdfSettings(
+        base="floating", asset_paths=(str(place.parent / "robots"), "/opt/robots")
+    )
+    assert {
+        **request.robot_settings,
+        "asset_paths": tuple(request.robot_settings["asset_paths"]),
+        "passive": (),
+    } == dataclasses.asdict(expected)
+
+
+def test_only_a_urdf_has_the_table_in_its_spec_and_so_in_its_fingerprint(place: Path) -> None:
+    plain = job(place, xml="pony.xml")
+    assert table_of(plain) == {}
+    defaults = {"urdf": {"base": "floating"}}
+    assert table_of(resolve(place, {"xml": "pony.xml"}, defaults=defaults).jobs[0]) == {}
+    fixed, floating = job(place), job(place, urdf={"base": "floating"})
+    moved = job(place, urdf={"asset_paths": ["elsewhere"]})
+    assert fixed.spec.fingerprint() == moved.spec.fingerprint() != floating.spec.fingerprint()
+    assert changed_keys(fixed, floating) == ['urdf.base: "fixed" → "floating"']
+
+
+def test_a_matrix_varies_the_table(place: Path) -> None:
+    jobs = resolve(
+        place, {"xml": "pony.urdf", "matrix": {"urdf.actuators": ["motor", "position"]}}
+    ).jobs
+    assert [table_of(one)["actuators"] for one in jobs] == ["motor", "position"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "where", "message"),
+    [
+        ({"urdf": {"bass": "floating"}}, "jobs[0].urdf.bass", 'did you mean "base"?'),
+        (
+            {"urdf": {"package_dirs": ["a"]}},
+            "jobs[0].urdf.package_dirs",
+            'did you mean "asset_paths"?',
+        ),
+        ({"urdf": {"base": "flaoting"}}, "jobs[0].urdf.base", 'did you mean "floating"?'),
+        (
+            {"urdf": {"actuators": "velocity"}},
+            "jobs[0].urdf.actuators",
+            'one of "motor", "position"',
+        ),
+        ({"urdf": {"frequency": 0}}, "jobs[0].urdf.frequency", "from 0.1 to 100"),
+        ({"urdf": {"effort": -1.0}}, "jobs[0].urdf.effort", "above 0"),
+        ({"urdf": {"asset_paths": "robots"}}, "jobs[0].urdf.asset_paths", "a list of folders"),
+        ({"urdf": {"passive": [1]}}, "jobs[0].urdf.passive", "a list of names or patterns"),
+        ({"asset_paths": ["robots"]}, "jobs[0].asset_paths", "urdf.asset_paths"),
+        (
+            {"xml": "pony.xml", "urdf": {"base": "floating"}},
+            "jobs[0].urdf",
+            "file name ends with .urdf",
+        ),
+    ],
+)
+def test_mistakes_are_answered_with_what_would_be_right(
+    place: Path, settings: dict[str, Any], where: str, message: str
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        job(place, **settings)
+    found = problems(refused)
+    assert [one for one, _ in found] == [where]
+    assert message in found[0][1]
+
+
+def test_a_urdf_in_the_place_of_a_job_file_is_told_from_one(place: Path) -> None:
+    with pytest.raises(SpecError, match="this is a robot, not a job file"):
+        load(place / "pony.urdf")
+
+
+def test_shipped_job_file_has_five_urdf_robots() -> None:
+    jobs = load(ROOT / "jobs" / "urdf.toml").jobs
+    assert [table_of(one)["base"] for one in jobs] == [
+        "fixed",
+        "floating",
+        "fixed",
+        "floating",
+        "floating",
+    ]
