@@ -7,6 +7,7 @@ a feature is made by its plug point ``commands`` (:mod:`orchestrator.core.featur
 
 from __future__ import annotations
 
+import copy
 import inspect
 import io
 import os
@@ -76,11 +77,12 @@ def _commands() -> list[typer.Typer]:
 
 def _names(group: typer.Typer) -> set[str]:
     """Names of its commands, without making them: that takes as long as a third of a start."""
-    names = {
-        command.name or typer.main.get_command_name(getattr(command.callback, "__name__", ""))
-        for command in group.registered_commands
-    }
+    names = {_name(command) for command in group.registered_commands}
     return names | {inner.name for inner in group.registered_groups if inner.name}
+
+
+def _name(command: CommandInfo) -> str:
+    return command.name or typer.main.get_command_name(getattr(command.callback, "__name__", ""))
 
 
 def _help(command: CommandInfo) -> str:
@@ -89,10 +91,26 @@ def _help(command: CommandInfo) -> str:
     return literal("\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n")))
 
 
-for commands in _commands():
+GROUPS = tuple(_commands())
+for commands in GROUPS:
     for command in commands.registered_commands:
         command.help = command.help or _help(command)
     app.add_typer(commands)
+
+
+def application(arguments: Sequence[str]) -> typer.Typer:
+    """The application for a command line: with the command alone that its first argument names, as
+    making all of them takes longer than some commands; otherwise :data:`app`.
+    """
+    named = arguments[0] if arguments else None
+    commands = [one for group in GROUPS for one in group.registered_commands if _name(one) == named]
+    inner = [one for group in GROUPS for one in group.registered_groups if one.name == named]
+    if not commands and not inner:
+        return app
+    chosen = copy.copy(app)
+    chosen.registered_commands = commands
+    chosen.registered_groups = inner
+    return chosen
 
 
 def _show_version(is_asked: bool) -> None:
@@ -162,7 +180,7 @@ def main() -> None:
         _refuse_empty(sys.argv[1:])
         warn_of_features()
         try:
-            app(prog_name=PROGRAM)
+            application(sys.argv[1:])(prog_name=PROGRAM)
         finally:
             warn_of_features()
     except SpecError as error:

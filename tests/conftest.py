@@ -141,16 +141,24 @@ def pytest_collection() -> Generator[None, object, object]:
     """Import what tests import as fast as a worker of ours does: every worker of pytest-xdist
     collects all of them.
 
-    What is imported stays, so the garbage collector would walk it in vain. It is not frozen:
-    Hypothesis, where it is imported later, looks for those who refer to a generator of random
-    numbers.
+    What is imported stays, so the garbage collector would walk it in vain: it is frozen.
     """
     gc.disable()
     try:
         with startup.without_unused_packages():
             return (yield)
     finally:
+        _show_hypothesis_the_generators()
+        gc.freeze()
         gc.enable()
+
+
+@hypothesis.settings(max_examples=1, database=None)
+@hypothesis.given(hypothesis.strategies.none())
+def _show_hypothesis_the_generators(_: None) -> None:
+    """Let Hypothesis find the generators of random numbers that it seeds: it asks who refers to
+    them, and is not told of what is frozen.
+    """
 
 
 def pytest_collection_finish() -> None:

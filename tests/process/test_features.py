@@ -24,6 +24,7 @@ from orchestrator.keys import feature_tables
 from orchestrator.keys.value_types import key
 from orchestrator.ledger import Ledger
 
+REPOSITORY = Path(__file__).parents[2]
 PACKAGE = """
 import typer
 from orchestrator.core.feature import Feature
@@ -57,10 +58,15 @@ def package(name: str = "greeting", command: str = "greet", api: int = feature.A
     return PACKAGE.format(name=name, command=command, api=api)
 
 
+def search_path(folder: Path) -> str:
+    """Of a process: ``folder``, and the program under test, whatever else is installed."""
+    return os.pathsep.join([str(folder), str(REPOSITORY)])
+
+
 def orchestrator(
     folder: Path, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    own = {"PYTHONPATH": str(folder), "XDG_STATE_HOME": str(folder / "state")}
+    own = {"PYTHONPATH": search_path(folder), "XDG_STATE_HOME": str(folder / "state")}
     chosen = {"ORCHESTRATOR_FEATURES": "greeting"} | variables
     environment = {**os.environ, **own, **chosen}
     return subprocess.run(
@@ -166,11 +172,10 @@ def test_entry_points_are_read_as_others_write_them(tmp_path: Path) -> None:
 
 
 def test_what_belongs_to_a_feature_is_there_and_says_what_it_is_for() -> None:
-    root = Path(__file__).parents[2]
     assert feature.problems() == ()
     for one in feature.features():
         assert one.about.endswith(".")
-        assert [path for path in one.belongings if not (root / path).exists()] == []
+        assert [path for path in one.belongings if not (REPOSITORY / path).exists()] == []
 
 
 PARTS = """
@@ -347,7 +352,11 @@ print(orchestrator.Bell)
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "ORCHESTRATOR_FEATURES": "greeting"},
+        env={
+            **os.environ,
+            "PYTHONPATH": search_path(tmp_path),
+            "ORCHESTRATOR_FEATURES": "greeting",
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -224,7 +224,8 @@ def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
 def test_with_ranks_of_each_learner_and_mode_killed_not_a_bit_is_lost(
     name: str, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    check_kills(tmp_path, JOBS[name], undisturbed(name), kills=2)
+    """Once each: that a resumed training is killed and resumed again, the test before shows."""
+    check_kills(tmp_path, JOBS[name], undisturbed(name), kills=1)
 
 
 # -- by the command: a rank that hangs, a user who asks to leave, a rank that drifts

@@ -76,7 +76,7 @@ def tracked(
 def hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The module :data:`HANGS`."""
     (tmp_path / "hangs.py").write_text(HANGS)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     return "hangs"
 
 
