@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from annotated_types import MinLen, Predicate
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, create_model
 
 from orchestrator.core.changing_numbers import changing_numbers, parse_number
 from orchestrator.core.job import Start
-from orchestrator.core.robot_sources import robot_collections
+from orchestrator.core.robot_sources import robot_collections, robot_formats
+from orchestrator.core.text import alternatives
 from orchestrator.core.worker_spec import (
     COLLECTIVE_TIMEOUT_S,
     Algorithm,
@@ -23,6 +25,7 @@ from orchestrator.jobfile.presets import PresetName
 from orchestrator.keys import value_types
 from orchestrator.keys.feature_tables import feature_tables, job_keys, job_tables
 from orchestrator.keys.messages import Layout
+from orchestrator.keys.names import is_showable
 from orchestrator.keys.value_types import (
     MOST,
     AnyKeys,
@@ -34,6 +37,21 @@ from orchestrator.keys.value_types import (
     key,
 )
 
+ROBOT_FILES = alternatives(["MJCF", *(one.title for one in robot_formats())])
+"""What files of robots are, as in "the path of an MJCF file"."""
+_ROBOTS = [
+    f"the path of an {ROBOT_FILES} file",
+    'a pattern such as "zoo/*.xml"',
+    'a function as "module:function"',
+    *(f'{one.title} as "{one.prefix}{one.example}"' for one in robot_collections()),
+]
+RobotName = Annotated[
+    str,
+    MinLen(1),
+    Predicate(str.strip),
+    Predicate(is_showable),
+    value_types.Expected(f"{', '.join(_ROBOTS[:-1])}, or {_ROBOTS[-1]}, in quotes"),
+]
 ModelEdits = Annotated[
     dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"}), AnyKeys()
 ]
@@ -307,9 +325,9 @@ class Entry(Settings):
     name: Name = key(
         None, "Name of the job; unset, or with a glob: the stem of the MJCF file.", "hopper"
     )
-    xml: value_types.RobotName = key(
+    xml: RobotName = key(
         None,
-        f"{value_types.ROBOT_FILES} file of the robot, relative to the job file; a glob makes one job per file. Or a "
+        f"{ROBOT_FILES} file of the robot, relative to the job file; a glob makes one job per file. Or a "
         f"function of yours that makes the robot, as module:function{_NAMED_ROBOTS}.",
         "../mjcf/hopper.xml",
     )

@@ -28,9 +28,8 @@ from pydantic_core import core_schema
 
 from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.log_limit import LARGEST_MIB, SMALLEST_MIB
-from orchestrator.core.robot_sources import collection_of, robot_collections, robot_formats
+from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, TASKS
-from orchestrator.core.text import alternatives
 from orchestrator.core.worker_spec import INIT_JOB, parse_schedule
 from orchestrator.keys.names import is_showable
 
@@ -372,21 +371,6 @@ NetArch = Annotated[
     ),
 ]
 Name = Annotated[str, PlainValidator(_name), WithJsonSchema({"type": "string", "minLength": 1})]
-ROBOT_FILES = alternatives(["MJCF", *(one.title for one in robot_formats())])
-"""What files of robots are, as in "the path of an MJCF file"."""
-_ROBOTS = [
-    f"the path of an {ROBOT_FILES} file",
-    'a pattern such as "zoo/*.xml"',
-    'a function as "module:function"',
-    *(f'{one.title} as "{one.prefix}{one.example}"' for one in robot_collections()),
-]
-RobotName = Annotated[
-    str,
-    MinLen(1),
-    Predicate(str.strip),
-    Predicate(is_showable),
-    Expected(f"{', '.join(_ROBOTS[:-1])}, or {_ROBOTS[-1]}, in quotes"),
-]
 Init = Annotated[
     str,
     MinLen(1),

@@ -46,17 +46,16 @@ time.sleep(600)
 
 
 def test_what_still_imports_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
-    for package in ("numpy", "sqlite3"):
-        (tmp_path / f"{package}.py").write_text(HANGS)
+    (tmp_path / "numpy.py").write_text(HANGS)
     command = [sys.executable, "-c", SUPERVISOR, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, text=True
     ) as supervisor:
         assert supervisor.stdout is not None
-        pids = [int(pid) for pid in supervisor.stdout.readline().split()]
-        assert len(pids) == 5
         try:
+            pids = [int(pid) for pid in supervisor.stdout.readline().split()]
+            assert len(pids) == 4
             for pid in pids:
                 wait_until((tmp_path / f"importing-{pid}").exists, f"process {pid} imports")
         finally:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,9 @@ def _beside_run(run: RunFacts) -> BesideRun | None:
     from orchestrator.core.paths import RunPaths
 
     paths = RunPaths(run.run_dir)
-    if run.experiment.job_source is None and not paths.declaration.exists():
+    # A path that is too long to exist is refused when the run directory is locked.
+    has_begun = os.path.exists(paths.declaration)
+    if run.experiment.job_source is None and not has_begun:
         return None
     from orchestrator.features.search.declaration.declared_search import SearchDeclaration
     from orchestrator.features.search.search_process import SearchProcess
