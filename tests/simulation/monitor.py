@@ -1,0 +1,356 @@
+"""What must hold at every moment of a simulated world, whatever troubles it has.
+
+The monitor sees what is written to the ledger, what workers do and what commands are told, and
+keeps a record of its own of all that: none of its rules asks the program whether they hold.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.core.job import AttemptOutcome, Paused, State
+from orchestrator.core.paths import RunPaths
+from tests.simulation.scenario import STEPS, SimulatedJob, Trouble
+from tests.simulation.worker import SLOW_S, Worker
+from tests.simulation.world import Violation, World
+
+MOVES = {
+    "PENDING": ("RUNNING", "PAUSED", "FAILED", "CANCELLED"),
+    "RUNNING": ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED"),
+    "PAUSED": ("PENDING", "CANCELLED"),
+    "FAILED": ("PENDING",),
+    "CANCELLED": ("PENDING",),
+    "SUCCEEDED": (),
+}
+"""As docs/architecture.md has them; nothing takes results away here."""
+OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+COUNTED = ("killed", "out-of-memory", "stalled", "launch-failed")
+"""Causes that use up a retry."""
+LATE_S = 1.0
+"""How much later than a limit says an attempt may end: turns of the loop, and a sample."""
+SAMPLED_S = 2.5
+
+
+@dataclass(slots=True, kw_only=True)
+class JobRecord:
+    """What the monitor knows of one job."""
+
+    state: str = ""
+    failures: int = 0
+    """Attempts that have used up a retry, since the job was last queued by its user."""
+    told: Counter[str] = field(default_factory=Counter)
+    """How often users were told that this would be done, by verb."""
+    done: Counter[str] = field(default_factory=Counter)
+    """How often it was done."""
+    last_told: tuple[str, ...] = ()
+    """What is to be true in the end: verbs in the order in which users were told."""
+    put_from: str = ""
+    """Its state before it was entered anew."""
+    is_at_rung: bool = False
+
+    def copied(self) -> JobRecord:
+        return JobRecord(
+            state=self.state,
+            failures=self.failures,
+            told=self.told,
+            done=self.done.copy(),
+            last_told=self.last_told,
+            put_from=self.put_from,
+            is_at_rung=self.is_at_rung,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Monitor:
+    world: World
+    jobs: Mapping[str, SimulatedJob]
+    alive: Mapping[int, Worker]
+    paths: RunPaths
+    records: dict[str, JobRecord] = field(default_factory=lambda: defaultdict(JobRecord))
+    stop_by: float | None = None
+    """When the supervisor has to have ended, as it was asked to."""
+    events: Counter[str] = field(default_factory=Counter)
+    is_reconciling: bool = False
+    order: list[str] = field(default_factory=list)
+    """Jobs in the order in which they are to be launched."""
+    set_aside: set[str] = field(default_factory=set)
+    """Jobs that have left this order: they were held back, or launched before."""
+
+    # -- what happens
+
+    def life_begins(self) -> None:
+        self.stop_by = None
+        self.set_aside.clear()
+
+    def noted(self) -> dict[str, JobRecord]:
+        return {job_id: record.copied() for job_id, record in self.records.items()}
+
+    def lost(self, before: dict[str, JobRecord] | None) -> None:
+        """A power cut has taken the last commits, and perhaps requests that users were told of."""
+        if before is not None:
+            for job_id, record in before.items():
+                self.records[job_id] = record.copied()
+            for record in self.records.values():
+                record.last_told = ()
+
+    def read_ledger(self) -> None:
+        """What is in the ledger is what counts: a supervisor that died may have written less than
+        it was about to.
+        """
+        for job_id, state, cause in self._rows("SELECT job_id, state, cause FROM jobs"):
+            self.records[job_id].state = state
+            self.records[job_id].is_at_rung = state == "PAUSED" and cause == "rung"
+
+    def states_in_ledger(self) -> dict[str, str]:
+        return dict(self._rows("SELECT job_id, state FROM jobs"))
+
+    def recorded_pids(self) -> set[int]:
+        """Of all attempts in the ledger."""
+        return {pid for (pid,) in self._rows("SELECT pid FROM attempts")}
+
+    def _rows(self, sql: str) -> list[Any]:
+        """What the ledger has, as any other program would read it."""
+        with self.world.own_work():
+            if not self.paths.ledger.exists():
+                return []
+            connection = sqlite3.connect(self.paths.ledger)
+            try:
+                return connection.execute(sql).fetchall()
+            except sqlite3.OperationalError:  # without tables: nothing was committed
+                return []
+            finally:
+                connection.close()
+
+    def launched(self, worker: Worker) -> None:
+        """A worker starts."""
+        twins = [other for other in self.alive.values() if other.paths == worker.paths]
+        job_id = worker.job.job_id
+        self._claim(len(twins) == 1, f"{job_id} is trained twice at once")
+        self._claim(
+            all(
+                self.records[parent].state == "SUCCEEDED" or worker.number > 0
+                for parent in worker.job.after
+            ),
+            f"{job_id} is launched before what it waits for",
+        )
+        ours = [other for other in self.alive.values() if not other.is_orphan]
+        held = Counter(cpu for other in ours for cpu in other.cpus)
+        cpus = self.world.scenario.cpus
+        lanes = self.world.scenario.lanes or cpus
+        if self.world.counts["set"]:
+            lanes = max(lanes, cpus)
+        self._claim(max(held) < cpus, f"{job_id} has a CPU that there is not: {worker.cpus}")
+        sharing = math.ceil((self.world.scenario.lanes or cpus) / cpus)
+        self._claim(max(held.values()) <= sharing, f"a CPU is given too often: {dict(held)}")
+        self._claim(len(ours) <= lanes, f"{len(ours)} jobs at once")
+        memory_mib = sum(other.job.memory_mib for other in ours)
+        self._claim(
+            len(ours) == 1 or memory_mib <= 1000, f"{memory_mib} MiB are promised at once"
+        )
+
+    def set_state(self, job_id: str, state: State) -> None:
+        record = self.records[job_id]
+        before, after = record.state, state.name
+        self.world.log(f"{job_id}: {before} -> {after}")
+        if record.put_from:
+            put_from, record.put_from = record.put_from, ""
+            if put_from == after:
+                record.state = after
+                return
+        self._claim(after in MOVES[before], f"{job_id}: {before} became {after}")
+        record.state = after
+        record.is_at_rung = isinstance(state, Paused) and state.at_rung
+        verb = _verb(before, state)
+        if verb:
+            record.done[verb] += 1
+            self._claim(
+                record.done[verb] <= record.told[verb],
+                f"{job_id}: {verb} was done {record.done[verb]} times, and asked for"
+                f" {record.told[verb]} times",
+            )
+        if verb == "retry":
+            record.failures = 0
+        if after == "SUCCEEDED":
+            has_results = self.paths.job(job_id).has_results(normalize=False)
+            self._claim(has_results, f"{job_id} has SUCCEEDED without results")
+        if after == "FAILED":
+            cause = getattr(state, "cause", "")
+            most = self.jobs[job_id].max_retries + 1
+            self._claim(
+                cause not in COUNTED or before == "PENDING" or record.failures == most,
+                f"{job_id} FAILED ({cause}) after {record.failures} of {most} attempts",
+            )
+
+    def put(self, job_id: str) -> None:
+        """A job is entered anew, PENDING."""
+        record = self.records[job_id]
+        record.put_from = record.state
+        record.state = "PENDING"
+
+    def deleted(self, job_id: str) -> None:
+        raise Violation(f"{job_id} is removed from the ledger")
+
+    def attempt_ended(self, job_id: str, outcome: AttemptOutcome) -> None:
+        record = self.records[job_id]
+        self.world.log(f"{job_id}: attempt ended: {outcome.cause}")
+        if outcome.cause in COUNTED:
+            record.failures += 1
+            most = self.jobs[job_id].max_retries + 1
+            self._claim(
+                record.failures <= most, f"{job_id} is tried {record.failures} times, not {most}"
+            )
+
+    def told(self, trouble: Trouble, said: str) -> None:
+        """A command has said what it did."""
+        if trouble.kind in ("stop", "stop-now"):
+            if "no supervisor" not in said and self.world.is_supervised:
+                patience_s = 0.0 if trouble.kind == "stop-now" else self.world.scenario.grace_s
+                by = self.world.now + patience_s + LATE_S + SLOW_S
+                self.stop_by = by if self.stop_by is None else min(by, self.stop_by)
+        elif trouble.job and "nothing to" not in said:
+            record = self.records[trouble.job]
+            record.told[trouble.kind] += 1
+            record.last_told = (*record.last_told, trouble.kind)
+
+    def event(self, kind: str, message: str) -> None:
+        """The supervisor reports something."""
+        self.world.log(f"event {kind}: {message}".replace(str(self.world.root), ""))
+        self.events[kind] += 1
+        self._claim("could not handle an event" not in message, message)
+        self._claim("a request could not be handled" not in message, message)
+
+    # -- what must hold
+
+    def turn(self) -> None:
+        """The supervisor has come to the end of a turn."""
+        now = self.world.now
+        for worker in self.alive.values():
+            self._look_at_limits(worker, now)
+        if self.stop_by is not None and now > self.stop_by and not self.world.is_locked:
+            raise Violation(f"a stop is not obeyed by {self.stop_by:.1f}")
+
+    def _look_at_limits(self, worker: Worker, now: float) -> None:
+        job, grace_s = worker.job, self.world.scenario.grace_s
+        if worker.is_orphan:
+            return
+        age_s, silent_s = now - worker.began, now - worker.reported
+        late_s = grace_s + LATE_S
+        self._claim(age_s <= job.timeout_s + late_s, f"{job.job_id} is over its timeout")
+        self._claim(silent_s <= job.stall_timeout_s + late_s, f"{job.job_id} hangs")
+        if worker.rss_mib > job.memory_mib:
+            grown_s = now - worker.reported
+            self._claim(grown_s <= SAMPLED_S + LATE_S + 1.5, f"{job.job_id} is over its memory")
+
+    def life_ended(self) -> None:
+        """A supervisor has ended by itself."""
+        alive = [worker.job.job_id for worker in self.alive.values() if not worker.is_orphan]
+        self._claim(not alive, f"the supervisor has ended, and these train: {alive}")
+        if self.paths.error_log.exists():
+            for text in self.paths.error_log.read_text().split("\n\n"):
+                is_expected = not text.strip() or "OddError" in text
+                self._claim(is_expected, f"an unexpected error of the supervisor: {text}")
+
+    def everything_agrees(self, exit_code: int) -> None:
+        """A run has come to its end: ledger, summary and exit code say the same."""
+        states = self.states_in_ledger()
+        self._claim(
+            states == {job_id: record.state for job_id, record in self.records.items()},
+            f"the ledger has {states}",
+        )
+        self._claim(states.keys() == self.jobs.keys(), f"the ledger has jobs {sorted(states)}")
+        with self.world.own_work():
+            rows = json.loads(self.paths.summary_json.read_bytes())
+            table = self.paths.summary_csv.read_text().splitlines()
+            from orchestrator.experiment import control
+
+            shown = control.status(self.paths.root).rows
+        summary = {row["job_id"]: row["state"] for row in rows}
+        self._claim(summary == states, f"summary.json has {summary}, the ledger {states}")
+        in_table = {cells[0]: cells[2] for cells in (line.split(",") for line in table[1:])}
+        self._claim(in_table == states, f"summary.csv has {in_table}, the ledger {states}")
+        status = {row["job_id"]: row["state"] for row in shown}
+        self._claim(status == states, f"`status` shows {status}, the ledger has {states}")
+        self._claim(_facts(rows) == _facts(shown), "summary.json and `status` differ")
+        self._claim(
+            exit_code == self._exit_code(states), f"exit code {exit_code} with {states}"
+        )
+        for job_id, state in states.items():
+            if state == "SUCCEEDED":
+                self._look_at_results(job_id, rows)
+            self._look_at_promises(job_id, state)
+
+    def _exit_code(self, states: Mapping[str, str]) -> int:
+        names = [state for job_id, state in states.items() if not self._is_at_rung(job_id)]
+        if "FAILED" in names or "CANCELLED" in names:
+            return 1
+        if "PAUSED" in names:
+            return 130
+        return 0 if all(state == "SUCCEEDED" for state in names) else 1
+
+    def _is_at_rung(self, job_id: str) -> bool:
+        record = self.records[job_id]
+        return record.state == "PAUSED" and record.is_at_rung
+
+    def _look_at_results(self, job_id: str, rows: list[dict[str, Any]]) -> None:
+        job = self.jobs[job_id]
+        steps = job.iterations * STEPS
+        model = self.paths.job(job_id).model
+        self._claim(
+            model.exists() and model.read_text() == f"{job_id} {steps}",
+            f"{job_id} has SUCCEEDED without its results",
+        )
+        (row,) = (row for row in rows if row["job_id"] == job_id)
+        self._claim(row["env_steps"] == steps, f"{job_id}: env_steps {row['env_steps']}")
+
+    def _look_at_promises(self, job_id: str, state: str) -> None:
+        """What the last command on a job was told is true."""
+        told = self.records[job_id].last_told
+        if len(set(told)) != 1:  # requests on two ways have no order
+            return
+        match told[0]:
+            case "cancel":
+                self._claim(state in OVER, f"{job_id} was to be cancelled, and is {state}")
+            case "pause":
+                fits = state in (*OVER, "PAUSED")
+                self._claim(fits, f"{job_id} was to be paused, and is {state}")
+
+    def the_end(self) -> None:
+        """Nothing is left to do, and no trouble comes any more."""
+        for job_id, record in self.records.items():
+            if record.state == "PENDING":
+                parents = [self.records[parent].state for parent in self.jobs[job_id].after]
+                has_to_wait = any(state != "SUCCEEDED" for state in parents)
+                self._claim(has_to_wait, f"{job_id} is not trained, and nothing keeps it")
+            elif record.state == "PAUSED":
+                is_meant = record.told["pause"] > 0 or self._is_at_rung(job_id)
+                self._claim(is_meant, f"{job_id} is paused, and nobody has asked for that")
+            else:
+                self._claim(record.state in OVER, f"{job_id} ends as {record.state}")
+
+    def _claim(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise Violation(otherwise)
+
+
+def _verb(before: str, state: State) -> str:
+    """What a user, or a rung, has to have asked for such a move."""
+    match before, state.name:
+        case ("FAILED" | "CANCELLED", "PENDING"):
+            return "retry"
+        case "PAUSED", "PENDING":
+            return "resume"
+        case _, "CANCELLED":
+            return "cancel"
+        case _, "PAUSED":
+            return "" if isinstance(state, Paused) and state.at_rung else "pause"
+    return ""
+
+
+def _facts(rows: Any) -> list[dict[str, Any]]:
+    return [dict(sorted(row.items())) for row in rows]
