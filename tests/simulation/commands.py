@@ -22,12 +22,14 @@ class Commands:
         world = self.world
         pid = world.new_pid()
         host = ELSEWHERE if trouble.elsewhere else HOST
+        self.monitor.asked(trouble)
         try:
             with world.other_process(pid, host):
                 said = self._give(trouble)
         except (UsageError, DiskFullError, OSError) as error:
             world.log(f"refused: {_shown(world, error)}")
             world.counts["refused commands"] += 1
+            self.monitor.refused(trouble)
         except GaveUpError:
             world.log("the command waits for ever")
         else:

@@ -136,8 +136,10 @@ class Disk:
         self._named(path)
 
     def connected(self, database: Any) -> None:
-        path = str(database).removeprefix("file://").partition("?")[0]
-        self._named(path)
+        name = self._named(str(database).removeprefix("file://").partition("?")[0])
+        if name is not None and not os.path.lexists(name):
+            self._observer.changes(f"create {self._shown(name)}")
+            self._names.append(("create", name, "", ""))
 
     def fsync(self, descriptor: int) -> None:
         """The content of the file, or all names until now, are on the disk."""

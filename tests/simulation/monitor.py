@@ -44,8 +44,8 @@ class JobRecord:
     state: str = ""
     failures: int = 0
     """Attempts that have used up a retry, since the job was last queued by its user."""
-    told: Counter[str] = field(default_factory=Counter)
-    """How often users were told that this would be done, by verb."""
+    asked: Counter[str] = field(default_factory=Counter)
+    """How often users have asked for something, by verb, but where they were refused."""
     done: Counter[str] = field(default_factory=Counter)
     """How often it was done."""
     last_told: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class JobRecord:
         return JobRecord(
             state=self.state,
             failures=self.failures,
-            told=self.told,
+            asked=self.asked,
             done=self.done.copy(),
             last_told=self.last_told,
             put_from=self.put_from,
@@ -91,12 +91,18 @@ class Monitor:
     def noted(self) -> dict[str, JobRecord]:
         return {job_id: record.copied() for job_id, record in self.records.items()}
 
-    def lost(self, before: dict[str, JobRecord] | None) -> None:
-        """A power cut has taken the last commits, and perhaps requests that users were told of."""
-        if before is not None:
-            for job_id, record in before.items():
-                self.records[job_id] = record.copied()
-            for record in self.records.values():
+    def fell_back(self, note: dict[str, JobRecord] | None, is_less: bool) -> None:
+        """A supervisor has died, and what it had not committed has not been.
+
+        :param is_less: whether a power cut has taken commits, and perhaps requests that users were
+            told of.
+        """
+        for job_id, record in self.records.items():
+            committed = (note or {}).get(job_id, JobRecord())
+            record.failures = committed.failures
+            record.done = committed.done.copy()
+            record.put_from = ""
+            if is_less:
                 record.last_told = ()
 
     def read_ledger(self) -> None:
@@ -170,9 +176,9 @@ class Monitor:
         if verb:
             record.done[verb] += 1
             self._claim(
-                record.done[verb] <= record.told[verb],
+                record.done[verb] <= record.asked[verb],
                 f"{job_id}: {verb} was done {record.done[verb]} times, and asked for"
-                f" {record.told[verb]} times",
+                f" {record.asked[verb]} times",
             )
         if verb == "retry":
             record.failures = 0
@@ -206,6 +212,16 @@ class Monitor:
                 record.failures <= most, f"{job_id} is tried {record.failures} times, not {most}"
             )
 
+    def asked(self, trouble: Trouble) -> None:
+        """A command begins."""
+        if trouble.job:
+            self.records[trouble.job].asked[trouble.kind] += 1
+
+    def refused(self, trouble: Trouble) -> None:
+        """A command has ended with an error, which says that it has changed nothing."""
+        if trouble.job:
+            self.records[trouble.job].asked[trouble.kind] -= 1
+
     def told(self, trouble: Trouble, said: str) -> None:
         """A command has said what it did."""
         if trouble.kind in ("stop", "stop-now"):
@@ -215,7 +231,6 @@ class Monitor:
                 self.stop_by = by if self.stop_by is None else min(by, self.stop_by)
         elif trouble.job and "nothing to" not in said:
             record = self.records[trouble.job]
-            record.told[trouble.kind] += 1
             record.last_told = (*record.last_told, trouble.kind)
 
     def event(self, kind: str, message: str) -> None:
@@ -328,7 +343,7 @@ class Monitor:
                 has_to_wait = any(state != "SUCCEEDED" for state in parents)
                 self._claim(has_to_wait, f"{job_id} is not trained, and nothing keeps it")
             elif record.state == "PAUSED":
-                is_meant = record.told["pause"] > 0 or self._is_at_rung(job_id)
+                is_meant = record.asked["pause"] > 0 or self._is_at_rung(job_id)
                 self._claim(is_meant, f"{job_id} is paused, and nobody has asked for that")
             else:
                 self._claim(record.state in OVER, f"{job_id} ends as {record.state}")

@@ -121,7 +121,7 @@ class _Player:
         world.command = Commands(world=world, monitor=self.monitor).give
         world.killed = self.processes.kill
         world.noted = self.monitor.noted
-        world.lost = self.monitor.lost
+        world.fell_back = self.monitor.fell_back
         world.on_death = self._orphan_workers
 
     def play(self) -> dict[str, str]:
@@ -181,7 +181,7 @@ class _Player:
         causes = {
             DiskFullError: counts["full"] > 0 or self._has_full_disks,
             LedgerBusyError: self.world.is_locked or counts["lock"] > 0,
-            SupervisorError: counts["error"] > 0,
+            SupervisorError: counts["error"] > 0 or "still locked" in str(error),
         }
         if not causes[type(error)]:
             raise Violation(f"the run has failed: {error!r}") from error

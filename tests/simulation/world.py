@@ -70,8 +70,9 @@ class World:
     """Told that the supervisor has died, and whether by a power cut."""
     noted: Callable[[], Any] = lambda: None
     """What is to be remembered of each commit, in case it is lost."""
-    lost: Callable[[Any], None] = lambda _: None
-    """Told of a power cut, with what was remembered of the last commit that is left."""
+    fell_back: Callable[[Any, bool], None] = lambda *_: None
+    """Told of a death: what was remembered of the last commit that is left, and whether later ones
+    are lost."""
     killed: Callable[[int], None] = lambda _: None
     """Kills the process of a worker."""
     lives: dict[int, float] = field(default_factory=dict)
@@ -94,6 +95,8 @@ class World:
     _events: int = 0
     _lockers: list[Any] = field(default_factory=list)
     _put_back: Callable[[], None] | None = None
+    _note: Any = None
+    """Of the last commit."""
     _failed_power: Trouble | None = None
 
     def __post_init__(self) -> None:
@@ -233,7 +236,9 @@ class World:
 
     def after_commit(self) -> None:
         with self.own_work():
-            self.disk.committed(self.noted())
+            if not (self._others and self._is_supervised):  # what the supervisor keeps is not in it
+                self._note = self.noted()
+            self.disk.committed(self._note)
         self.point("committed")
 
     def polled(self) -> None:
@@ -328,6 +333,7 @@ class World:
     def bury(self) -> None:
         """The stack of the supervisor that died is unwound: put the disk in order."""
         assert self._put_back is not None
+        left = None
         with self.own_work():
             self._put_back()
             self._put_back = None
@@ -335,7 +341,10 @@ class World:
                 left = self.disk.lose_power(cut.choice)
                 self._boots += 1
                 self._boot = 100.0 - self.now
-                self.lost(left)
+        is_less = left is not None
+        if is_less:
+            self._note = left
+        self.fell_back(self._note, is_less)
         self.on_death(self._failed_power is not None)
 
     # -- the trace
