@@ -30,6 +30,8 @@ class Commands:
             world.log(f"refused: {_shown(world, error)}")
             world.counts["refused commands"] += 1
             self.monitor.refused(trouble)
+            if not world.is_supervised:
+                world.fall_back()
         except GaveUpError:
             world.log("the command waits for ever")
         else:

@@ -92,7 +92,7 @@ class Monitor:
         return {job_id: record.copied() for job_id, record in self.records.items()}
 
     def fell_back(self, note: dict[str, JobRecord] | None, is_less: bool) -> None:
-        """A supervisor has died, and what it had not committed has not been.
+        """A supervisor, or a command, has ended and not committed all that it wrote.
 
         :param is_less: whether a power cut has taken commits, and perhaps requests that users were
             told of.
@@ -104,14 +104,16 @@ class Monitor:
             record.put_from = ""
             if is_less:
                 record.last_told = ()
-
-    def read_ledger(self) -> None:
-        """What is in the ledger is what counts: a supervisor that died may have written less than
-        it was about to.
-        """
         for job_id, state, cause in self._rows("SELECT job_id, state, cause FROM jobs"):
             self.records[job_id].state = state
             self.records[job_id].is_at_rung = state == "PAUSED" and cause == "rung"
+
+    def has_unread_requests(self) -> bool:
+        """Whether users have asked for something that no supervisor has taken."""
+        with self.world.own_work():
+            has_files = self.paths.requests.exists() and any(self.paths.requests.glob("*.jsonl"))
+        verbs = {verb for (verb,) in self._rows("SELECT verb FROM requests")}
+        return has_files or bool(verbs & {"cancel", "pause", "resume", "retry"})
 
     def states_in_ledger(self) -> dict[str, str]:
         return dict(self._rows("SELECT job_id, state FROM jobs"))
@@ -298,7 +300,6 @@ class Monitor:
         for job_id, state in states.items():
             if state == "SUCCEEDED":
                 self._look_at_results(job_id, rows)
-            self._look_at_promises(job_id, state)
 
     def _exit_code(self, states: Mapping[str, str]) -> int:
         names = [state for job_id, state in states.items() if not self._is_at_rung(job_id)]
@@ -338,6 +339,7 @@ class Monitor:
     def the_end(self) -> None:
         """Nothing is left to do, and no trouble comes any more."""
         for job_id, record in self.records.items():
+            self._look_at_promises(job_id, record.state)
             if record.state == "PENDING":
                 parents = [self.records[parent].state for parent in self.jobs[job_id].after]
                 has_to_wait = any(state != "SUCCEEDED" for state in parents)

@@ -166,12 +166,12 @@ class _Player:
             if result.interrupted:
                 return False
             monitor.everything_agrees(result.exit_code)
-            return True
+            return not monitor.has_unread_requests()
         if has_died:
             world.bury()
         else:
+            world.fall_back()
             monitor.life_ended()
-        monitor.read_ledger()
         return False
 
     def _look_at_error(self, error: Exception) -> None:

@@ -341,11 +341,14 @@ class World:
                 left = self.disk.lose_power(cut.choice)
                 self._boots += 1
                 self._boot = 100.0 - self.now
-        is_less = left is not None
-        if is_less:
+        if left is not None:
             self._note = left
-        self.fell_back(self._note, is_less)
+        self.fall_back(is_less=left is not None)
         self.on_death(self._failed_power is not None)
+
+    def fall_back(self, *, is_less: bool = False) -> None:
+        """What was not committed is gone. :param is_less: whether commits are gone, too."""
+        self.fell_back(self._note, is_less)
 
     # -- the trace
 
