@@ -49,6 +49,8 @@ class Processes:
     """How often each job was to be launched."""
     launched: Callable[[Worker], None] = lambda _: None
     """Told of every worker that starts."""
+    kills: Callable[[Worker], None] = lambda _: None
+    """Told of every worker that its supervisor kills."""
 
     def behaviour(self, job_id: str) -> Behaviour:
         """Of the next attempt of a job."""
@@ -137,6 +139,7 @@ class SimulatedExecutor:
         self.world.point(f"{'kill' if kill else 'ask'} {handle.job_id}/{handle.number}")
         if (worker := self.workers.get(handle)) is not None and worker.is_alive:
             if kill:
+                self.processes.kills(worker)
                 worker.kill()
             else:
                 worker.ask()

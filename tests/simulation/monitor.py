@@ -10,12 +10,13 @@ import json
 import math
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-from orchestrator.core.job import AttemptOutcome, Paused, State
+from orchestrator.core.job import AttemptOutcome, Paused, Pending, State
 from orchestrator.core.paths import RunPaths
+from orchestrator.ledger import JobRow
 from tests.simulation.scenario import STEPS, SimulatedJob, Trouble
 from tests.simulation.worker import SLOW_S, Worker
 from tests.simulation.world import Violation, World
@@ -35,6 +36,11 @@ COUNTED = ("killed", "out-of-memory", "stalled", "launch-failed")
 LATE_S = 1.0
 """How much later than a limit says an attempt may end: turns of the loop, and a sample."""
 SAMPLED_S = 2.5
+IDLE_S = 8.0
+"""So long nothing may run: the longest wait before a retry, and more."""
+NEVER_S = 1000.0
+Demand: TypeAlias = tuple[int, int, int]
+"""Cores, MiB of memory and of free disk space."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +59,10 @@ class JobRecord:
     put_from: str = ""
     """Its state before it was entered anew."""
     is_at_rung: bool = False
+    has_just_failed: bool = False
+    """Whether its attempt has ended by a failure that is retried, and its state is not said."""
+    not_before: float = 0.0
+    """When it may be retried."""
 
     def copied(self) -> JobRecord:
         return JobRecord(
@@ -75,18 +85,36 @@ class Monitor:
     records: dict[str, JobRecord] = field(default_factory=lambda: defaultdict(JobRecord))
     stop_by: float | None = None
     """When the supervisor has to have ended, as it was asked to."""
-    events: Counter[str] = field(default_factory=Counter)
-    is_reconciling: bool = False
-    order: list[str] = field(default_factory=list)
-    """Jobs in the order in which they are to be launched."""
-    set_aside: set[str] = field(default_factory=set)
-    """Jobs that have left this order: they were held back, or launched before."""
+    told_to_stop: int = 0
+    """How often commands have asked the supervisor that lives to stop."""
+    waiting: dict[str, tuple[bool, Demand]] = field(default_factory=dict)
+    """Jobs in order of launch that have waited since the supervisor began and that nobody has
+    touched: whether they had begun, and what they need."""
+    places: dict[str, int] = field(default_factory=dict)
+    """Of all jobs in the order of launch."""
+    busy_at: float = 0.0
+    """When last a worker lived, or something was in the way of all launches."""
+    latest: dict[str, Worker] = field(default_factory=dict)
+    """The worker of each job that was started last."""
 
     # -- what happens
 
     def life_begins(self) -> None:
         self.stop_by = None
-        self.set_aside.clear()
+        self.told_to_stop = 0
+        self.waiting.clear()
+        for record in self.records.values():
+            record.not_before = 0.0
+
+    def queued(self, rows: Sequence[JobRow]) -> None:
+        """The supervisor begins with jobs in this order of launch."""
+        self.busy_at = self.world.now
+        self.places = {row.job_id: place for place, row in enumerate(rows)}
+        for row in rows:
+            job = self.jobs[row.job_id]
+            if isinstance(row.state, Pending) and not job.after:
+                demand = job.cores, job.memory_mib, job.min_free_disk_mib
+                self.waiting[row.job_id] = row.attempts > 0, demand
 
     def noted(self) -> dict[str, JobRecord]:
         return {job_id: record.copied() for job_id, record in self.records.items()}
@@ -137,6 +165,12 @@ class Monitor:
 
     def launched(self, worker: Worker) -> None:
         """A worker starts."""
+        self._look_at_order(worker)
+        self.latest[worker.job.job_id] = worker
+        not_before = self.records[worker.job.job_id].not_before
+        self._claim(
+            self.world.now >= not_before - 0.01, f"{worker.job.job_id} is retried too early"
+        )
         twins = [other for other in self.alive.values() if other.paths == worker.paths]
         job_id = worker.job.job_id
         self._claim(len(twins) == 1, f"{job_id} is trained twice at once")
@@ -162,15 +196,44 @@ class Monitor:
             len(ours) == 1 or memory_mib <= 1000, f"{memory_mib} MiB are promised at once"
         )
 
+    def _look_at_order(self, worker: Worker) -> None:
+        """Of jobs that need the same, those that have begun are launched first, and each kind in
+        its order.
+        """
+        job_id = worker.job.job_id
+        mine = self.waiting.pop(job_id, None)
+        if mine is None:
+            return
+        for other, (has_begun, demand) in self.waiting.items():
+            is_earlier = (has_begun, demand) == mine and self.places[other] < self.places[job_id]
+            is_first = demand == mine[1] and has_begun and not mine[0]
+            self._claim(not (is_earlier or is_first), f"{job_id} is launched before {other}")
+
+    def kills(self, worker: Worker) -> None:
+        """The supervisor is about to kill a worker."""
+        job, now = worker.job, self.world.now
+        asked_s = None if worker.asked_at is None else now - worker.asked_at
+        was_patient = asked_s is not None and asked_s >= self.world.scenario.grace_s - 0.01
+        is_bad = worker.rss_mib > job.memory_mib or job.stall_timeout_s < NEVER_S
+        is_meant = self.stops > 1 or self.world.scenario.grace_s == 0.0
+        self._claim(
+            was_patient or is_bad or is_meant, f"{job.job_id} is killed without its grace time"
+        )
+
     def set_state(self, job_id: str, state: State) -> None:
         record = self.records[job_id]
         before, after = record.state, state.name
+        self.waiting.pop(job_id, None)
+        record.not_before = 0.0
         self.world.log(f"{job_id}: {before} -> {after}")
         if record.put_from:
             put_from, record.put_from = record.put_from, ""
             if put_from == after:
                 record.state = after
                 return
+        if after == "PENDING" and before == "RUNNING" and record.has_just_failed:
+            record.not_before = self.world.now + 2.0 ** (record.failures - 1)
+        record.has_just_failed = False
         self._claim(after in MOVES[before], f"{job_id}: {before} became {after}")
         record.state = after
         record.is_at_rung = isinstance(state, Paused) and state.at_rung
@@ -204,15 +267,32 @@ class Monitor:
     def deleted(self, job_id: str) -> None:
         raise Violation(f"{job_id} is removed from the ledger")
 
-    def attempt_ended(self, job_id: str, outcome: AttemptOutcome) -> None:
+    def attempt_ended(self, job_id: str, number: int, outcome: AttemptOutcome) -> None:
         record = self.records[job_id]
         self.world.log(f"{job_id}: attempt ended: {outcome.cause}")
-        if outcome.cause in COUNTED:
+        self._look_at_cause(job_id, number, outcome)
+        record.has_just_failed = outcome.cause in COUNTED
+        if record.has_just_failed:
             record.failures += 1
             most = self.jobs[job_id].max_retries + 1
             self._claim(
                 record.failures <= most, f"{job_id} is tried {record.failures} times, not {most}"
             )
+
+    def _look_at_cause(self, job_id: str, number: int, outcome: AttemptOutcome) -> None:
+        """What an attempt is said to have ended by is what has ended it."""
+        worker = self.latest.get(job_id)
+        if worker is None or worker.number != number:
+            return
+        match outcome.cause:
+            case None:
+                self._claim(worker.is_finished, f"{job_id} has succeeded, and is not trained")
+            case "timeout":
+                age_s = self.world.now - worker.began
+                self._claim(age_s >= worker.job.timeout_s, f"{job_id} is ended after {age_s} s")
+            case "memory-limit":
+                is_large = worker.rss_mib > worker.job.memory_mib
+                self._claim(is_large, f"{job_id} is within its memory limit")
 
     def asked(self, trouble: Trouble) -> None:
         """A command begins."""
@@ -228,6 +308,7 @@ class Monitor:
         """A command has said what it did."""
         if trouble.kind in ("stop", "stop-now"):
             if "no supervisor" not in said and self.world.is_supervised:
+                self.told_to_stop += 2 if trouble.kind == "stop-now" else 1
                 patience_s = 0.0 if trouble.kind == "stop-now" else self.world.scenario.grace_s
                 by = self.world.now + patience_s + LATE_S + SLOW_S
                 self.stop_by = by if self.stop_by is None else min(by, self.stop_by)
@@ -238,9 +319,13 @@ class Monitor:
     def event(self, kind: str, message: str) -> None:
         """The supervisor reports something."""
         self.world.log(f"event {kind}: {message}".replace(str(self.world.root), ""))
-        self.events[kind] += 1
         self._claim("could not handle an event" not in message, message)
         self._claim("a request could not be handled" not in message, message)
+
+    @property
+    def stops(self) -> int:
+        """How often the supervisor that lives was asked to stop."""
+        return self.told_to_stop + self.world.stop_signals
 
     # -- what must hold
 
@@ -249,6 +334,9 @@ class Monitor:
         now = self.world.now
         for worker in self.alive.values():
             self._look_at_limits(worker, now)
+        if self.alive or self.world.is_full or self.world.is_locked or self.stops:
+            self.busy_at = now
+        self._claim(now - self.busy_at <= IDLE_S, "nothing runs, and nothing happens")
         if self.stop_by is not None and now > self.stop_by and not self.world.is_locked:
             raise Violation(f"a stop is not obeyed by {self.stop_by:.1f}")
 

@@ -110,6 +110,8 @@ class _Player:
             world=world, jobs=by_id, alive=self.processes.alive, paths=self.paths
         )
         self.processes.launched = self.monitor.launched
+        self.processes.kills = self.monitor.kills
+        world.queued = self.monitor.queued
         self.experiment = Experiment(
             name="simulated",
             max_parallel=scenario.lanes,
@@ -226,7 +228,7 @@ def _observed(monitor: Monitor) -> Iterator[None]:
     def seen_end(ledger: Ledger, job_id: str, number: int, **facts: Any) -> None:
         end_attempt(ledger, job_id, number, **facts)
         outcome: AttemptOutcome = facts["outcome"]
-        monitor.attempt_ended(job_id, outcome)
+        monitor.attempt_ended(job_id, number, outcome)
 
     Ledger.put_jobs, Ledger.delete_job = seen_put, seen_delete  # type: ignore[method-assign]
     Ledger.set_state, Ledger.end_attempt = seen_state, seen_end  # type: ignore[method-assign]

@@ -65,7 +65,7 @@ TroubleKind: TypeAlias = Literal[
     "error",
 ]
 COMMANDS = ("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status")
-DELIVERIES = ("late", "twice", "lost", "stray")
+DELIVERIES: tuple[TroubleKind, ...] = ("late", "twice", "lost", "stray")
 """What happens to an event of the executor on its way to the supervisor."""
 
 
@@ -231,8 +231,10 @@ def made(seed: int) -> Scenario:
     for number in range(chance.choice((1, 2, 2, 3, 3, 4, 5, 6))):
         jobs.append(_made_job(chance, number, jobs))
     troubles: list[Trouble] = []
-    for _ in range(chance.choice((0, 1, 2, 3, 4, 6, 8, 12))):
+    for _ in range(chance.choice((1, 2, 3, 4, 6, 8, 12))):
         troubles.append(_made_trouble(chance, jobs))
+    for _ in range(chance.choice((0, 0, 4, 12, 24))):
+        troubles.append(_made_delivery(chance))
     return Scenario(
         jobs=tuple(jobs),
         troubles=tuple(troubles),
@@ -279,19 +281,13 @@ def _made_behaviour(chance: random.Random, *, is_stalling: bool) -> Behaviour:
 
 KINDS: tuple[TroubleKind, ...] = (
     *("kill", "kill", "kill", "kill", "power", "power", "lock", "full", "jump"),
-    *("late", "twice", "lost", "stray", "stop", "stop-now", "signal", "checkpoints"),
+    *("stop", "stop-now", "signal", "checkpoints"),
     *("cancel", "pause", "pause", "resume", "resume", "retry", "retry", "set", "status", "error"),
 )
 
 
 def _made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
     kind = chance.choice(KINDS)
-    if kind in DELIVERIES:
-        return Trouble(
-            kind=kind,
-            at_event=chance.randrange(1, MOST_EVENTS),
-            for_s=chance.choice((0.3, 1.0, 4.0)) if kind == "late" else 0.0,
-        )
     comes_at_point = kind in ("kill", "power", *COMMANDS) and chance.random() < 0.6
     needs_job = kind in ("cancel", "pause", "resume", "retry")
     return Trouble(
@@ -303,6 +299,15 @@ def _made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
         number=chance.choice((1, 2, 3)) if kind == "set" else 0,
         elsewhere=kind in COMMANDS and chance.random() < 0.3,
         choice=chance.randrange(1000) if kind == "power" else 0,
+    )
+
+
+def _made_delivery(chance: random.Random) -> Trouble:
+    kind = chance.choice(DELIVERIES)
+    return Trouble(
+        kind=kind,
+        at_event=chance.randrange(1, MOST_EVENTS),
+        for_s=chance.choice((0.3, 1.0, 4.0)) if kind == "late" else 0.0,
     )
 
 

@@ -231,6 +231,7 @@ def replacements(
             atomic_files._sync_tree(folder)
 
     def supervisor(**arguments: Any) -> Supervisor:
+        world.queued(arguments["rows"])
         return Supervisor(now=lambda: world.monotonic, **arguments)
 
     class StopRequests(stop_signals.StopRequests):

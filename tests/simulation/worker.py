@@ -59,7 +59,7 @@ class Worker:
     is_alive: bool = True
     is_finished: bool = False
     """Whether all of the training is done, and its results are written."""
-    is_asked: bool = False
+    asked_at: float | None = None
     saves_next: bool = False
     is_orphan: bool = False
     reported: float = field(default=0.0)
@@ -69,8 +69,14 @@ class Worker:
         self.began = self.reported = self.world.now
         self.world.after(self.behaviour.start_s, lambda: self._step(self._load))
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether its supervisor wants it to save a checkpoint and exit."""
+        return self.asked_at is not None
+
     def ask(self) -> None:
-        self.is_asked = True
+        if self.asked_at is None:
+            self.asked_at = self.world.now
 
     def kill(self) -> None:
         self._exit(-signal.SIGKILL)
@@ -85,6 +91,9 @@ class Worker:
 
     def _step(self, what: Callable[[], None]) -> None:
         if not self.is_alive:
+            return
+        if self.paths.attempt(self.number + 1).root.exists():  # superseded, as real ones see it
+            self._exit(ExitCode.ORPHANED)
             return
         with self.world.other_process(self.pid):
             try:

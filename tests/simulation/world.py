@@ -73,10 +73,14 @@ class World:
     fell_back: Callable[[Any, bool], None] = lambda *_: None
     """Told of a death: what was remembered of the last commit that is left, and whether later ones
     are lost."""
+    queued: Callable[[Any], None] = lambda _: None
+    """Told of the rows of the jobs, in order of launch, with which a supervisor begins."""
     killed: Callable[[int], None] = lambda _: None
     """Kills the process of a worker."""
     lives: dict[int, float] = field(default_factory=dict)
     """Processes, with their start."""
+    stop_signals: int = 0
+    """How many the supervisor that lives has got."""
     errors_due: int = 0
     """Calls of the executor that are to raise."""
     _is_supervised: bool = False
@@ -169,6 +173,7 @@ class World:
         finally:
             self._is_supervised = False
             self.signalled = None
+            self.stop_signals = 0
             self.errors_due = 0
             self.lives.pop(pid, None)
 
@@ -277,6 +282,7 @@ class World:
                 self._wall += trouble.for_s
             case "signal" | "checkpoints":
                 if self.signalled is not None:
+                    self.stop_signals += kind == "signal"
                     self.signalled(signal.SIGTERM if kind == "signal" else signal.SIGUSR1)
             case "error":
                 self.errors_due += self._is_supervised
