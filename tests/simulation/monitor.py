@@ -85,6 +85,8 @@ class Monitor:
     records: dict[str, JobRecord] = field(default_factory=lambda: defaultdict(JobRecord))
     stop_by: float | None = None
     """When the supervisor has to have ended, as it was asked to."""
+    was_full: bool = False
+    """Whether the disk has been full for the supervisor that lives, which stops it, too."""
     told_to_stop: int = 0
     """How often commands have asked the supervisor that lives to stop."""
     waiting: dict[str, tuple[bool, Demand]] = field(default_factory=dict)
@@ -102,6 +104,7 @@ class Monitor:
     def life_begins(self) -> None:
         self.stop_by = None
         self.told_to_stop = 0
+        self.was_full = self.world.is_full
         self.waiting.clear()
         for record in self.records.values():
             record.not_before = 0.0
@@ -215,7 +218,7 @@ class Monitor:
         asked_s = None if worker.asked_at is None else now - worker.asked_at
         was_patient = asked_s is not None and asked_s >= self.world.scenario.grace_s - 0.01
         is_bad = worker.rss_mib > job.memory_mib or job.stall_timeout_s < NEVER_S
-        is_meant = self.stops > 1 or self.world.scenario.grace_s == 0.0
+        is_meant = self.stops + self.was_full > 1 or self.world.scenario.grace_s == 0.0
         self._claim(
             was_patient or is_bad or is_meant, f"{job.job_id} is killed without its grace time"
         )
@@ -251,10 +254,17 @@ class Monitor:
             has_results = self.paths.job(job_id).has_results(normalize=False)
             self._claim(has_results, f"{job_id} has SUCCEEDED without results")
         if after == "FAILED":
-            cause = getattr(state, "cause", "")
-            most = self.jobs[job_id].max_retries + 1
+            self._look_at_failure(job_id, before, getattr(state, "cause", ""))
+
+    def _look_at_failure(self, job_id: str, before: str, cause: str) -> None:
+        record, job = self.records[job_id], self.jobs[job_id]
+        if before == "PENDING":
+            is_too_large = job.cores > self.world.scenario.cpus
+            self._claim(is_too_large, f"{job_id} FAILED ({cause}) before its launch")
+        elif cause in COUNTED:
+            most = job.max_retries + 1
             self._claim(
-                cause not in COUNTED or before == "PENDING" or record.failures == most,
+                record.failures == most,
                 f"{job_id} FAILED ({cause}) after {record.failures} of {most} attempts",
             )
 
@@ -271,6 +281,7 @@ class Monitor:
         record = self.records[job_id]
         self.world.log(f"{job_id}: attempt ended: {outcome.cause}")
         self._look_at_cause(job_id, number, outcome)
+        self.was_full |= outcome.cause == "disk-full"
         record.has_just_failed = outcome.cause in COUNTED
         if record.has_just_failed:
             record.failures += 1
@@ -310,7 +321,7 @@ class Monitor:
             if "no supervisor" not in said and self.world.is_supervised:
                 self.told_to_stop += 2 if trouble.kind == "stop-now" else 1
                 patience_s = 0.0 if trouble.kind == "stop-now" else self.world.scenario.grace_s
-                by = self.world.now + patience_s + LATE_S + SLOW_S
+                by = self.world.now + patience_s + LATE_S + SLOW_S + self._latest_s
                 self.stop_by = by if self.stop_by is None else min(by, self.stop_by)
         elif trouble.job and "nothing to" not in said:
             record = self.records[trouble.job]
@@ -323,6 +334,11 @@ class Monitor:
         self._claim("a request could not be handled" not in message, message)
 
     @property
+    def _latest_s(self) -> float:
+        """By how much an exit may come late."""
+        return max((one.for_s for one in self.world.scenario.troubles if one.kind == "late"), default=0)
+
+    @property
     def stops(self) -> int:
         """How often the supervisor that lives was asked to stop."""
         return self.told_to_stop + self.world.stop_signals
@@ -332,6 +348,7 @@ class Monitor:
     def turn(self) -> None:
         """The supervisor has come to the end of a turn."""
         now = self.world.now
+        self.was_full |= self.world.is_full
         for worker in self.alive.values():
             self._look_at_limits(worker, now)
         if self.alive or self.world.is_full or self.world.is_locked or self.stops:

@@ -112,6 +112,8 @@ class Trouble:
 
     kind: TroubleKind
     at_s: float | None = None
+    at_what: str = ""
+    """With a time: it comes at the first point from then on whose name begins so."""
     at_point: int | None = None
     at_event: int | None = None
     for_s: float = 0.0
@@ -246,6 +248,14 @@ def made(seed: int) -> Scenario:
     )
 
 
+POINTS = (
+    *("", "", "", "commit", "committed", "submit ", "submitted", "ask ", "kill ", "cancelled"),
+    *("remove ", "remove requests/", "rename .summary", "rename jobs/", "fsync content"),
+    *("mkdir jobs/", "close the executor", "rename .ended", "remove live", "poll", "polled"),
+)
+"""Beginnings of the names of points at which troubles come."""
+
+
 def _made_job(chance: random.Random, number: int, before: list[SimulatedJob]) -> SimulatedJob:
     is_stalling = chance.random() < 0.3
     parents = [job.job_id for job in before] if chance.random() < 0.2 else []
@@ -288,12 +298,14 @@ KINDS: tuple[TroubleKind, ...] = (
 
 def _made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
     kind = chance.choice(KINDS)
-    comes_at_point = kind in ("kill", "power", *COMMANDS) and chance.random() < 0.6
+    may_wait = kind in ("kill", "power", *COMMANDS)
+    comes_at_point = may_wait and chance.random() < 0.4
     needs_job = kind in ("cancel", "pause", "resume", "retry")
     return Trouble(
         kind=kind,
         at_point=chance.randrange(1, MOST_POINTS) if comes_at_point else None,
         at_s=None if comes_at_point else round(chance.uniform(0.0, LONGEST_S), 2),
+        at_what=chance.choice(POINTS) if may_wait and not comes_at_point else "",
         for_s=_duration(chance, kind),
         job=chance.choice(jobs).job_id if needs_job else "",
         number=chance.choice((1, 2, 3)) if kind == "set" else 0,

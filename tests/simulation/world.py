@@ -4,6 +4,7 @@ work at which it may die.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import heapq
 import itertools
@@ -96,6 +97,8 @@ class World:
     _pids: Iterator[int] = field(default_factory=lambda: itertools.count(100))
     _at_point: dict[int, list[Trouble]] = field(default_factory=lambda: defaultdict(list))
     _at_event: dict[int, list[Trouble]] = field(default_factory=lambda: defaultdict(list))
+    _waiting: list[Trouble] = field(default_factory=list)
+    """Troubles whose time has come, and that come at a point of a certain kind."""
     _events: int = 0
     _lockers: list[Any] = field(default_factory=list)
     _put_back: Callable[[], None] | None = None
@@ -111,7 +114,8 @@ class World:
             elif trouble.at_event is not None:
                 self._at_event[trouble.at_event].append(trouble)
             elif trouble.at_s is not None:
-                self.at(trouble.at_s, lambda trouble=trouble: self.happens(trouble))
+                come = self._waiting.append if trouble.at_what else self.happens
+                self.at(trouble.at_s, functools.partial(come, trouble))
 
     # -- time
 
@@ -224,6 +228,9 @@ class World:
         self.counts["points"] += 1
         self.log(what)
         for trouble in self._at_point.pop(self.points, ()):
+            self.happens(trouble)
+        for trouble in [one for one in self._waiting if what.startswith(one.at_what)]:
+            self._waiting.remove(trouble)
             self.happens(trouble)
 
     def changes(self, what: str) -> None:
