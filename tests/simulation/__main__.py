@@ -73,7 +73,9 @@ def _play_many(seeds: range) -> int:
     elapsed_s = time.perf_counter() - begun
     cpu_s = time.process_time() - begun_cpu
     troubles = sum(number for kind, number in counts.items() if kind not in NO_TROUBLES)
-    print(f"{len(seeds):,} seeds in {elapsed_s:.1f} s, {cpu_s:.1f} s of a core; {len(failed)} failed")
+    print(
+        f"{len(seeds):,} seeds in {elapsed_s:.1f} s, {cpu_s:.1f} s of a core; {len(failed)} failed"
+    )
     print(f"{simulated_s / 3600:,.1f} hours were simulated, with {counts['points']:,} points")
     for what, number in (
         ("seeds", len(seeds)),

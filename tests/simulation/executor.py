@@ -140,6 +140,7 @@ class SimulatedExecutor:
         if (worker := self.workers.get(handle)) is not None and worker.is_alive:
             if kill:
                 self.processes.kills(worker)
+                worker.was_killed = True
                 worker.kill()
             else:
                 worker.ask()
@@ -252,4 +253,3 @@ class SimulatedKind:
         backend = SimulatedBackend(settings=settings, executor=executor, slots=slots)
         self.opened.append(backend)
         return backend
-

@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 from orchestrator.core.job import AttemptOutcome, Paused, Pending, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import JobRow
+from tests.simulation.executor import SAMPLE_EVERY_S
 from tests.simulation.scenario import STEPS, SimulatedJob, Trouble
-from tests.simulation.worker import SLOW_S, Worker
+from tests.simulation.worker import Worker
 from tests.simulation.world import Violation, World
 
 MOVES = {
@@ -35,7 +36,6 @@ COUNTED = ("killed", "out-of-memory", "stalled", "launch-failed")
 """Causes that use up a retry."""
 LATE_S = 1.0
 """How much later than a limit says an attempt may end: turns of the loop, and a sample."""
-SAMPLED_S = 2.5
 IDLE_S = 8.0
 """So long nothing may run: the longest wait before a retry, and more."""
 NEVER_S = 1000.0
@@ -85,10 +85,10 @@ class Monitor:
     records: dict[str, JobRecord] = field(default_factory=lambda: defaultdict(JobRecord))
     stop_by: float | None = None
     """When the supervisor has to have ended, as it was asked to."""
-    was_full: bool = False
-    """Whether the disk has been full for the supervisor that lives, which stops it, too."""
-    told_to_stop: int = 0
-    """How often commands have asked the supervisor that lives to stop."""
+    stops_itself: bool = False
+    """Whether the supervisor that lives has a reason to stop: a full disk, or an error."""
+    stops: int = 0
+    """How often the supervisor that lives was asked to stop."""
     waiting: dict[str, tuple[bool, Demand]] = field(default_factory=dict)
     """Jobs in order of launch that have waited since the supervisor began and that nobody has
     touched: whether they had begun, and what they need."""
@@ -103,9 +103,10 @@ class Monitor:
 
     def life_begins(self) -> None:
         self.stop_by = None
-        self.told_to_stop = 0
-        self.was_full = self.world.is_full
+        self.stops = 0
+        self.stops_itself = self.world.is_full
         self.waiting.clear()
+        self.places.clear()
         for record in self.records.values():
             record.not_before = 0.0
 
@@ -195,9 +196,7 @@ class Monitor:
         self._claim(max(held.values()) <= sharing, f"a CPU is given too often: {dict(held)}")
         self._claim(len(ours) <= lanes, f"{len(ours)} jobs at once")
         memory_mib = sum(other.job.memory_mib for other in ours)
-        self._claim(
-            len(ours) == 1 or memory_mib <= 1000, f"{memory_mib} MiB are promised at once"
-        )
+        self._claim(len(ours) == 1 or memory_mib <= 1000, f"{memory_mib} MiB are promised at once")
 
     def _look_at_order(self, worker: Worker) -> None:
         """Of jobs that need the same, those that have begun are launched first, and each kind in
@@ -218,7 +217,10 @@ class Monitor:
         asked_s = None if worker.asked_at is None else now - worker.asked_at
         was_patient = asked_s is not None and asked_s >= self.world.scenario.grace_s - 0.01
         is_bad = worker.rss_mib > job.memory_mib or job.stall_timeout_s < NEVER_S
-        is_meant = self.stops + self.was_full > 1 or self.world.scenario.grace_s == 0.0
+        is_meant = (
+            self.stops + (self.stops_itself or self.world.has_erred) > 1
+            or self.world.scenario.grace_s == 0.0
+        )
         self._claim(
             was_patient or is_bad or is_meant, f"{job.job_id} is killed without its grace time"
         )
@@ -237,6 +239,8 @@ class Monitor:
         if after == "PENDING" and before == "RUNNING" and record.has_just_failed:
             record.not_before = self.world.now + 2.0 ** (record.failures - 1)
         record.has_just_failed = False
+        if after == "PENDING" and before in ("PAUSED", "FAILED", "CANCELLED"):
+            self._queue_again(job_id)
         self._claim(after in MOVES[before], f"{job_id}: {before} became {after}")
         record.state = after
         record.is_at_rung = isinstance(state, Paused) and state.at_rung
@@ -255,6 +259,14 @@ class Monitor:
             self._claim(has_results, f"{job_id} has SUCCEEDED without results")
         if after == "FAILED":
             self._look_at_failure(job_id, before, getattr(state, "cause", ""))
+
+    def _queue_again(self, job_id: str) -> None:
+        """A job that has begun is queued by its user, behind those like it."""
+        worker, job = self.latest.get(job_id), self.jobs[job_id]
+        if self.places and worker is not None:
+            self.places[job_id] = max(self.places.values()) + 1
+            demand = job.cores, job.memory_mib, job.min_free_disk_mib
+            self.waiting[job_id] = True, demand
 
     def _look_at_failure(self, job_id: str, before: str, cause: str) -> None:
         record, job = self.records[job_id], self.jobs[job_id]
@@ -281,7 +293,7 @@ class Monitor:
         record = self.records[job_id]
         self.world.log(f"{job_id}: attempt ended: {outcome.cause}")
         self._look_at_cause(job_id, number, outcome)
-        self.was_full |= outcome.cause == "disk-full"
+        self.stops_itself |= outcome.cause == "disk-full"
         record.has_just_failed = outcome.cause in COUNTED
         if record.has_just_failed:
             record.failures += 1
@@ -298,6 +310,9 @@ class Monitor:
         match outcome.cause:
             case None:
                 self._claim(worker.is_finished, f"{job_id} has succeeded, and is not trained")
+            case "killed":
+                is_ours = worker.is_asked or worker.was_killed
+                self._claim(not is_ours, f"{job_id} counts as failed, and was asked to end")
             case "timeout":
                 age_s = self.world.now - worker.began
                 self._claim(age_s >= worker.job.timeout_s, f"{job_id} is ended after {age_s} s")
@@ -319,13 +334,18 @@ class Monitor:
         """A command has said what it did."""
         if trouble.kind in ("stop", "stop-now"):
             if "no supervisor" not in said and self.world.is_supervised:
-                self.told_to_stop += 2 if trouble.kind == "stop-now" else 1
-                patience_s = 0.0 if trouble.kind == "stop-now" else self.world.scenario.grace_s
-                by = self.world.now + patience_s + LATE_S + SLOW_S + self._latest_s
-                self.stop_by = by if self.stop_by is None else min(by, self.stop_by)
+                self.asked_to_stop(2 if trouble.kind == "stop-now" else 1)
         elif trouble.job and "nothing to" not in said:
             record = self.records[trouble.job]
             record.last_told = (*record.last_told, trouble.kind)
+
+    def asked_to_stop(self, times: int) -> None:
+        """The supervisor that lives is asked to stop."""
+        if times:
+            self.stops += times
+            grace_s = self.world.scenario.grace_s if self.stops == 1 else 0.0
+            by = self.world.now + grace_s + LATE_S + self._latest_s
+            self.stop_by = by if self.stop_by is None else min(by, self.stop_by)
 
     def event(self, kind: str, message: str) -> None:
         """The supervisor reports something."""
@@ -336,19 +356,16 @@ class Monitor:
     @property
     def _latest_s(self) -> float:
         """By how much an exit may come late."""
-        return max((one.for_s for one in self.world.scenario.troubles if one.kind == "late"), default=0)
-
-    @property
-    def stops(self) -> int:
-        """How often the supervisor that lives was asked to stop."""
-        return self.told_to_stop + self.world.stop_signals
+        return max(
+            (one.for_s for one in self.world.scenario.troubles if one.kind == "late"), default=0
+        )
 
     # -- what must hold
 
     def turn(self) -> None:
         """The supervisor has come to the end of a turn."""
         now = self.world.now
-        self.was_full |= self.world.is_full
+        self.stops_itself |= self.world.is_full
         for worker in self.alive.values():
             self._look_at_limits(worker, now)
         if self.alive or self.world.is_full or self.world.is_locked or self.stops:
@@ -365,9 +382,11 @@ class Monitor:
         late_s = grace_s + LATE_S
         self._claim(age_s <= job.timeout_s + late_s, f"{job.job_id} is over its timeout")
         self._claim(silent_s <= job.stall_timeout_s + late_s, f"{job.job_id} hangs")
-        if worker.rss_mib > job.memory_mib:
-            grown_s = now - worker.reported
-            self._claim(grown_s <= SAMPLED_S + LATE_S + 1.5, f"{job.job_id} is over its memory")
+        if worker.grew_at is not None:
+            samples = 1 + self.world.counts["lost"]
+            late_s = samples * SAMPLE_EVERY_S + self._latest_s + LATE_S
+            is_in_time = now - worker.grew_at <= late_s
+            self._claim(is_in_time, f"{job.job_id} is over its memory limit")
 
     def life_ended(self) -> None:
         """A supervisor has ended by itself."""
@@ -399,9 +418,7 @@ class Monitor:
         status = {row["job_id"]: row["state"] for row in shown}
         self._claim(status == states, f"`status` shows {status}, the ledger has {states}")
         self._claim(_facts(rows) == _facts(shown), "summary.json and `status` differ")
-        self._claim(
-            exit_code == self._exit_code(states), f"exit code {exit_code} with {states}"
-        )
+        self._claim(exit_code == self._exit_code(states), f"exit code {exit_code} with {states}")
         for job_id, state in states.items():
             if state == "SUCCEEDED":
                 self._look_at_results(job_id, rows)

@@ -150,10 +150,10 @@ MUTATIONS = (
         after="available_mib >= needed_mib",
     ),
     Mutation(
-        name="a CPU is given to one job too many",
-        function=SlotPool._choose,
-        before="use.own.get(cpu.index, 0) < self._users_per_cpu",
-        after="use.own.get(cpu.index, 0) <= self._users_per_cpu",
+        name="a CPU that is held is given again",
+        function=SlotPool._own,
+        before="own = Counter(cpu for slot in self._held.values() for cpu in slot.cpus)",
+        after="own = Counter()",
     ),
     Mutation(
         name="the last job that came is launched first",

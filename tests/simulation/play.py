@@ -112,6 +112,7 @@ class _Player:
         self.processes.launched = self.monitor.launched
         self.processes.kills = self.monitor.kills
         world.queued = self.monitor.queued
+        world.asked_to_stop = self.monitor.asked_to_stop
         self.experiment = Experiment(
             name="simulated",
             max_parallel=scenario.lanes,

@@ -47,6 +47,7 @@ TroubleKind: TypeAlias = Literal[
     "power",
     "lock",
     "full",
+    "unremoved",
     "jump",
     "late",
     "twice",
@@ -65,6 +66,7 @@ TroubleKind: TypeAlias = Literal[
     "error",
 ]
 COMMANDS = ("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status")
+OF_JOBS = ("cancel", "pause", "resume", "retry")
 DELIVERIES: tuple[TroubleKind, ...] = ("late", "twice", "lost", "stray")
 """What happens to an event of the executor on its way to the supervisor."""
 
@@ -235,6 +237,8 @@ def made(seed: int) -> Scenario:
     troubles: list[Trouble] = []
     for _ in range(chance.choice((1, 2, 3, 4, 6, 8, 12))):
         troubles.append(_made_trouble(chance, jobs))
+    for _ in range(chance.choice((0, 0, 1, 1, 2))):
+        troubles += _made_story(chance, jobs)
     for _ in range(chance.choice((0, 0, 4, 12, 24))):
         troubles.append(_made_delivery(chance))
     return Scenario(
@@ -242,12 +246,13 @@ def made(seed: int) -> Scenario:
         troubles=tuple(troubles),
         cpus=chance.choice((1, 2, 2, 3, 4)),
         lanes=chance.choice((None, None, None, 1, 2)),
-        grace_s=chance.choice((0.0, 1.0, 3.0)),
+        grace_s=chance.choice((0.0, 1.0, 3.0, 12.0)),
         gap_s=chance.choice((0.5, 2.0, 10.0)),
         order=chance.choice(("as-listed", "longest-first")),
     )
 
 
+DEATH_POINTS = ("", "commit", "committed", "remove requests/", "ask ", "submitted", "polled")
 POINTS = (
     *("", "", "", "commit", "committed", "submit ", "submitted", "ask ", "kill ", "cancelled"),
     *("remove ", "remove requests/", "rename .summary", "rename jobs/", "fsync content"),
@@ -270,11 +275,19 @@ def _made_job(chance: random.Random, number: int, before: list[SimulatedJob]) ->
         min_free_disk_mib=chance.choice((0, 0, 0, 500)),
         pause_at=chance.choice((None, None, None, None, None, None, None, 2 * STEPS)),
         after=tuple(chance.sample(parents, min(len(parents), chance.choice((1, 1, 2))))),
-        behaviours=tuple(
-            _made_behaviour(chance, is_stalling=is_stalling)
-            for _ in range(chance.choice((0, 1, 1, 2, 3)))
-        ),
+        behaviours=_made_behaviours(chance, is_stalling=is_stalling),
     )
+
+
+def _made_behaviours(chance: random.Random, *, is_stalling: bool) -> tuple[Behaviour, ...]:
+    behaviours = [
+        _made_behaviour(chance, is_stalling=is_stalling)
+        for _ in range(chance.choice((0, 1, 1, 2, 3, 5)))
+    ]
+    if chance.random() < 0.15:  # it fails again and again
+        ending = chance.choice(("killed", "crashed", "leaves", "refused"))
+        behaviours = [replace(behaviour, ending=ending) for behaviour in behaviours]
+    return tuple(behaviours)
 
 
 def _made_behaviour(chance: random.Random, *, is_stalling: bool) -> Behaviour:
@@ -300,7 +313,7 @@ def _made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
     kind = chance.choice(KINDS)
     may_wait = kind in ("kill", "power", *COMMANDS)
     comes_at_point = may_wait and chance.random() < 0.4
-    needs_job = kind in ("cancel", "pause", "resume", "retry")
+    needs_job = kind in OF_JOBS
     return Trouble(
         kind=kind,
         at_point=chance.randrange(1, MOST_POINTS) if comes_at_point else None,
@@ -312,6 +325,47 @@ def _made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
         elsewhere=kind in COMMANDS and chance.random() < 0.3,
         choice=chance.randrange(1000) if kind == "power" else 0,
     )
+
+
+STORIES: tuple[tuple[TroubleKind, ...], ...] = (
+    ("pause", "resume"),
+    ("pause", "resume", "pause", "resume"),
+    ("cancel", "retry"),
+    ("retry", "retry"),
+    ("pause", "cancel", "retry"),
+    ("pause", "kill", "resume"),
+    ("kill", "pause", "kill"),
+    ("pause", "power", "cancel"),
+    ("lock", "pause", "kill", "resume"),
+    ("lock", "cancel", "stop", "kill"),
+    ("unremoved", "retry", "kill"),
+    ("cancel", "kill"),
+    ("set", "stop", "kill"),
+)
+"""Troubles that follow each other, about one job."""
+
+
+def _made_story(chance: random.Random, jobs: list[SimulatedJob]) -> list[Trouble]:
+    job = chance.choice(jobs).job_id
+    is_elsewhere = chance.random() < 0.4
+    when = chance.uniform(0.0, LONGEST_S / 2)
+    told = []
+    for kind in chance.choice(STORIES):
+        dies = kind in ("kill", "power")
+        told.append(
+            Trouble(
+                kind=kind,
+                at_s=round(when, 2),
+                at_what=chance.choice(DEATH_POINTS) if dies else "",
+                for_s=chance.choice((0.3, 2.0, 8.0)) if kind in ("lock", "unremoved") else 0.0,
+                job=job if kind in OF_JOBS else "",
+                number=chance.choice((1, 2, 3)) if kind == "set" else 0,
+                elsewhere=is_elsewhere and kind in COMMANDS,
+                choice=chance.randrange(1000) if kind == "power" else 0,
+            )
+        )
+        when += chance.choice((0.0, 0.3, 1.0, 4.0))
+    return told
 
 
 def _made_delivery(chance: random.Random) -> Trouble:

@@ -56,10 +56,14 @@ class Worker:
     iterations: int = 0
     """Of this attempt."""
     rss_mib: float = 50.0
+    grew_at: float | None = None
+    """When it came to hold more than it may."""
     is_alive: bool = True
     is_finished: bool = False
     """Whether all of the training is done, and its results are written."""
     asked_at: float | None = None
+    was_killed: bool = False
+    """By its supervisor."""
     saves_next: bool = False
     is_orphan: bool = False
     reported: float = field(default=0.0)
@@ -114,6 +118,7 @@ class Worker:
                 return
             if ending == "grows":
                 self.rss_mib = self.job.memory_mib + 50.0
+                self.grew_at = self.world.now if self.grew_at is None else self.grew_at
             else:
                 self._end_badly()
                 return

@@ -4,10 +4,12 @@ work at which it may die.
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import heapq
 import itertools
+import os
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -59,6 +61,8 @@ class World:
     is_dead: bool = False
     """Whether the supervisor has died; what its stack still does must have no effect."""
     is_full: bool = False
+    is_unremovable: bool = False
+    """Whether files of requests cannot be removed."""
     points: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
@@ -80,8 +84,10 @@ class World:
     """Kills the process of a worker."""
     lives: dict[int, float] = field(default_factory=dict)
     """Processes, with their start."""
-    stop_signals: int = 0
-    """How many the supervisor that lives has got."""
+    asked_to_stop: Callable[[int], None] = lambda _: None
+    """Told how often a signal asks the supervisor to stop."""
+    has_erred: bool = False
+    """Whether a call of the executor has raised for the supervisor that lives."""
     errors_due: int = 0
     """Calls of the executor that are to raise."""
     _is_supervised: bool = False
@@ -177,8 +183,8 @@ class World:
         finally:
             self._is_supervised = False
             self.signalled = None
-            self.stop_signals = 0
             self.errors_due = 0
+            self.has_erred = False
             self.lives.pop(pid, None)
 
     @contextmanager
@@ -236,6 +242,8 @@ class World:
     def changes(self, what: str) -> None:
         """See :class:`.disk.Observer`."""
         self.point(what)
+        if self.is_unremovable and what.startswith("remove requests/"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         if self.is_full and not what.startswith(("remove", "rmdir", "rename", "open")):
             self.counts["full refusals"] += 1
             raise full_error()
@@ -285,20 +293,27 @@ class World:
             case "full":
                 self.is_full = True
                 self.after(trouble.for_s, self._make_room)
+            case "unremoved":
+                self.is_unremovable = True
+                self.after(trouble.for_s, self._make_removable)
             case "jump":
                 self._wall += trouble.for_s
             case "signal" | "checkpoints":
                 if self.signalled is not None:
-                    self.stop_signals += kind == "signal"
+                    self.asked_to_stop(kind == "signal")
                     self.signalled(signal.SIGTERM if kind == "signal" else signal.SIGUSR1)
             case "error":
                 self.errors_due += self._is_supervised
+                self.has_erred |= self._is_supervised
             case _:
                 self.command(trouble)
 
     def _make_room(self) -> None:
         self.is_full = False
         self.log("the disk has room again")
+
+    def _make_removable(self) -> None:
+        self.is_unremovable = False
 
     def _lock(self, for_s: float) -> None:
         with self.own_work():
