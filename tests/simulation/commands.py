@@ -27,7 +27,7 @@ class Commands:
             with world.other_process(pid, host):
                 said = self._give(trouble)
         except (UsageError, DiskFullError, OSError) as error:
-            world.log(f"refused: {_shown(world, error)}")
+            world.log(f"refused: {str(error).partition(chr(10))[0]}")
             world.counts["refused commands"] += 1
             self.monitor.refused(trouble)
             if not world.is_supervised:
@@ -35,7 +35,7 @@ class Commands:
         except GaveUpError:
             world.log("the command waits for ever")
         else:
-            world.log(f"said: {said}".replace(str(world.root), ""))
+            world.log(f"said: {said}")
             self.monitor.told(trouble, said)
         finally:
             world.lives.pop(pid, None)
@@ -58,6 +58,3 @@ class Commands:
                 return ", ".join(f"{row['job_id']} {row['state']}" for row in rows)
         raise AssertionError(trouble)
 
-
-def _shown(world: World, error: Exception) -> str:
-    return str(error).replace(str(world.root), "").partition("\n")[0]

@@ -56,6 +56,8 @@ class JobRecord:
     """How often it was done."""
     last_told: tuple[str, ...] = ()
     """What is to be true in the end: verbs in the order in which users were told."""
+    told_in: int = 0
+    """How many supervisors there had been when users were last told something."""
     put_from: str = ""
     """Its state before it was entered anew."""
     is_at_rung: bool = False
@@ -175,6 +177,9 @@ class Monitor:
         self._claim(
             self.world.now >= not_before - 0.01, f"{worker.job.job_id} is retried too early"
         )
+        told = set(self.records[worker.job.job_id].last_told)
+        is_held = told in ({"cancel"}, {"pause"}) and self._was_told_before(worker)
+        self._claim(not is_held, f"{worker.job.job_id} is launched after {told}")
         twins = [other for other in self.alive.values() if other.paths == worker.paths]
         job_id = worker.job.job_id
         self._claim(len(twins) == 1, f"{job_id} is trained twice at once")
@@ -197,6 +202,10 @@ class Monitor:
         self._claim(len(ours) <= lanes, f"{len(ours)} jobs at once")
         memory_mib = sum(other.job.memory_mib for other in ours)
         self._claim(len(ours) == 1 or memory_mib <= 1000, f"{memory_mib} MiB are promised at once")
+
+    def _was_told_before(self, worker: Worker) -> bool:
+        """Whether its user was told something of the job before this supervisor began."""
+        return self.records[worker.job.job_id].told_in < self.world.counts["lives"]
 
     def _look_at_order(self, worker: Worker) -> None:
         """Of jobs that need the same, those that have begun are launched first, and each kind in
@@ -337,6 +346,7 @@ class Monitor:
                 self.asked_to_stop(2 if trouble.kind == "stop-now" else 1)
         elif trouble.job and "nothing to" not in said:
             record = self.records[trouble.job]
+            record.told_in = self.world.counts["lives"]
             record.last_told = (*record.last_told, trouble.kind)
 
     def asked_to_stop(self, times: int) -> None:
@@ -349,7 +359,7 @@ class Monitor:
 
     def event(self, kind: str, message: str) -> None:
         """The supervisor reports something."""
-        self.world.log(f"event {kind}: {message}".replace(str(self.world.root), ""))
+        self.world.log(f"event {kind}: {message}")
         self._claim("could not handle an event" not in message, message)
         self._claim("a request could not be handled" not in message, message)
 

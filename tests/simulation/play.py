@@ -76,11 +76,11 @@ def play(scenario: Scenario) -> Outcome:
             violation = str(_first(error))
         except UnsimulatedError as error:
             violation = f"not simulated: {error}"
-        world.log(f"result: {violation or 'all holds'}".replace(str(root), ""))
+        world.log(f"result: {violation or 'all holds'}")
         world.counts["worlds"] += 1
         return Outcome(
             violation=violation.replace(str(root), ""),
-            trace=[line.replace(str(root), "") for line in world.trace],
+            trace=world.trace,
             digest=world.digest(),
             counts=world.counts,
             simulated_s=world.now,
@@ -131,6 +131,7 @@ class _Player:
         with seams.installed(self.world, self.kind) as sqlite, _observed(self.monitor):
             for _ in range(MOST_LIVES):
                 is_over = self._live()
+                self.world.forget_supervisors()
                 for connection in sqlite.opened:
                     connection.close()
                 sqlite.opened.clear()
@@ -180,7 +181,7 @@ class _Player:
     def _look_at_error(self, error: Exception) -> None:
         """Errors that end a run are those that the world has caused."""
         counts = self.world.counts
-        self.world.log(f"the run ends: {error}".replace(str(self.world.root), ""))
+        self.world.log(f"the run ends: {error}")
         causes = {
             DiskFullError: counts["full"] > 0 or self._has_full_disks,
             LedgerBusyError: self.world.is_locked or counts["lock"] > 0,

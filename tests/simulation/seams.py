@@ -232,7 +232,9 @@ def replacements(
 
     def supervisor(**arguments: Any) -> Supervisor:
         world.queued(arguments["rows"])
-        return Supervisor(now=lambda: world.monotonic, **arguments)
+        made = Supervisor(now=lambda: world.monotonic, **arguments)
+        world.supervisors.append(made)
+        return made
 
     class StopRequests(stop_signals.StopRequests):
         """Whose signals the world delivers."""

@@ -4,6 +4,7 @@ work at which it may die.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import hashlib
@@ -13,7 +14,6 @@ import os
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,8 @@ class World:
     are lost."""
     queued: Callable[[Any], None] = lambda _: None
     """Told of the rows of the jobs, in order of launch, with which a supervisor begins."""
+    supervisors: list[Any] = field(default_factory=list)
+    """Made by the process that lives."""
     killed: Callable[[int], None] = lambda _: None
     """Kills the process of a worker."""
     lives: dict[int, float] = field(default_factory=dict)
@@ -169,7 +171,7 @@ class World:
     def _start(self) -> float:
         return round(self.monotonic, 2) + self._boots / 1024
 
-    @contextmanager
+    @contextlib.contextmanager
     def supervised(self) -> Iterator[None]:
         """A supervisor lives within the block."""
         self.pid = pid = self.new_pid()
@@ -187,7 +189,7 @@ class World:
             self.has_erred = False
             self.lives.pop(pid, None)
 
-    @contextmanager
+    @contextlib.contextmanager
     def other_process(self, pid: int, host: str = HOST) -> Iterator[None]:
         """Within the block a worker or a command is at work, at a moment when the supervisor is
         not.
@@ -203,7 +205,7 @@ class World:
             self.pid, self.host = before
             self._others -= 1
 
-    @contextmanager
+    @contextlib.contextmanager
     def own_work(self) -> Iterator[None]:
         """What the simulation itself does to files is not the program's."""
         before = self.is_own_work
@@ -374,6 +376,17 @@ class World:
         self.fall_back(is_less=left is not None)
         self.on_death(self._failed_power is not None)
 
+    def forget_supervisors(self) -> None:
+        """What they have left half done stays so: closing it would do what no dead process does."""
+        self.is_dead = True
+        self._is_supervised = True
+        for supervisor in self.supervisors:
+            if supervisor._recorder._writing is not None:
+                with contextlib.suppress(DeathError):
+                    supervisor._recorder._writing.close()
+        self.supervisors.clear()
+        self._is_supervised = False
+
     def fall_back(self, *, is_less: bool = False) -> None:
         """What was not committed is gone. :param is_less: whether commits are gone, too."""
         self.fell_back(self._note, is_less)
@@ -381,7 +394,7 @@ class World:
     # -- the trace
 
     def log(self, text: str) -> None:
-        self.trace.append(f"{self.now:.3f} {text}")
+        self.trace.append(f"{self.now:.3f} {text}".replace(f"{self.root}", ""))
 
     def digest(self) -> str:
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
