@@ -57,4 +57,3 @@ class Commands:
                 rows = control.status(run_dir).rows
                 return ", ".join(f"{row['job_id']} {row['state']}" for row in rows)
         raise AssertionError(trouble)
-

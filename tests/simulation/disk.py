@@ -107,7 +107,7 @@ class Disk:
         assert after is not None
         self._observer.changes(f"rename {self._shown(before)} to {self._shown(after)}")
         if os.path.lexists(before):
-            saved = self._save(after) if os.path.isfile(after) else ""
+            saved = self._save(after) if Path(after).is_file() else ""
             self._names.append(("rename", after, before, saved))
 
     def removed(self, path: Any, folder: int = -1) -> None:
@@ -127,7 +127,7 @@ class Disk:
 
     def removed_folder(self, path: Any, folder: int = -1) -> None:
         name = self._named(path, folder)
-        if name is None or not os.path.isdir(name):
+        if name is None or not Path(name).is_dir():
             return
         self._observer.changes(f"rmdir {self._shown(name)}")
         self._names.append(("rmdir", name, "", ""))
@@ -231,7 +231,7 @@ class Disk:
         name = os.fspath(path) if not isinstance(path, int) else f"/proc/self/fd/{path}"
         name = name.decode() if isinstance(name, bytes) else name
         if folder >= 0:
-            name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)
+            name = str(Path(f"/proc/self/fd/{folder}").readlink() / name)
         if name.startswith(self._prefix):
             return name
         if name in (os.devnull, ":memory:", "") or "__pycache__" in name:
@@ -258,7 +258,7 @@ def _undo(kind: str, path: str, other: str, saved: str) -> None:
             Path(path).unlink(missing_ok=True)
         case "rename":
             if os.path.lexists(path):
-                os.replace(path, other)
+                Path(path).rename(other)
             if saved:
                 os.link(saved, path)
         case "remove":

@@ -5,6 +5,7 @@ late, lost, repeated or in another order.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -184,7 +185,8 @@ class SimulatedExecutor:
                     self.world.after(delay_s, lambda: self._arrive(event))
                 case "stray":
                     stranger = Handle(event.handle.job_id, event.handle.number + 7)
-                    self.world.after(0.0, lambda: self._arrive(Exited(stranger, 0)))
+                    arrive = functools.partial(self._arrive, Exited(stranger, 0))
+                    self.world.after(0.0, arrive)
         self.world.after(delay_s, lambda: self._arrive(event))
 
     def _arrive(self, event: Event) -> None:

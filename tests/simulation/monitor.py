@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from orchestrator.core.job import AttemptOutcome, Paused, Pending, State
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import control
 from orchestrator.ledger import JobRow
 from tests.simulation.executor import SAMPLE_EVERY_S
 from tests.simulation.scenario import STEPS, SimulatedJob, Trouble
@@ -418,8 +419,6 @@ class Monitor:
         with self.world.own_work():
             rows = json.loads(self.paths.summary_json.read_bytes())
             table = self.paths.summary_csv.read_text().splitlines()
-            from orchestrator.experiment import control
-
             shown = control.status(self.paths.root).rows
         summary = {row["job_id"]: row["state"] for row in rows}
         self._claim(summary == states, f"summary.json has {summary}, the ledger {states}")

@@ -5,8 +5,6 @@ Each replaces a piece of the source of one function, in memory and for a while.
 
 from __future__ import annotations
 
-import __future__
-
 import contextlib
 import inspect
 import textwrap
@@ -28,6 +26,9 @@ from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.request_handler import RequestHandler
 from orchestrator.supervisor.supervisor import Supervisor
 from orchestrator.supervisor.termination import Termination
+
+ANNOTATIONS = "from __future__ import annotations"
+"""As the modules of the program begin, so that annotations are not evaluated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,9 +282,8 @@ def _compiled(source: str, function: Callable[..., Any]) -> Any:
     """The code of the one function in ``source``, without its decorators."""
     lines = source.splitlines()
     begin = next(number for number, line in enumerate(lines) if line.startswith("def "))
-    flags = __future__.annotations.compiler_flag
-    text = "\n".join(lines[begin:])
-    compiled = compile(text, function.__code__.co_filename, "exec", flags=flags, dont_inherit=True)
+    text = "\n".join([ANNOTATIONS, *lines[begin:]])
+    compiled = compile(text, function.__code__.co_filename, "exec", dont_inherit=True)
     scope: dict[str, Any] = {}
     exec(compiled, function.__globals__, scope)
     return scope[function.__name__].__code__

@@ -5,7 +5,6 @@ do.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
 import traceback
 from collections import Counter
@@ -274,6 +273,3 @@ def _job(job: SimulatedJob, number: int) -> Job:
         max_retries=job.max_retries,
         xml_source=None,
     )
-
-
-__all__ = ["Outcome", "play", "shutil"]

@@ -12,6 +12,7 @@ import heapq
 import itertools
 import os
 import signal
+import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ class GaveUpError(BaseException):
     """A command has waited for so long that its user ends it."""
 
 
-class Violation(BaseException):  # noqa: N818 - it ends a simulation, and is its result
+class Violation(BaseException):
     """Something that must hold does not."""
 
 
@@ -322,8 +323,6 @@ class World:
             path = self.disk.run_dir / "ledger.sqlite3"
             if not path.exists() or self._lockers:
                 return
-            import sqlite3
-
             locker = sqlite3.connect(path, isolation_level=None, timeout=0)
             try:
                 locker.execute("BEGIN IMMEDIATE")
