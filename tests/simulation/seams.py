@@ -43,6 +43,7 @@ from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import MACHINE_MIB, SimulatedKind
 from tests.simulation.world import FREE_MIB, World
 
+os.environ.setdefault("ORCHESTRATOR_FEATURES", "")  # none of others takes part
 kinds.executor_kinds()
 left_batch_jobs.of(RunPaths(Path("nowhere")))  # both import what features have of them
 
