@@ -57,8 +57,8 @@ class JobTable:
     """env_steps at the end of the last attempt."""
     _children: dict[str, list[str]] = field(default_factory=dict, init=False)
     """Job → the jobs that have waited for it."""
-    _held: dict[str, set[str]] = field(default_factory=dict, init=False)
-    """PENDING jobs that wait for others → those of them that have not succeeded."""
+    _held: dict[str, dict[str, None]] = field(default_factory=dict, init=False)
+    """PENDING jobs that wait for others → those of them that have not succeeded, in their order."""
 
     def load(self, rows: Iterable[JobRow], losses: Mapping[str, int]) -> None:
         """:param losses: how often attempts of a job were lost with their node."""
@@ -164,7 +164,7 @@ class JobTable:
         )
         self.recorder.reporter.event("warning", f"{text}; {advice}", jobs=list(self._held))
 
-    def _missing(self, job_id: str, missing: set[str]) -> str:
+    def _missing(self, job_id: str, missing: Mapping[str, None]) -> str:
         return listed(
             [parent for parent in self.job(job_id).spec.after if parent in missing], SHOWN
         )
@@ -180,9 +180,9 @@ class JobTable:
         lacks_policy = job.spec.init_job is not None and self.policies.needs(job)
         if lacks_policy or not self._attempts[job_id]:  # what has begun goes on
             states = ((parent, self.states.get(parent)) for parent in job.spec.after)
-            missing = {
+            missing = dict.fromkeys(
                 parent for parent, of_it in states if not isinstance(of_it, Succeeded | None)
-            }
+            )
             if missing:
                 self._held[job_id] = missing
                 for parent in missing:
@@ -205,7 +205,7 @@ class JobTable:
     def _release_children(self, parent: str) -> None:
         for job_id in self._children.pop(parent, ()):
             if (missing := self._held.get(job_id)) is not None:
-                missing.discard(parent)
+                missing.pop(parent, None)
                 if not missing:
                     del self._held[job_id]
                     self._queue(job_id, self.now(), is_ahead=True)

@@ -36,9 +36,9 @@ class RequestHandler:
     holder: str
     """Names the supervisor in requests that are meant for it alone; see
     :attr:`Supervisor.holder`."""
-    _to_resume: set[str] = field(default_factory=set, init=False)
-    """Jobs that were resumed while they are being paused: queued again when their workers have
-    exited."""
+    _to_resume: dict[str, None] = field(default_factory=dict, init=False)
+    """Jobs that were resumed while they are being paused: queued again, in their order, when their
+    workers have exited."""
     _taken: deque[Request] = field(default_factory=deque, init=False)
     """Requests that are to be acted on. Until then they are left for the next supervisor, too."""
     _is_reload_due: bool = field(default=False, init=False)
@@ -58,7 +58,7 @@ class RequestHandler:
             for job_id in self._to_resume
             if not isinstance(self.jobs.states[job_id], Running)
         ]:
-            self._to_resume.remove(job_id)
+            del self._to_resume[job_id]
             self.resume(job_id)
         if self._is_reload_due:
             self._take_new_jobs()
@@ -191,7 +191,7 @@ class RequestHandler:
         and exit.
         """
         state = self.jobs.states[job_id]
-        self._to_resume.discard(job_id)
+        self._to_resume.pop(job_id, None)
         if isinstance(state, Pending):
             self.jobs.move(job_id, Paused(failures=state.failures))
             text = f"{job_id} paused while it was queued; `resume` queues it again"
@@ -211,7 +211,7 @@ class RequestHandler:
                 "resumed", f"{job_id} is queued again, requested by `resume`", job_id=job_id
             )
         elif isinstance(state, Running) and self._is_pausing(job_id):
-            self._to_resume.add(job_id)
+            self._to_resume[job_id] = None
             self.recorder.ledger.withdraw_notes(job_id)
 
     def promote(self, job_id: str, pause_at: int | None) -> None:

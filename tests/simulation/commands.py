@@ -1,0 +1,59 @@
+"""The commands of users, given to a simulated run directory at any moment: the real ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.errors import DiskFullError, UsageError
+from orchestrator.experiment import control
+from tests.simulation.monitor import Monitor
+from tests.simulation.scenario import Trouble
+from tests.simulation.world import HOST, GaveUpError, World
+
+ELSEWHERE = "elsewhere"
+
+
+@dataclass(slots=True, kw_only=True)
+class Commands:
+    world: World
+    monitor: Monitor
+
+    def give(self, trouble: Trouble) -> None:
+        world = self.world
+        pid = world.new_pid()
+        host = ELSEWHERE if trouble.elsewhere else HOST
+        self.monitor.asked(trouble)
+        try:
+            with world.other_process(pid, host):
+                said = self._give(trouble)
+        except (UsageError, DiskFullError, OSError) as error:
+            world.log(f"refused: {str(error).partition(chr(10))[0]}")
+            world.counts["refused commands"] += 1
+            self.monitor.refused(trouble)
+            if not world.is_supervised:
+                world.fall_back()
+        except GaveUpError:
+            world.log("the command waits for ever")
+        else:
+            world.log(f"said: {said}")
+            self.monitor.told(trouble, said)
+        finally:
+            world.lives.pop(pid, None)
+
+    def _give(self, trouble: Trouble) -> str:
+        run_dir = self.world.disk.run_dir
+        match trouble.kind:
+            case "stop":
+                return control.stop(run_dir, [])
+            case "stop-now":
+                return control.stop(run_dir, [], now=True)
+            case "cancel":
+                return control.stop(run_dir, [trouble.job])
+            case "pause" | "resume" | "retry":
+                return control.ask(run_dir, [trouble.job], trouble.kind)
+            case "set":
+                return control.set_max_parallel(run_dir, trouble.number)
+            case "status":
+                rows = control.status(run_dir).rows
+                return ", ".join(f"{row['job_id']} {row['state']}" for row in rows)
+        raise AssertionError(trouble)

@@ -1,0 +1,504 @@
+"""What must hold at every moment of a simulated world, whatever troubles it has.
+
+The monitor sees what is written to the ledger, what workers do and what commands are told, and
+keeps a record of its own of all that: none of its rules asks the program whether they hold.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from orchestrator.core.job import AttemptOutcome, Paused, Pending, State
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import control
+from orchestrator.ledger import JobRow
+from tests.simulation.executor import SAMPLE_EVERY_S
+from tests.simulation.scenario import STEPS, SimulatedJob, Trouble
+from tests.simulation.worker import Worker
+from tests.simulation.world import Violation, World
+
+MOVES = {
+    "PENDING": ("RUNNING", "PAUSED", "FAILED", "CANCELLED"),
+    "RUNNING": ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED"),
+    "PAUSED": ("PENDING", "CANCELLED"),
+    "FAILED": ("PENDING",),
+    "CANCELLED": ("PENDING",),
+    "SUCCEEDED": (),
+}
+"""As docs/architecture.md has them; nothing takes results away here."""
+OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+COUNTED = ("killed", "out-of-memory", "stalled", "launch-failed")
+"""Causes that use up a retry."""
+LATE_S = 1.0
+"""How much later than a limit says an attempt may end: turns of the loop, and a sample."""
+IDLE_S = 8.0
+"""So long nothing may run: the longest wait before a retry, and more."""
+NEVER_S = 1000.0
+Demand: TypeAlias = tuple[int, int, int]
+"""Cores, MiB of memory and of free disk space."""
+
+
+@dataclass(slots=True, kw_only=True)
+class JobRecord:
+    """What the monitor knows of one job."""
+
+    state: str = ""
+    failures: int = 0
+    """Attempts that have used up a retry, since the job was last queued by its user."""
+    asked: Counter[str] = field(default_factory=Counter)
+    """How often users have asked for something, by verb, but where they were refused."""
+    done: Counter[str] = field(default_factory=Counter)
+    """How often it was done."""
+    last_told: tuple[str, ...] = ()
+    """What is to be true in the end: verbs in the order in which users were told."""
+    told_in: int = 0
+    """How many supervisors there had been when users were last told something."""
+    put_from: str = ""
+    """Its state before it was entered anew."""
+    is_at_rung: bool = False
+    has_just_failed: bool = False
+    """Whether its attempt has ended by a failure that is retried, and its state is not said."""
+    not_before: float = 0.0
+    """When it may be retried."""
+
+    def copied(self) -> JobRecord:
+        return JobRecord(
+            state=self.state,
+            failures=self.failures,
+            asked=self.asked,
+            done=self.done.copy(),
+            last_told=self.last_told,
+            put_from=self.put_from,
+            is_at_rung=self.is_at_rung,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Monitor:
+    world: World
+    jobs: Mapping[str, SimulatedJob]
+    alive: Mapping[int, Worker]
+    paths: RunPaths
+    records: dict[str, JobRecord] = field(default_factory=lambda: defaultdict(JobRecord))
+    stop_by: float | None = None
+    """When the supervisor has to have ended, as it was asked to."""
+    stops_itself: bool = False
+    """Whether the supervisor that lives has a reason to stop: a full disk, or an error."""
+    stops: int = 0
+    """How often the supervisor that lives was asked to stop."""
+    waiting: dict[str, tuple[bool, Demand]] = field(default_factory=dict)
+    """Jobs in order of launch that have waited since the supervisor began and that nobody has
+    touched: whether they had begun, and what they need."""
+    places: dict[str, int] = field(default_factory=dict)
+    """Of all jobs in the order of launch."""
+    busy_at: float = 0.0
+    """When last a worker lived, or something was in the way of all launches."""
+    latest: dict[str, Worker] = field(default_factory=dict)
+    """The worker of each job that was started last."""
+
+    # -- what happens
+
+    def life_begins(self) -> None:
+        self.stop_by = None
+        self.stops = 0
+        self.stops_itself = self.world.is_full
+        self.waiting.clear()
+        self.places.clear()
+        for record in self.records.values():
+            record.not_before = 0.0
+
+    def queued(self, rows: Sequence[JobRow]) -> None:
+        """The supervisor begins with jobs in this order of launch."""
+        self.busy_at = self.world.now
+        self.places = {row.job_id: place for place, row in enumerate(rows)}
+        for row in rows:
+            job = self.jobs[row.job_id]
+            if isinstance(row.state, Pending) and not job.after:
+                demand = job.cores, job.memory_mib, job.min_free_disk_mib
+                self.waiting[row.job_id] = row.attempts > 0, demand
+
+    def noted(self) -> dict[str, JobRecord]:
+        return {job_id: record.copied() for job_id, record in self.records.items()}
+
+    def fell_back(self, note: dict[str, JobRecord] | None, is_less: bool) -> None:
+        """A supervisor, or a command, has ended and not committed all that it wrote.
+
+        :param is_less: whether a power cut has taken commits, and perhaps requests that users were
+            told of.
+        """
+        for job_id, record in self.records.items():
+            committed = (note or {}).get(job_id, JobRecord())
+            record.failures = committed.failures
+            record.done = committed.done.copy()
+            record.put_from = ""
+            if is_less:
+                record.last_told = ()
+        for job_id, state, cause in self._rows("SELECT job_id, state, cause FROM jobs"):
+            self.records[job_id].state = state
+            self.records[job_id].is_at_rung = state == "PAUSED" and cause == "rung"
+
+    def has_unread_requests(self) -> bool:
+        """Whether users have asked for something that no supervisor has taken."""
+        with self.world.own_work():
+            has_files = self.paths.requests.exists() and any(self.paths.requests.glob("*.jsonl"))
+        verbs = {verb for (verb,) in self._rows("SELECT verb FROM requests")}
+        return has_files or bool(verbs & {"cancel", "pause", "resume", "retry"})
+
+    def states_in_ledger(self) -> dict[str, str]:
+        return dict(self._rows("SELECT job_id, state FROM jobs"))
+
+    def recorded_pids(self) -> set[int]:
+        """Of all attempts in the ledger."""
+        return {pid for (pid,) in self._rows("SELECT pid FROM attempts")}
+
+    def _rows(self, sql: str) -> list[Any]:
+        """What the ledger has, as any other program would read it."""
+        with self.world.own_work():
+            if not self.paths.ledger.exists():
+                return []
+            connection = sqlite3.connect(self.paths.ledger)
+            try:
+                return connection.execute(sql).fetchall()
+            except sqlite3.OperationalError:  # without tables: nothing was committed
+                return []
+            finally:
+                connection.close()
+
+    def launched(self, worker: Worker) -> None:
+        """A worker starts."""
+        self._look_at_order(worker)
+        self.latest[worker.job.job_id] = worker
+        not_before = self.records[worker.job.job_id].not_before
+        self._claim(
+            self.world.now >= not_before - 0.01, f"{worker.job.job_id} is retried too early"
+        )
+        told = set(self.records[worker.job.job_id].last_told)
+        is_held = told in ({"cancel"}, {"pause"}) and self._was_told_before(worker)
+        self._claim(not is_held, f"{worker.job.job_id} is launched after {told}")
+        twins = [other for other in self.alive.values() if other.paths == worker.paths]
+        job_id = worker.job.job_id
+        self._claim(len(twins) == 1, f"{job_id} is trained twice at once")
+        self._claim(
+            all(
+                self.records[parent].state == "SUCCEEDED" or worker.number > 0
+                for parent in worker.job.after
+            ),
+            f"{job_id} is launched before what it waits for",
+        )
+        ours = [other for other in self.alive.values() if not other.is_orphan]
+        held = Counter(cpu for other in ours for cpu in other.cpus)
+        cpus = self.world.scenario.cpus
+        lanes = self.world.scenario.lanes or cpus
+        if self.world.counts["set"]:
+            lanes = max(lanes, cpus)
+        self._claim(max(held) < cpus, f"{job_id} has a CPU that there is not: {worker.cpus}")
+        sharing = math.ceil((self.world.scenario.lanes or cpus) / cpus)
+        self._claim(max(held.values()) <= sharing, f"a CPU is given too often: {dict(held)}")
+        self._claim(len(ours) <= lanes, f"{len(ours)} jobs at once")
+        memory_mib = sum(other.job.memory_mib for other in ours)
+        self._claim(len(ours) == 1 or memory_mib <= 1000, f"{memory_mib} MiB are promised at once")
+
+    def _was_told_before(self, worker: Worker) -> bool:
+        """Whether its user was told something of the job before this supervisor began."""
+        return self.records[worker.job.job_id].told_in < self.world.counts["lives"]
+
+    def _look_at_order(self, worker: Worker) -> None:
+        """Of jobs that need the same, those that have begun are launched first, and each kind in
+        its order.
+        """
+        job_id = worker.job.job_id
+        mine = self.waiting.pop(job_id, None)
+        if mine is None:
+            return
+        for other, (has_begun, demand) in self.waiting.items():
+            is_earlier = (has_begun, demand) == mine and self.places[other] < self.places[job_id]
+            is_first = demand == mine[1] and has_begun and not mine[0]
+            self._claim(not (is_earlier or is_first), f"{job_id} is launched before {other}")
+
+    def kills(self, worker: Worker) -> None:
+        """The supervisor is about to kill a worker."""
+        job, now = worker.job, self.world.now
+        asked_s = None if worker.asked_at is None else now - worker.asked_at
+        was_patient = asked_s is not None and asked_s >= self.world.scenario.grace_s - 0.01
+        is_bad = worker.rss_mib > job.memory_mib or job.stall_timeout_s < NEVER_S
+        is_meant = (
+            self.stops + (self.stops_itself or self.world.has_erred) > 1
+            or self.world.scenario.grace_s == 0.0
+        )
+        self._claim(
+            was_patient or is_bad or is_meant, f"{job.job_id} is killed without its grace time"
+        )
+
+    def set_state(self, job_id: str, state: State) -> None:
+        record = self.records[job_id]
+        before, after = record.state, state.name
+        self.waiting.pop(job_id, None)
+        record.not_before = 0.0
+        self.world.log(f"{job_id}: {before} -> {after}")
+        if record.put_from:
+            put_from, record.put_from = record.put_from, ""
+            if put_from == after:
+                record.state = after
+                return
+        if after == "PENDING" and before == "RUNNING" and record.has_just_failed:
+            record.not_before = self.world.now + 2.0 ** (record.failures - 1)
+        record.has_just_failed = False
+        if after == "PENDING" and before in ("PAUSED", "FAILED", "CANCELLED"):
+            self._queue_again(job_id)
+        self._claim(after in MOVES[before], f"{job_id}: {before} became {after}")
+        record.state = after
+        record.is_at_rung = isinstance(state, Paused) and state.at_rung
+        verb = _verb(before, state)
+        if verb:
+            record.done[verb] += 1
+            self._claim(
+                record.done[verb] <= record.asked[verb],
+                f"{job_id}: {verb} was done {record.done[verb]} times, and asked for"
+                f" {record.asked[verb]} times",
+            )
+        if verb == "retry":
+            record.failures = 0
+        if after == "SUCCEEDED":
+            has_results = self.paths.job(job_id).has_results(normalize=False)
+            self._claim(has_results, f"{job_id} has SUCCEEDED without results")
+        if after == "FAILED":
+            self._look_at_failure(job_id, before, getattr(state, "cause", ""))
+
+    def _queue_again(self, job_id: str) -> None:
+        """A job that has begun is queued by its user, behind those like it."""
+        worker, job = self.latest.get(job_id), self.jobs[job_id]
+        if self.places and worker is not None:
+            self.places[job_id] = max(self.places.values()) + 1
+            demand = job.cores, job.memory_mib, job.min_free_disk_mib
+            self.waiting[job_id] = True, demand
+
+    def _look_at_failure(self, job_id: str, before: str, cause: str) -> None:
+        record, job = self.records[job_id], self.jobs[job_id]
+        if before == "PENDING":
+            is_too_large = job.cores > self.world.scenario.cpus
+            self._claim(is_too_large, f"{job_id} FAILED ({cause}) before its launch")
+        elif cause in COUNTED:
+            most = job.max_retries + 1
+            self._claim(
+                record.failures == most,
+                f"{job_id} FAILED ({cause}) after {record.failures} of {most} attempts",
+            )
+
+    def put(self, job_id: str) -> None:
+        """A job is entered anew, PENDING."""
+        record = self.records[job_id]
+        record.put_from = record.state
+        record.state = "PENDING"
+
+    def deleted(self, job_id: str) -> None:
+        raise Violation(f"{job_id} is removed from the ledger")
+
+    def attempt_ended(self, job_id: str, number: int, outcome: AttemptOutcome) -> None:
+        record = self.records[job_id]
+        self.world.log(f"{job_id}: attempt ended: {outcome.cause}")
+        self._look_at_cause(job_id, number, outcome)
+        self.stops_itself |= outcome.cause == "disk-full"
+        record.has_just_failed = outcome.cause in COUNTED
+        if record.has_just_failed:
+            record.failures += 1
+            most = self.jobs[job_id].max_retries + 1
+            self._claim(
+                record.failures <= most, f"{job_id} is tried {record.failures} times, not {most}"
+            )
+
+    def _look_at_cause(self, job_id: str, number: int, outcome: AttemptOutcome) -> None:
+        """What an attempt is said to have ended by is what has ended it."""
+        worker = self.latest.get(job_id)
+        if worker is None or worker.number != number:
+            return
+        match outcome.cause:
+            case None:
+                self._claim(worker.is_finished, f"{job_id} has succeeded, and is not trained")
+            case "killed":
+                is_ours = worker.is_asked or worker.was_killed
+                self._claim(not is_ours, f"{job_id} counts as failed, and was asked to end")
+            case "timeout":
+                age_s = self.world.now - worker.began
+                self._claim(age_s >= worker.job.timeout_s, f"{job_id} is ended after {age_s} s")
+            case "memory-limit":
+                is_large = worker.rss_mib > worker.job.memory_mib
+                self._claim(is_large, f"{job_id} is within its memory limit")
+
+    def asked(self, trouble: Trouble) -> None:
+        """A command begins."""
+        if trouble.job:
+            self.records[trouble.job].asked[trouble.kind] += 1
+
+    def refused(self, trouble: Trouble) -> None:
+        """A command has ended with an error, which says that it has changed nothing."""
+        if trouble.job:
+            self.records[trouble.job].asked[trouble.kind] -= 1
+
+    def told(self, trouble: Trouble, said: str) -> None:
+        """A command has said what it did."""
+        if trouble.kind in ("stop", "stop-now"):
+            if "no supervisor" not in said and self.world.is_supervised:
+                self.asked_to_stop(2 if trouble.kind == "stop-now" else 1)
+        elif trouble.job and "nothing to" not in said:
+            record = self.records[trouble.job]
+            record.told_in = self.world.counts["lives"]
+            record.last_told = (*record.last_told, trouble.kind)
+
+    def asked_to_stop(self, times: int) -> None:
+        """The supervisor that lives is asked to stop."""
+        if times:
+            self.stops += times
+            grace_s = self.world.scenario.grace_s if self.stops == 1 else 0.0
+            by = self.world.now + grace_s + LATE_S + self._latest_s
+            self.stop_by = by if self.stop_by is None else min(by, self.stop_by)
+
+    def event(self, kind: str, message: str) -> None:
+        """The supervisor reports something."""
+        self.world.log(f"event {kind}: {message}")
+        self._claim("could not handle an event" not in message, message)
+        self._claim("a request could not be handled" not in message, message)
+
+    @property
+    def _latest_s(self) -> float:
+        """By how much an exit may come late."""
+        return max(
+            (one.for_s for one in self.world.scenario.troubles if one.kind == "late"), default=0
+        )
+
+    # -- what must hold
+
+    def turn(self) -> None:
+        """The supervisor has come to the end of a turn."""
+        now = self.world.now
+        self.stops_itself |= self.world.is_full
+        for worker in self.alive.values():
+            self._look_at_limits(worker, now)
+        if self.alive or self.world.is_full or self.world.is_locked or self.stops:
+            self.busy_at = now
+        self._claim(now - self.busy_at <= IDLE_S, "nothing runs, and nothing happens")
+        if self.stop_by is not None and now > self.stop_by and not self.world.is_locked:
+            raise Violation(f"a stop is not obeyed by {self.stop_by:.1f}")
+
+    def _look_at_limits(self, worker: Worker, now: float) -> None:
+        job, grace_s = worker.job, self.world.scenario.grace_s
+        if worker.is_orphan:
+            return
+        age_s, silent_s = now - worker.began, now - worker.reported
+        late_s = grace_s + LATE_S
+        self._claim(age_s <= job.timeout_s + late_s, f"{job.job_id} is over its timeout")
+        self._claim(silent_s <= job.stall_timeout_s + late_s, f"{job.job_id} hangs")
+        if worker.grew_at is not None:
+            samples = 1 + self.world.counts["lost"]
+            late_s = samples * SAMPLE_EVERY_S + self._latest_s + LATE_S
+            is_in_time = now - worker.grew_at <= late_s
+            self._claim(is_in_time, f"{job.job_id} is over its memory limit")
+
+    def life_ended(self) -> None:
+        """A supervisor has ended by itself."""
+        alive = [worker.job.job_id for worker in self.alive.values() if not worker.is_orphan]
+        self._claim(not alive, f"the supervisor has ended, and these train: {alive}")
+        if self.paths.error_log.exists():
+            for text in self.paths.error_log.read_text().split("\n\n"):
+                is_expected = not text.strip() or "OddError" in text
+                self._claim(is_expected, f"an unexpected error of the supervisor: {text}")
+
+    def everything_agrees(self, exit_code: int) -> None:
+        """A run has come to its end: ledger, summary and exit code say the same."""
+        states = self.states_in_ledger()
+        self._claim(
+            states == {job_id: record.state for job_id, record in self.records.items()},
+            f"the ledger has {states}",
+        )
+        self._claim(states.keys() == self.jobs.keys(), f"the ledger has jobs {sorted(states)}")
+        with self.world.own_work():
+            rows = json.loads(self.paths.summary_json.read_bytes())
+            table = self.paths.summary_csv.read_text().splitlines()
+            shown = control.status(self.paths.root).rows
+        summary = {row["job_id"]: row["state"] for row in rows}
+        self._claim(summary == states, f"summary.json has {summary}, the ledger {states}")
+        in_table = {cells[0]: cells[2] for cells in (line.split(",") for line in table[1:])}
+        self._claim(in_table == states, f"summary.csv has {in_table}, the ledger {states}")
+        status = {row["job_id"]: row["state"] for row in shown}
+        self._claim(status == states, f"`status` shows {status}, the ledger has {states}")
+        self._claim(_facts(rows) == _facts(shown), "summary.json and `status` differ")
+        self._claim(exit_code == self._exit_code(states), f"exit code {exit_code} with {states}")
+        for job_id, state in states.items():
+            if state == "SUCCEEDED":
+                self._look_at_results(job_id, rows)
+
+    def _exit_code(self, states: Mapping[str, str]) -> int:
+        names = [state for job_id, state in states.items() if not self._is_at_rung(job_id)]
+        if "FAILED" in names or "CANCELLED" in names:
+            return 1
+        if "PAUSED" in names:
+            return 130
+        return 0 if all(state == "SUCCEEDED" for state in names) else 1
+
+    def _is_at_rung(self, job_id: str) -> bool:
+        record = self.records[job_id]
+        return record.state == "PAUSED" and record.is_at_rung
+
+    def _look_at_results(self, job_id: str, rows: list[dict[str, Any]]) -> None:
+        job = self.jobs[job_id]
+        steps = job.iterations * STEPS
+        model = self.paths.job(job_id).model
+        self._claim(
+            model.exists() and model.read_text() == f"{job_id} {steps}",
+            f"{job_id} has SUCCEEDED without its results",
+        )
+        (row,) = (row for row in rows if row["job_id"] == job_id)
+        self._claim(row["env_steps"] == steps, f"{job_id}: env_steps {row['env_steps']}")
+
+    def _look_at_promises(self, job_id: str, state: str) -> None:
+        """What the last command on a job was told is true."""
+        told = self.records[job_id].last_told
+        if len(set(told)) != 1:  # requests on two ways have no order
+            return
+        match told[0]:
+            case "cancel":
+                self._claim(state in OVER, f"{job_id} was to be cancelled, and is {state}")
+            case "pause":
+                fits = state in (*OVER, "PAUSED")
+                self._claim(fits, f"{job_id} was to be paused, and is {state}")
+
+    def the_end(self) -> None:
+        """Nothing is left to do, and no trouble comes any more."""
+        for job_id, record in self.records.items():
+            self._look_at_promises(job_id, record.state)
+            if record.state == "PENDING":
+                parents = [self.records[parent].state for parent in self.jobs[job_id].after]
+                has_to_wait = any(state != "SUCCEEDED" for state in parents)
+                self._claim(has_to_wait, f"{job_id} is not trained, and nothing keeps it")
+            elif record.state == "PAUSED":
+                is_meant = record.asked["pause"] > 0 or self._is_at_rung(job_id)
+                self._claim(is_meant, f"{job_id} is paused, and nobody has asked for that")
+            else:
+                self._claim(record.state in OVER, f"{job_id} ends as {record.state}")
+
+    def _claim(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise Violation(otherwise)
+
+
+def _verb(before: str, state: State) -> str:
+    """What a user, or a rung, has to have asked for such a move."""
+    match before, state.name:
+        case ("FAILED" | "CANCELLED", "PENDING"):
+            return "retry"
+        case "PAUSED", "PENDING":
+            return "resume"
+        case _, "CANCELLED":
+            return "cancel"
+        case _, "PAUSED":
+            return "" if isinstance(state, Paused) and state.at_rung else "pause"
+    return ""
+
+
+def _facts(rows: Any) -> list[dict[str, Any]]:
+    return [dict(sorted(row.items())) for row in rows]

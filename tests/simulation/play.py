@@ -1,0 +1,275 @@
+"""Plays a scenario: one supervisor after another in the same directory, until nothing is left to
+do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.errors import DiskFullError, LedgerBusyError, SupervisorError
+from orchestrator.core.job import AttemptOutcome, Job, Resources, State
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment import session
+from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.jobfile import Experiment
+from orchestrator.ledger import Ledger
+from orchestrator.supervisor.events import View
+from tests.simulation import seams
+from tests.simulation.commands import Commands
+from tests.simulation.disk import UnsimulatedError
+from tests.simulation.executor import Processes, SimulatedKind
+from tests.simulation.monitor import Monitor
+from tests.simulation.scenario import STEPS, Scenario, SimulatedJob
+from tests.simulation.world import DeathError, Violation, World
+
+MOST_LIVES = 60
+SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """How a scenario was played."""
+
+    violation: str
+    """What did not hold; empty where everything did."""
+    trace: list[str]
+    digest: str
+    counts: Counter[str]
+    simulated_s: float
+    states: dict[str, str] = field(default_factory=dict)
+
+
+class _Reporter:
+    """Tells the monitor what the supervisor reports, and of every turn."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self.violation: Violation | None = None
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        self._monitor.event(kind, message)
+
+    def tick(self, view: Callable[[], View]) -> None:
+        self._monitor.turn()
+
+
+def play(scenario: Scenario) -> Outcome:
+    """Play ``scenario`` in a folder of its own, which is removed."""
+    with tempfile.TemporaryDirectory(prefix="simulation-", dir=SCRATCH) as folder:
+        root = Path(folder)
+        world = World(root=root, scenario=scenario)
+        states: dict[str, str] = {}
+        try:
+            states = _Player(world, scenario).play()
+            violation = ""
+        except Violation as error:
+            violation = str(_first(error))
+        except UnsimulatedError as error:
+            violation = f"not simulated: {error}"
+        world.log(f"result: {violation or 'all holds'}")
+        world.counts["worlds"] += 1
+        return Outcome(
+            violation=violation.replace(str(root), ""),
+            trace=world.trace,
+            digest=world.digest(),
+            counts=world.counts,
+            simulated_s=world.now,
+            states=states,
+        )
+
+
+def _first(error: BaseException) -> BaseException:
+    """The violation that came before those that unwinding the stack has led to."""
+    earlier = error.__context__
+    while earlier is not None:
+        if isinstance(earlier, Violation):
+            error = earlier
+        earlier = earlier.__context__
+    return error
+
+
+class _Player:
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self.world = world
+        self.scenario = scenario
+        by_id = {job.job_id: job for job in scenario.jobs}
+        self.processes = Processes(world=world, jobs=by_id)
+        self.kind = SimulatedKind(world=world, processes=self.processes)
+        self.paths = RunPaths(world.disk.run_dir)
+        self.monitor = Monitor(
+            world=world, jobs=by_id, alive=self.processes.alive, paths=self.paths
+        )
+        self.processes.launched = self.monitor.launched
+        self.processes.kills = self.monitor.kills
+        world.queued = self.monitor.queued
+        world.asked_to_stop = self.monitor.asked_to_stop
+        self.experiment = Experiment(
+            name="simulated",
+            max_parallel=scenario.lanes,
+            order=scenario.order,
+            jobs=tuple(_job(job, number) for number, job in enumerate(scenario.jobs)),
+            source="simulated.toml",
+            base=world.root,
+        )
+        world.command = Commands(world=world, monitor=self.monitor).give
+        world.killed = self.processes.kill
+        world.noted = self.monitor.noted
+        world.fell_back = self.monitor.fell_back
+        world.on_death = self._orphan_workers
+
+    def play(self) -> dict[str, str]:
+        with seams.installed(self.world, self.kind) as sqlite, _observed(self.monitor):
+            for _ in range(MOST_LIVES):
+                is_over = self._live()
+                self.world.forget_supervisors()
+                for connection in sqlite.opened:
+                    connection.close()
+                sqlite.opened.clear()
+                if is_over:
+                    self.monitor.the_end()
+                    return self.monitor.states_in_ledger()
+                self.world.pass_time(self.scenario.gap_s)
+        raise Violation(f"not at an end after {MOST_LIVES} supervisors")
+
+    def _live(self) -> bool:
+        """One supervisor. Returns whether nothing is left to do."""
+        world, monitor = self.world, self.monitor
+        monitor.life_begins()
+        options = RunOptions(
+            run_dir=self.paths.root,
+            verdicts={job.job_id: JobVerdict() for job in self.experiment.jobs},
+            grace_s=self.scenario.grace_s,
+        )
+        has_died = False
+        try:
+            with world.supervised():
+                result = session.run(self.experiment, options, _Reporter(monitor))
+        except DeathError:
+            has_died = True
+        except KeyboardInterrupt:
+            world.log("stopped before any launch")
+        except (DiskFullError, LedgerBusyError, SupervisorError) as error:
+            self._look_at_error(error)
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            world.log(text)
+            raise Violation(f"the run has failed: {error!r}") from error
+        else:
+            monitor.life_ended()
+            world.log(f"exit code {result.exit_code}")
+            if result.interrupted:
+                return False
+            monitor.everything_agrees(result.exit_code)
+            return not monitor.has_unread_requests()
+        if has_died:
+            world.bury()
+        else:
+            world.fall_back()
+            monitor.life_ended()
+        return False
+
+    def _look_at_error(self, error: Exception) -> None:
+        """Errors that end a run are those that the world has caused."""
+        counts = self.world.counts
+        self.world.log(f"the run ends: {error}")
+        causes = {
+            DiskFullError: counts["full"] > 0 or self._has_full_disks,
+            LedgerBusyError: self.world.is_locked or counts["lock"] > 0,
+            SupervisorError: counts["error"] > 0 or "still locked" in str(error),
+        }
+        if not causes[type(error)]:
+            raise Violation(f"the run has failed: {error!r}") from error
+
+    @property
+    def _has_full_disks(self) -> bool:
+        endings = {one.ending for job in self.scenario.jobs for one in job.behaviours}
+        return bool(endings & {"full", "refused-full"})
+
+    def _orphan_workers(self, is_power_cut: bool) -> None:
+        """Workers end with their supervisor, but for those that linger. The next supervisor finds
+        these by what is recorded of them.
+        """
+        recorded = self.monitor.recorded_pids()
+        for worker in list(self.processes.alive.values()):
+            if is_power_cut or worker.pid not in recorded:
+                worker.kill()
+            else:
+                worker.orphan()
+
+
+@contextlib.contextmanager
+def _observed(monitor: Monitor) -> Iterator[None]:
+    """The monitor is told of what is written to the ledger of attempts and states."""
+    put_jobs, delete_job = Ledger.put_jobs, Ledger.delete_job
+    set_state, end_attempt = Ledger.set_state, Ledger.end_attempt
+
+    def seen_put(ledger: Ledger, jobs: Any) -> None:
+        entered = list(jobs)
+        put_jobs(ledger, entered)
+        for _, job, _ in entered:
+            monitor.put(job.job_id)
+
+    def seen_delete(ledger: Ledger, job_id: str) -> None:
+        delete_job(ledger, job_id)
+        monitor.deleted(job_id)
+
+    def seen_state(ledger: Ledger, job_id: str, state: State) -> None:
+        set_state(ledger, job_id, state)
+        monitor.set_state(job_id, state)
+
+    def seen_end(ledger: Ledger, job_id: str, number: int, **facts: Any) -> None:
+        end_attempt(ledger, job_id, number, **facts)
+        outcome: AttemptOutcome = facts["outcome"]
+        monitor.attempt_ended(job_id, number, outcome)
+
+    Ledger.put_jobs, Ledger.delete_job = seen_put, seen_delete  # type: ignore[method-assign]
+    Ledger.set_state, Ledger.end_attempt = seen_state, seen_end  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Ledger.put_jobs, Ledger.delete_job = put_jobs, delete_job  # type: ignore[method-assign]
+        Ledger.set_state, Ledger.end_attempt = set_state, end_attempt  # type: ignore[method-assign]
+
+
+def _job(job: SimulatedJob, number: int) -> Job:
+    spec = WorkerSpec(
+        job_id=job.job_id,
+        name=job.name,
+        seed=0,
+        algo="ppo",
+        learner="auto",
+        total_timesteps=job.iterations * STEPS,
+        n_envs=1,
+        normalize=False,
+        checkpoint_every=2 * STEPS,
+        eval_episodes=0,
+        env="CartPole-v1",
+        pause_at=job.pause_at,
+        after=job.after,
+    )
+    resources = Resources(
+        cores=job.cores,
+        threads=1,
+        memory_mib=job.memory_mib,
+        gpus=0,
+        timeout_s=job.timeout_s,
+        stall_timeout_s=job.stall_timeout_s,
+        min_free_disk_mib=job.min_free_disk_mib,
+    )
+    return Job(
+        job_id=job.job_id,
+        where=f"jobs[{number}]",
+        spec=spec,
+        resources=resources,
+        max_retries=job.max_retries,
+        xml_source=None,
+    )

@@ -1,0 +1,388 @@
+"""What happens in one simulated world, as data: jobs, how their workers behave, and the troubles.
+
+All chance is here: :func:`made` draws a scenario from a seed, and playing it draws nothing. A
+scenario is therefore its own trace, which can be shortened by leaving parts out, kept as a file,
+and played again when the generator has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+STEPS = 100
+"""env_steps of an iteration."""
+
+Ending: TypeAlias = Literal[
+    "done",
+    "error",
+    "diverged",
+    "killed",
+    "crashed",
+    "oom",
+    "hangs",
+    "grows",
+    "silent",
+    "garbled",
+    "leaves",
+    "orphaned",
+    "full",
+    "refused",
+    "refused-full",
+    "refused-odd",
+]
+"""How an attempt ends by itself. ``silent``: with exit code 0 and no exit record; ``garbled``: with
+one that cannot be read; ``leaves``: as if asked; ``grows``: over its memory limit; ``refused``: it
+cannot be started."""
+RETRIED = ("killed", "crashed", "oom", "hangs", "leaves", "orphaned", "refused", "refused-odd")
+"""Endings after which another attempt follows, if there are retries left."""
+Asked: TypeAlias = Literal["saves", "slow", "deaf"]
+"""What a worker does when it is asked to end."""
+
+TroubleKind: TypeAlias = Literal[
+    "kill",
+    "power",
+    "lock",
+    "full",
+    "unremoved",
+    "jump",
+    "late",
+    "twice",
+    "lost",
+    "stray",
+    "stop",
+    "stop-now",
+    "signal",
+    "checkpoints",
+    "cancel",
+    "pause",
+    "resume",
+    "retry",
+    "set",
+    "status",
+    "error",
+]
+COMMANDS = ("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status")
+OF_JOBS = ("cancel", "pause", "resume", "retry")
+DELIVERIES: tuple[TroubleKind, ...] = ("late", "twice", "lost", "stray")
+"""What happens to an event of the executor on its way to the supervisor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behaviour:
+    """Of one attempt."""
+
+    ending: Ending = "done"
+    after: int = 0
+    """Iterations of this attempt before an ending other than ``done``."""
+    start_s: float = 0.5
+    iteration_s: float = 0.5
+    asked: Asked = "saves"
+    lingers: bool = False
+    """Whether it goes on for a while when its supervisor has died."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedJob:
+    name: str
+    iterations: int = 4
+    cores: int = 1
+    memory_mib: int = 100
+    max_retries: int = 1
+    timeout_s: float = 1000.0
+    stall_timeout_s: float = 1000.0
+    min_free_disk_mib: int = 0
+    pause_at: int | None = None
+    """env_steps of a rung."""
+    after: tuple[str, ...] = ()
+    behaviours: tuple[Behaviour, ...] = ()
+    """Of its attempts, in order; those that follow are ``done``."""
+
+    @property
+    def job_id(self) -> str:
+        return f"{self.name}-s0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Comes at a time (seconds since the beginning), at a point (the so-many-th file operation,
+    commit or call of the supervisors), or to the so-many-th event of the executors.
+    """
+
+    kind: TroubleKind
+    at_s: float | None = None
+    at_what: str = ""
+    """With a time: it comes at the first point from then on whose name begins so."""
+    at_point: int | None = None
+    at_event: int | None = None
+    for_s: float = 0.0
+    """How long it lasts, or by how much a clock jumps."""
+    job: str = ""
+    number: int = 0
+    """For ``set``: jobs at once."""
+    elsewhere: bool = False
+    """Whether the command is given on another host."""
+    choice: int = 0
+    """What of the unsaved writes is lost when the power fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    jobs: tuple[SimulatedJob, ...]
+    troubles: tuple[Trouble, ...] = ()
+    cpus: int = 2
+    lanes: int | None = None
+    grace_s: float = 3.0
+    gap_s: float = 2.0
+    """Between the end of a supervisor and the start of the next one."""
+    order: Literal["longest-first", "as-listed"] = "as-listed"
+
+    def to_json(self) -> str:
+        """Without what has its default."""
+        return json.dumps(_plain(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Scenario:
+        values = json.loads(text)
+        jobs = tuple(_job(job) for job in values.pop("jobs"))
+        troubles = tuple(Trouble(**trouble) for trouble in values.pop("troubles", ()))
+        return cls(jobs=jobs, troubles=troubles, **values)
+
+    def shorter(self) -> Iterator[Scenario]:
+        """The same with one part left out, larger parts first."""
+        half = len(self.troubles) // 2
+        if half > 1:
+            yield replace(self, troubles=self.troubles[half:])
+            yield replace(self, troubles=self.troubles[:half])
+        for index in range(len(self.troubles)):
+            yield replace(self, troubles=self.troubles[:index] + self.troubles[index + 1 :])
+        if len(self.jobs) > 1:
+            for job in self.jobs:
+                yield self._without(job)
+        for index, job in enumerate(self.jobs):
+            for simpler in _simpler(job):
+                yield replace(self, jobs=(*self.jobs[:index], simpler, *self.jobs[index + 1 :]))
+
+    def _without(self, job: SimulatedJob) -> Scenario:
+        left = tuple(
+            replace(other, after=tuple(name for name in other.after if name != job.job_id))
+            for other in self.jobs
+            if other is not job
+        )
+        troubles = tuple(trouble for trouble in self.troubles if trouble.job != job.job_id)
+        return replace(self, jobs=left, troubles=troubles)
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    defaults = type(value)(**_required(value))
+    kept = {
+        name: getattr(value, name)
+        for name in asdict(value)
+        if getattr(value, name) != getattr(defaults, name) or name in _required(value)
+    }
+    for name in ("jobs", "troubles", "behaviours"):
+        if name in kept:
+            kept[name] = [_plain(one) for one in kept[name]]
+    return kept
+
+
+def _required(value: Any) -> dict[str, Any]:
+    names = {SimulatedJob: ("name",), Trouble: ("kind",), Scenario: ("jobs",)}
+    return {name: getattr(value, name) for name in names.get(type(value), ())}
+
+
+def _job(values: Mapping[str, Any]) -> SimulatedJob:
+    behaviours = tuple(Behaviour(**one) for one in values.get("behaviours", ()))
+    after = tuple(values.get("after", ()))
+    return SimulatedJob(**{**values, "behaviours": behaviours, "after": after})
+
+
+def _simpler(job: SimulatedJob) -> Iterator[SimulatedJob]:
+    plain = SimulatedJob(name=job.name)
+    for name in ("pause_at", "after", "min_free_disk_mib", "cores", "memory_mib"):
+        if getattr(job, name) != getattr(plain, name):
+            yield replace(job, **{name: getattr(plain, name)})
+    for index in range(len(job.behaviours)):
+        behaviours = job.behaviours[:index] + job.behaviours[index + 1 :]
+        yield replace(job, behaviours=behaviours)
+    for index, behaviour in enumerate(job.behaviours):
+        simple = Behaviour(ending=behaviour.ending, after=behaviour.after)
+        if simple != behaviour:
+            behaviours = (*job.behaviours[:index], simple, *job.behaviours[index + 1 :])
+            yield replace(job, behaviours=behaviours)
+
+
+# -- drawn from a seed
+
+ENDINGS: tuple[Ending, ...] = (
+    *("error", "diverged", "killed", "killed", "crashed", "oom", "hangs", "grows", "silent"),
+    *("garbled", "leaves", "orphaned", "full", "refused", "refused-full", "refused-odd"),
+)
+LONGEST_S = 25.0
+"""Troubles come within this time."""
+MOST_POINTS = 500
+"""Deaths and commands come within so many points."""
+MOST_EVENTS = 60
+
+
+def made(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    chance = random.Random(seed)
+    jobs: list[SimulatedJob] = []
+    for number in range(chance.choice((1, 2, 2, 3, 3, 4, 5, 6))):
+        jobs.append(_made_job(chance, number, jobs))
+    troubles: list[Trouble] = []
+    for _ in range(chance.choice((1, 2, 3, 4, 6, 8, 12))):
+        troubles.append(_made_trouble(chance, jobs))
+    for _ in range(chance.choice((0, 0, 1, 1, 2))):
+        troubles += _made_story(chance, jobs)
+    for _ in range(chance.choice((0, 0, 4, 12, 24))):
+        troubles.append(_made_delivery(chance))
+    return Scenario(
+        jobs=tuple(jobs),
+        troubles=tuple(troubles),
+        cpus=chance.choice((1, 2, 2, 3, 4)),
+        lanes=chance.choice((None, None, None, 1, 2)),
+        grace_s=chance.choice((0.0, 1.0, 3.0, 12.0)),
+        gap_s=chance.choice((0.5, 2.0, 10.0)),
+        order=chance.choice(("as-listed", "longest-first")),
+    )
+
+
+DEATH_POINTS = ("", "commit", "committed", "remove requests/", "ask ", "submitted", "polled")
+POINTS = (
+    *("", "", "", "commit", "committed", "submit ", "submitted", "ask ", "kill ", "cancelled"),
+    *("remove ", "remove requests/", "rename .summary", "rename jobs/", "fsync content"),
+    *("mkdir jobs/", "close the executor", "rename .ended", "remove live", "poll", "polled"),
+)
+"""Beginnings of the names of points at which troubles come."""
+
+
+def _made_job(chance: random.Random, number: int, before: list[SimulatedJob]) -> SimulatedJob:
+    is_stalling = chance.random() < 0.3
+    parents = [job.job_id for job in before] if chance.random() < 0.2 else []
+    return SimulatedJob(
+        name=f"j{number}",
+        iterations=chance.choice((1, 2, 4, 6)),
+        cores=chance.choice((1, 1, 1, 2)),
+        memory_mib=chance.choice((100, 100, 400)),
+        max_retries=chance.choice((0, 1, 1, 2)),
+        timeout_s=chance.choice((1000.0, 1000.0, 1000.0, 3.0)),
+        stall_timeout_s=2.5 if is_stalling else 1000.0,
+        min_free_disk_mib=chance.choice((0, 0, 0, 500)),
+        pause_at=chance.choice((None, None, None, None, None, None, None, 2 * STEPS)),
+        after=tuple(chance.sample(parents, min(len(parents), chance.choice((1, 1, 2))))),
+        behaviours=_made_behaviours(chance, is_stalling=is_stalling),
+    )
+
+
+def _made_behaviours(chance: random.Random, *, is_stalling: bool) -> tuple[Behaviour, ...]:
+    behaviours = [
+        _made_behaviour(chance, is_stalling=is_stalling)
+        for _ in range(chance.choice((0, 1, 1, 2, 3, 5)))
+    ]
+    if chance.random() < 0.15:  # it fails again and again
+        ending = chance.choice(("killed", "crashed", "leaves", "refused"))
+        behaviours = [replace(behaviour, ending=ending) for behaviour in behaviours]
+    return tuple(behaviours)
+
+
+def _made_behaviour(chance: random.Random, *, is_stalling: bool) -> Behaviour:
+    endings = [one for one in ENDINGS if one != "hangs" or is_stalling]
+    return Behaviour(
+        ending=chance.choice(endings) if chance.random() < 0.5 else "done",
+        after=chance.choice((0, 1, 1, 2, 3)),
+        start_s=chance.choice((0.1, 0.5, 1.0)),
+        iteration_s=chance.choice((0.2, 0.5, 1.0, 1.5)),
+        asked=chance.choice(("saves", "saves", "saves", "slow", "deaf")),
+        lingers=chance.random() < 0.3,
+    )
+
+
+KINDS: tuple[TroubleKind, ...] = (
+    *("kill", "kill", "kill", "kill", "power", "power", "lock", "full", "jump"),
+    *("stop", "stop-now", "signal", "checkpoints"),
+    *("cancel", "pause", "pause", "resume", "resume", "retry", "retry", "set", "status", "error"),
+)
+
+
+def _made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
+    kind = chance.choice(KINDS)
+    may_wait = kind in ("kill", "power", *COMMANDS)
+    comes_at_point = may_wait and chance.random() < 0.4
+    needs_job = kind in OF_JOBS
+    return Trouble(
+        kind=kind,
+        at_point=chance.randrange(1, MOST_POINTS) if comes_at_point else None,
+        at_s=None if comes_at_point else round(chance.uniform(0.0, LONGEST_S), 2),
+        at_what=chance.choice(POINTS) if may_wait and not comes_at_point else "",
+        for_s=_duration(chance, kind),
+        job=chance.choice(jobs).job_id if needs_job else "",
+        number=chance.choice((1, 2, 3)) if kind == "set" else 0,
+        elsewhere=kind in COMMANDS and chance.random() < 0.3,
+        choice=chance.randrange(1000) if kind == "power" else 0,
+    )
+
+
+STORIES: tuple[tuple[TroubleKind, ...], ...] = (
+    ("pause", "resume"),
+    ("pause", "resume", "pause", "resume"),
+    ("cancel", "retry"),
+    ("retry", "retry"),
+    ("pause", "cancel", "retry"),
+    ("pause", "kill", "resume"),
+    ("kill", "pause", "kill"),
+    ("pause", "power", "cancel"),
+    ("lock", "pause", "kill", "resume"),
+    ("lock", "cancel", "stop", "kill"),
+    ("unremoved", "retry", "kill"),
+    ("cancel", "kill"),
+    ("set", "stop", "kill"),
+)
+"""Troubles that follow each other, about one job."""
+
+
+def _made_story(chance: random.Random, jobs: list[SimulatedJob]) -> list[Trouble]:
+    job = chance.choice(jobs).job_id
+    is_elsewhere = chance.random() < 0.4
+    when = chance.uniform(0.0, LONGEST_S / 2)
+    told = []
+    for kind in chance.choice(STORIES):
+        dies = kind in ("kill", "power")
+        told.append(
+            Trouble(
+                kind=kind,
+                at_s=round(when, 2),
+                at_what=chance.choice(DEATH_POINTS) if dies else "",
+                for_s=chance.choice((0.3, 2.0, 8.0)) if kind in ("lock", "unremoved") else 0.0,
+                job=job if kind in OF_JOBS else "",
+                number=chance.choice((1, 2, 3)) if kind == "set" else 0,
+                elsewhere=is_elsewhere and kind in COMMANDS,
+                choice=chance.randrange(1000) if kind == "power" else 0,
+            )
+        )
+        when += chance.choice((0.0, 0.3, 1.0, 4.0))
+    return told
+
+
+def _made_delivery(chance: random.Random) -> Trouble:
+    kind = chance.choice(DELIVERIES)
+    return Trouble(
+        kind=kind,
+        at_event=chance.randrange(1, MOST_EVENTS),
+        for_s=chance.choice((0.3, 1.0, 4.0)) if kind == "late" else 0.0,
+    )
+
+
+def _duration(chance: random.Random, kind: TroubleKind) -> float:
+    match kind:
+        case "lock":
+            return chance.choice((0.3, 2.0, 8.0))
+        case "full":
+            return chance.choice((0.3, 2.0, 8.0))
+        case "jump":
+            return chance.choice((-7200.0, -1.0, 3600.0))
+    return 0.0

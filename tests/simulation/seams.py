@@ -1,0 +1,276 @@
+"""What of the program is replaced in a simulated world, name by name.
+
+Everything else is the real program: :func:`orchestrator.experiment.session.run` with its run
+directory, lock, ledger, plan, reconcile, recovery and supervisor, and the commands of
+:mod:`orchestrator.experiment.control`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import os
+import platform
+import random
+import socket
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from orchestrator.core import atomic_files
+from orchestrator.core.paths import RunPaths
+from orchestrator.executors import kinds
+from orchestrator.experiment import (
+    left_batch_jobs,
+    reconcile,
+    recovery,
+    run_directory,
+    run_plan,
+    session,
+)
+from orchestrator.ledger import Ledger, database_file
+from orchestrator.machine import provenance, topology
+from orchestrator.machine.topology import Cpu, Machine
+from orchestrator.supervisor import job_directory, stop_signals
+from orchestrator.supervisor.supervisor import Supervisor
+from tests.simulation import disk
+from tests.simulation.disk import UnsimulatedError
+from tests.simulation.executor import MACHINE_MIB, SimulatedKind
+from tests.simulation.world import FREE_MIB, World
+
+os.environ.setdefault("ORCHESTRATOR_FEATURES", "")  # none of others takes part
+kinds.executor_kinds()
+left_batch_jobs.of(RunPaths(Path("nowhere")))  # both import what features have of them
+
+PACKAGES = ("core", "executors", "experiment", "keys", "ledger", "machine", "supervisor", "jobfile")
+"""Whose modules see the simulated ``time``, ``os``, ``socket``, ``random`` and ``datetime``."""
+
+
+class SimulatedTime:
+    """In the place of the module ``time``."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:
+        return self._world.monotonic
+
+    def time(self) -> float:
+        return self._world.wall
+
+    def time_ns(self) -> int:
+        return int(self._world.wall * 1e9)
+
+    def perf_counter(self) -> float:
+        return self._world.monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self._world.sleep(seconds)
+
+    def localtime(self, seconds: float | None = None) -> time.struct_time:
+        return time.gmtime(self._world.wall if seconds is None else seconds)
+
+    gmtime = localtime
+
+    def strftime(self, form: str, moment: time.struct_time | None = None) -> str:
+        return time.strftime(form, self.localtime() if moment is None else moment)
+
+
+class SimulatedOs:
+    """In the place of the module ``os``."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def getpid(self) -> int:
+        return self._world.pid
+
+    def fsync(self, descriptor: int) -> None:
+        self._world.disk.fsync(descriptor)
+
+    def killpg(self, pid: int, _signal: int) -> None:
+        self._world.point(f"kill what is left of {pid}")
+        if pid not in self._world.lives:
+            raise ProcessLookupError
+        self._world.killed(pid)
+
+    def statvfs(self, _path: Any) -> os.statvfs_result:
+        free = 0 if self._world.is_full else FREE_MIB
+        mib = 1 << 20
+        return os.statvfs_result((mib, mib, 2 * FREE_MIB, free, free, 0, 0, 0, 0, 255))
+
+
+class SimulatedSocket:
+    """In the place of the module ``socket``."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def gethostname(self) -> str:
+        return self._world.host
+
+
+class SimulatedDatetime:
+    """In the place of the module ``datetime``, of which a lock needs ``datetime.now()``."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.datetime = self
+
+    def now(self) -> datetime.datetime:
+        moment = datetime.datetime.fromtimestamp(self._world.wall, datetime.UTC)
+        return moment.replace(tzinfo=None)
+
+
+class SimulatedSqlite:
+    """In the place of the module ``sqlite3`` where ledgers are opened."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+        class Connection(sqlite3.Connection):
+            """Each commit is a point of the supervisor."""
+
+            def commit(self) -> None:
+                if not self.in_transaction or world.is_own_work:
+                    super().commit()
+                    return
+                world.before_commit()
+                super().commit()
+                world.after_commit()
+
+        self._factory = Connection
+        self.opened: list[sqlite3.Connection] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sqlite3, name)
+
+    def connect(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
+        waits = {**options, "timeout": 0.0}
+        connection = sqlite3.connect(*arguments, factory=self._factory, **waits)
+        self.opened.append(connection)
+        return connection
+
+
+class NoRepository:
+    """In the place of what asks git about the job file's folder, in a process of its own."""
+
+    def __init__(self, base: Path) -> None:
+        pass
+
+    def facts(self) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def machine(cpus: int) -> Machine:
+    return Machine(
+        cpus=tuple(Cpu(index=index, core=index, package=0, numa_node=0) for index in range(cpus)),
+        quota=None,
+        memory_total_mib=MACHINE_MIB,
+    )
+
+
+@contextlib.contextmanager
+def installed(world: World, kind: SimulatedKind) -> Iterator[SimulatedSqlite]:
+    """The program sees ``world`` within the block, and no other files than its own."""
+    with contextlib.ExitStack() as stack:
+        replaced = functools.partial(_replaced, stack)
+        modules: Mapping[ModuleType, Any] = {
+            time: SimulatedTime(world),
+            os: SimulatedOs(world),
+            socket: SimulatedSocket(world),
+            random: random.Random(0),
+            datetime: SimulatedDatetime(world),
+        }
+        for name, module in list(sys.modules.items()):
+            if name.startswith("orchestrator.") and name.split(".")[1] in PACKAGES:
+                for original, simulated in modules.items():
+                    if getattr(module, original.__name__, None) is original:
+                        replaced(module, original.__name__, simulated)
+        sqlite = SimulatedSqlite(world)
+        replaced(database_file, "sqlite3", sqlite)
+        for replacement in replacements(world, kind):
+            replaced(*replacement)
+        platform.platform()  # found out once, by a process
+        provenance.installed_versions()
+        before = set(sys.modules)
+        disk.watch(world.disk)
+        stack.callback(disk.unwatch)
+        yield sqlite
+        late = [name for name in set(sys.modules) - before if _is_ours(name)]
+        if late:
+            raise UnsimulatedError(f"imported too late to see the simulated world: {late}")
+
+
+def replacements(
+    world: World, kind: SimulatedKind
+) -> Sequence[tuple[object, str, Callable[..., Any] | Any]]:
+    """Every name that is replaced beside modules of the standard library: where, which, by what."""
+
+    def process_start(pid: int) -> float | None:
+        return world.lives.get(pid)
+
+    def same_process(pid: int, start: float) -> bool:
+        return world.lives.get(pid) == start
+
+    def wait_for_lock(ledger: Ledger, _seconds: float = 0.0) -> None:
+        """Nothing waits within SQLite: its clock is the real one."""
+
+    def sync_trees(folders: Sequence[Path]) -> None:
+        for folder in folders:
+            atomic_files._sync_tree(folder)
+
+    def supervisor(**arguments: Any) -> Supervisor:
+        world.queued(arguments["rows"])
+        made = Supervisor(now=lambda: world.monotonic, **arguments)
+        world.supervisors.append(made)
+        return made
+
+    class StopRequests(stop_signals.StopRequests):
+        """Whose signals the world delivers."""
+
+        @contextlib.contextmanager
+        def installed(self) -> Iterator[None]:
+            def deliver(number: int) -> None:
+                if number in stop_signals.STOP_SIGNALS:
+                    self.handle_signal(number, None)
+                else:
+                    self.request_checkpoints()
+
+            world.signalled = deliver
+            yield
+
+    return (
+        (session, "Supervisor", supervisor),
+        (session, "StopRequests", StopRequests),
+        (provenance, "Repository", NoRepository),
+        (run_plan, "kind_named", lambda _: kind),
+        (topology, "detect", lambda with_gpus=False: machine(world.scenario.cpus)),
+        (run_directory, "process_start", process_start),
+        (recovery, "same_process", same_process),
+        (recovery, "is_zombie", lambda pid: False),
+        (Ledger, "wait_for_lock", wait_for_lock),
+        (reconcile, "sync_trees", sync_trees),
+        (job_directory, "sync_trees", sync_trees),
+    )
+
+
+def _replaced(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
+    before = getattr(owner, name)  # one that is gone is an error
+    setattr(owner, name, value)
+    stack.callback(setattr, owner, name, before)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("orchestrator.")

@@ -1,0 +1,222 @@
+"""The supervisor in a simulated world: what must hold does, over many seeds; and planted faults are
+found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.atomic_files import write_whole
+from tests.simulation import disk, seams
+from tests.simulation.disk import UnsimulatedError
+from tests.simulation.executor import Processes, SimulatedKind
+from tests.simulation.mutations import MUTATIONS, Mutation, planted
+from tests.simulation.play import play
+from tests.simulation.scenario import Behaviour, Scenario, SimulatedJob, Trouble, made
+from tests.simulation.shrink import kind_of, shrunk
+from tests.simulation.world import World
+
+ROOT = Path(__file__).parents[2]
+TRACES = sorted((Path(__file__).parent / "traces").glob("*.json"))
+FOUND_SOON = (
+    "a request that was acted on stays in the ledger",
+    "a slot is not given back",
+    "no wait before a retry",
+    "an attempt that was asked to end counts as failed",
+    "a CPU that is held is given again",
+    "summary files keep a page of which a job has moved",
+)
+"""Names of mutations that few seeds find."""
+
+
+def violations(seeds: range) -> dict[int, str]:
+    found = {seed: play(made(seed)).violation for seed in seeds}
+    return {seed: violation for seed, violation in found.items() if violation}
+
+
+def test_everything_holds_over_some_seeds() -> None:
+    assert violations(range(50)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_everything_holds_over_a_thousand_seeds_of_this_commit(part: int) -> None:
+    git = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    first = int(git.stdout[:7] or "0", 16) + 100 * part
+    assert violations(range(first, first + 100)) == {}
+
+
+@pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
+def test_what_was_found_once_does_not_come_again(path: Path) -> None:
+    assert play(Scenario.from_json(path.read_text())).violation == ""
+
+
+def test_the_same_seed_gives_the_same_trace_in_another_process() -> None:
+    program = (
+        "from pathlib import Path\n"
+        "from tests.simulation.play import play\n"
+        "from tests.simulation.scenario import Scenario, made\n"
+        "traces = sorted(Path('tests/simulation/traces').glob('*.json'))\n"
+        "scenarios = [Scenario.from_json(path.read_text()) for path in traces]\n"
+        "for scenario in [*scenarios, *map(made, range(1, 10))]:\n"
+        "    print(chr(10).join(play(scenario).trace))\n"
+    )
+
+    def traces(hash_seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", program]
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert traces("1").splitlines() == traces("2").splitlines()
+
+
+def test_a_scenario_is_read_as_it_was_written() -> None:
+    for seed in range(100):
+        scenario = made(seed)
+        assert Scenario.from_json(scenario.to_json()) == scenario
+
+
+def test_deaths_come_at_every_kind_of_point_and_all_troubles_come() -> None:
+    counts: Counter[str] = Counter()
+    died_at: set[str] = set()
+    for seed in range(100, 140):
+        outcome = play(made(seed))
+        counts += outcome.counts
+        died_at |= {
+            before.split()[1]
+            for before, line in zip(outcome.trace, outcome.trace[1:], strict=False)
+            if "the supervisor dies" in line
+        }
+    assert {"commit", "committed", "polled", "rename", "submitted"} <= died_at
+    assert all(
+        counts[kind]
+        for kind in ("kill", "power", "lock", "full refusals", "late", "lost", "twice", "jump")
+    )
+
+
+# -- the simulated world
+
+
+@pytest.fixture
+def in_world(tmp_path: Path) -> World:
+    return World(root=tmp_path, scenario=Scenario(jobs=()))
+
+
+def kind_of_executor(world: World) -> SimulatedKind:
+    return SimulatedKind(world=world, processes=Processes(world=world, jobs={}))
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        lambda: Path("/tmp/outside-of-the-simulation").write_text("x"),
+        lambda: Path("/tmp/outside-of-the-simulation").mkdir(),
+        lambda: subprocess.run(["true"], check=False),
+        lambda: os.kill(os.getpid(), 0),
+    ],
+    ids=["file", "folder", "process", "signal"],
+)
+def test_what_is_not_simulated_is_not_done(in_world: World, deed: object) -> None:
+    with (
+        seams.installed(in_world, kind_of_executor(in_world)),
+        pytest.raises(UnsimulatedError),
+    ):
+        deed()  # type: ignore[operator]
+    assert not Path("/tmp/outside-of-the-simulation").exists()
+
+
+def test_every_change_of_a_file_is_a_point_wherever_it_is_made(in_world: World) -> None:
+    folder = in_world.disk.run_dir
+    with seams.installed(in_world, kind_of_executor(in_world)), in_world.supervised():
+        folder.mkdir()
+        write_whole(folder / "a", "new")
+        (folder / "a").rename(folder / "b")
+        (folder / "b").unlink()
+    points = [line.split(" ", 1)[1] for line in in_world.trace]
+    for point in ("mkdir /run", "fsync content", "fsync names", "rename a to b", "remove b"):
+        assert point in points
+    assert in_world.points == len(points) - 1  # but for the line that it starts
+
+
+def test_a_power_cut_takes_only_what_is_not_on_the_disk(in_world: World) -> None:
+    folder = in_world.disk.run_dir
+    lost: Counter[str] = Counter()
+    with seams.installed(in_world, kind_of_executor(in_world)):
+        folder.mkdir()
+        for choice in range(40):
+            write_whole(folder / "saved", f"saved {choice}")
+            write_whole(folder / "unsaved", f"unsaved {choice}", durable=False)
+            with in_world.own_work():
+                in_world.disk.lose_power(choice)
+            assert (folder / "saved").read_text() == f"saved {choice}"
+            path = folder / "unsaved"
+            content = path.read_text() if path.exists() else "missing"
+            lost[content if content != f"unsaved {choice}" else "kept"] += 1
+    assert lost["kept"] > 5
+    assert sum(lost.values()) - lost["kept"] > 5
+
+
+def test_the_world_is_the_programs_only_within_the_block(in_world: World) -> None:
+    before = [getattr(owner, name) for owner, name, _ in replacements_of(in_world)]
+    with seams.installed(in_world, kind_of_executor(in_world)):
+        assert disk._watching
+    assert [getattr(owner, name) for owner, name, _ in replacements_of(in_world)] == before
+    assert not disk._watching
+
+
+def replacements_of(world: World) -> list[tuple[object, str, object]]:
+    return list(seams.replacements(world, kind_of_executor(world)))
+
+
+# -- planted faults
+
+
+def first_found(mutation: Mutation, most: int) -> int | None:
+    with planted(mutation):
+        return next((seed for seed in range(most) if play(made(seed)).violation), None)
+
+
+@pytest.mark.parametrize("name", FOUND_SOON)
+def test_a_planted_fault_is_found_soon(name: str) -> None:
+    (mutation,) = (one for one in MUTATIONS if one.name == name)
+    assert first_found(mutation, 40) is not None
+
+
+def test_every_planted_fault_still_has_its_place() -> None:
+    for mutation in MUTATIONS:
+        with planted(mutation):
+            pass
+
+
+def test_the_shortest_scenario_still_fails_and_has_nothing_else() -> None:
+    needed = Trouble(kind="cancel", at_s=1.0, job="j0-s0")
+    scenario = Scenario(
+        jobs=(
+            SimulatedJob(name="j0", behaviours=(Behaviour(iteration_s=1.0, asked="deaf"),)),
+            SimulatedJob(name="j1"),
+            SimulatedJob(name="j2", behaviours=(Behaviour(ending="error"),)),
+        ),
+        troubles=(
+            Trouble(kind="status", at_s=0.4),
+            needed,
+            Trouble(kind="late", at_event=3, for_s=0.3),
+            Trouble(kind="checkpoints", at_s=2.0),
+        ),
+        cpus=2,
+    )
+    (mutation,) = (one for one in MUTATIONS if one.name.startswith("one that is killed has no"))
+    with planted(mutation):
+        outcome = play(scenario)
+        shortest, again = shrunk(scenario, outcome)
+    assert kind_of(again) == kind_of(outcome)
+    assert shortest.troubles == (needed,)
+    assert [job.name for job in shortest.jobs] == ["j0"]

@@ -1,0 +1,215 @@
+"""Simulated workers: they train as real ones do, as far as a supervisor can see."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.messages import Progress
+from orchestrator.core.paths import JobPaths
+from tests.simulation.scenario import STEPS, Behaviour, SimulatedJob
+from tests.simulation.world import World
+
+CHECKPOINT_EVERY = 2
+"""Iterations."""
+KEPT = 2
+"""Checkpoints."""
+SLOW_S = 1.5
+"""How much longer a slow worker takes to save a checkpoint when it is asked to end."""
+LINGERS_S = 6.0
+"""How long one that lingers goes on without its supervisor."""
+CODES = {
+    "error": ExitCode.ERROR,
+    "diverged": ExitCode.DIVERGED,
+    "full": ExitCode.DISK_FULL,
+    "leaves": ExitCode.INTERRUPTED,
+    "orphaned": ExitCode.ORPHANED,
+}
+SIGNALS = {"killed": signal.SIGKILL, "crashed": signal.SIGSEGV, "oom": signal.SIGKILL}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Worker:
+    """The process of one attempt. It is one event of the agenda at a time."""
+
+    world: World
+    job: SimulatedJob
+    behaviour: Behaviour
+    number: int
+    paths: JobPaths
+    pause_at: int | None
+    pid: int
+    pid_start: float
+    cpus: tuple[int, ...]
+    report: Callable[[Progress], None]
+    ended: Callable[[int], None]
+    """Told once, with the exit code, when the process is gone."""
+    began: float = 0.0
+    env_steps: int = 0
+    resumed_from: int = 0
+    iterations: int = 0
+    """Of this attempt."""
+    rss_mib: float = 50.0
+    grew_at: float | None = None
+    """When it came to hold more than it may."""
+    is_alive: bool = True
+    is_finished: bool = False
+    """Whether all of the training is done, and its results are written."""
+    asked_at: float | None = None
+    was_killed: bool = False
+    """By its supervisor."""
+    saves_next: bool = False
+    is_orphan: bool = False
+    reported: float = field(default=0.0)
+    """When it last reported anything."""
+
+    def start(self) -> None:
+        self.began = self.reported = self.world.now
+        self.world.after(self.behaviour.start_s, lambda: self._step(self._load))
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether its supervisor wants it to save a checkpoint and exit."""
+        return self.asked_at is not None
+
+    def ask(self) -> None:
+        if self.asked_at is None:
+            self.asked_at = self.world.now
+
+    def kill(self) -> None:
+        self._exit(-signal.SIGKILL)
+
+    def orphan(self) -> None:
+        """Its supervisor has died."""
+        self.is_orphan = True
+        if self.behaviour.lingers:
+            self.world.after(LINGERS_S, self.kill)
+        else:
+            self.kill()
+
+    def _step(self, what: Callable[[], None]) -> None:
+        if not self.is_alive:
+            return
+        if self.paths.attempt(self.number + 1).root.exists():  # superseded, as real ones see it
+            self._exit(ExitCode.ORPHANED)
+            return
+        with self.world.other_process(self.pid):
+            try:
+                what()
+            except OSError:
+                self._exit(ExitCode.DISK_FULL)
+
+    def _load(self) -> None:
+        saved = self.paths.checkpoints_by_steps()
+        self.env_steps = self.resumed_from = max(saved, default=0)
+        self._next()
+
+    def _next(self) -> None:
+        """What comes at the end of an iteration, or before the first one."""
+        ending = self.behaviour.ending
+        if ending != "done" and self.iterations >= self.behaviour.after:
+            if ending == "hangs":
+                return
+            if ending == "grows":
+                self.rss_mib = self.job.memory_mib + 50.0
+                self.grew_at = self.world.now if self.grew_at is None else self.grew_at
+            else:
+                self._end_badly()
+                return
+        if self.is_asked and self.behaviour.asked != "deaf":
+            delay_s = SLOW_S if self.behaviour.asked == "slow" else 0.01
+            self.world.after(delay_s, lambda: self._step(self._leave))
+        elif self.env_steps >= self.job.iterations * STEPS:
+            self._report("evaluating")
+            self.world.after(0.05, lambda: self._step(self._finish))
+        elif self.pause_at is not None and self.env_steps >= self.pause_at:
+            self._save()
+            self._record(ExitCode.PAUSED)
+            self._exit(ExitCode.PAUSED)
+        else:
+            self.world.after(self.behaviour.iteration_s, lambda: self._step(self._iterate))
+
+    def _iterate(self) -> None:
+        self.iterations += 1
+        self.env_steps += STEPS
+        self._report("training")
+        if self.saves_next or self.iterations % CHECKPOINT_EVERY == 0:
+            self.saves_next = False
+            self._save()
+        self._next()
+
+    def _leave(self) -> None:
+        self._save()
+        self._record(ExitCode.INTERRUPTED)
+        self._exit(ExitCode.INTERRUPTED)
+
+    def _finish(self) -> None:
+        write_whole(self.paths.model, f"{self.job.job_id} {self.env_steps}")
+        self.is_finished = True
+        self.world.after(0.02, lambda: self._step(self._record_end))
+
+    def _record_end(self) -> None:
+        self._record(ExitCode.SUCCEEDED)
+        self.world.after(0.02, lambda: self._step(lambda: self._exit(ExitCode.SUCCEEDED)))
+
+    def _end_badly(self) -> None:
+        ending = self.behaviour.ending
+        if ending in CODES:
+            self._record(CODES[ending])
+            self._exit(CODES[ending])
+        elif ending in SIGNALS:
+            self._exit(-SIGNALS[ending])
+        elif ending == "garbled":
+            write_whole(self._attempt / "exit.json", '{"code": 0, "mess')
+            self._exit(ExitCode.SUCCEEDED)
+        else:
+            self._exit(ExitCode.SUCCEEDED)
+
+    def _save(self) -> None:
+        self.paths.checkpoints.mkdir(exist_ok=True)
+        path = self.paths.checkpoints / f"checkpoint-{self.env_steps:012d}.pt"
+        write_whole(path, str(self.env_steps))
+        for steps in sorted(self.paths.checkpoints_by_steps())[:-KEPT]:
+            (self.paths.checkpoints / f"checkpoint-{steps:012d}.pt").unlink()
+
+    def _record(self, code: int) -> None:
+        record = ExitRecord(
+            code=int(code),
+            message="" if code == ExitCode.SUCCEEDED else f"ended with {int(code)}",
+            env_steps=self.env_steps,
+            resumed_from=self.resumed_from,
+            first_step_s=self.behaviour.start_s,
+            wall_s=round(self.world.now - self.began, 3),
+            ep_rew_mean=1.0,
+        )
+        write_whole(self._attempt / "exit.json", record.to_json())
+
+    @property
+    def _attempt(self) -> Path:
+        return self.paths.attempt(self.number).root
+
+    def _report(self, phase: str) -> None:
+        self.reported = self.world.now
+        line = {
+            "phase": phase,
+            "env_steps": self.env_steps,
+            "iteration": self.resumed_from // STEPS + self.iterations,
+            "env_steps_per_s": STEPS / self.behaviour.iteration_s,
+            "ep_rew_mean": float(self.env_steps),
+            "learner": "fast",
+        }
+        self.report(Progress.from_line(json.dumps(line).encode()))
+
+    def _exit(self, code: int) -> None:
+        if not self.is_alive:
+            return
+        self.is_alive = False
+        self.world.lives.pop(self.pid, None)
+        self.world.log(f"worker {self.job.job_id}/{self.number} ends with {int(code)}")
+        self.ended(int(code))
