@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,15 +36,20 @@ def _beside_run(run: RunFacts) -> BesideRun | None:
     from orchestrator.core.paths import RunPaths
 
     paths = RunPaths(run.run_dir)
-    # A path that is too long to exist is refused when the run directory is locked.
-    has_begun = os.path.exists(paths.declaration)
-    if run.experiment.job_source is None and not has_begun:
+    if run.experiment.job_source is None and not _has_begun(paths):
         return None
     from orchestrator.features.search.declaration.declared_search import SearchDeclaration
     from orchestrator.features.search.search_process import SearchProcess
 
     is_mine = isinstance(run.experiment.job_source, SearchDeclaration)
     return SearchProcess(paths=paths, reporter=run.announcer, is_needed=is_mine)
+
+
+def _has_begun(paths: RunPaths) -> bool:
+    try:
+        return paths.declaration.exists()
+    except OSError:  # no path, such as one that is too long, which is refused with other words
+        return False
 
 
 def _begun_source(paths: RunPaths, ledger: Ledger) -> BegunSource | None:
