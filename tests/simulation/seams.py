@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import importlib
 import os
 import platform
 import random
@@ -46,6 +47,9 @@ from tests.simulation.world import FREE_MIB, World
 os.environ.setdefault("ORCHESTRATOR_FEATURES", "")  # none of others takes part
 kinds.executor_kinds()
 left_batch_jobs.of(RunPaths(Path("nowhere")))  # both import what features have of them
+for module in ("pictures.after_run", "search.begun_search"):  # of a run that has no search
+    with contextlib.suppress(ModuleNotFoundError):  # a feature that was taken away
+        importlib.import_module(f"orchestrator.features.{module}")
 
 PACKAGES = ("core", "executors", "experiment", "keys", "ledger", "machine", "supervisor", "jobfile")
 """Whose modules see the simulated ``time``, ``os``, ``socket``, ``random`` and ``datetime``."""
