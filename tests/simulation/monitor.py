@@ -367,9 +367,11 @@ class Monitor:
     @property
     def _latest_s(self) -> float:
         """By how much an exit may come late."""
-        return max(
-            (one.for_s for one in self.world.scenario.troubles if one.kind == "late"), default=0
-        )
+        delays: dict[int | None, float] = defaultdict(float)
+        for trouble in self.world.scenario.troubles:
+            if trouble.kind == "late":
+                delays[trouble.at_event] += trouble.for_s
+        return max(delays.values(), default=0.0)
 
     # -- what must hold
 
@@ -381,7 +383,9 @@ class Monitor:
             self._look_at_limits(worker, now)
         if self.alive or self.world.is_full or self.world.is_locked or self.stops:
             self.busy_at = now
-        self._claim(now - self.busy_at <= IDLE_S, "nothing runs, and nothing happens")
+        self._claim(
+            now - self.busy_at <= IDLE_S + self._latest_s, "nothing runs, and nothing happens"
+        )
         if self.stop_by is not None and now > self.stop_by and not self.world.is_locked:
             raise Violation(f"a stop is not obeyed by {self.stop_by:.1f}")
 

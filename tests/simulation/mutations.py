@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core import atomic_files
-from orchestrator.experiment import reconcile, recovery, session
+from orchestrator.experiment import reconcile, recovery
 from orchestrator.ledger import Ledger, rows
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.ledger.summary import SummaryFiles
@@ -213,7 +213,13 @@ MUTATIONS = (
     Mutation(
         name="the exit record of an earlier attempt of the same number stays",
         function=job_directory.prepare,
-        before="path.unlink(missing_ok=True)",
+        before="removed = [path for path in possible if _remove(path)]",
+        after="removed = []",
+    ),
+    Mutation(
+        name="the removal of a stale exit record is not on the disk",
+        function=job_directory.prepare,
+        before="sync_directory(attempt.root)",
         after="pass",
     ),
     Mutation(
@@ -251,12 +257,6 @@ MUTATIONS = (
         function=recovery.apply_late_requests,
         before="ledger.handled(request)",
         after="pass",
-    ),
-    Mutation(
-        name="the ledger is not closed at the end",
-        function=session._finish,
-        before="training.ledger.close()",
-        after="training.ledger.abandon()",
     ),
 )
 

@@ -9,7 +9,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,6 @@ class Outcome:
     digest: str
     counts: Counter[str]
     simulated_s: float
-    states: dict[str, str] = field(default_factory=dict)
 
 
 class _Reporter:
@@ -67,9 +66,8 @@ def play(scenario: Scenario) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="simulation-", dir=SCRATCH) as folder:
         root = Path(folder)
         world = World(root=root, scenario=scenario)
-        states: dict[str, str] = {}
         try:
-            states = _Player(world, scenario).play()
+            _Player(world, scenario).play()
             violation = ""
         except Violation as error:
             violation = str(_first(error))
@@ -83,7 +81,6 @@ def play(scenario: Scenario) -> Outcome:
             digest=world.digest(),
             counts=world.counts,
             simulated_s=world.now,
-            states=states,
         )
 
 
@@ -126,7 +123,7 @@ class _Player:
         world.fell_back = self.monitor.fell_back
         world.on_death = self._orphan_workers
 
-    def play(self) -> dict[str, str]:
+    def play(self) -> None:
         with seams.installed(self.world, self.kind) as sqlite, _observed(self.monitor):
             for _ in range(MOST_LIVES):
                 is_over = self._live()
@@ -136,7 +133,7 @@ class _Player:
                 sqlite.opened.clear()
                 if is_over:
                     self.monitor.the_end()
-                    return self.monitor.states_in_ledger()
+                    return
                 self.world.pass_time(self.scenario.gap_s)
         raise Violation(f"not at an end after {MOST_LIVES} supervisors")
 

@@ -37,8 +37,6 @@ Ending: TypeAlias = Literal[
 """How an attempt ends by itself. ``silent``: with exit code 0 and no exit record; ``garbled``: with
 one that cannot be read; ``leaves``: as if asked; ``grows``: over its memory limit; ``refused``: it
 cannot be started."""
-RETRIED = ("killed", "crashed", "oom", "hangs", "leaves", "orphaned", "refused", "refused-odd")
-"""Endings after which another attempt follows, if there are retries left."""
 Asked: TypeAlias = Literal["saves", "slow", "deaf"]
 """What a worker does when it is asked to end."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.atomic_files import write_whole
@@ -66,7 +66,7 @@ class Worker:
     """By its supervisor."""
     saves_next: bool = False
     is_orphan: bool = False
-    reported: float = field(default=0.0)
+    reported: float = 0.0
     """When it last reported anything."""
 
     def start(self) -> None:
