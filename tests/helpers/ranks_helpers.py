@@ -25,7 +25,7 @@ from orchestrator.core.worker_spec import Backend, WorkerSpec
 
 HERE = Path(__file__).parent
 SECRET = {RANKS_SECRET_VARIABLE: "of all ranks that are started here by hand"}
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 """For an end that is certain to come; only a failing test waits this long."""
 
 

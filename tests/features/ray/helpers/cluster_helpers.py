@@ -20,7 +20,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.features.ray.cluster import cluster_token
 from orchestrator.features.ray.cluster.address import check_own
 
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 TOKEN = ".config/orchestrator/cluster-token"
 
 
