@@ -201,6 +201,11 @@ class PartsBesideRun:
             text = f"its {source.noun} needs a feature that does nothing beside the run{why}"
             raise UsageError(f"{experiment.source}: {text}")
 
+    @property
+    def has_needed(self) -> bool:
+        """Whether the jobs of the run depend on a feature."""
+        return any(part.is_needed for part in self._parts.values())
+
     def __enter__(self) -> PartsBesideRun:
         return self
 

@@ -17,6 +17,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
 from orchestrator.experiment import (
+    jobs_at_rungs,
     preflight,
     resume,
     run_directory,
@@ -230,6 +231,8 @@ def _reconcile(
     ledger = opened.ledger or _abandoned_with(stack, Ledger.create(opened.paths.ledger))
     opened.stop_question.ledger = ledger
     opened.beside.ledger_opened(ledger)
+    if experiment.job_source is None and not opened.beside.has_needed:
+        jobs_at_rungs.let_train_to_end(experiment, ledger, opened.beside)
     rows = reconcile(
         made.jobs,
         made.verdicts,

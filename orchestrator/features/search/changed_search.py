@@ -14,10 +14,8 @@ from typing import Any
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import ChangedError, LedgerError
-from orchestrator.core.job import move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
-from orchestrator.core.text import count, listed
 from orchestrator.experiment import resume
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.run_plan import RunOptions
@@ -25,8 +23,6 @@ from orchestrator.features.search import search_events, search_robots
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.ledger import Ledger, job_figures
-from orchestrator.supervisor.events import Reporter
-from orchestrator.supervisor.retry_policy import promoted
 
 OTHERWISE = "`run --fresh` starts over and keeps what is here under another name; another --run-dir leaves it as it is"
 ON_CHANGE = (
@@ -34,7 +30,6 @@ ON_CHANGE = (
     " under another name, and another --run-dir leaves it as it is"
 )
 BEGAN_OTHERWISE = "the {} that has begun here is declared differently now:"
-SHOWN = 10
 OF_THE_SEARCH = ("search", "scheduler", "defaults", "jobs")
 BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
 """Keys at the top of a job file that trials depend on; and those of ``[search]`` on which none has
@@ -209,29 +204,6 @@ def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Expe
     first = scheduler.min_env_steps
     jobs = tuple(job.with_spec(pause_at=recorded.get(job.job_id, first)) for job in experiment.jobs)
     return dataclasses.replace(experiment, jobs=jobs)
-
-
-def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter) -> None:
-    """Where ``experiment`` has no scheduler any more, let those of its jobs train to their end that
-    paused at rungs.
-    """
-    if search_events.standing(ledger) == "none":
-        return
-    declared = {job.job_id for job in experiment.jobs}
-    waiting: list[str] = []
-    for row in ledger.jobs(decoded=False):
-        is_left = row.job_id in declared and row.state.name != "SUCCEEDED"
-        if is_left and (after := promoted(row.job, row.state, None)) is not None:
-            job, state = after
-            ledger.update_spec(job)
-            if state is not row.state:
-                ledger.set_state(job.job_id, move(job.job_id, row.state, state))
-                waiting.append(job.job_id)
-    search_events.withdraw(ledger)
-    if waiting:
-        text = "train on to their end, as the job file has no [scheduler] any more"
-        shown = f"{count(len(waiting), 'job')} at rungs {text}: {listed(waiting, SHOWN)}"
-        reporter.event("promoted", shown, jobs=waiting)
 
 
 def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,8 +50,7 @@ AGAIN = "Correct the cause, and run the same command again: the search resumes"
 class SearchProcess(BesideRun):
     """Starts the searcher, and starts it again if it is killed, or hangs.
 
-    Where the job file declares neither a search nor a scheduler any more, there is no searcher, and
-    the jobs that wait at rungs train on.
+    Where the job file declares neither a search nor a scheduler any more, there is no searcher.
     """
 
     paths: RunPaths
@@ -103,7 +102,7 @@ class SearchProcess(BesideRun):
         assert self._experiment is not None
         self._ledger = ledger
         if self._experiment.job_source is None:
-            changed_search.let_all_train_on(self._experiment, ledger, self.reporter)
+            search_events.withdraw(ledger)
 
     def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
         assert self._experiment is not None

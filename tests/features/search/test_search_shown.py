@@ -22,6 +22,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment import (
     control,
+    jobs_at_rungs,
     resume,
     run_directory,
     run_end,
@@ -336,7 +337,8 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
             messages.append(message)
 
     for _ in range(2):  # the second time there is nothing left to do
-        changed_search.let_all_train_on(experiment, ledger, Reporter())
+        search_events.withdraw(ledger)
+        jobs_at_rungs.let_train_to_end(experiment, ledger, Reporter())
         ledger.commit()
     states: list[State] = [row.state for row in ledger.jobs()]
     assert states == [
