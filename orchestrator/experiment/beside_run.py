@@ -137,9 +137,7 @@ class BesideRun:
         """
 
     def end(self) -> None:
-        """The ledger is closed next; also where the run has failed or was refused. May be called
-        again.
-        """
+        """The ledger is closed next; also where the run has failed or was refused."""
 
     def exit_code(
         self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
@@ -175,6 +173,7 @@ class PartsBesideRun:
     stops: StopRequests
     _parts: dict[str, BesideRun] = field(default_factory=dict, init=False)
     """By the name of the feature."""
+    _have_ended: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.inner = DetachableReporter(self.inner)
@@ -270,7 +269,10 @@ class PartsBesideRun:
         self._each(lambda part: part.finish(is_stopped))
 
     def end(self) -> None:
-        self._each(lambda part: part.end(), is_ending=True)
+        """End every feature, the first time that it is called."""
+        if not self._have_ended:
+            self._have_ended = True
+            self._each(lambda part: part.end(), is_ending=True)
 
     def exit_code(
         self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
@@ -319,8 +321,9 @@ class PartsBesideRun:
 
     def _leave_out(self, name: str, part: BesideRun, error: BaseException) -> None:
         del self._parts[name]
-        with contextlib.suppress(Exception, SystemExit):  # it has raised already
-            part.end()
+        if not self._have_ended:
+            with contextlib.suppress(Exception, SystemExit):  # it has raised already
+                part.end()
         text = f"the feature {name} does nothing more for this run: {type(error).__name__}: {error}"
         self.inner.event("warning", text)
         traceback.print_exception(error, file=sys.stderr)

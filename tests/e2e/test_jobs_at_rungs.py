@@ -21,9 +21,8 @@ def paused_at_a_rung(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Pat
     """The job file and run directory of two jobs, one of which has trained up to a rung."""
     commands.instant_workers(monkeypatch, folder)
     jobs = write_experiment(folder, odd("first", "nothing"), odd("second", "nothing"))
-    done = orchestrator.run(jobs, max_parallel=2)
-    assert done.exit_code == 0
-    paths = RunPaths(done.run_dir)
+    paths = RunPaths(folder / "run")
+    assert orchestrator.run(jobs, run_dir=paths.root).exit_code == 0
     ledger = Ledger.open(paths.ledger)
     row = ledger.job_row("second-s0")
     assert row is not None
@@ -39,7 +38,7 @@ def test_without_the_feature_that_compares_them_the_job_file_trains_them_to_thei
 ) -> None:
     jobs, paths = paused_at_a_rung(tmp_path, monkeypatch)
     monkeypatch.setattr(beside_run, "answers", lambda *_: iter([]))
-    assert orchestrator.run(jobs, max_parallel=2).exit_code == 0
+    assert orchestrator.run(jobs, run_dir=paths.root).exit_code == 0
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         assert [row.state.name for row in ledger.jobs()] == ["SUCCEEDED", "SUCCEEDED"]
         assert set(job_figures.pauses(ledger).values()) == {None}
@@ -55,6 +54,6 @@ def test_they_wait_where_a_feature_decides_which_of_them_go_on(
 
     feature = Feature(name="compares", about="It compares jobs.")
     monkeypatch.setattr(beside_run, "answers", lambda *_: iter([(feature, Compares())]))
-    orchestrator.run(jobs, max_parallel=2)
+    orchestrator.run(jobs, run_dir=paths.root)
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         assert [row.state.name for row in ledger.jobs()] == ["SUCCEEDED", "PAUSED"]
