@@ -200,6 +200,10 @@ class PartsBesideRun:
             text = f"its {source.noun} needs a feature that does nothing beside the run{why}"
             raise UsageError(f"{experiment.source}: {text}")
 
+    def add(self, parts: Mapping[str, BesideRun]) -> None:
+        """Add those of whoever calls the run."""
+        self._parts |= parts
+
     @property
     def has_needed(self) -> bool:
         """Whether the jobs of the run depend on a feature."""

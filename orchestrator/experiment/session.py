@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from orchestrator.experiment import (
     run_executor,
     run_index,
 )
-from orchestrator.experiment.beside_run import EndedJobs, PartsBesideRun, RunProblem
+from orchestrator.experiment.beside_run import BesideRun, EndedJobs, PartsBesideRun, RunProblem
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.policy_fetcher import PolicyFetcher
 from orchestrator.experiment.reconcile import reconcile
@@ -64,15 +64,15 @@ def run(
     *,
     warm: preflight.Child | None = None,
     callbacks: CallbackReporter | None = None,
-    is_awaiting_jobs: Callable[[], bool] = lambda: False,
+    beside: Mapping[str, BesideRun] | None = None,
 ) -> RunResult:
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is
     requested.
 
     :param callbacks: the reporter, if it calls functions of the calling program; what one of them
         raises is raised here when every worker has exited.
-    :param is_awaiting_jobs: whether another process may still add jobs, so that the run does not
-        end without any.
+    :param beside: what the caller has beside the run, in addition to that of features; by the names
+        that messages have for it.
     :raises UsageError: for anything the user can fix; nothing was launched.
     :raises DiskFullError, SupervisorError: everything has stopped, resumable.
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
@@ -80,10 +80,10 @@ def run(
     hold_standard_descriptors()
     stops = StopRequests(stop_at=options.stop_at)
     with contextlib.ExitStack() as stack:
-        opened = _open(experiment, options, reporter, stops, stack)
+        opened = _open(experiment, options, reporter, beside or {}, stops, stack)
         planned = _plan(opened, warm, stack)
         rows, ledger = _reconcile(opened, planned, stack)
-        training = _prepare(opened, planned, rows, ledger, is_awaiting_jobs, stack)
+        training = _prepare(opened, planned, rows, ledger, stack)
         states = _train(opened, training, callbacks)
         summary = _finish(opened, planned, training, states)
     supervisor, exit_code = training.supervisor, opened.outcome.exit_code
@@ -163,6 +163,7 @@ def _open(
     experiment: Experiment,
     options: RunOptions,
     reporter: Reporter,
+    of_caller: Mapping[str, BesideRun],
     stops: StopRequests,
     stack: contextlib.ExitStack,
 ) -> _Opened:
@@ -172,6 +173,7 @@ def _open(
     beside = PartsBesideRun(inner=reporter, outcome=outcome, stops=stops)
     stack.enter_context(beside)
     beside.ask(experiment, options.run_dir, is_listed=options.is_listed)
+    beside.add(of_caller)
     claimed = _claimed(options, stack)
     beside.claimed(claimed.options)
     paths = claimed.paths
@@ -256,7 +258,6 @@ def _prepare(
     planned: _Planned,
     rows: Sequence[JobRow],
     ledger: Ledger,
-    is_awaiting_jobs: Callable[[], bool],
     stack: contextlib.ExitStack,
 ) -> _Training:
     """Make the supervisor and what is beside it, and record what the run is made with."""
@@ -280,7 +281,7 @@ def _prepare(
         holder=opened.holder,
         available_memory_mib=backend.available_memory_mib,
         cpu_moves=backend.cpu_moves,
-        is_awaiting_jobs=lambda: beside.may_add_jobs() or is_awaiting_jobs(),
+        may_add_jobs=beside.may_add_jobs,
         look_after_others=beside.look_after,
     )
     backend.report_to(DetachableReporter(beside).event)
