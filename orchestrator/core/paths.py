@@ -172,11 +172,6 @@ class RunPaths:
     next one ends."""
     entering = Below(".staging/search")
     """Robots of jobs that a process beside the supervisor makes and enters, likewise."""
-    declaration = Below("search/declared.json")
-    """Of a run with a job source: its job file's content, and what was given on the command line."""
-    shown_jobs = Below("search/shown.json")
-    """Ids of the jobs that pages show by themselves, where jobs are made as the run goes on; missing
-    until that is known."""
     replaced = Below("replaced")
     """Job directories that ``--on-change=restart`` moved away."""
     summary_json = Below("summary.json")

@@ -46,6 +46,12 @@ class BegunSource:
         """Of one that makes jobs and has come to its end."""
         raise NotImplementedError
 
+    def shown_jobs(self) -> Sequence[str] | None:
+        """Ids of the jobs that pages show by themselves; None: all of them, or that is not known
+        yet.
+        """
+        return None
+
     def declared(self) -> Experiment:
         """The experiment as it was declared when it was last run.
 
@@ -95,3 +101,12 @@ def standing(paths: RunPaths, ledger: Ledger) -> Standing:
     if source is None:
         return "none"
     return "underway" if source.is_underway else "over"
+
+
+def shown_jobs(paths: RunPaths, ledger: Ledger) -> Sequence[str] | None:
+    """As :meth:`BegunSource.shown_jobs`; None also where nothing has begun.
+
+    :raises OrchestratorError: it cannot be read.
+    """
+    source = begun_source(paths, ledger)
+    return None if source is None else source.shown_jobs()

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import difflib
 import os
-import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
@@ -32,9 +31,6 @@ from orchestrator.ledger import Ledger, Request, SummaryRow, job_figures, live_f
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.supervisor.events import News, Note, SilentReporter
-
-if TYPE_CHECKING:
-    from orchestrator.executors.kinds import LeftBatchJobs
 
 FOLLOW_EVERY_S = 0.3
 LOOK_EVERY_S = 0.05
@@ -544,16 +540,3 @@ def exit_code_of(snapshot: Snapshot) -> int:
             return 0 if source.has_succeeded() else 1
     end = run_end.read(snapshot.paths) if snapshot.holder is None else None
     return 130 if end is None or end.exit_code == 0 else end.exit_code
-
-
-def how_to_resume(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:
-    """A sentence saying what resumes an interrupted run. Its executor is recorded, and need not be
-    named.
-
-    :param left: batch jobs that may still train it.
-    """
-    if left is not None:
-        return left_batch_jobs.how_to_go_on(paths, left)
-    if paths.experiment.exists():
-        return f"`run {shlex.quote(str(paths.root))}` resumes it."
-    return f"It was made by a Python program; the same call with run_dir={str(paths.root.absolute())!r} resumes it."

@@ -17,6 +17,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
 from orchestrator.experiment import (
+    begun_source,
     jobs_at_rungs,
     preflight,
     resume,
@@ -338,11 +339,10 @@ def _finish(
     if not supervisor.interrupted:
         with contextlib.suppress(OSError):  # it only makes other commands answer better
             opened.paths.finishing.touch()
-        makes_jobs = planned.experiment.makes_jobs
         ended = EndedJobs(
             paths=opened.paths,
             states=states,
-            shown=run_directory.shown_jobs(opened.paths) or [] if makes_jobs else None,
+            shown=_shown_jobs(opened, planned, training.ledger),
             ledger=training.ledger,
             slots=planned.plan.backend.local_slots,
             reporter=supervisor.reporter,
@@ -358,6 +358,13 @@ def _finish(
     )
     training.ledger.close()
     return rows
+
+
+def _shown_jobs(opened: _Opened, planned: _Planned, ledger: Ledger) -> Sequence[str] | None:
+    """See :attr:`EndedJobs.shown`."""
+    if not planned.experiment.makes_jobs:
+        return None
+    return begun_source.shown_jobs(opened.paths, ledger) or []
 
 
 def _report_changes(changed: Sequence[str], rows: Sequence[JobRow], reporter: Reporter) -> None:

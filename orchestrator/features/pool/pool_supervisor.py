@@ -29,6 +29,7 @@ from orchestrator.core.process_setup import block_checkpoint_signal, set_up_proc
 from orchestrator.core.text import plain
 from orchestrator.experiment import control, resume, run_directory, session
 from orchestrator.experiment.beside_run import BesideRun
+from orchestrator.experiment.resume_advice import has_declaration
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
@@ -113,8 +114,8 @@ def _earlier(paths: RunPaths) -> list[JobRow]:
     """The jobs that have begun in an earlier pool here. Those that are not finished wait until they
     are submitted.
     """
-    if paths.experiment.exists() or paths.declaration.exists():
-        origin = "`run` of a job file" if paths.experiment.exists() else "a search"
+    if has_declaration(paths):
+        origin = "`run` of a job file" if paths.experiment.exists() else "a program that is no pool"
         what = f"was made by {origin}, and a pool enters jobs of its own"
         raise RunDirError(f"{paths.root}: {what}. Choose another with --run-dir")
     if not paths.ledger.exists():

@@ -21,6 +21,7 @@ from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.features.search import search_events, search_robots
 from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.ledger import Ledger, job_figures
 
@@ -45,7 +46,7 @@ def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Expe
     """
     paths = RunPaths(options.run_dir)
     is_asked = options.on_change in ("restart", "keep") and not options.fresh
-    if not (is_asked and paths.declaration.exists()):
+    if not (is_asked and SearchPaths.of(paths).declaration.exists()):
         return experiment, options
     before = begun(paths)
     lines = differences(before, experiment.declaration)
@@ -154,14 +155,14 @@ def refuse_another_robot(
 
 
 def declare(paths: RunPaths, experiment: Experiment, robots: Mapping[str, str]) -> None:
-    paths.declaration.parent.mkdir(exist_ok=True)
+    SearchPaths.of(paths).declaration.parent.mkdir(exist_ok=True)
     content = {**experiment.declaration, "robots": dict(robots)}
-    write_whole(paths.declaration, json.dumps(content, indent=1) + "\n")
+    write_whole(SearchPaths.of(paths).declaration, json.dumps(content, indent=1) + "\n")
 
 
 def written_at(paths: RunPaths) -> int:
     with contextlib.suppress(OSError):
-        return paths.declaration.stat().st_mtime_ns
+        return SearchPaths.of(paths).declaration.stat().st_mtime_ns
     return 0
 
 
@@ -180,11 +181,13 @@ def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any
 def begun(paths: RunPaths) -> Mapping[str, Any]:
     """The declaration of what has begun here. :raises LedgerError: it cannot be read."""
     try:
-        before: Mapping[str, Any] = parsed_json(paths.declaration.read_bytes())
+        before: Mapping[str, Any] = parsed_json(SearchPaths.of(paths).declaration.read_bytes())
         if not all(isinstance(before[key], dict) for key in ("data", "options")):
             raise TypeError("it is no declaration")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LedgerError(f"{paths.declaration}: cannot be read ({error}); {OTHERWISE}") from error
+        raise LedgerError(
+            f"{SearchPaths.of(paths).declaration}: cannot be read ({error}); {OTHERWISE}"
+        ) from error
     return before
 
 
@@ -241,7 +244,9 @@ def declared(paths: RunPaths) -> Experiment:
     :raises LedgerError: the declaration cannot be read.
     """
     try:
-        return resume.from_declaration(parsed_json(read_regular(paths.declaration)))
+        return resume.from_declaration(parsed_json(read_regular(SearchPaths.of(paths).declaration)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         advice = "run the job file, which replaces it"
-        raise LedgerError(f"{paths.declaration}: cannot be read ({error}); {advice}") from error
+        raise LedgerError(
+            f"{SearchPaths.of(paths).declaration}: cannot be read ({error}); {advice}"
+        ) from error

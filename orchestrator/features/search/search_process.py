@@ -83,7 +83,7 @@ class SearchProcess(BesideRun):
     # -- before the run
 
     def claimed(self, options: RunOptions) -> None:
-        if options.rebuild_ledger and self.paths.declaration.exists():
+        if options.rebuild_ledger and SearchPaths.of(self.paths).declaration.exists():
             text = "a search cannot be rebuilt: only its ledger has the order of its trials"
             raise RunDirError(f"{self.paths.root}: {text}; `run --fresh` starts over")
 

@@ -93,8 +93,8 @@ def test_status_says_why_a_search_has_stopped(tmp_path: Path) -> None:
     )
     assert text in " ".join(commands.invoke("status", paths.root, cwd=tmp_path).stdout.split())
     empty = RunPaths(tmp_path / "empty")  # before its first trial
-    empty.declaration.parent.mkdir(parents=True)
-    empty.declaration.write_bytes(paths.declaration.read_bytes())
+    SearchPaths.of(empty).declaration.parent.mkdir(parents=True)
+    SearchPaths.of(empty).declaration.write_bytes(SearchPaths.of(paths).declaration.read_bytes())
     Ledger.create(empty.ledger).close()
     SearchPaths.of(empty).stopped.write_text("no class")
     assert "stopped: no class." in " ".join(
@@ -367,7 +367,7 @@ def test_a_job_of_a_matrix_that_starts_over_is_trained_to_the_rung_that_it_was_p
     declared = changed_search.declared(paths)
     source = replace(declaration_of(declared), search=None)
     declared = replace(declared, job_source=source)
-    paths.declaration.write_text(json.dumps(declared.declaration))
+    SearchPaths.of(paths).declaration.write_text(json.dumps(declared.declaration))
     with run_directory.opened_ledger(paths) as ledger:
         new = make_job("new")
         begun = replace(
