@@ -164,7 +164,7 @@ class RunPaths:
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
     finishing = Below(".staging/only-videos")
-    """There when all jobs have ended, while pictures are made and trackers told: only a `stop` is
+    """There when all jobs have ended, and only what is beside the run is finished: only a `stop` is
     read any more."""
     reload_lock = Below(".staging/reload.lock")
     reloading = Below(".staging/reload")

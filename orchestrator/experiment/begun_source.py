@@ -5,7 +5,7 @@ its ledger, whether or not a supervisor runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.feature import ask, features, problems_of
@@ -27,8 +27,10 @@ class BegunSource:
     An ``OrchestratorError`` of it is shown in place of what was asked for.
     """
 
-    noun: ClassVar[str]
-    """What it is called in messages, without an article."""
+    @property
+    def noun(self) -> str:
+        """What it is called in messages, without an article."""
+        raise NotImplementedError
 
     @property
     def is_underway(self) -> bool:

@@ -57,7 +57,8 @@ class EndedJobs:
 
     paths: RunPaths
     states: Mapping[str, State]
-    """In order of launch; of a search not of those that an earlier run has trained."""
+    """In order of launch; where jobs are made as the run goes on, not of those that an earlier run has
+    trained."""
     shown: Sequence[str] | None
     """Ids of those that pages show by themselves; None: all of :attr:`states`."""
     ledger: Ledger

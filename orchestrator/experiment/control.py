@@ -285,7 +285,7 @@ def refuse_benchmark(paths: RunPaths) -> None:
 def refuse_if_finishing(paths: RunPaths, holder: LockHolder) -> None:
     """:raises RunDirError: all jobs have ended, and ``holder`` reads no requests but to stop."""
     if paths.finishing.exists():
-        what = f"all jobs have ended, and its supervisor ({holder}) only makes pictures or tells trackers now"
+        what = f"all jobs have ended, and its supervisor ({holder}) only finishes what is beside it now"
         advice = f"call this command again when it has ended, or end it with `stop {paths.root}`"
         raise RunDirError(f"{paths.root}: {what}; {advice}")
 
@@ -346,7 +346,8 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     ):
         named = [job_id for job_id in named if job_id not in invalid]
         if jobs or not any(states[job_id] in command.from_states for job_id in named):
-            advice = "correct what `status` says and run the job file; points of a search are not examined again"
+            again = "jobs that were made as the run went on are not examined again"
+            advice = f"correct what `status` says and run the job file; {again}"
             raise UsageError(
                 f"{run_dir}: invalid, and never launched: {listed(invalid, NAMES_SHOWN)}; {advice}"
             )
@@ -388,7 +389,7 @@ def _left_running(paths: RunPaths, chosen: Sequence[str]) -> list[str]:
 def _standing(row: SummaryRow, verb: JobVerb) -> str:
     """The state of a job; the user resumes none that is compared with others at a rung."""
     if verb == "resume" and row["cause"] == Cause.RUNG:
-        return "PAUSED at a rung, from which only its search promotes it"
+        return "PAUSED at a rung, where it waits to be compared with other jobs"
     return row["state"]
 
 

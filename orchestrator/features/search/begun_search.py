@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.paths import RunPaths
@@ -26,7 +26,10 @@ class BegunSearch(BegunSource):
     ledger: Ledger
     """Open as long as questions about it are asked."""
     is_underway: bool
-    noun: ClassVar[str] = "search"
+
+    @property
+    def noun(self) -> str:
+        return "search" if self.makes_jobs else "comparison at rungs"
 
     @property
     def makes_jobs(self) -> bool:
