@@ -183,7 +183,8 @@ def test_jobs_that_nothing_compares_are_shown_and_not_trained_without_their_job_
 def test_a_feature_says_of_which_jobs_nothing_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    states = {name: (make_job(name), Succeeded()) for name in ("a", "b")}
+    jobs = [make_job(name).with_spec(preview=True) for name in ("a", "b")]
+    states: dict[str, tuple[Job, State]] = {job.job_id: (job, Succeeded()) for job in jobs}
     paths, ledger = run_directory(tmp_path, states)
     ledger.close()
     for name in states:
