@@ -28,6 +28,8 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import block_checkpoint_signal, set_up_process
 from orchestrator.core.text import plain
 from orchestrator.experiment import control, resume, run_directory, session
+from orchestrator.experiment.beside_run import BesideRun
+from orchestrator.experiment.resume_advice import has_declaration
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
@@ -72,6 +74,16 @@ class Program:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+class AwaitsProgram(BesideRun):
+    """Lets the run wait for jobs of the program, as long as that may submit any."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def may_add_jobs(self) -> bool:
+        return self._program.may_submit
+
+
 class PoolReporter:
     """Says once that jobs can be entered; events are lines of ``supervisor.log``, as with ``run
     --detach``.
@@ -102,8 +114,8 @@ def _earlier(paths: RunPaths) -> list[JobRow]:
     """The jobs that have begun in an earlier pool here. Those that are not finished wait until they
     are submitted.
     """
-    if paths.experiment.exists() or paths.declaration.exists():
-        origin = "`run` of a job file" if paths.experiment.exists() else "a search"
+    if has_declaration(paths):
+        origin = "`run` of a job file" if paths.experiment.exists() else "a program that is no pool"
         what = f"was made by {origin}, and a pool enters jobs of its own"
         raise RunDirError(f"{paths.root}: {what}. Choose another with --run-dir")
     if not paths.ledger.exists():
@@ -138,7 +150,7 @@ def main(run_dir: str, max_parallel: str) -> int:
             verdicts=resume.verdicts(rows),
         )
         session.run(
-            experiment, options, PoolReporter(paths), is_awaiting_jobs=lambda: program.may_submit
+            experiment, options, PoolReporter(paths), beside={"pool": AwaitsProgram(program)}
         )
     except KeyboardInterrupt:
         return 130

@@ -46,8 +46,10 @@ def _beside_run(run: RunFacts) -> BesideRun | None:
 
 
 def _has_begun(paths: RunPaths) -> bool:
+    from orchestrator.features.search.search_paths import SearchPaths
+
     try:
-        return paths.declaration.exists()
+        return SearchPaths.of(paths).declaration.exists()
     except OSError:  # no path, such as one that is too long, which is refused with other words
         return False
 
@@ -59,7 +61,7 @@ def _begun_source(paths: RunPaths, ledger: Ledger) -> BegunSource | None:
 
 
 def _watch(paths: RunPaths) -> RunWatch | None:
-    if not paths.declaration.exists():
+    if not _has_begun(paths):
         return None
     from orchestrator.features.search.watch import SearchWatch
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
 from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.features.search import search_events
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -23,17 +26,32 @@ class BegunSearch(BegunSource):
     ledger: Ledger
     """Open as long as questions about it are asked."""
     is_underway: bool
-    noun: ClassVar[str] = "search"
+
+    @property
+    def noun(self) -> str:
+        return "search" if self.makes_jobs else "comparison at rungs"
 
     @property
     def makes_jobs(self) -> bool:
         """Whether it is a search, and no matrix whose jobs are compared."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return "search" in parsed_json(self.paths.declaration.read_bytes())["data"]
+            return (
+                "search" in parsed_json(SearchPaths.of(self.paths).declaration.read_bytes())["data"]
+            )
         return True
 
     def has_succeeded(self) -> bool:
         return search_events.has_value(self.ledger)
+
+    def shown_jobs(self) -> Sequence[str] | None:
+        """None before it has come to its end."""
+        try:
+            content = json.loads(read_regular(SearchPaths.of(self.paths).shown_jobs))
+        except (OSError, ValueError):
+            return None
+        if not isinstance(content, list):
+            return None
+        return [job_id for job_id in content if isinstance(job_id, str)]
 
     def declared(self) -> Experiment:
         from orchestrator.features.search import changed_search

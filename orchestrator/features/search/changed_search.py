@@ -14,19 +14,16 @@ from typing import Any
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import ChangedError, LedgerError
-from orchestrator.core.job import move
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
-from orchestrator.core.text import count, listed
 from orchestrator.experiment import resume
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.features.search import search_events, search_robots
 from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.ledger import Ledger, job_figures
-from orchestrator.supervisor.events import Reporter
-from orchestrator.supervisor.retry_policy import promoted
 
 OTHERWISE = "`run --fresh` starts over and keeps what is here under another name; another --run-dir leaves it as it is"
 ON_CHANGE = (
@@ -34,7 +31,6 @@ ON_CHANGE = (
     " under another name, and another --run-dir leaves it as it is"
 )
 BEGAN_OTHERWISE = "the {} that has begun here is declared differently now:"
-SHOWN = 10
 OF_THE_SEARCH = ("search", "scheduler", "defaults", "jobs")
 BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
 """Keys at the top of a job file that trials depend on; and those of ``[search]`` on which none has
@@ -50,7 +46,7 @@ def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Expe
     """
     paths = RunPaths(options.run_dir)
     is_asked = options.on_change in ("restart", "keep") and not options.fresh
-    if not (is_asked and paths.declaration.exists()):
+    if not (is_asked and SearchPaths.of(paths).declaration.exists()):
         return experiment, options
     before = begun(paths)
     lines = differences(before, experiment.declaration)
@@ -159,14 +155,14 @@ def refuse_another_robot(
 
 
 def declare(paths: RunPaths, experiment: Experiment, robots: Mapping[str, str]) -> None:
-    paths.declaration.parent.mkdir(exist_ok=True)
+    SearchPaths.of(paths).declaration.parent.mkdir(exist_ok=True)
     content = {**experiment.declaration, "robots": dict(robots)}
-    write_whole(paths.declaration, json.dumps(content, indent=1) + "\n")
+    write_whole(SearchPaths.of(paths).declaration, json.dumps(content, indent=1) + "\n")
 
 
 def written_at(paths: RunPaths) -> int:
     with contextlib.suppress(OSError):
-        return paths.declaration.stat().st_mtime_ns
+        return SearchPaths.of(paths).declaration.stat().st_mtime_ns
     return 0
 
 
@@ -185,11 +181,13 @@ def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any
 def begun(paths: RunPaths) -> Mapping[str, Any]:
     """The declaration of what has begun here. :raises LedgerError: it cannot be read."""
     try:
-        before: Mapping[str, Any] = parsed_json(paths.declaration.read_bytes())
+        before: Mapping[str, Any] = parsed_json(SearchPaths.of(paths).declaration.read_bytes())
         if not all(isinstance(before[key], dict) for key in ("data", "options")):
             raise TypeError("it is no declaration")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LedgerError(f"{paths.declaration}: cannot be read ({error}); {OTHERWISE}") from error
+        raise LedgerError(
+            f"{SearchPaths.of(paths).declaration}: cannot be read ({error}); {OTHERWISE}"
+        ) from error
     return before
 
 
@@ -209,29 +207,6 @@ def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Expe
     first = scheduler.min_env_steps
     jobs = tuple(job.with_spec(pause_at=recorded.get(job.job_id, first)) for job in experiment.jobs)
     return dataclasses.replace(experiment, jobs=jobs)
-
-
-def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter) -> None:
-    """Where ``experiment`` has no scheduler any more, let those of its jobs train to their end that
-    paused at rungs.
-    """
-    if search_events.standing(ledger) == "none":
-        return
-    declared = {job.job_id for job in experiment.jobs}
-    waiting: list[str] = []
-    for row in ledger.jobs(decoded=False):
-        is_left = row.job_id in declared and row.state.name != "SUCCEEDED"
-        if is_left and (after := promoted(row.job, row.state, None)) is not None:
-            job, state = after
-            ledger.update_spec(job)
-            if state is not row.state:
-                ledger.set_state(job.job_id, move(job.job_id, row.state, state))
-                waiting.append(job.job_id)
-    search_events.withdraw(ledger)
-    if waiting:
-        text = "train on to their end, as the job file has no [scheduler] any more"
-        shown = f"{count(len(waiting), 'job')} at rungs {text}: {listed(waiting, SHOWN)}"
-        reporter.event("promoted", shown, jobs=waiting)
 
 
 def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,7 +244,9 @@ def declared(paths: RunPaths) -> Experiment:
     :raises LedgerError: the declaration cannot be read.
     """
     try:
-        return resume.from_declaration(parsed_json(read_regular(paths.declaration)))
+        return resume.from_declaration(parsed_json(read_regular(SearchPaths.of(paths).declaration)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         advice = "run the job file, which replaces it"
-        raise LedgerError(f"{paths.declaration}: cannot be read ({error}); {advice}") from error
+        raise LedgerError(
+            f"{SearchPaths.of(paths).declaration}: cannot be read ({error}); {advice}"
+        ) from error

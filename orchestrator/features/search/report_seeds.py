@@ -12,6 +12,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.features.search import changed_search, report_data
 from orchestrator.features.search.report_data import SearchedSeed, SearchFacts
+from orchestrator.features.search.search_paths import SearchPaths
 
 SEED = "search.seed: "
 
@@ -42,7 +43,7 @@ def gather(run_dir: Path, facts: SearchFacts, others: Sequence[Path]) -> list[Se
 
 def _searched_in(run_dir: Path) -> RunPaths:
     paths = run_directory.existing(run_dir)
-    if not paths.declaration.exists():
+    if not SearchPaths.of(paths).declaration.exists():
         raise _without_search(run_dir)
     return paths
 

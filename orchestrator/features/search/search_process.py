@@ -50,8 +50,7 @@ AGAIN = "Correct the cause, and run the same command again: the search resumes"
 class SearchProcess(BesideRun):
     """Starts the searcher, and starts it again if it is killed, or hangs.
 
-    Where the job file declares neither a search nor a scheduler any more, there is no searcher, and
-    the jobs that wait at rungs train on.
+    Where the job file declares neither a search nor a scheduler any more, there is no searcher.
     """
 
     paths: RunPaths
@@ -84,7 +83,7 @@ class SearchProcess(BesideRun):
     # -- before the run
 
     def claimed(self, options: RunOptions) -> None:
-        if options.rebuild_ledger and self.paths.declaration.exists():
+        if options.rebuild_ledger and SearchPaths.of(self.paths).declaration.exists():
             text = "a search cannot be rebuilt: only its ledger has the order of its trials"
             raise RunDirError(f"{self.paths.root}: {text}; `run --fresh` starts over")
 
@@ -103,7 +102,7 @@ class SearchProcess(BesideRun):
         assert self._experiment is not None
         self._ledger = ledger
         if self._experiment.job_source is None:
-            changed_search.let_all_train_on(self._experiment, ledger, self.reporter)
+            search_events.withdraw(ledger)
 
     def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
         assert self._experiment is not None
@@ -133,7 +132,7 @@ class SearchProcess(BesideRun):
     def _is_redeclared(self, process: SideProcess) -> bool:
         return process.starts > 0 and self._declared_at != changed_search.written_at(self.paths)
 
-    def look_after(self) -> None:
+    def before_turn(self) -> None:
         """Start it, and start it again if it was killed, hangs, or is declared anew."""
         process = self._process
         if process is None or not self.may_add_jobs():

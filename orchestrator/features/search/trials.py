@@ -20,6 +20,7 @@ from orchestrator.features.search.declaration.rules import read_scheduler, read_
 from orchestrator.features.search.declaration.spec import Direction, SchedulerSpec, SearchSpec
 from orchestrator.features.search.history import History, Trial, costs, ranked
 from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile.validation import check
 from orchestrator.keys.problems import Problems
 from orchestrator.ledger import Ledger, SummaryRow, job_figures
@@ -57,7 +58,7 @@ class TrialReader:
         """
         problems = Problems()
         try:
-            content = parsed_json(read_regular(paths.declaration))["data"]
+            content = parsed_json(read_regular(SearchPaths.of(paths).declaration))["data"]
             top = check(content, problems).top
             table = top.get("search")
             search = None if table is None else read_search(table, problems)
@@ -68,7 +69,9 @@ class TrialReader:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise LedgerError(f"{paths.declaration}: cannot be read ({error!r})") from error
+            raise LedgerError(
+                f"{SearchPaths.of(paths).declaration}: cannot be read ({error!r})"
+            ) from error
 
     def update(self, ledger: Ledger) -> Sequence[SearchEvent]:
         """Take in what the ledger has of the search beyond what is known. Returns that.

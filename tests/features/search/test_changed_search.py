@@ -17,6 +17,7 @@ from trial_helpers import Told, search_run
 import orchestrator
 from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.jobfile import load
@@ -85,7 +86,7 @@ def test_a_declaration_that_is_none_is_refused_also_to_keep_it(tmp_path: Path) -
     paths = search_run(tmp_path / "run", [Told(values=[3.0])])
     (tmp_path / "jobs.toml").write_text(SEARCH)
     for content in ("{", "[]", '{"data": 3, "options": {}}'):
-        paths.declaration.write_text(content)
+        SearchPaths.of(paths).declaration.write_text(content)
         for on_change in ("refuse", "keep", "restart"):
             refused = invoke(
                 "run", "jobs.toml", "--run-dir", "run", "--on-change", on_change, cwd=tmp_path
@@ -104,7 +105,7 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
     shutil.copy(HOPPER, robot)
     assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
     paths = RunPaths(run_dir)
-    declaration = json.loads(paths.declaration.read_text())
+    declaration = json.loads(SearchPaths.of(paths).declaration.read_text())
     robot.write_text(robot.read_text().replace("</mujoco>", "<!-- edited --></mujoco>"))
     jobs.write_text(content.replace("trials = 1", "trials = 2"))
     for on_change in ("refuse", "keep", "extend"):
@@ -141,10 +142,12 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
     ]
 
     of_before = {key: part for key, part in declaration.items() if key != "robots"}
-    paths.declaration.write_text(json.dumps(of_before))  # as the version before has written it
+    SearchPaths.of(paths).declaration.write_text(
+        json.dumps(of_before)
+    )  # as the version before has written it
     resumed = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    robots = json.loads(paths.declaration.read_text())["robots"]
+    robots = json.loads(SearchPaths.of(paths).declaration.read_text())["robots"]
     assert robots.keys() == declaration["robots"].keys() == {"hopper-middle-s0", "hopper-corner-s0"}
     assert robots != declaration["robots"]
 

@@ -22,6 +22,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment import (
     control,
+    jobs_at_rungs,
     resume,
     run_directory,
     run_end,
@@ -92,8 +93,8 @@ def test_status_says_why_a_search_has_stopped(tmp_path: Path) -> None:
     )
     assert text in " ".join(commands.invoke("status", paths.root, cwd=tmp_path).stdout.split())
     empty = RunPaths(tmp_path / "empty")  # before its first trial
-    empty.declaration.parent.mkdir(parents=True)
-    empty.declaration.write_bytes(paths.declaration.read_bytes())
+    SearchPaths.of(empty).declaration.parent.mkdir(parents=True)
+    SearchPaths.of(empty).declaration.write_bytes(SearchPaths.of(paths).declaration.read_bytes())
     Ledger.create(empty.ledger).close()
     SearchPaths.of(empty).stopped.write_text("no class")
     assert "stopped: no class." in " ".join(
@@ -327,7 +328,7 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
     watches.look()
     assert len(watches.notes) == len(watches.sections()) == 1
     ledger = Ledger.open(paths.ledger)
-    jobs = tuple(row.job for row in ledger.jobs())
+    jobs = tuple(row.job.with_spec(pause_at=None) for row in ledger.jobs())
     experiment = replace(changed_search.declared(paths), job_source=None, jobs=jobs)
     messages: list[str] = []
 
@@ -336,7 +337,8 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
             messages.append(message)
 
     for _ in range(2):  # the second time there is nothing left to do
-        changed_search.let_all_train_on(experiment, ledger, Reporter())
+        search_events.withdraw(ledger)
+        jobs_at_rungs.let_train_to_end(experiment, ledger, Reporter())
         ledger.commit()
     states: list[State] = [row.state for row in ledger.jobs()]
     assert states == [
@@ -365,7 +367,7 @@ def test_a_job_of_a_matrix_that_starts_over_is_trained_to_the_rung_that_it_was_p
     declared = changed_search.declared(paths)
     source = replace(declaration_of(declared), search=None)
     declared = replace(declared, job_source=source)
-    paths.declaration.write_text(json.dumps(declared.declaration))
+    SearchPaths.of(paths).declaration.write_text(json.dumps(declared.declaration))
     with run_directory.opened_ledger(paths) as ledger:
         new = make_job("new")
         begun = replace(
