@@ -103,10 +103,12 @@ def resumed(
     Where the jobs of a matrix are compared, each pauses at the rung that it has been promoted to,
     or at the first one.
 
-    :raises ChangedError: another search has begun here.
+    :raises ChangedError: another search has begun here, or jobs that another feature decides about
+        are declared where one has begun.
     """
     source = declaration_of(experiment)
     if source.search is None and source.scheduler is None:
+        _refuse_another_source(experiment, ledger, paths)
         return experiment, options
     is_compared = source.search is None
     if ledger is None or not search_events.is_search(ledger):
@@ -122,6 +124,16 @@ def resumed(
     recorded = {row.job_id: row for row in rows}
     options = dataclasses.replace(options, verdicts=resume.verdicts(left), recorded=recorded)
     return dataclasses.replace(experiment, jobs=tuple(row.job for row in left)), options
+
+
+def _refuse_another_source(
+    experiment: Experiment, ledger: Ledger | None, paths: RunPaths
+) -> None:
+    other = experiment.job_source
+    if other is None or ledger is None or search_events.standing(ledger) == "none":
+        return
+    what = f"a search has begun here, and the job file declares a {other.noun} in its place"
+    raise ChangedError(f"{paths.root}: {what}; {OTHERWISE}")
 
 
 def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:

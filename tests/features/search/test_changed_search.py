@@ -4,6 +4,7 @@ began."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -17,9 +18,13 @@ from trial_helpers import Told, search_run
 import orchestrator
 from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.features.search import changed_search, search_events
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.jobfile import load
+from orchestrator.jobfile.job_source import JobSource
 
 SEARCH = f"""name = "search"
 max_parallel = 2
@@ -234,3 +239,20 @@ def test_an_edited_robot_of_a_compared_matrix_is_kept_as_it_was_or_refused(tmp_p
     assert again.returncode == 0, again.stderr
     copies = [path.read_text() for path in run_dir.glob("jobs/*/robot/hopper.xml")]
     assert ["edited" in copy for copy in copies] == [True, True]
+
+
+class Draw(JobSource):
+    noun = "draw"
+
+
+def test_jobs_of_another_source_are_refused_where_a_search_has_begun(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0]), Told()], is_over=False)
+    drawn = dataclasses.replace(changed_search.declared(paths), job_source=Draw())
+    options = RunOptions(run_dir=paths.root)
+    with run_directory.opened_ledger(paths) as ledger:
+        with pytest.raises(ChangedError) as refused:
+            changed_search.resumed(drawn, options, ledger, paths)
+        search_events.withdraw(ledger)
+        assert changed_search.resumed(drawn, options, ledger, paths) == (drawn, options)
+    assert "a search has begun here, and the job file declares a draw in its place" in str(refused.value)
+    assert "`run --fresh` starts over" in str(refused.value)
