@@ -97,4 +97,5 @@ FEATURE = Feature(
         "tests/bench/test_search_benchmark.py",
         "docs/search.md",
     ),
+    extras=("search", "dashboard"),
 )
