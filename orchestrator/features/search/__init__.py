@@ -59,7 +59,7 @@ def _begun_source(paths: RunPaths, ledger: Ledger) -> BegunSource | None:
 
 
 def _watch(paths: RunPaths) -> RunWatch | None:
-    if not paths.declaration.exists():
+    if not _has_begun(paths):
         return None
     from orchestrator.features.search.watch import SearchWatch
 

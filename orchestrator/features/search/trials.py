@@ -62,6 +62,8 @@ class TrialReader:
             table = top.get("search")
             search = None if table is None else read_search(table, problems)
             scheduler = read_scheduler(top, problems)
+            if search is None and scheduler is None:
+                return None
             return cls(
                 paths=paths, search=search, scheduler=scheduler, history=History(search=search)
             )
