@@ -128,7 +128,7 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
             ]
         search_events.add(ledger, events)
         ledger.commit()
-    SearchPaths.of(paths).sampler.write_bytes(pickle.dumps((1 + 3 * trials, sampler)))
+    SearchPaths(paths.root).sampler.write_bytes(pickle.dumps((1 + 3 * trials, sampler)))
     ledger.close()
 
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from orchestrator.core.decoding import parsed_json
+from orchestrator.core.errors import LedgerError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.begun_source import BegunSource
+from orchestrator.experiment.begun_source import BegunSource, Standing
 from orchestrator.features.search import search_events
+from orchestrator.features.search.declaration.written import read_declaration
 from orchestrator.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -22,14 +23,18 @@ class BegunSearch(BegunSource):
     paths: RunPaths
     ledger: Ledger
     """Open as long as questions about it are asked."""
-    is_underway: bool
+    standing: Standing
     noun: ClassVar[str] = "search"
+
+    @property
+    def is_underway(self) -> bool:
+        return self.standing == "underway"
 
     @property
     def makes_jobs(self) -> bool:
         """Whether it is a search, and no matrix whose jobs are compared."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return "search" in parsed_json(self.paths.declaration.read_bytes())["data"]
+        with contextlib.suppress(LedgerError):
+            return "search" in read_declaration(self.paths)["data"]
         return True
 
     def has_succeeded(self) -> bool:
@@ -38,7 +43,7 @@ class BegunSearch(BegunSource):
     def declared(self) -> Experiment:
         from orchestrator.features.search import changed_search
 
-        return changed_search.declared(self.paths)
+        return changed_search.declared_experiment(self.paths)
 
     def take_over(self, experiment: Experiment) -> Sequence[str]:
         from orchestrator.features.search import changed_search
@@ -51,4 +56,4 @@ def of(paths: RunPaths, ledger: Ledger) -> BegunSearch | None:
     standing = search_events.standing(ledger)
     if standing == "none":
         return None
-    return BegunSearch(paths=paths, ledger=ledger, is_underway=standing == "underway")
+    return BegunSearch(paths=paths, ledger=ledger, standing=standing)

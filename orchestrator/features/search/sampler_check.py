@@ -41,7 +41,7 @@ def examine(
         process = SideProcess(
             arguments=["orchestrator.features.search.searcher.sampler_child", folder],
             run_dir=paths.root,
-            log=SearchPaths.of(paths).log,
+            log=SearchPaths(paths.root).log,
         )
         try:
             has_hung = not _has_ended(process, time_limit_s, turn)

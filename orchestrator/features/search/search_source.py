@@ -8,7 +8,6 @@ from typing import Any
 from orchestrator.core.errors import Problem
 from orchestrator.experiment.run_plan import Plan, RunOptions
 from orchestrator.features.search import changed_search, sampler_check, search_forecast
-from orchestrator.features.search.declaration import rules
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.features.search.search_time import DoneSoFar
 from orchestrator.jobfile import Experiment
@@ -45,21 +44,9 @@ class SearchSource(SearchDeclaration):
 
 
 def of_tables(top: Mapping[str, Any], entries: int, problems: Problems) -> SearchSource | None:
-    """None where all jobs are trained to their end as they are declared.
-
-    :param top: the tables that the user has written, each of their keys valid by itself.
-    :param entries: number of ``[[jobs]]`` tables.
-    """
-    table = top.get("search")
-    search = None if table is None else rules.read_search(table, problems)
-    if search is not None and entries != 1:
+    """As :meth:`SearchDeclaration.of_tables`. :param entries: number of ``[[jobs]]`` tables."""
+    source = SearchSource.of_tables(top, problems)
+    if source is not None and source.makes_jobs and entries != 1:
         text = f"varies the keys of one job, and there are {entries} [[jobs]] tables; keep one"
         problems.add("search", text)
-    scheduler = rules.read_scheduler(top, problems)
-    if search is None and scheduler is None:
-        return None
-    return SearchSource(
-        search=search,
-        scheduler=scheduler,
-        scheduler_place="search.scheduler" if "scheduler" in (table or ()) else "scheduler",
-    )
+    return source

@@ -247,12 +247,14 @@ class Draw(JobSource):
 
 def test_jobs_of_another_source_are_refused_where_a_search_has_begun(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [Told(values=[3.0]), Told()], is_over=False)
-    drawn = dataclasses.replace(changed_search.declared(paths), job_source=Draw())
+    drawn = dataclasses.replace(changed_search.declared_experiment(paths), job_source=Draw())
     options = RunOptions(run_dir=paths.root)
     with run_directory.opened_ledger(paths) as ledger:
         with pytest.raises(ChangedError) as refused:
             changed_search.resumed(drawn, options, ledger, paths)
         search_events.withdraw(ledger)
         assert changed_search.resumed(drawn, options, ledger, paths) == (drawn, options)
-    assert "a search has begun here, and the job file declares a draw in its place" in str(refused.value)
+    assert "a search has begun here, and the job file declares a draw in its place" in str(
+        refused.value
+    )
     assert "`run --fresh` starts over" in str(refused.value)

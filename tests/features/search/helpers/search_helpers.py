@@ -68,7 +68,7 @@ def make_search_dir(
     table = {
         "sampler": "random",
         "objective": "eval_mean",
-        "trials": trials,
+        "trials": max(1, trials),
         "space": SPACE,
         **(search or {}),
     }
