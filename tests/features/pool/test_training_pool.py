@@ -28,9 +28,11 @@ import orchestrator
 from orchestrator.core.errors import Problem, RunDirError, SupervisorError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.features.pool import pool_supervisor, supervisor_process
 from orchestrator.features.pool.pool_jobs import TrainingFuture
+from orchestrator.ledger import Ledger
 
 SUPERVISE = "\nfrom orchestrator.features.pool import pool_supervisor\nsys.exit(pool_supervisor.main(*sys.argv[1:]))"
 EXEC = {"resources": {"start": "exec", "min_free_disk": 0}}
@@ -227,11 +229,20 @@ pool.submit({str(HOPPER)!r}, name="one").result()
     assert commands.summary(here / "run")["one-s0"]["state"] == "PENDING"
 
 
-def test_a_pool_leaves_the_jobs_of_a_search_alone(here: Path) -> None:
+class BegunDraw(BegunSource):
+    noun = "draw"
+
+
+def test_a_pool_leaves_the_jobs_alone_that_a_feature_makes(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "run").mkdir()
     paths = RunPaths(here / "run")
-    paths.declaration.parent.mkdir(parents=True)
-    paths.declaration.write_text("{}")
-    with pytest.raises(RunDirError, match="was made by a search"):
+    assert pool_supervisor._earlier(paths) == []
+    Ledger.create(paths.ledger).close()
+    assert pool_supervisor._earlier(paths) == []
+    monkeypatch.setattr(pool_supervisor, "begun_source", lambda *_: BegunDraw())
+    with pytest.raises(RunDirError, match="was made by a draw, and a pool"):
         pool_supervisor._earlier(paths)
 
 
