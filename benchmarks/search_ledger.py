@@ -79,8 +79,10 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
     sampler = make(search)
     chance = random.Random(0)
     now = time.time()
-    paths.declaration.parent.mkdir(parents=True)
-    paths.declaration.write_text(json.dumps(experiment.declaration, indent=1) + "\n")
+    SearchPaths(paths.root).declaration.parent.mkdir(parents=True)
+    SearchPaths(paths.root).declaration.write_text(
+        json.dumps(experiment.declaration, indent=1) + "\n"
+    )
     paths.lock.touch()
     ledger = Ledger.create(paths.ledger)
     search_events.add(ledger, [SearchEvent(kind="began", content={"lanes": 2})])

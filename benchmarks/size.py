@@ -4,7 +4,8 @@
 
 Size is the number of nodes of the syntax tree, which layout and comments do not change. An import
 of a feature is a statement, or a text that is the name of a module, as ``import_module`` takes
-it. Those under ``TYPE_CHECKING``, which no process executes, are counted apart.
+it. Those under ``TYPE_CHECKING``, which no process executes, are counted apart: the kernel has them
+for the names that features add to ``import orchestrator``, which type checkers see only there.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ def run(
     :param options_of_executor: options of the executor, as the command has them: ``ray_address="auto"``
         for ``--ray-address auto``.
     :raises UsageError: where the command would exit with 2; a SpecError has every problem found.
-        Also if the search of the job file has stopped before its end, when all jobs have ended: the
-        same call goes on with the next trial.
+        Also if what makes the jobs has stopped before its end, when all jobs have ended: the same call
+        goes on.
     :raises DiskFullError: no space is left; every job has stopped, and the same call resumes them.
     :raises SupervisorError: unexpected error of the supervisor; every job has stopped, and the same
         call resumes them.

@@ -34,7 +34,7 @@ import hypothesis
 from command_helpers import Experiment
 from root_helpers import of_root, run_dir_of_user
 
-from orchestrator.worker.runtime import startup
+from orchestrator.worker.runtime import import_speed
 
 TESTS = Path(__file__).parent
 pytest.register_assert_rewrite("executor_conformance")
@@ -145,7 +145,7 @@ def pytest_collection() -> Generator[None, object, object]:
     """
     gc.disable()
     try:
-        with startup.without_unused_packages():
+        with import_speed.without_unused_packages():
             return (yield)
     finally:
         _show_hypothesis_the_generators()

@@ -60,8 +60,8 @@ def status(
         bool,
         Option(
             "--exit-code",
-            help="End with 1 if jobs failed or were cancelled, otherwise with 130 if jobs run, wait or are paused. At "
-            "the end of a search, end with the exit code of `run`.",
+            help="End with 1 if jobs failed or were cancelled, otherwise with 130 if jobs run, wait or are paused. "
+            "Where jobs are made as the run goes on, end with the exit code of `run`.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -275,7 +275,7 @@ def play(
         bool,
         Option(
             "--all",
-            help="Write mosaic.mp4: all robots side by side, each with its name and return.",
+            help="Show the trained policies of all robots together, in a file.",
         ),
     ] = False,
     checkpoint: Checkpoint = None,
@@ -315,7 +315,7 @@ def play(
         Path | None,
         Option(
             metavar="FILE",
-            help="Play the policy in a file for other programs, such as FILE.onnx.",
+            help="Play the policy in a file of a format that an installed feature reads.",
             show_default="the job's own policy",
         ),
     ] = None,

@@ -27,8 +27,7 @@ def report(
         list[Path] | None,
         Argument(
             metavar="[OTHERS]...",
-            help="Run directories to compare with it: of the same search with other seeds (seed in [search]), whose "
-            "best so far is drawn with the interval over all of them.",
+            help="Run directories to compare with it, if a feature that made or compared its jobs can do that.",
             show_default=False,
         ),
     ] = None,

@@ -124,7 +124,7 @@ def run(
         Option(
             help="What to do with jobs that have run and are declared differently now. refuse: launch nothing. "
             "restart: train them again. keep: continue with the earlier declaration. extend: train them further, if "
-            "only total_timesteps is different and larger. Another search starts over, or the earlier one is kept."
+            "only total_timesteps is different and larger. What makes or compares the jobs starts over, or is kept."
         ),
     ] = OnChangeChoice.refuse,
     skip_invalid: Annotated[

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 CHANNEL_VARIABLE = "ORCHESTRATOR_CHANNEL"
 """Number of the inherited socket; its end-of-file means that the supervisor is gone."""
+GO = b"\n"
+"""What the supervisor sends through that socket once affinity and niceness of the worker are set.
+Until then the worker waits, on its first lines."""
 
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"  # noqa: S105 - the name of a variable, no secret
 """``<supervisor token>/<job_id>/<number>``, with several ranks followed by ``/<rank>``; marks every

@@ -147,10 +147,11 @@ class Feature:
     """Further names of ``import orchestrator``, and the modules that define them, which are
     imported when a name is first used."""
     belongings: tuple[str, ...] = ()
-    """Files and folders of the repository that belong to it, besides its folder: its tests, job files,
-    benchmarks, and pages of ``docs/`` that no other page needs."""
+    """Of the program's own features only, for ``.ci/without-a-feature``: what of the repository
+    belongs to it besides its folder. That is its tests, job files, benchmarks, and pages of
+    ``docs/`` that no other page needs."""
     extras: tuple[str, ...] = ()
-    """Extras of ``pyproject.toml`` with packages that it alone needs."""
+    """Likewise: extras of ``pyproject.toml`` with packages that it alone needs."""
 
 
 _problems: list[str] = []

@@ -153,7 +153,7 @@ class Cause(enum.StrEnum):
     PAUSED = "paused"
     """Ended because the job is paused; not a failure."""
     RUNG = "rung"
-    """Ended at the number of env_steps at which the job is compared with others of a search; not a
+    """Ended at the number of env_steps at which the job is compared with other jobs; not a
     failure."""
     DISK_FULL = "disk-full"
     LAUNCH = "launch-failed"
@@ -197,13 +197,13 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
-    """Not launched, by this supervisor or a later one, until the user resumes it or a search
-    promotes it.
+    """Not launched, by this supervisor or a later one, until the user resumes it or, at a
+    rung, until it is promoted.
     """
 
     failures: int = 0
     at_rung: bool = False
-    """Whether it waits for the search to compare it with others; the user does not resume it."""
+    """Whether it waits at a rung, to be compared with other jobs; the user does not resume it."""
     name: Literal["PAUSED"] = "PAUSED"
 
 

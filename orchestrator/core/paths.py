@@ -155,7 +155,7 @@ class RunPaths:
     staging = Below(".staging")
     """Robots under examination; moved to their jobs when every robot has passed."""
     finishing = Below(".staging/only-videos")
-    """There when all jobs have ended, while pictures are made and trackers told: only a `stop` is
+    """There when all jobs have ended, and only what is beside the run is finished: only a `stop` is
     read any more."""
     reload_lock = Below(".staging/reload.lock")
     reloading = Below(".staging/reload")
@@ -163,11 +163,6 @@ class RunPaths:
     next one ends."""
     entering = Below(".staging/search")
     """Robots of jobs that a process beside the supervisor makes and enters, likewise."""
-    declaration = Below("search/declared.json")
-    """Of a run with a job source: its job file's content, and what was given on the command line."""
-    shown_jobs = Below("search/shown.json")
-    """Ids of the jobs that pages show by themselves, where jobs are made as the run goes on; missing
-    until that is known."""
     replaced = Below("replaced")
     """Job directories that ``--on-change=restart`` moved away."""
     summary_json = Below("summary.json")

@@ -35,9 +35,6 @@ MOST_PASSES = 50
 MAX_CHUNKS = 16
 """Most chunks read at a time, so that a worker that floods its channel does not delay the
 others."""
-GO = b"\n"
-"""Tells a worker that its affinity and niceness are set. Until then it waits, on its first
-lines."""
 
 
 @dataclass(slots=True)
@@ -193,7 +190,7 @@ def start(
             if launch.nice > max(0, os.getpriority(os.PRIO_PROCESS, popen.pid)):
                 os.setpriority(os.PRIO_PROCESS, popen.pid, launch.nice)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has been killed
-            channel.sendall(GO)
+            channel.sendall(environment.GO)
         channel.setblocking(False)
         pid_start, pidfd = process_start(popen.pid), _pidfd(popen.pid)
     except BaseException:

@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.core.errors import LedgerBusyError, LedgerError, RunDirError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, left_batch_jobs, run_directory, run_end
+from orchestrator.experiment import control, left_batch_jobs, resume_advice, run_directory, run_end
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_directory import LockHolder
 from orchestrator.experiment.run_end import RunEnd
@@ -121,7 +121,7 @@ def end_of(paths: RunPaths, holder: LockHolder | None, rows: Sequence[SummaryRow
             holder="", exit_code=control.exit_code(rows), message="", ended_at=time.time()
         )
     message = (
-        f"{KILLED}. {control.how_to_resume(paths, left_batch_jobs.of(paths))}"
+        f"{KILLED}. {resume_advice.how_to_resume(paths, left_batch_jobs.of(paths))}"
         if paths.root.exists()
         else REMOVED
     )

@@ -5,7 +5,7 @@ its ledger, whether or not a supervisor runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.feature import ask, features, problems_of
@@ -27,8 +27,10 @@ class BegunSource:
     An ``OrchestratorError`` of it is shown in place of what was asked for.
     """
 
-    noun: ClassVar[str]
-    """What it is called in messages, without an article."""
+    @property
+    def noun(self) -> str:
+        """What it is called in messages, without an article."""
+        raise NotImplementedError
 
     @property
     def is_underway(self) -> bool:
@@ -45,6 +47,12 @@ class BegunSource:
     def has_succeeded(self) -> bool:
         """Of one that makes jobs and has come to its end."""
         raise NotImplementedError
+
+    def shown_jobs(self) -> Sequence[str] | None:
+        """Ids of the jobs that pages show by themselves; None: all of them, or that is not known
+        yet.
+        """
+        return None
 
     def declared(self) -> Experiment:
         """The experiment as it was declared when it was last run.
@@ -95,3 +103,12 @@ def standing(paths: RunPaths, ledger: Ledger) -> Standing:
     if source is None:
         return "none"
     return "underway" if source.is_underway else "over"
+
+
+def shown_jobs(paths: RunPaths, ledger: Ledger) -> Sequence[str] | None:
+    """As :meth:`BegunSource.shown_jobs`; None also where nothing has begun.
+
+    :raises OrchestratorError: it cannot be read.
+    """
+    source = begun_source(paths, ledger)
+    return None if source is None else source.shown_jobs()

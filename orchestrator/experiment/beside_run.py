@@ -57,7 +57,8 @@ class EndedJobs:
 
     paths: RunPaths
     states: Mapping[str, State]
-    """In order of launch; of a search not of those that an earlier run has trained."""
+    """In order of launch; where jobs are made as the run goes on, not of those that an earlier run has
+    trained."""
     shown: Sequence[str] | None
     """Ids of those that pages show by themselves; None: all of :attr:`states`."""
     ledger: Ledger
@@ -137,9 +138,7 @@ class BesideRun:
         """
 
     def end(self) -> None:
-        """The ledger is closed next; also where the run has failed or was refused. May be called
-        again.
-        """
+        """The ledger is closed next; also where the run has failed or was refused."""
 
     def exit_code(
         self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
@@ -175,6 +174,7 @@ class PartsBesideRun:
     stops: StopRequests
     _parts: dict[str, BesideRun] = field(default_factory=dict, init=False)
     """By the name of the feature."""
+    _have_ended: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.inner = DetachableReporter(self.inner)
@@ -200,6 +200,15 @@ class PartsBesideRun:
             why = f": {problems[-1]}" if problems else ""
             text = f"its {source.noun} needs a feature that does nothing beside the run{why}"
             raise UsageError(f"{experiment.source}: {text}")
+
+    def add(self, parts: Mapping[str, BesideRun]) -> None:
+        """Add those of whoever calls the run."""
+        self._parts |= parts
+
+    @property
+    def has_needed(self) -> bool:
+        """Whether the jobs of the run depend on a feature."""
+        return any(part.is_needed for part in self._parts.values())
 
     def __enter__(self) -> PartsBesideRun:
         return self
@@ -265,7 +274,10 @@ class PartsBesideRun:
         self._each(lambda part: part.finish(is_stopped))
 
     def end(self) -> None:
-        self._each(lambda part: part.end(), is_ending=True)
+        """End every feature, the first time that it is called."""
+        if not self._have_ended:
+            self._have_ended = True
+            self._each(lambda part: part.end(), is_ending=True)
 
     def exit_code(
         self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
@@ -314,8 +326,9 @@ class PartsBesideRun:
 
     def _leave_out(self, name: str, part: BesideRun, error: BaseException) -> None:
         del self._parts[name]
-        with contextlib.suppress(Exception, SystemExit):  # it has raised already
-            part.end()
+        if not self._have_ended:
+            with contextlib.suppress(Exception, SystemExit):  # it has raised already
+                part.end()
         text = f"the feature {name} does nothing more for this run: {type(error).__name__}: {error}"
         self.inner.event("warning", text)
         traceback.print_exception(error, file=sys.stderr)

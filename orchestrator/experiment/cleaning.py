@@ -19,7 +19,7 @@ from pathlib import Path
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import CHECKPOINT, DAMAGED, JobPaths, RunPaths
-from orchestrator.experiment import left_batch_jobs, run_directory
+from orchestrator.experiment import begun_source, left_batch_jobs, run_directory
 from orchestrator.ledger import JobRow
 
 _ASIDE = re.compile(rf".+{run_directory.TIME}")
@@ -68,8 +68,8 @@ def clean(run_dir: Path, *, dry_run: bool) -> Cleaned:
         left_batch_jobs.refuse_beside(paths, "nothing is removed while jobs may still be trained")
         with run_directory.reading_ledger(paths) as ledger:
             rows = ledger.jobs()
+            shown = begun_source.shown_jobs(paths, ledger)
         leftovers = [*_former(paths), *_replaced(paths)]
-        shown = run_directory.shown_jobs(paths)
         for row in rows:
             leftovers += _of_job(
                 paths.job(row.job_id), row, is_shown=shown is None or row.job_id in shown

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import difflib
 import os
-import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
@@ -32,9 +31,6 @@ from orchestrator.ledger import Ledger, Request, SummaryRow, job_figures, live_f
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.supervisor.events import News, Note, SilentReporter
-
-if TYPE_CHECKING:
-    from orchestrator.executors.kinds import LeftBatchJobs
 
 FOLLOW_EVERY_S = 0.3
 LOOK_EVERY_S = 0.05
@@ -289,7 +285,7 @@ def refuse_benchmark(paths: RunPaths) -> None:
 def refuse_if_finishing(paths: RunPaths, holder: LockHolder) -> None:
     """:raises RunDirError: all jobs have ended, and ``holder`` reads no requests but to stop."""
     if paths.finishing.exists():
-        what = f"all jobs have ended, and its supervisor ({holder}) only makes pictures or tells trackers now"
+        what = f"all jobs have ended, and its supervisor ({holder}) only finishes what is beside it now"
         advice = f"call this command again when it has ended, or end it with `stop {paths.root}`"
         raise RunDirError(f"{paths.root}: {what}; {advice}")
 
@@ -350,7 +346,8 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     ):
         named = [job_id for job_id in named if job_id not in invalid]
         if jobs or not any(states[job_id] in command.from_states for job_id in named):
-            advice = "correct what `status` says and run the job file; points of a search are not examined again"
+            again = "jobs that were made as the run went on are not examined again"
+            advice = f"correct what `status` says and run the job file; {again}"
             raise UsageError(
                 f"{run_dir}: invalid, and never launched: {listed(invalid, NAMES_SHOWN)}; {advice}"
             )
@@ -392,7 +389,7 @@ def _left_running(paths: RunPaths, chosen: Sequence[str]) -> list[str]:
 def _standing(row: SummaryRow, verb: JobVerb) -> str:
     """The state of a job; the user resumes none that is compared with others at a rung."""
     if verb == "resume" and row["cause"] == Cause.RUNG:
-        return "PAUSED at a rung, from which only its search promotes it"
+        return "PAUSED at a rung, where it waits to be compared with other jobs"
     return row["state"]
 
 
@@ -544,16 +541,3 @@ def exit_code_of(snapshot: Snapshot) -> int:
             return 0 if source.has_succeeded() else 1
     end = run_end.read(snapshot.paths) if snapshot.holder is None else None
     return 130 if end is None or end.exit_code == 0 else end.exit_code
-
-
-def how_to_resume(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:
-    """A sentence saying what resumes an interrupted run. Its executor is recorded, and need not be
-    named.
-
-    :param left: batch jobs that may still train it.
-    """
-    if left is not None:
-        return left_batch_jobs.how_to_go_on(paths, left)
-    if paths.experiment.exists():
-        return f"`run {shlex.quote(str(paths.root))}` resumes it."
-    return f"It was made by a Python program; the same call with run_dir={str(paths.root.absolute())!r} resumes it."

@@ -83,67 +83,109 @@ def dry_run(
     :raises UsageError: where the run would be refused, except because of changed jobs and a
         supervisor that runs.
     """
-    options, stops = run_executor.of_unclaimed(options), StopRequests()
+    options = run_executor.of_unclaimed(options)
+    stops = StopRequests()
     with stops.installed(), TemporaryFolder() as staging:
         plan = run_plan.plan(
             experiment, options, Path(staging), stops=stops, watch=watch, warm=warm
         )
         plan.backend.close()
-    asked_mib = max((job.resources.min_free_disk_mib for job in plan.jobs), default=0)
-    free_mib = free_disk.free_mib(options.run_dir)
-    if free_mib is not None and free_mib < asked_mib:
-        waits = f"jobs would wait for disk space: {free_disk.shortage(options.run_dir, free_mib, asked_mib)}"
-        plan = dataclasses.replace(plan, warnings=[*plan.warnings, waits])
-    paths, rows, refusal = RunPaths(options.run_dir), dict[str, JobRow](), ""
-    source = experiment.job_source
-    done: Any = None
-    if paths.ledger.exists() and not (options.fresh or options.rebuild_ledger):
-        with run_directory.reading_ledger(paths) as ledger:
-            recorded = {row.job_id: row for row in ledger.jobs()}
-            rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
-            try:
-                if source is not None:  # otherwise all jobs train on to their end
-                    done = source.done_so_far(experiment, options, plan, ledger, recorded.values())
-                    refuse_at_rungs(
-                        ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths
-                    )
-            except ChangedError as error:
-                refusal = str(error)
-    changed = changed_jobs(rows, plan.jobs, plan.verdicts)
-    refused: Mapping[str, Sequence[str]] = (
-        changed if refusal or options.on_change == "refuse" else {}
+    plan = _warned_of_disk(plan, options.run_dir)
+    paths = RunPaths(options.run_dir)
+    earlier = _earlier(experiment, options, plan, paths)
+    holder = str(run_directory.holder(paths) or "")
+    prospects = _prospects(plan, options, earlier, paths, is_held=bool(holder))
+    undeclared = (
+        [] if experiment.makes_jobs else [id_ for id_ in earlier.rows if id_ not in prospects]
     )
-    if options.on_change == "extend" and not refusal:
-        refused = extension.obstacles(rows, plan.jobs, plan.verdicts, changed, paths)
-    prospects, holder = {}, str(run_directory.holder(paths) or "")
-    for job_id in (job.job_id for job in plan.jobs):
-        row, is_valid = rows.get(job_id), plan.verdicts[job_id].problem is None
-        changes = refused.get(job_id, changed.get(job_id, ()))
-        if row is None or not row.attempts:
-            prospects[job_id] = _unlaunched(None if row is None else row.state, is_valid=is_valid)
-        else:
-            action = _action(
-                row.state, options.on_change if changes else "keep", is_refused=job_id in refused
-            )
-            goes_on = action in ("resume", "extend")
-            env_steps = job_directory.checkpointed_steps(paths.job(job_id)) if goes_on else 0
-            state = (
-                row.state.name if holder or not isinstance(row.state, Running) else "PENDING"
-            )  # its supervisor died
-            prospects[job_id] = Prospect(
-                state=state, action=action, env_steps=env_steps, changes=changes
-            )
+    source = experiment.job_source
     return DryRun(
         plan=plan,
         prospects=prospects,
-        undeclared=[
-            job_id for job_id in rows if job_id not in prospects and not experiment.makes_jobs
-        ],
+        undeclared=undeclared,
         holder=holder,
-        refusal=refusal,
-        forecast=Forecast() if source is None else source.forecast(experiment, plan, done),
+        refusal=earlier.refusal,
+        forecast=Forecast() if source is None else source.forecast(experiment, plan, earlier.done),
         starts=_starts(plan, prospects),
     )
+
+
+def _warned_of_disk(plan: Plan, run_dir: Path) -> Plan:
+    """``plan``, with a warning where jobs would wait for disk space."""
+    asked_mib = max((job.resources.min_free_disk_mib for job in plan.jobs), default=0)
+    free_mib = free_disk.free_mib(run_dir)
+    if free_mib is None or free_mib >= asked_mib:
+        return plan
+    shortage = free_disk.shortage(run_dir, free_mib, asked_mib)
+    warning = f"jobs would wait for disk space: {shortage}"
+    return dataclasses.replace(plan, warnings=[*plan.warnings, warning])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Earlier:
+    """What the run directory has that a run would go on with."""
+
+    rows: Mapping[str, JobRow] = field(default_factory=dict)
+    """By ``job_id``, as the run would begin with them."""
+    done: Any = None
+    """What has been done so far of what makes the jobs, or compares them."""
+    refusal: str = ""
+    """As :attr:`DryRun.refusal`."""
+
+
+def _earlier(experiment: Experiment, options: RunOptions, plan: Plan, paths: RunPaths) -> _Earlier:
+    """Nothing where the run would start over."""
+    if options.fresh or options.rebuild_ledger or not paths.ledger.exists():
+        return _Earlier()
+    source = experiment.job_source
+    with run_directory.reading_ledger(paths) as ledger:
+        recorded = {row.job_id: row for row in ledger.jobs()}
+        rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
+        if source is None:  # jobs at rungs train to their end
+            return _Earlier(rows=rows)
+        done: Any = None
+        refusal = ""
+        try:
+            done = source.done_so_far(experiment, options, plan, ledger, recorded.values())
+            refuse_at_rungs(
+                ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths
+            )
+        except ChangedError as error:
+            refusal = str(error)
+    return _Earlier(rows=rows, done=done, refusal=refusal)
+
+
+def _prospects(
+    plan: Plan, options: RunOptions, earlier: _Earlier, paths: RunPaths, *, is_held: bool
+) -> dict[str, Prospect]:
+    """What the run would do with each job of ``plan``. :param is_held: whether a supervisor runs."""
+    rows = earlier.rows
+    changed = changed_jobs(rows, plan.jobs, plan.verdicts)
+    refused: Mapping[str, Sequence[str]] = {}
+    if earlier.refusal or options.on_change == "refuse":
+        refused = changed
+    elif options.on_change == "extend":
+        refused = extension.obstacles(rows, plan.jobs, plan.verdicts, changed, paths)
+    prospects: dict[str, Prospect] = {}
+    for job in plan.jobs:
+        job_id = job.job_id
+        row = rows.get(job_id)
+        if row is None or not row.attempts:
+            is_valid = plan.verdicts[job_id].problem is None
+            prospects[job_id] = _unlaunched(None if row is None else row.state, is_valid=is_valid)
+            continue
+        changes = refused.get(job_id, changed.get(job_id, ()))
+        on_change = options.on_change if changes else "keep"
+        action = _action(row.state, on_change, is_refused=job_id in refused)
+        goes_on = action in ("resume", "extend")
+        has_lost_supervisor = isinstance(row.state, Running) and not is_held
+        prospects[job_id] = Prospect(
+            state="PENDING" if has_lost_supervisor else row.state.name,
+            action=action,
+            env_steps=job_directory.checkpointed_steps(paths.job(job_id)) if goes_on else 0,
+            changes=changes,
+        )
+    return prospects
 
 
 def _starts(plan: Plan, prospects: Mapping[str, Prospect]) -> dict[str, StartChoice]:

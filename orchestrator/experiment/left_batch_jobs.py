@@ -6,7 +6,6 @@ kind of executor whose jobs outlive their supervisor is asked.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from orchestrator.core.errors import RunDirError
 from orchestrator.core.feature import note_problem
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.kinds import BatchJobs, LeftBatchJobs, executor_kinds
+from orchestrator.experiment.resume_advice import how_to_resume
 from orchestrator.machine import provenance
 
 
@@ -81,26 +81,13 @@ def executor_of(paths: RunPaths) -> str | None:
     return next((kind for kind, _ in _used(paths)), None)
 
 
-def how_to_go_on(paths: RunPaths, left: LeftBatchJobs) -> str:
-    """Sentences saying what may still train, what takes it over, and what ends it."""
-    run_dir = shlex.quote(str(paths.root))
-    clause = str(left)
-    if paths.experiment.exists() or paths.declaration.exists():
-        takes_over = f"`run {run_dir}` takes over what runs"
-    else:
-        takes_over = (
-            f"the same call with run_dir={str(paths.root.absolute())!r} takes over what runs"
-        )
-    return f"{clause[0].upper()}{clause[1:]}: {takes_over}, `stop {run_dir}` ends them."
-
-
 def refuse_beside(paths: RunPaths, deed: str) -> None:
     """:param deed: what is not done while batch jobs may still train, as a clause.
     :raises RunDirError: some may, and no supervisor holds ``paths``.
     """
     if (left := of(paths)) is not None:
         raise RunDirError(
-            f"{paths.root}: no supervisor is running, and {deed}. {how_to_go_on(paths, left)}"
+            f"{paths.root}: no supervisor is running, and {deed}. {how_to_resume(paths, left)}"
         )
 
 

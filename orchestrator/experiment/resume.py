@@ -21,7 +21,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import main_file, robot_hash
 from orchestrator.core.text import listed
-from orchestrator.experiment import control, run_directory
+from orchestrator.experiment import resume_advice, run_directory
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.jobfile import Experiment, Order, from_mapping
@@ -48,7 +48,7 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
     _refuse_rungs(paths, rows)
     if not paths.experiment.exists():
         raise RunDirError(
-            f"{paths.root}: this command has no job file to resume. {control.how_to_resume(paths)}"
+            f"{paths.root}: this command has no job file to resume. {resume_advice.how_to_resume(paths)}"
         )
     try:
         top = tomllib.loads(read_regular(paths.experiment).decode("utf-8-sig"))

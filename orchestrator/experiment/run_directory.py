@@ -25,7 +25,7 @@ from orchestrator.core.atomic_files import no_follow, remove_partial_files
 from orchestrator.core.decoding import decode
 from orchestrator.core.errors import RunDirError, disk_full_explained
 from orchestrator.core.paths import RunPaths, absolute
-from orchestrator.core.regular_files import open_regular, read_regular
+from orchestrator.core.regular_files import open_regular
 from orchestrator.ledger import Ledger
 from orchestrator.machine.process_identity import process_start
 
@@ -270,19 +270,6 @@ def reading_ledger(paths: RunPaths) -> Iterator[Ledger]:
         )
     with opened_ledger(paths, read_only=True) as ledger:
         yield ledger
-
-
-def shown_jobs(paths: RunPaths) -> list[str] | None:
-    """Ids of the jobs of a search that pages show by themselves; None before it has come to its
-    end.
-    """
-    try:
-        content = json.loads(read_regular(paths.shown_jobs))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(content, list):
-        return None
-    return [job_id for job_id in content if isinstance(job_id, str)]
 
 
 @contextlib.contextmanager

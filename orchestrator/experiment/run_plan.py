@@ -139,16 +139,22 @@ def plan(
             )
         )
         undo.callback(backend.close)
-        verdicts = dict(options.verdicts or {})
-        unknown = [job for job in declared if job.job_id not in verdicts]
-        at_once, watch = machine.capacity, stops.checking(watch)
-        every = experiment.jobs
+        known = options.verdicts or {}
+        unknown = [job for job in declared if job.job_id not in known]
         found = preflight.examine(
-            unknown, staging=staging, at_once=at_once, warm=warm, watch=watch, sources=every
+            unknown,
+            staging=staging,
+            at_once=machine.capacity,
+            warm=warm,
+            watch=stops.checking(watch),
+            sources=experiment.jobs,
         )
-        verdicts |= {job.job_id: named(found[job.job_id], job, experiment) for job in unknown}
+        verdicts = {
+            **known,
+            **{job.job_id: named(found[job.job_id], job, experiment) for job in unknown},
+        }
         stops.check()
-        warnings = backend.ready()
+        of_backend = backend.ready()
         stops.check()
         jobs = [  # also those that the backend refuses
             dataclasses.replace(
@@ -156,16 +162,9 @@ def plan(
             )
             for job in experiment.jobs
         ]
-        problems = _refuse_unfit(declared, verdicts, backend)
-        if examples:  # the others may be invalid
-            problems = [
-                problem for job in examples[:1] if (problem := verdicts[job.job_id].problem)
-            ]
-        if unfit := _problem_of_source(experiment, stops):
-            problems.append(unfit)
-        if problems and (examples or not experiment.skip_invalid):
-            is_all = bool(examples) or all(verdict.problem for verdict in verdicts.values())
-            raise SpecError(experiment.source, problems, "" if is_all else SKIP_ADVICE)
+        of_jobs = _refuse_unfit(declared, verdicts, backend)
+        of_source = _problem_of_source(experiment, stops)
+        _raise_problems(experiment, examples, of_jobs, of_source, verdicts)
         if options.refuses_shared and (texts := shared_problems(declared, verdicts)):
             raise SpecError(experiment.source, [Problem(where="", message=text) for text in texts])
         undo.pop_all()
@@ -179,7 +178,8 @@ def plan(
         ),
         verdicts=verdicts,
         warnings=[
-            *(*experiment.warnings, *warnings),
+            *experiment.warnings,
+            *of_backend,
             *_by_robot(declared, lambda job: verdicts[job.job_id].warnings),
             *_by_robot(declared, lambda job: _not_trained(verdicts[job.job_id])),
         ],
@@ -187,6 +187,24 @@ def plan(
         executor_options=executor_options,
         restriction=_restriction(machine) if executor.name == "local" else "",
     )
+
+
+def _raise_problems(
+    experiment: Experiment,
+    examples: Sequence[Job],
+    of_jobs: Sequence[Problem],
+    of_source: Problem | None,
+    verdicts: Mapping[str, JobVerdict],
+) -> None:
+    """:param examples: of the jobs that are made as the run goes on: the first one has to be valid.
+    :param of_source: why what makes the jobs cannot begin.
+    :raises SpecError: the run cannot begin, or not without the jobs that have problems.
+    """
+    first = [problem for job in examples[:1] if (problem := verdicts[job.job_id].problem)]
+    problems = [*(first if examples else of_jobs), *([of_source] if of_source else [])]
+    if problems and (examples or not experiment.skip_invalid):
+        is_all = bool(examples) or all(verdict.problem for verdict in verdicts.values())
+        raise SpecError(experiment.source, problems, "" if is_all else SKIP_ADVICE)
 
 
 def _problem_of_source(experiment: Experiment, stops: StopRequests) -> Problem | None:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
 from orchestrator.experiment import (
+    begun_source,
+    jobs_at_rungs,
     preflight,
     resume,
     run_directory,
@@ -24,7 +26,7 @@ from orchestrator.experiment import (
     run_executor,
     run_index,
 )
-from orchestrator.experiment.beside_run import EndedJobs, PartsBesideRun, RunProblem
+from orchestrator.experiment.beside_run import BesideRun, EndedJobs, PartsBesideRun, RunProblem
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.policy_fetcher import PolicyFetcher
 from orchestrator.experiment.reconcile import reconcile
@@ -63,15 +65,15 @@ def run(
     *,
     warm: preflight.Child | None = None,
     callbacks: CallbackReporter | None = None,
-    is_awaiting_jobs: Callable[[], bool] = lambda: False,
+    beside: Mapping[str, BesideRun] | None = None,
 ) -> RunResult:
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is
     requested.
 
     :param callbacks: the reporter, if it calls functions of the calling program; what one of them
         raises is raised here when every worker has exited.
-    :param is_awaiting_jobs: whether another process may still add jobs, so that the run does not
-        end without any.
+    :param beside: what the caller has beside the run, in addition to that of features; by the names
+        that messages have for it.
     :raises UsageError: for anything the user can fix; nothing was launched.
     :raises DiskFullError, SupervisorError: everything has stopped, resumable.
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
@@ -79,10 +81,10 @@ def run(
     hold_standard_descriptors()
     stops = StopRequests(stop_at=options.stop_at)
     with contextlib.ExitStack() as stack:
-        opened = _open(experiment, options, reporter, stops, stack)
+        opened = _open(experiment, options, reporter, beside or {}, stops, stack)
         planned = _plan(opened, warm, stack)
         rows, ledger = _reconcile(opened, planned, stack)
-        training = _prepare(opened, planned, rows, ledger, is_awaiting_jobs, stack)
+        training = _prepare(opened, planned, rows, ledger, stack)
         states = _train(opened, training, callbacks)
         summary = _finish(opened, planned, training, states)
     supervisor, exit_code = training.supervisor, opened.outcome.exit_code
@@ -162,6 +164,7 @@ def _open(
     experiment: Experiment,
     options: RunOptions,
     reporter: Reporter,
+    of_caller: Mapping[str, BesideRun],
     stops: StopRequests,
     stack: contextlib.ExitStack,
 ) -> _Opened:
@@ -171,6 +174,7 @@ def _open(
     beside = PartsBesideRun(inner=reporter, outcome=outcome, stops=stops)
     stack.enter_context(beside)
     beside.ask(experiment, options.run_dir, is_listed=options.is_listed)
+    beside.add(of_caller)
     claimed = _claimed(options, stack)
     beside.claimed(claimed.options)
     paths = claimed.paths
@@ -182,7 +186,7 @@ def _open(
     holder = "" if this is None else this.key
     stack.enter_context(run_end.recorded(paths, holder, outcome))
     stack.callback(live_facts.remove, paths)
-    ledger = _existing_ledger(paths, claimed.options, experiment.jobs, stack)
+    ledger = _existing_ledger(paths, claimed.options, experiment.jobs, beside, stack)
     if ledger is not None and apply_late_requests(ledger, holder):
         stops.request("requested by `stop`")
     stop_question = _StopQuestion(files=RequestFiles(paths.requests), holder=holder, ledger=ledger)
@@ -227,9 +231,13 @@ def _reconcile(
 ) -> tuple[list[JobRow], Ledger]:
     """Bring the ledger into agreement with the plan. Returns the jobs in order of launch."""
     experiment, made = planned.experiment, planned.plan
-    ledger = opened.ledger or _abandoned_with(stack, Ledger.create(opened.paths.ledger))
+    ledger = opened.ledger or _abandoned_with(
+        stack, Ledger.create(opened.paths.ledger), opened.beside
+    )
     opened.stop_question.ledger = ledger
     opened.beside.ledger_opened(ledger)
+    if experiment.job_source is None and not opened.beside.has_needed:
+        jobs_at_rungs.let_train_to_end(experiment, ledger, opened.beside)
     rows = reconcile(
         made.jobs,
         made.verdicts,
@@ -251,13 +259,11 @@ def _prepare(
     planned: _Planned,
     rows: Sequence[JobRow],
     ledger: Ledger,
-    is_awaiting_jobs: Callable[[], bool],
     stack: contextlib.ExitStack,
 ) -> _Training:
     """Make the supervisor and what is beside it, and record what the run is made with."""
     paths, beside, stops = opened.paths, opened.beside, opened.stops
     options, backend = planned.options, planned.plan.backend
-    stack.callback(beside.end)
     supervisor = Supervisor(
         paths=paths,
         rows=rows,
@@ -276,7 +282,7 @@ def _prepare(
         holder=opened.holder,
         available_memory_mib=backend.available_memory_mib,
         cpu_moves=backend.cpu_moves,
-        is_awaiting_jobs=lambda: beside.may_add_jobs() or is_awaiting_jobs(),
+        may_add_jobs=beside.may_add_jobs,
         look_after_others=beside.look_after,
     )
     backend.report_to(DetachableReporter(beside).event)
@@ -314,6 +320,7 @@ def _train(
     states = supervisor.run()
     callbacks.report_ended()
     if callbacks.error is not None:
+        opened.beside.end()
         ledger.close()
         raise callbacks.error
     return states
@@ -332,11 +339,10 @@ def _finish(
     if not supervisor.interrupted:
         with contextlib.suppress(OSError):  # it only makes other commands answer better
             opened.paths.finishing.touch()
-        makes_jobs = planned.experiment.makes_jobs
         ended = EndedJobs(
             paths=opened.paths,
             states=states,
-            shown=run_directory.shown_jobs(opened.paths) or [] if makes_jobs else None,
+            shown=_shown_jobs(opened, planned, training.ledger),
             ledger=training.ledger,
             slots=planned.plan.backend.local_slots,
             reporter=supervisor.reporter,
@@ -352,6 +358,13 @@ def _finish(
     )
     training.ledger.close()
     return rows
+
+
+def _shown_jobs(opened: _Opened, planned: _Planned, ledger: Ledger) -> Sequence[str] | None:
+    """See :attr:`EndedJobs.shown`."""
+    if not planned.experiment.makes_jobs:
+        return None
+    return begun_source.shown_jobs(opened.paths, ledger) or []
 
 
 def _report_changes(changed: Sequence[str], rows: Sequence[JobRow], reporter: Reporter) -> None:
@@ -456,13 +469,19 @@ def _known(
     return dataclasses.replace(options, verdicts=verdicts)
 
 
-def _abandoned_with(stack: contextlib.ExitStack, ledger: Ledger) -> Ledger:
+def _abandoned_with(stack: contextlib.ExitStack, ledger: Ledger, beside: PartsBesideRun) -> Ledger:
+    """``ledger``, which ``stack`` abandons when what is ``beside`` the run has ended."""
     stack.callback(ledger.abandon)
+    stack.callback(beside.end)
     return ledger
 
 
 def _existing_ledger(
-    paths: RunPaths, options: RunOptions, jobs: Sequence[Job], stack: contextlib.ExitStack
+    paths: RunPaths,
+    options: RunOptions,
+    jobs: Sequence[Job],
+    beside: PartsBesideRun,
+    stack: contextlib.ExitStack,
 ) -> Ledger | None:
     """The ledger of an earlier run, rebuilt if asked for; None in a new run directory."""
     if options.rebuild_ledger and (paths.ledger.exists() or paths.jobs.exists()):
@@ -470,11 +489,11 @@ def _existing_ledger(
         for name in (paths.ledger.name, f"{paths.ledger.name}-wal", f"{paths.ledger.name}-shm"):
             if (paths.root / name).exists():
                 run_directory.set_aside(paths.root / name, paths.replaced)
-        ledger = _abandoned_with(stack, Ledger.create(paths.ledger))
+        ledger = _abandoned_with(stack, Ledger.create(paths.ledger), beside)
         rebuild(ledger, paths, recorded)
         return ledger
     if paths.ledger.exists():
-        return _abandoned_with(stack, Ledger.open(paths.ledger))
+        return _abandoned_with(stack, Ledger.open(paths.ledger), beside)
     if paths.jobs.exists() and any(paths.jobs.iterdir()):
         advice = (
             "`run --rebuild-ledger` makes one from the job directories, `run --fresh` starts over"

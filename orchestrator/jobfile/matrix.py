@@ -1,4 +1,4 @@
-"""The keys that vary over the jobs of an entry: those of its matrix, or of a search."""
+"""The keys that vary over the jobs of an entry: those of its matrix, or those that a job source varies."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ class ResourcesTable(TomlTable):
     start: Start = key(
         "auto",
         "How a worker starts: exec (a new Python process), fork (from a process that has imported its packages "
-        "already), which saves short jobs most of their start, or auto: fork in a search, and where three or more jobs "
-        "are due that can be forked.",
+        "already), which saves short jobs most of their start, or auto: fork where jobs are made "
+        "as the run goes on, and where three or more jobs are due that can be forked.",
         "exec",
     )
 

@@ -345,7 +345,7 @@ def state_values(state: State) -> tuple[str, int | None, Cause | None, str | Non
                 state.name,
                 failures,
                 Cause.RUNG,
-                "waits at a rung, where the search compares it with others",
+                "waits at a rung, to be compared with other jobs",
             )
         case _:
             return state.name, failures, None, None

@@ -38,7 +38,7 @@ class WrittenReport:
 def compose(run_dir: Path, others: Sequence[Path] = ()) -> Document:
     """The report of ``run_dir``, not written anywhere.
 
-    :param others: run directories that a feature compares with it: of the same search with other
+    :param others: run directories that a feature compares with it: of the same experiment with other
         seeds.
     :raises OrchestratorError: when there is nothing to report, or nothing to compare.
     """

@@ -93,8 +93,8 @@ class JobQueue:
 
         :param is_ahead: whether it comes before those that wait already, as its turn would have
             come earlier.
-        :param has_begun: whether it comes before those that have not begun, such as when a search
-            promotes it.
+        :param has_begun: whether it comes before those that have not begun, such as when it is
+            promoted.
         """
         demand = (
             resources.all_cores,

@@ -44,7 +44,8 @@ class RequestHandler:
     _is_reload_due: bool = field(default=False, init=False)
     """Whether the ledger has new jobs, which could not be read yet if it is locked."""
     _is_asked_by_user: bool = field(default=False, init=False)
-    """Whether who asked for that waits for an answer: ``reload`` does, a search does not."""
+    """Whether who asked for that waits for an answer: ``reload`` does, a process that makes jobs
+    does not."""
 
     def handle(self) -> bool:
         """Act on the requests since the last call, and on stops that signals have requested.

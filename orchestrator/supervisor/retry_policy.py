@@ -219,7 +219,7 @@ def next_state(
 
 
 def promoted(job: Job, state: State, pause_at: int | None) -> tuple[Job, State] | None:
-    """The job that a search lets train on to ``pause_at`` env_steps, or to its end (None), and its
+    """The job that is promoted: it trains on to ``pause_at`` env_steps, or to its end (None), and its
     state then.
 
     None if the request has no effect: the job has succeeded, or already trains as far. One that has
@@ -294,7 +294,7 @@ def exit_code(states: Mapping[str, State], *, interrupted: bool) -> int:
     """The command's exit code: 0 all succeeded, 1 some did not, 130 stopped or paused, and
     resumable.
 
-    Jobs that a search has left at a rung count as done.
+    Jobs that are left at a rung count as done.
     """
     if interrupted and any(state.name not in TERMINAL for state in states.values()):
         return 130

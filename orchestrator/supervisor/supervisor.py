@@ -80,12 +80,11 @@ class Supervisor:
     :attr:`~orchestrator.experiment.run_directory.LockHolder.key`."""
     cpu_moves: CpuMoves | None = None
     """Moves attempts whose CPUs others have come to use; None: they stay where they are."""
-    is_awaiting_jobs: Callable[[], bool] = lambda: False
-    """Whether another process, such as that of a search, may still add jobs; asked when none is
-    left."""
+    may_add_jobs: Callable[[], bool] = lambda: False
+    """Whether another process may still add jobs; asked when none is left."""
     look_after_others: Callable[[], None] = lambda: None
-    """Starts the processes beside this one, such as that of a search, and starts them again; called
-    on every turn until a stop is requested."""
+    """Starts the processes beside this one, and starts them again; called on every turn until a stop
+    is requested."""
     now: Callable[[], float] = time.monotonic
     available_memory_mib: Callable[[], int] = available_memory_mib
 
@@ -232,9 +231,8 @@ class Supervisor:
         return bool(self._jobs.queue or self.policies.is_busy) and not self._termination.stage
 
     def _is_work_left(self) -> bool:
-        awaits_jobs = (
-            not self.is_stopping and self.is_awaiting_jobs()
-        )  # before requests, which may have its last jobs
+        # Before requests, which may have its last jobs.
+        awaits_jobs = not self.is_stopping and self.may_add_jobs()
         if self._active or self._may_launch:
             return True
         # A retry that came at the last moment, or jobs that were added until now.

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from orchestrator.core.text import plain
-from orchestrator.experiment import attach, control
+from orchestrator.experiment import attach, resume_advice
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_end import RunEnd
 from orchestrator.terminal import background_output, live_table, screen, status_view
@@ -55,7 +55,7 @@ def show_end(last: Snapshot | None, end: RunEnd, run_dir: str, *, as_json: bool)
             last.rows,
             exit_code=end.exit_code,
             is_stopped=is_stopped,
-            how_to_resume=control.how_to_resume(last.paths),
+            how_to_resume=resume_advice.how_to_resume(last.paths),
             notes=last.notes,
         )
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
-from orchestrator.experiment import left_batch_jobs
+from orchestrator.experiment import resume_advice
 from orchestrator.experiment.run_index import FINISHED, ListedRun
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.screen import counted
@@ -74,7 +74,7 @@ def _left(run: ListedRun) -> str:
     """What may still train although no supervisor runs."""
     if run.left is None:
         return ""
-    return f"no supervisor is running. {left_batch_jobs.how_to_go_on(RunPaths(Path(run.entry.run_dir)), run.left)}"
+    return f"no supervisor is running. {resume_advice.how_to_resume(RunPaths(Path(run.entry.run_dir)), run.left)}"
 
 
 def _jobs(run: ListedRun) -> str:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from orchestrator.core.job import Cause
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import control, left_batch_jobs
+from orchestrator.experiment import left_batch_jobs, resume_advice
 from orchestrator.experiment.control import Snapshot
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
@@ -141,7 +141,7 @@ def _status(snapshot: Snapshot, width: int) -> Group:
     how_to_go_on = (
         []
         if left is None
-        else [Text(f"\n{control.how_to_resume(snapshot.paths, left)}", style="yellow")]
+        else [Text(f"\n{resume_advice.how_to_resume(snapshot.paths, left)}", style="yellow")]
     )
     if not snapshot.rows:
         first = ["The robots are examined before the first launch."] if snapshot.holder else []
@@ -153,7 +153,7 @@ def _status(snapshot: Snapshot, width: int) -> Group:
     is_left = snapshot.standing == "underway" or not all(row.get("waits_for") for row in pending)
     if snapshot.holder is None and is_left and left is None:
         how_to_go_on = [
-            Text(f"\nInterrupted. {control.how_to_resume(snapshot.paths)}", style="yellow")
+            Text(f"\nInterrupted. {resume_advice.how_to_resume(snapshot.paths)}", style="yellow")
         ]
     return Group(*above, jobs, *_remarks(snapshot.rows), *how_to_go_on)
 

@@ -28,7 +28,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.process_setup import block_checkpoint_signal
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.runtime import failures, lifeline, niceness, startup
+from orchestrator.worker.runtime import failures, import_speed, lifeline, niceness
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.runtime.signal_requests import SignalRequests
@@ -75,7 +75,7 @@ def run_attempt(
     spec.refuse_unknown()
     os.environ.update(worker_thread_settings(spec.threads))  # not inherited: they decide bits
 
-    with startup.without_garbage_collection(), startup.without_unused_packages():
+    with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
         import torch
 
         from orchestrator.worker.runtime import sb3_internals

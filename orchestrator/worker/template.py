@@ -23,7 +23,7 @@ from orchestrator.core.messages import ForkAnswer, ForkOrder
 from orchestrator.core.parent_death import die_with_parent
 from orchestrator.core.process_setup import block_checkpoint_signal, set_up_process
 from orchestrator.worker import __main__ as worker
-from orchestrator.worker.runtime import failures, sibling_fork, startup
+from orchestrator.worker.runtime import failures, import_speed, sibling_fork
 
 LARGEST_ORDER_BYTES = 1 << 17
 
@@ -32,7 +32,7 @@ def import_packages() -> None:
     """Import what a worker with a built-in task imports. Nothing is made or computed, so that no
     thread starts.
     """
-    with startup.without_garbage_collection(), startup.without_unused_packages():
+    with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
         import torch  # noqa: F401 - first, as in a worker
 
         from orchestrator.worker.envs import vec_env  # noqa: F401

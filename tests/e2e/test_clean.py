@@ -16,7 +16,7 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import cleaning, run_directory
+from orchestrator.experiment import begun_source, cleaning, run_directory
 from orchestrator.ledger import Ledger
 
 TIME = "20260101T000000"
@@ -57,7 +57,7 @@ def add_attempt(run_dir: Path) -> None:
 
 
 @pytest.fixture
-def littered(finished: Experiment) -> Experiment:
+def littered(finished: Experiment, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     """A finished experiment with leftovers of every kind, and with what only looks like one."""
     run_dir, job = finished.run_dir, RunPaths(finished.run_dir).job(JOB)
     add_attempt(run_dir)
@@ -71,8 +71,7 @@ def littered(finished: Experiment) -> Experiment:
     (job.root / f"progress.csv.before-{TIME}").write_text("x")
     for job_id in (JOB, "balancer-s0"):
         RunPaths(run_dir).job(job_id).moment.write_bytes(b"x" * 100)
-    RunPaths(run_dir).shown_jobs.parent.mkdir()
-    RunPaths(run_dir).shown_jobs.write_text('["balancer-s0"]')
+    monkeypatch.setattr(begun_source, "shown_jobs", lambda *_: ["balancer-s0"])
     for path in (
         finished.cwd / "elsewhere/checkpoints",
         finished.cwd / f"run.{TIME}-2",

@@ -80,9 +80,9 @@ def together(
 
 
 def _be_a_rank(directory: Path) -> None:
-    from orchestrator.worker.runtime import startup
+    from orchestrator.worker.runtime import import_speed
 
-    with startup.without_garbage_collection():
+    with import_speed.without_garbage_collection():
         import torch
 
         from orchestrator.worker.distributed.process_group import join

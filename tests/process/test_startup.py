@@ -12,15 +12,15 @@ import pytest
 import worker_helpers as helpers
 
 from orchestrator.core.paths import JobPaths
-from orchestrator.worker.runtime import startup
+from orchestrator.worker.runtime import import_speed
 
 MOST_RESIDENT_MIB = 300
 AS_THE_LIBRARIES_ARE = """
 import contextlib, sys
 from orchestrator.worker import __main__ as worker
-from orchestrator.worker.runtime import startup
+from orchestrator.worker.runtime import import_speed
 from orchestrator.worker.runtime import sb3_internals
-startup.without_garbage_collection = startup.without_unused_packages = contextlib.nullcontext
+import_speed.without_garbage_collection = import_speed.without_unused_packages = contextlib.nullcontext
 sb3_internals.keep_compiler_out = lambda: None
 worker.main(sys.argv[1:])
 """
@@ -64,11 +64,11 @@ def test_a_worker_trains_the_same_bits_as_the_libraries_alone_in_less_memory(
     assert of_lean < min(of_plain, MOST_RESIDENT_MIB)
 
 
-@pytest.mark.parametrize("name", startup.UNUSED)
+@pytest.mark.parametrize("name", import_speed.UNUSED)
 def test_unused_packages_are_missing_only_while_packages_are_imported(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, name, raising=False)
-    with startup.without_unused_packages(), pytest.raises(ImportError):
+    with import_speed.without_unused_packages(), pytest.raises(ImportError):
         __import__(name)
     assert name not in sys.modules

@@ -79,7 +79,7 @@ def whole_run(beside: PartsBesideRun) -> None:
 
 ALL = [
     *("event", "begin", "look_after", "tick", "tick", "add_results", "finish"),
-    *("end", "end", "after_end"),
+    *("end", "after_end"),
 ]
 
 

@@ -239,7 +239,7 @@ def test_when_all_jobs_have_ended_requests_are_refused_and_a_stop_is_taken(
         paths.staging.mkdir()
         paths.finishing.touch()
         for call in calls:
-            with pytest.raises(RunDirError, match="only makes pictures") as refused:
+            with pytest.raises(RunDirError, match="only finishes what is beside it") as refused:
                 call()
             answers.append(str(refused.value))
         answers.append(control.stop(tmp_path, []))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.feature import Feature
 from orchestrator.core.job import Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import begun_source, control, resume
+from orchestrator.executors.kinds import LeftBatchJobs
+from orchestrator.experiment import begun_source, cleaning, control, resume
 from orchestrator.experiment.begun_source import BegunSource
+from orchestrator.experiment.resume_advice import how_to_resume
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_job_source
 from orchestrator.keys.problems import Problems
@@ -102,6 +104,9 @@ class Begun(BegunSource):
     def has_succeeded(self) -> bool:
         return False
 
+    def shown_jobs(self) -> Sequence[str]:
+        return ["b"]
+
 
 def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[RunPaths, Ledger]:
     """A run directory whose jobs are in these states."""
@@ -173,3 +178,36 @@ def test_jobs_that_nothing_compares_are_shown_and_not_trained_without_their_job_
     ledger.commit()
     ledger.close()
     assert [job.job_id for job in resume.load(paths.root)[0].jobs] == ["done", "compared"]
+
+
+def test_a_feature_says_of_which_jobs_nothing_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [make_job(name).with_spec(preview=True) for name in ("a", "b")]
+    states: dict[str, tuple[Job, State]] = {job.job_id: (job, Succeeded()) for job in jobs}
+    paths, ledger = run_directory(tmp_path, states)
+    ledger.close()
+    for name in states:
+        paths.job(name).root.mkdir(parents=True)
+        paths.job(name).moment.touch()
+    answering(monkeypatch, None)
+    assert cleaning.clean(paths.root, dry_run=True).leftovers == []
+    answering(monkeypatch, Begun())
+    (leftover,) = cleaning.clean(paths.root, dry_run=True).leftovers
+    assert leftover.path == paths.job("a").moment
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_what_a_feature_has_begun_is_resumed_by_its_path_without_a_job_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_left: bool
+) -> None:
+    paths, ledger = run_directory(tmp_path, {"a": (make_job("a"), Pending())})
+    ledger.close()
+    paths.experiment.unlink()
+    left = LeftBatchJobs(executor="slurm", cluster="here", name="of here") if is_left else None
+    answering(monkeypatch, None)
+    assert "the same call with run_dir=" in how_to_resume(paths, left)
+    answering(monkeypatch, Begun())
+    assert f"`run {paths.root}` {'takes over' if is_left else 'resumes it'}" in how_to_resume(
+        paths, left
+    )

@@ -590,7 +590,7 @@ def test_processes_beside_it_are_looked_after_on_every_turn_and_waited_for(tmp_p
         tmp_path,
         [],
         look_after_others=lambda: looks.append(len(looks)),
-        is_awaiting_jobs=lambda: len(looks) < 3,
+        may_add_jobs=lambda: len(looks) < 3,
     )
     assert experiment.run() == {}
     assert looks == [0, 1, 2]

@@ -17,7 +17,7 @@ from orchestrator.analysis.live_contention import LiveContention
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, left_batch_jobs, run_directory
+from orchestrator.experiment import left_batch_jobs, resume_advice, run_directory
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_follower import Mark, RunFollower, RunLook, mark
 from orchestrator.experiment.run_watch import LiveSection, RunWatches
@@ -160,7 +160,7 @@ class RunSource:
             "busy": brief(shown_now.cores_busy),
             "waiting": shown(shown_now.waiting or "", LONGEST_TEXT),
             "standing": snapshot.standing,
-            "resume": shown(control.how_to_resume(self.paths, left), LONGEST_TEXT)
+            "resume": shown(resume_advice.how_to_resume(self.paths, left), LONGEST_TEXT)
             if can_resume or left
             else "",
         }

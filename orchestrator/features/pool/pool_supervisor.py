@@ -29,6 +29,7 @@ from orchestrator.core.process_setup import block_checkpoint_signal, set_up_proc
 from orchestrator.core.text import plain
 from orchestrator.experiment import control, resume, run_directory, session
 from orchestrator.experiment.begun_source import begun_source
+from orchestrator.experiment.beside_run import BesideRun
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
@@ -71,6 +72,16 @@ class Program:
                 break
             self.may_submit = False
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+class AwaitsProgram(BesideRun):
+    """Lets the run wait for jobs of the program, as long as that may submit any."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def may_add_jobs(self) -> bool:
+        return self._program.may_submit
 
 
 class PoolReporter:
@@ -149,7 +160,7 @@ def main(run_dir: str, max_parallel: str) -> int:
             verdicts=resume.verdicts(rows),
         )
         session.run(
-            experiment, options, PoolReporter(paths), is_awaiting_jobs=lambda: program.may_submit
+            experiment, options, PoolReporter(paths), beside={"pool": AwaitsProgram(program)}
         )
     except KeyboardInterrupt:
         return 130

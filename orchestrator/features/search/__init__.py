@@ -46,8 +46,10 @@ def _beside_run(run: RunFacts) -> BesideRun | None:
 
 
 def _has_begun(paths: RunPaths) -> bool:
+    from orchestrator.features.search.search_paths import SearchPaths
+
     try:
-        return paths.declaration.exists()
+        return SearchPaths(paths.root).declaration.exists()
     except OSError:  # no path, such as one that is too long, which is refused with other words
         return False
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
 from orchestrator.experiment.begun_source import BegunSource, Standing
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.written import read_declaration
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -24,7 +27,10 @@ class BegunSearch(BegunSource):
     ledger: Ledger
     """Open as long as questions about it are asked."""
     standing: Standing
-    noun: ClassVar[str] = "search"
+
+    @property
+    def noun(self) -> str:
+        return "search" if self.makes_jobs else "comparison at rungs"
 
     @property
     def is_underway(self) -> bool:
@@ -39,6 +45,16 @@ class BegunSearch(BegunSource):
 
     def has_succeeded(self) -> bool:
         return search_events.has_value(self.ledger)
+
+    def shown_jobs(self) -> Sequence[str] | None:
+        """None before it has come to its end."""
+        try:
+            content = json.loads(read_regular(SearchPaths(self.paths.root).shown_jobs))
+        except (OSError, ValueError):
+            return None
+        if not isinstance(content, list):
+            return None
+        return [job_id for job_id in content if isinstance(job_id, str)]
 
     def declared(self) -> Experiment:
         from orchestrator.features.search import changed_search

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import ChangedError
-from orchestrator.core.job import move
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count, listed
 from orchestrator.experiment import resume
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.run_plan import RunOptions
@@ -29,16 +27,14 @@ from orchestrator.features.search.declaration.written import (
     start_over_by,
     unreadable,
 )
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.ledger import Ledger, job_figures
-from orchestrator.supervisor.events import Reporter
-from orchestrator.supervisor.retry_policy import promoted
 
 ON_CHANGE = (
     f"--on-change=keep goes on with the earlier declaration; {start_over_by('--on-change=restart')}"
 )
 BEGAN_OTHERWISE = "the {} that has begun here is declared differently now:"
-SHOWN = 10
 
 
 def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Experiment, RunOptions]:
@@ -50,7 +46,7 @@ def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Expe
     """
     paths = RunPaths(options.run_dir)
     is_asked = options.on_change in ("restart", "keep") and not options.fresh
-    if not (is_asked and paths.declaration.exists()):
+    if not (is_asked and SearchPaths(paths.root).declaration.exists()):
         return experiment, options
     before = read_declaration(paths)
     lines = differences(before, experiment.declaration)
@@ -187,29 +183,6 @@ def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Expe
     first = scheduler.min_env_steps
     jobs = tuple(job.with_spec(pause_at=recorded.get(job.job_id, first)) for job in experiment.jobs)
     return dataclasses.replace(experiment, jobs=jobs)
-
-
-def let_all_train_on(experiment: Experiment, ledger: Ledger, reporter: Reporter) -> None:
-    """Where ``experiment`` has no scheduler any more, let those of its jobs train to their end that
-    paused at rungs.
-    """
-    if search_events.standing(ledger) == "none":
-        return
-    declared = {job.job_id for job in experiment.jobs}
-    waiting: list[str] = []
-    for row in ledger.jobs(decoded=False):
-        is_left = row.job_id in declared and row.state.name != "SUCCEEDED"
-        if is_left and (after := promoted(row.job, row.state, None)) is not None:
-            job, state = after
-            ledger.update_spec(job)
-            if state is not row.state:
-                ledger.set_state(job.job_id, move(job.job_id, row.state, state))
-                waiting.append(job.job_id)
-    search_events.withdraw(ledger)
-    if waiting:
-        text = "train on to their end, as the job file has no [scheduler] any more"
-        shown = f"{count(len(waiting), 'job')} at rungs {text}: {listed(waiting, SHOWN)}"
-        reporter.event("promoted", shown, jobs=waiting)
 
 
 def declared_experiment(paths: RunPaths) -> Experiment:

@@ -10,6 +10,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.features.search import report_data, report_page, report_seeds
 from orchestrator.features.search.report_data import SearchFacts
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.ledger import Ledger, job_figures
 from orchestrator.report.document import AddedSections, ShownJobs
 from orchestrator.report.thumbnails import thumbnails
@@ -24,7 +25,7 @@ def of_directory(run_dir: Path, others: Sequence[Path]) -> AddedSections | None:
     :raises OrchestratorError: the search cannot be read, or one of ``others`` is another search.
     """
     paths = RunPaths(run_dir)
-    if not paths.declaration.exists() or not paths.ledger.exists():
+    if not SearchPaths(paths.root).declaration.exists() or not paths.ledger.exists():
         return None
     with run_directory.reading_ledger(paths) as ledger:
         facts = report_data.gather(paths, ledger)

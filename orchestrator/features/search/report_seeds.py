@@ -13,6 +13,7 @@ from orchestrator.experiment import run_directory
 from orchestrator.features.search import report_data
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.report_data import SearchedSeed, SearchFacts
+from orchestrator.features.search.search_paths import SearchPaths
 
 SEED = "search.seed: "
 
@@ -45,7 +46,7 @@ def gather(run_dir: Path, facts: SearchFacts, others: Sequence[Path]) -> list[Se
 
 def _searched_in(run_dir: Path) -> RunPaths:
     paths = run_directory.existing(run_dir)
-    if not paths.declaration.exists():
+    if not SearchPaths(paths.root).declaration.exists():
         raise _without_search(run_dir)
     return paths
 

@@ -36,8 +36,10 @@ def examine(
         return None
     with TemporaryFolder() as folder:
         paths = RunPaths(Path(folder))
-        paths.declaration.parent.mkdir()
-        write_whole(paths.declaration, json.dumps(experiment.declaration), durable=False)
+        SearchPaths(paths.root).declaration.parent.mkdir()
+        write_whole(
+            SearchPaths(paths.root).declaration, json.dumps(experiment.declaration), durable=False
+        )
         process = SideProcess(
             arguments=["orchestrator.features.search.searcher.sampler_child", folder],
             run_dir=paths.root,

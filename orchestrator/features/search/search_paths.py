@@ -1,4 +1,4 @@
-"""What a run directory has of a search, besides the files that the program knows."""
+"""What a run directory has of a search, besides the files of every run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ class SearchPaths:
     root: Path
     """The run directory."""
 
+    declaration = Below("search/declared.json")
+    """The content of its job file, and what was given on the command line."""
+    shown_jobs = Below("search/shown.json")
+    """Ids of the jobs that pages show by themselves; missing until the search has come to its end."""
     sampler = Below("search/sampler.pickle")
     """The sampler's state, so that a resumed search need not tell it everything again."""
     journal = Below("search/optuna-journal.log")

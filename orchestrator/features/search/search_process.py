@@ -51,8 +51,7 @@ AGAIN = "Correct the cause, and run the same command again: the search resumes"
 class SearchBesideRun(BesideRun):
     """Starts the searcher, and starts it again if it is killed, or hangs.
 
-    Where the job file declares neither a search nor a scheduler any more, there is no searcher, and
-    the jobs that wait at rungs train on.
+    Where the job file declares neither a search nor a scheduler any more, there is no searcher.
     """
 
     paths: RunPaths
@@ -85,7 +84,7 @@ class SearchBesideRun(BesideRun):
     # -- before the run
 
     def claimed(self, options: RunOptions) -> None:
-        if options.rebuild_ledger and self.paths.declaration.exists():
+        if options.rebuild_ledger and SearchPaths(self.paths.root).declaration.exists():
             text = "a search cannot be rebuilt: only its ledger has the order of its trials"
             raise RunDirError(f"{self.paths.root}: {text}; `run --fresh` starts over")
 
@@ -104,7 +103,7 @@ class SearchBesideRun(BesideRun):
         assert self._experiment is not None
         self._ledger = ledger
         if self._experiment.job_source is None:
-            changed_search.let_all_train_on(self._experiment, ledger, self.reporter)
+            search_events.withdraw(ledger)
 
     def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
         assert self._experiment is not None

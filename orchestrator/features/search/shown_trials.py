@@ -12,6 +12,7 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
 from orchestrator.features.search.history import Trial, ranked
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import best
 
 MOST_REPORTED = 60
@@ -32,7 +33,9 @@ def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
     """Write :func:`jobs_to_show` for whoever draws them; without the file nothing is drawn."""
     with contextlib.suppress(OSError):
         write_whole(
-            paths.shown_jobs, json.dumps(jobs_to_show(trials, search)) + "\n", durable=False
+            SearchPaths(paths.root).shown_jobs,
+            json.dumps(jobs_to_show(trials, search)) + "\n",
+            durable=False,
         )
 
 

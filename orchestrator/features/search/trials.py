@@ -18,6 +18,7 @@ from orchestrator.features.search.declaration.spec import Direction, SchedulerSp
 from orchestrator.features.search.declaration.written import read_declaration, unreadable
 from orchestrator.features.search.history import History, Trial, costs, ranked
 from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile.validation import check
 from orchestrator.keys.problems import Problems
 from orchestrator.ledger import Ledger, SummaryRow, job_figures
@@ -53,7 +54,7 @@ class TrialReader:
 
         :raises LedgerError: the declaration cannot be read.
         """
-        if not paths.declaration.exists():
+        if not SearchPaths(paths.root).declaration.exists():
             return None
         data, problems = read_declaration(paths)["data"], Problems()
         try:

@@ -26,7 +26,7 @@ from orchestrator.worker.rendering.trained_policy import (
     read_checkpoint,
     read_policy,
 )
-from orchestrator.worker.runtime import child_command, startup
+from orchestrator.worker.runtime import child_command, import_speed
 
 DEFAULT_S = 10.0
 """Length of a video when neither ``--seconds`` nor ``--episodes`` is given."""
@@ -60,7 +60,7 @@ def play(options: argparse.Namespace) -> None:
     in_window = options.interactive and _has_display()
     if not in_window:
         offscreen.choose_gl()
-    with startup.without_garbage_collection(), startup.without_unused_packages():
+    with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
         import stable_baselines3  # noqa: F401  # before the user's folder is on the path: it may contain a random.py
 
     if spec.search_path is not None:

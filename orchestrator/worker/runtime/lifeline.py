@@ -2,8 +2,8 @@
 
 Two independent mechanisms end an orphan: the kernel's parent-death signal, and a socket whose
 end-of-file means that the last process holding the other end is gone. The same socket carries
-progress records to the supervisor. Only the standard library is imported here, because this runs
-before anything heavy.
+progress records to the supervisor, and the supervisor's word :data:`GO`, for which a worker waits.
+Only the standard library is imported here, because this runs before anything heavy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from orchestrator.core.environment import CHANNEL_VARIABLE
+from orchestrator.core.environment import CHANNEL_VARIABLE, GO
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.parent_death import die_with_parent
 from orchestrator.core.process_setup import set_up_process
@@ -67,9 +67,9 @@ def attach(*, awaits_go: bool = False) -> Channel | None:
     Children inherit neither the descriptor nor its variable: a child that held the socket would
     hide its end-of-file.
 
-    :param awaits_go: return only when the supervisor has sent a byte, which it does once affinity
-        and niceness of this process are set; before any thread starts, since a thread keeps what it
-        has inherited.
+    :param awaits_go: return only when the supervisor has sent :data:`GO`, which it does once
+        affinity and niceness of this process are set; before any thread starts, since a thread
+        keeps what it has inherited.
     """
     set_up_process()
     die_with_parent()  # had it ended already, the channel tells
@@ -86,11 +86,11 @@ def attach(*, awaits_go: bool = False) -> Channel | None:
 
 
 def _receives_go(end: socket.socket) -> bool:
-    """Wait for the supervisor's word; False where the supervisor is gone, or could not set this
-    process up.
+    """Wait for :data:`GO`; False where the supervisor is gone, or could not set this process
+    up.
     """
     try:
-        return bool(end.recv(1))
+        return end.recv(len(GO)) == GO
     except OSError:
         return False
 

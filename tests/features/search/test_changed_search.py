@@ -21,6 +21,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.features.search import changed_search, search_events
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.jobfile import load
@@ -90,7 +91,7 @@ def test_a_declaration_that_is_none_is_refused_also_to_keep_it(tmp_path: Path) -
     paths = search_run(tmp_path / "run", [Told(values=[3.0])])
     (tmp_path / "jobs.toml").write_text(SEARCH)
     for content in ("{", "[]", '{"data": 3, "options": {}}'):
-        paths.declaration.write_text(content)
+        SearchPaths(paths.root).declaration.write_text(content)
         for on_change in ("refuse", "keep", "restart"):
             refused = invoke(
                 "run", "jobs.toml", "--run-dir", "run", "--on-change", on_change, cwd=tmp_path
@@ -109,7 +110,7 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
     shutil.copy(HOPPER, robot)
     assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
     paths = RunPaths(run_dir)
-    declaration = json.loads(paths.declaration.read_text())
+    declaration = json.loads(SearchPaths(paths.root).declaration.read_text())
     robot.write_text(robot.read_text().replace("</mujoco>", "<!-- edited --></mujoco>"))
     jobs.write_text(content.replace("trials = 1", "trials = 2"))
     for on_change in ("refuse", "keep", "extend"):
@@ -146,10 +147,12 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
     ]
 
     of_before = {key: part for key, part in declaration.items() if key != "robots"}
-    paths.declaration.write_text(json.dumps(of_before))  # as the version before has written it
+    SearchPaths(paths.root).declaration.write_text(
+        json.dumps(of_before)
+    )  # as the version before has written it
     resumed = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    robots = json.loads(paths.declaration.read_text())["robots"]
+    robots = json.loads(SearchPaths(paths.root).declaration.read_text())["robots"]
     assert robots.keys() == declaration["robots"].keys() == {"hopper-middle-s0", "hopper-corner-s0"}
     assert robots != declaration["robots"]
 

@@ -10,20 +10,21 @@ from trial_helpers import Told, search_run
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import FEATURE
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import TrialReader
 
 
 def test_a_declaration_without_a_search_and_without_rungs_has_no_trials(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [Told()])
-    declared = json.loads(paths.declaration.read_text())
+    declared = json.loads(SearchPaths(paths.root).declaration.read_text())
     del declared["data"]["search"]
-    paths.declaration.write_text(json.dumps(declared))
+    SearchPaths(paths.root).declaration.write_text(json.dumps(declared))
     assert TrialReader.of(paths) is None
 
 
 def test_an_impossible_path_has_no_line_of_a_search() -> None:
     paths = RunPaths(Path("x" * 5000))
     with pytest.raises(OSError, match="too long"):
-        paths.declaration.exists()
+        SearchPaths(paths.root).declaration.exists()
     assert FEATURE.watch is not None
     assert FEATURE.watch(paths) is None

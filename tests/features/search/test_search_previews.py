@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import command_helpers as commands
@@ -10,7 +11,7 @@ from command_helpers import HOPPER, TINY
 from drawing_helpers import assert_still
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.features.search.search_paths import SearchPaths
 
 EVALUATED = TINY.replace("eval_episodes = 0", "eval_episodes = 1")
 
@@ -28,7 +29,7 @@ def test_the_trials_that_a_search_shows_have_previews(opengl: None, tmp_path: Pa
     names = sorted(commands.summary(paths.root))
     assert (
         names
-        == sorted(run_directory.shown_jobs(paths) or [])
+        == sorted(json.loads(SearchPaths(paths.root).shown_jobs.read_text()))
         == ["hopper-t00000-s0", "hopper-t00001-s0"]
     )
     for name in names:

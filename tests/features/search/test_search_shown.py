@@ -22,6 +22,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment import (
     control,
+    jobs_at_rungs,
     resume,
     run_directory,
     run_end,
@@ -92,8 +93,10 @@ def test_status_says_why_a_search_has_stopped(tmp_path: Path) -> None:
     )
     assert text in " ".join(commands.invoke("status", paths.root, cwd=tmp_path).stdout.split())
     empty = RunPaths(tmp_path / "empty")  # before its first trial
-    empty.declaration.parent.mkdir(parents=True)
-    empty.declaration.write_bytes(paths.declaration.read_bytes())
+    SearchPaths(empty.root).declaration.parent.mkdir(parents=True)
+    SearchPaths(empty.root).declaration.write_bytes(
+        SearchPaths(paths.root).declaration.read_bytes()
+    )
     Ledger.create(empty.ledger).close()
     SearchPaths(empty.root).stopped.write_text("no class")
     assert "stopped: no class." in " ".join(
@@ -336,7 +339,8 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
             messages.append(message)
 
     for _ in range(2):  # the second time there is nothing left to do
-        changed_search.let_all_train_on(experiment, ledger, Reporter())
+        search_events.withdraw(ledger)
+        jobs_at_rungs.let_train_to_end(experiment, ledger, Reporter())
         ledger.commit()
     states: list[State] = [row.state for row in ledger.jobs()]
     assert states == [
@@ -365,7 +369,7 @@ def test_a_job_of_a_matrix_that_starts_over_is_trained_to_the_rung_that_it_was_p
     declared = changed_search.declared_experiment(paths)
     source = replace(declaration_of(declared), search=None)
     declared = replace(declared, job_source=source)
-    paths.declaration.write_text(json.dumps(declared.declaration))
+    SearchPaths(paths.root).declaration.write_text(json.dumps(declared.declaration))
     with run_directory.opened_ledger(paths) as ledger:
         new = make_job("new")
         begun = replace(

@@ -23,7 +23,7 @@ from pathlib import Path
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.runtime import failures, lifeline, startup
+from orchestrator.worker.runtime import failures, import_speed, lifeline
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import Phase, ProgressReporter
 
@@ -90,7 +90,7 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
 
 
 def _import() -> None:
-    with startup.without_garbage_collection(), startup.without_unused_packages():
+    with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
         from orchestrator.worker.runtime import sb3_internals
         from orchestrator.worker.training import train  # noqa: F401 - torch and all the rest with it
     sb3_internals.keep_compiler_out()

@@ -27,7 +27,7 @@ from orchestrator.features.export.worker.exported_policy import (
     Normalization,
 )
 from orchestrator.worker.rendering import trained_policy
-from orchestrator.worker.runtime import child_command, startup
+from orchestrator.worker.runtime import child_command, import_speed
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
@@ -53,7 +53,7 @@ def export(options: argparse.Namespace) -> None:
     spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
     spec = dataclasses.replace(spec, device="cpu", n_envs=1)
     trained = trained_policy.read_checkpoint(paths, options.checkpoint)
-    with startup.without_garbage_collection(), startup.without_unused_packages():
+    with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
         import stable_baselines3  # noqa: F401  # before the user's folder is on the path: it may contain a random.py
 
     if spec.search_path is not None:

@@ -14,6 +14,7 @@ from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
+from orchestrator.features.search.search_paths import SearchPaths
 
 if TYPE_CHECKING:  # which reads job files, and `status` does not
     from orchestrator.jobfile import Experiment
@@ -36,7 +37,9 @@ START_OVER = start_over_by("`run --fresh`")
 def read_declaration(paths: RunPaths) -> Mapping[str, Any]:
     """The declaration of what has begun here. :raises LedgerError: it cannot be read."""
     try:
-        declaration: Mapping[str, Any] = parsed_json(read_regular(paths.declaration))
+        declaration: Mapping[str, Any] = parsed_json(
+            read_regular(SearchPaths(paths.root).declaration)
+        )
         if not all(isinstance(declaration[key], dict) for key in ("data", "options")):
             raise TypeError("it is no declaration")
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -46,20 +49,23 @@ def read_declaration(paths: RunPaths) -> Mapping[str, Any]:
 
 def unreadable(paths: RunPaths, error: Exception) -> LedgerError:
     """The error that says what is wrong with the declaration."""
-    return LedgerError(f"{paths.declaration}: cannot be read ({error!r}); {START_OVER}")
+    return LedgerError(
+        f"{SearchPaths(paths.root).declaration}: cannot be read ({error!r}); {START_OVER}"
+    )
 
 
 def declare(paths: RunPaths, experiment: Experiment, robots: Mapping[str, str]) -> None:
     """Write it. :param robots: see :mod:`orchestrator.features.search.search_robots`."""
-    paths.declaration.parent.mkdir(exist_ok=True)
+    file = SearchPaths(paths.root).declaration
+    file.parent.mkdir(exist_ok=True)
     content = {**experiment.declaration, "robots": dict(robots)}
-    write_whole(paths.declaration, json.dumps(content, indent=1) + "\n")
+    write_whole(file, json.dumps(content, indent=1) + "\n")
 
 
 def written_at(paths: RunPaths) -> int:
     """When it was written, in nanoseconds; 0 where there is none."""
     with contextlib.suppress(OSError):
-        return paths.declaration.stat().st_mtime_ns
+        return SearchPaths(paths.root).declaration.stat().st_mtime_ns
     return 0
 
 

@@ -24,6 +24,7 @@ from orchestrator.core.job import Paused
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import search_events
 from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.ledger import Ledger
 
 SPACE: Mapping[str, Any] = {
@@ -76,9 +77,9 @@ def make_search_dir(
     objectives = (
         table["objective"] if isinstance(table["objective"], list) else [table["objective"]]
     )
-    paths.declaration.parent.mkdir()
+    SearchPaths(paths.root).declaration.parent.mkdir()
     data = {"name": "search", "jobs": [{"name": "walker", "xml": "gone.xml"}], "search": table}
-    paths.declaration.write_text(
+    SearchPaths(paths.root).declaration.write_text(
         json.dumps({"data": data, "base": "/gone", "options": {"overrides": {}}})
     )
     ledger = Ledger.create(paths.ledger)

@@ -18,6 +18,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import trial_jobs
 from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import from_mapping
 from orchestrator.ledger import Ledger
 
@@ -75,8 +76,8 @@ def search_run(
     data = {"name": "found", "jobs": [job], "search": table}
     experiment = from_mapping(data, source="jobs.toml", base=root.parent)
     paths = RunPaths(root)
-    paths.declaration.parent.mkdir(parents=True)
-    paths.declaration.write_text(json.dumps(experiment.declaration))
+    SearchPaths(paths.root).declaration.parent.mkdir(parents=True)
+    SearchPaths(paths.root).declaration.write_text(json.dumps(experiment.declaration))
     ledger = Ledger.create(paths.ledger)
     events = [SearchEvent(kind="began", content={"lanes": 2})]
     position = 0
