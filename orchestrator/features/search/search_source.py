@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.core.errors import Problem
+from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.run_plan import Plan, RunOptions
-from orchestrator.features.search import changed_search, sampler_check, search_forecast
+from orchestrator.features.search import changed_search, sampler_check, search_time
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
-from orchestrator.features.search.search_time import DoneSoFar
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
 from orchestrator.keys.problems import Problems
-from orchestrator.ledger import JobRow, Ledger
+from orchestrator.ledger import Ledger
 
 
 class SearchSource(SearchDeclaration):
@@ -29,18 +29,16 @@ class SearchSource(SearchDeclaration):
     ) -> tuple[Experiment, RunOptions]:
         return changed_search.on_change_applied(experiment, options)
 
-    def done_so_far(
-        self,
-        experiment: Experiment,
-        options: RunOptions,
-        plan: Plan,
-        ledger: Ledger,
-        rows: Collection[JobRow],
-    ) -> DoneSoFar | None:
-        return search_forecast.done_so_far(experiment, options, plan, ledger, rows)
+    def refuse_another(
+        self, experiment: Experiment, options: RunOptions, plan: Plan, ledger: Ledger
+    ) -> None:
+        paths = RunPaths(options.run_dir)
+        changed_search.resumed(experiment, options, ledger, paths)
+        changed_search.refuse_another_robot(experiment, plan.verdicts, ledger, paths)
 
-    def forecast(self, experiment: Experiment, plan: Plan, done: DoneSoFar | None) -> Forecast:
-        return search_forecast.of_plan(experiment, self, plan, done)
+    def forecast(self, experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
+        begun = None if ledger is None else search_time.done_so_far(ledger)
+        return search_time.forecast(experiment, self, plan, begun)
 
 
 def of_tables(top: Mapping[str, Any], entries: int, problems: Problems) -> SearchSource | None:
