@@ -95,7 +95,7 @@ def own_search(folder: Path, deed: str, code: str) -> RunPaths:
 def test_a_sampler_that_cannot_be_made_is_a_problem_before_anything_is_launched(
     sampler: str, code: str, message: str, tmp_path: Path
 ) -> None:
-    declared = own_search(tmp_path, "constructor", code).declaration
+    declared = SearchPaths.of(own_search(tmp_path, "constructor", code)).declaration
     declared.write_text(declared.read_text().replace("own:Own", sampler))
     experiment = changed_search.declared(RunPaths(declared.parents[1]))
     time_limit_s = 2.0 if "within 2 s" in message else commands.PATIENCE_S
@@ -109,7 +109,7 @@ def test_a_sampler_that_cannot_be_made_is_a_problem_before_anything_is_launched(
 def test_a_sampler_whose_process_is_killed_is_made_once_more(kills: int, tmp_path: Path) -> None:
     code = f"open({str(tmp_path / 'made')!r}, 'a').write('.'); "
     code += f"os.path.getsize({str(tmp_path / 'made')!r}) > {kills} or os.kill(os.getpid(), 9)"
-    declared = own_search(tmp_path, "constructor", code).declaration
+    declared = SearchPaths.of(own_search(tmp_path, "constructor", code)).declaration
     experiment = changed_search.declared(RunPaths(declared.parents[1]))
     problem = sampler_check.examine(experiment, time_limit_s=commands.PATIENCE_S)
     assert (tmp_path / "made").read_text() == ".."
