@@ -31,8 +31,8 @@ from orchestrator.analysis.statistics import location
 from orchestrator.core.paths import JobPaths
 from orchestrator.experiment import run_plan
 from orchestrator.jobfile import from_mapping
-from orchestrator.report import grid_page
-from orchestrator.report.grid_page import GridPanel
+from orchestrator.report import grid_section
+from orchestrator.report.grid_section import GridPanel
 
 MASS, FRICTION = "body.*.mass", "geom.*.friction"
 """Friction is the larger one of two geoms that touch, so that all of them must change."""
@@ -55,7 +55,7 @@ def grid(repeats: int, *, env_steps: int, run_dir: Path | None, figures: Path | 
     with tempfile.TemporaryDirectory() as temporary:
         points = evaluated(repeats, env_steps, run_dir or Path(temporary) / "run")
     search_figures.write(
-        figures, "randomization-grid", grid_page.draw, [_panel(*one) for one in points.items()]
+        figures, "randomization-grid", grid_section.draw, [_panel(*one) for one in points.items()]
     )
     losses = {name: list(map(loss, seeds)) for name, seeds in points.items()}
     worst = {name: [min(map(mean_of, seed)) for seed in seeds] for name, seeds in points.items()}

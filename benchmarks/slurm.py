@@ -27,9 +27,9 @@ from benchmarks.simulated_cluster import entered
 from benchmarks.slurm_cluster import CPUS, slurm_at_hand
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import BackendSettings
-from orchestrator.features.slurm import batch_queue
+from orchestrator.features.slurm import submission
+from orchestrator.features.slurm.command_runner import SlurmCommand
 from orchestrator.features.slurm.slurm_backend import SlurmBackend
-from orchestrator.features.slurm.slurm_commands import SlurmCommand
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 from orchestrator.machine import topology
 from orchestrator.supervisor.events import SilentReporter
@@ -55,7 +55,7 @@ class CountedCommand(SlurmCommand):
 def counted() -> Iterator[dict[str, list[float]]]:
     """Program → when it was called in the block."""
     CountedCommand.calls = {}
-    with mock.patch.object(batch_queue, "SlurmCommand", CountedCommand):
+    with mock.patch.object(submission, "SlurmCommand", CountedCommand):
         yield CountedCommand.calls
 
 

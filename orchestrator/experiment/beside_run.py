@@ -108,7 +108,7 @@ class BesideRun:
             long as that cannot be said.
         """
 
-    def look_after(self) -> None:
+    def before_turn(self) -> None:
         """Begins every turn of the supervisor, until a stop is requested."""
 
     def may_add_jobs(self) -> bool:
@@ -120,7 +120,7 @@ class BesideRun:
     def event(self, kind: str, message: str, **facts: Any) -> None:
         """What people are told. Also before :meth:`begin`."""
 
-    def tick(self) -> None:
+    def after_turn(self) -> None:
         """Ends every turn of the supervisor; then often, while others add results or finish."""
 
     def add_results(self, ended: EndedJobs, is_stopped: Callable[[], bool]) -> None:
@@ -250,8 +250,8 @@ class PartsBesideRun:
     def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
         self._each(lambda part: part.begin(has_free_cores))
 
-    def look_after(self) -> None:
-        self._each(lambda part: part.look_after())
+    def before_turn(self) -> None:
+        self._each(lambda part: part.before_turn())
 
     def may_add_jobs(self) -> bool:
         return True in self._answers(lambda part: part.may_add_jobs())
@@ -262,10 +262,10 @@ class PartsBesideRun:
 
     def tick(self, view: Callable[[], View]) -> None:
         self.inner.tick(view)
-        self.tick_parts()
+        self.after_turn()
 
-    def tick_parts(self) -> None:
-        self._each(lambda part: part.tick())
+    def after_turn(self) -> None:
+        self._each(lambda part: part.after_turn())
 
     def add_results(self, ended: EndedJobs, is_stopped: Callable[[], bool]) -> None:
         self._each(lambda part: part.add_results(ended, is_stopped))

@@ -13,13 +13,13 @@ SHOWN = 10
 
 
 def let_train_to_end(experiment: Experiment, ledger: Ledger, reporter: Reporter) -> None:
-    """Enter, into the open transaction of ``ledger``, that no job of ``experiment`` pauses at a rung
-    any more, and that those which wait at one go on.
+    """Enter, into the open transaction of ``ledger``, that jobs which ``experiment`` declares without
+    a rung pause at none any more, and that those which wait at one go on.
     """
     pauses = job_figures.pauses(ledger)
     released: list[str] = []
     for declared in experiment.jobs:
-        if pauses.get(declared.job_id) is None:
+        if declared.spec.pause_at is not None or pauses.get(declared.job_id) is None:
             continue
         row = ledger.job_row(declared.job_id, decoded=False)
         if row is None or (after := promoted(row.job, row.state, None)) is None:

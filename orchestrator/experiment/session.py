@@ -283,7 +283,7 @@ def _prepare(
         available_memory_mib=backend.available_memory_mib,
         cpu_moves=backend.cpu_moves,
         may_add_jobs=beside.may_add_jobs,
-        look_after_others=beside.look_after,
+        before_turn=beside.before_turn,
     )
     backend.report_to(DetachableReporter(beside).event)
     _record_provenance(opened, planned, rows)
@@ -333,7 +333,7 @@ def _finish(
     supervisor, beside = training.supervisor, opened.beside
 
     def is_stopped() -> bool:
-        beside.tick_parts()
+        beside.after_turn()
         return opened.stops.is_requested or opened.stops.is_asked()
 
     if not supervisor.interrupted:

@@ -42,7 +42,7 @@ def compose(run_dir: Path, others: Sequence[Path] = ()) -> Document:
         seeds.
     :raises OrchestratorError: when there is nothing to report, or nothing to compare.
     """
-    from orchestrator.report import added_sections, experiment_data, experiment_page
+    from orchestrator.report import added_sections, experiment_data, experiment_document
     from orchestrator.report.experiment_facts import ExperimentFacts
 
     if not others and (make_document := _of_feature(run_dir)) is not None:
@@ -59,7 +59,7 @@ def compose(run_dir: Path, others: Sequence[Path] = ()) -> Document:
     facts = experiment_data.gather(
         run_dir, None if shown is None else shown.job_ids, has_varied=not lists_points
     )
-    document = experiment_page.document(
+    document = experiment_document.document(
         facts,
         run_dir,
         shown=shown,
@@ -112,7 +112,7 @@ def make(run_dir: Path, others: Sequence[Path] = ()) -> WrittenReport:
     :raises OrchestratorError: when there is nothing to report or to compare, or ``RUN_DIR/report``
         cannot be written.
     """
-    from orchestrator.report import drawing, page
+    from orchestrator.report import drawing, html_page
     from orchestrator.report.number_format import json_value
 
     document = compose(run_dir, others)
@@ -130,7 +130,7 @@ def make(run_dir: Path, others: Sequence[Path] = ()) -> WrittenReport:
             write_whole(folder / f"{name}.svg", drawn.svg, durable=False)
         text = json.dumps(json_value(facts), indent=1, ensure_ascii=True, allow_nan=False)
         write_whole(folder / "report.json", text + "\n", durable=False)
-        write_whole(folder / "index.html", page.html(document, drawings), durable=False)
+        write_whole(folder / "index.html", html_page.html(document, drawings), durable=False)
     except OSError as error:
         advice = "free disk space or fix its permissions, or copy the run directory to a place where you may write"
         raise UsageError(f"{folder}: cannot be written ({error.strerror}); {advice}") from error

@@ -82,7 +82,7 @@ class Supervisor:
     """Moves attempts whose CPUs others have come to use; None: they stay where they are."""
     may_add_jobs: Callable[[], bool] = lambda: False
     """Whether another process may still add jobs; asked when none is left."""
-    look_after_others: Callable[[], None] = lambda: None
+    before_turn: Callable[[], None] = lambda: None
     """Starts the processes beside this one, and starts them again; called on every turn until a stop
     is requested."""
     now: Callable[[], float] = time.monotonic
@@ -179,7 +179,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         if not self.is_stopping:
-            self.look_after_others()
+            self.before_turn()
         self._unhandled.extend(self.executor.poll(self._poll_timeout_s()))
         # before exits are judged: an exit that a stop has caused is no failure
         self._requests.handle()

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import randomization_grid, search_figures
 from benchmarks.randomization_grid import FRICTION, MASS, SHARES
 from orchestrator.analysis.run_reader import EvaluatedPoint
-from orchestrator.report import grid_page
+from orchestrator.report import grid_section
 
 
 def seed(own: float, others: float) -> list[EvaluatedPoint]:
@@ -35,5 +35,5 @@ def test_the_figure_has_medians_over_the_seeds_as_shares(tmp_path: Path) -> None
         "with", [seed(200.0, 100.0), seed(100.0, 90.0), seed(100.0, 80.0)]
     )
     assert (panel.mean(0, 0), panel.mean(2, 2)) == (0.8, 1.0)
-    search_figures.write(tmp_path, "grid", grid_page.draw, [panel, panel])
+    search_figures.write(tmp_path, "grid", grid_section.draw, [panel, panel])
     assert (tmp_path / "grid.png").stat().st_size > 10_000

@@ -63,13 +63,13 @@ def made(
 
 def whole_run(beside: PartsBesideRun) -> None:
     def is_stopped() -> bool:
-        beside.tick_parts()
+        beside.after_turn()
         return False
 
     with beside:
         beside.event("chosen", "x")
         beside.begin(lambda: None)
-        beside.look_after()
+        beside.before_turn()
         beside.tick(lambda: None)  # type: ignore[arg-type,return-value]
         is_stopped()
         beside.add_results(None, is_stopped)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def whole_run(beside: PartsBesideRun) -> None:
 
 
 ALL = [
-    *("event", "begin", "look_after", "tick", "tick", "add_results", "finish"),
+    *("event", "begin", "before_turn", "after_turn", "after_turn", "add_results", "finish"),
     *("end", "after_end"),
 ]
 
@@ -95,10 +95,10 @@ def test_a_part_is_told_of_every_moment_in_order(monkeypatch: pytest.MonkeyPatch
 def test_a_part_that_raises_is_ended_and_the_others_go_on(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken, sound = Part("tick", error), Part()
+    broken, sound = Part("after_turn", error), Part()
     beside, reporter = made(monkeypatch, broken, sound)
     whole_run(beside)
-    assert broken.moments == ["event", "begin", "look_after", "tick", "end"]
+    assert broken.moments == ["event", "begin", "before_turn", "after_turn", "end"]
     assert sound.moments == ALL
     assert reporter.messages().count("the feature part 0 does nothing more for this run") == 1
     assert "Traceback" in capsys.readouterr().err
@@ -111,11 +111,11 @@ def test_a_warning_of_a_part_goes_where_all_events_go(
     monkeypatch.setattr(reporter, "event", lambda kind, text, **_: print(text))
 
     class Warns(BesideRun):
-        def tick(self) -> None:
+        def after_turn(self) -> None:
             beside.inner.event("warning", "the server is away")
 
     beside._parts["part 0"] = Warns()
-    beside.tick_parts()
+    beside.after_turn()
     assert capsys.readouterr().out == "the server is away\n"
 
 
@@ -140,7 +140,7 @@ def test_all_parts_add_results_before_one_finishes(monkeypatch: pytest.MonkeyPat
 def test_a_part_that_another_one_has_left_out_is_not_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broken = Part("tick")
+    broken = Part("after_turn")
 
     class Asks(BesideRun):
         def finish(self, is_stopped: Callable[[], bool]) -> None:
@@ -148,8 +148,8 @@ def test_a_part_that_another_one_has_left_out_is_not_called(
 
     beside, _ = made(monkeypatch, Asks(), broken)
     with beside:
-        beside.finish(lambda: bool(beside.tick_parts()))
-    assert broken.moments == ["tick", "end"]
+        beside.finish(lambda: bool(beside.after_turn()))
+    assert broken.moments == ["after_turn", "end"]
 
 
 def test_a_refused_run_ends_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ class Needed(BesideRun):
 
     is_needed = True
 
-    def look_after(self) -> None:
+    def before_turn(self) -> None:
         raise ValueError("the knee fell off")
 
     def end(self) -> None:
@@ -179,7 +179,7 @@ def test_what_a_run_depends_on_ends_it_by_whatever_it_raises(
     beside, reporter = made(monkeypatch, Needed(), other)
     beside.begin(lambda: None)
     with pytest.raises(ValueError, match="the knee fell off"), beside:
-        beside.look_after()
+        beside.before_turn()
     assert other.moments == ["begin", "end", "after_end"]
     assert (
         "the feature part 0 does nothing more for this run: ValueError: nor" in reporter.messages()
@@ -213,8 +213,8 @@ def test_before_jobs_are_launched_a_part_may_refuse_the_run(
 def test_once_jobs_are_launched_a_part_that_refuses_is_left_out_as_any_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    beside, reporter = made(monkeypatch, Part("look_after", ChangedError("another robot")))
-    beside.look_after()
+    beside, reporter = made(monkeypatch, Part("before_turn", ChangedError("another robot")))
+    beside.before_turn()
     assert "does nothing more for this run: ChangedError: another r" in reporter.messages()
     assert "Traceback" in capsys.readouterr().err
 

@@ -589,7 +589,7 @@ def test_processes_beside_it_are_looked_after_on_every_turn_and_waited_for(tmp_p
     experiment = Experiment(
         tmp_path,
         [],
-        look_after_others=lambda: looks.append(len(looks)),
+        before_turn=lambda: looks.append(len(looks)),
         may_add_jobs=lambda: len(looks) < 3,
     )
     assert experiment.run() == {}
@@ -602,7 +602,7 @@ def test_processes_beside_it_are_not_started_again_once_a_stop_is_requested(tmp_
         tmp_path,
         [make_job("a")],
         lambda launch: Behaviour(after_s=10.0),
-        look_after_others=lambda: looks.append(experiment.supervisor.is_stopping),
+        before_turn=lambda: looks.append(experiment.supervisor.is_stopping),
     )
     experiment.reporter.each_turn = once(
         lambda view: view.elapsed_s > 5, lambda: experiment.supervisor.request_stop("enough")

@@ -29,7 +29,7 @@ from orchestrator.report.document import (
     Text,
     table,
 )
-from orchestrator.report.machine_page import machine_section
+from orchestrator.report.machine_section import machine_section
 from orchestrator.report.number_format import number, percent, plain, sentence
 
 Facts = Mapping[str, Any]

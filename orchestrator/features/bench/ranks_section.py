@@ -12,7 +12,7 @@ from orchestrator.features.bench.rank_analysis import RankFacts
 from orchestrator.report import scaling_figures as figures
 from orchestrator.report.document import Columns, Figure, Part, Section, Table, Text, table
 from orchestrator.report.number_format import DASH, interval, number, percent, plain
-from orchestrator.report.ranks_page import ALLREDUCE, ITSELF
+from orchestrator.report.ranks_section import ALLREDUCE, ITSELF
 
 Facts = Mapping[str, Any]
 

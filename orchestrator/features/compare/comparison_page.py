@@ -23,7 +23,7 @@ from orchestrator.features.compare.comparison import (
     merged,
 )
 from orchestrator.jobfile.job_names import without_seed
-from orchestrator.report import drawing, page
+from orchestrator.report import drawing, html_page
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report.document import Columns, Document, Figure, Section, Table, Text, table
 from orchestrator.report.number_format import interval, plain
@@ -44,7 +44,7 @@ def write(path: Path, comparisons: Sequence[Comparison]) -> None:
             "--output: learning curves are of experiments; `report` draws the figures of a benchmark"
         )
     content = document(comparisons)
-    html = page.html(
+    html = html_page.html(
         content,
         {figure.name: drawing.render(figure) for figure in content.figures()},
         has_files=False,

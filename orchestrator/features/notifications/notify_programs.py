@@ -78,7 +78,7 @@ class NotifyPrograms(BesideRun):
             }
             self._waiting.append(Notification(key="on_failure", command=command, facts=variables))
 
-    def tick(self) -> None:
+    def after_turn(self) -> None:
         """Reap the programs that have ended, kill those that take too long, and start those that
         wait.
         """
@@ -101,10 +101,10 @@ class NotifyPrograms(BesideRun):
             # At once, since it may be the last chance: it does not wait for its turn.
             self._start(Notification(key="on_end", command=self.notify.on_end, facts=facts))
         try:
-            self.tick()
+            self.after_turn()
             while self._running and time.monotonic() < give_up_at and not is_stopped():
                 time.sleep(POLL_S)
-                self.tick()
+                self.after_turn()
         finally:
             self._give_up()
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 from orchestrator.core.job import Succeeded
 from orchestrator.core.text import count, joined
 from orchestrator.experiment.beside_run import BesideRun, EndedJobs
-from orchestrator.features.pictures import drawing_processes, previews, videos
+from orchestrator.features.pictures import drawing_processes, previews, video_processes
 from orchestrator.features.pictures.drawing_processes import Drawing
-from orchestrator.features.pictures.videos import VideoDrawing
+from orchestrator.features.pictures.video_processes import VideoDrawing
 
 
 class PicturesAfterRun(BesideRun):
@@ -47,7 +47,7 @@ def make_missing(
         for job_id, state in ended.states.items()
         if job_id in with_video
         and isinstance(state, Succeeded)
-        and videos.is_due(ended.paths.job(job_id))
+        and video_processes.is_due(ended.paths.job(job_id))
     ]
     waiting = previews.waiting(ended, {*with_video, *without_preview})
     stills, later = waiting[: previews.MOST_DRAWN], waiting[previews.MOST_DRAWN :]

@@ -133,7 +133,7 @@ class SearchBesideRun(BesideRun):
     def _is_redeclared(self, process: SideProcess) -> bool:
         return process.starts > 0 and self._declared_at != written.written_at(self.paths)
 
-    def look_after(self) -> None:
+    def before_turn(self) -> None:
         """Start it, and start it again if it was killed, hangs, or is declared anew."""
         process = self._process
         if process is None or not self.may_add_jobs():

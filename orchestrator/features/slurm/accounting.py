@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.text import count
 from orchestrator.features.slurm.allocation import number_of, seconds_of
-from orchestrator.features.slurm.slurm_commands import SlurmCommand
+from orchestrator.features.slurm.command_runner import SlurmCommand
 
 FILE = "accounting.csv"
 FORMAT = "JobID,State,NodeList,Submit,Start,End,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS"

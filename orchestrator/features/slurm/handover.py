@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 from orchestrator.core.text import listed
-from orchestrator.features.slurm.batch_queue import ASK_EVERY_S, PRESENT, BatchQueue
 from orchestrator.features.slurm.left_pilots import joined_pilots, task_of, unfinished_pilots
 from orchestrator.features.slurm.mailbox import Outbox, has_sent
 from orchestrator.features.slurm.pilot_messages import JoinOrder, PilotBye
@@ -22,6 +21,7 @@ from orchestrator.features.slurm.session_file import (
     read_session,
     write_session,
 )
+from orchestrator.features.slurm.submission import ASK_EVERY_S, PRESENT, BatchQueue
 
 TIMEOUT_S = HAND_BACK_S + 30.0
 FIRST_ASK_S = 1.0

@@ -17,12 +17,7 @@ from pathlib import Path
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import listed
 from orchestrator.executors.kinds import SHOWN, LeftBatchJobs
-from orchestrator.features.slurm.batch_queue import (
-    PRESENT,
-    cancel_named,
-    queue_question,
-    user_name,
-)
+from orchestrator.features.slurm.command_runner import SlurmCommand
 from orchestrator.features.slurm.mailbox import has_sent
 from orchestrator.features.slurm.pilot_messages import PilotBye
 from orchestrator.features.slurm.session_file import (
@@ -31,7 +26,12 @@ from orchestrator.features.slurm.session_file import (
     session_owner,
     write_session,
 )
-from orchestrator.features.slurm.slurm_commands import SlurmCommand
+from orchestrator.features.slurm.submission import (
+    PRESENT,
+    cancel_named,
+    queue_question,
+    user_name,
+)
 
 ANSWER_S = 10.0
 """So long an answer of ``squeue`` is awaited, by commands whose user waits for them."""

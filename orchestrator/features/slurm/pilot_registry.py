@@ -19,7 +19,6 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.text import count
 from orchestrator.executors.base import Event, Exited, Handle, Placed, Progressed, Sampled, amounts
 from orchestrator.features.slurm import accounting
-from orchestrator.features.slurm.batch_queue import BatchQueue
 from orchestrator.features.slurm.mailbox import Inbox, Outbox
 from orchestrator.features.slurm.pilot_messages import (
     EndPilotOrder,
@@ -30,6 +29,7 @@ from orchestrator.features.slurm.pilot_messages import (
 )
 from orchestrator.features.slurm.pilot_slots import PilotSlots
 from orchestrator.features.slurm.session_file import Session, read_session, write_session
+from orchestrator.features.slurm.submission import BatchQueue
 from orchestrator.machine.provenance import differences, installed_versions
 
 EVENTS = ".events.0"

@@ -14,13 +14,13 @@ from orchestrator.core.text import count, joined
 from orchestrator.executors.base import BackendSettings, resource_problem
 from orchestrator.features.slurm import handover
 from orchestrator.features.slurm.allocation import SLURM_PROGRAMS
-from orchestrator.features.slurm.batch_queue import BatchQueue
 from orchestrator.features.slurm.batch_script import batch_script, job_name
 from orchestrator.features.slurm.pilot_registry import PilotRegistry
 from orchestrator.features.slurm.pilot_slots import PilotSlots
 from orchestrator.features.slurm.session_file import FOLDER
 from orchestrator.features.slurm.slurm_executor import SlurmExecutor
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
+from orchestrator.features.slurm.submission import BatchQueue
 
 
 class SlurmBackend:

@@ -98,7 +98,7 @@ class TrackProcess(BesideRun):
         content = {"name": self.name, "trackers": self.trackers}
         write_whole(declared, json.dumps(content, indent=1, default=dict) + "\n")
 
-    def look_after(self) -> None:
+    def before_turn(self) -> None:
         """Start it if it does not run, once jobs do; with a usual priority as soon as cores are
         free.
 

@@ -36,7 +36,7 @@ from orchestrator.worker.training import (
     weights,
 )
 from orchestrator.worker.training.attempt import Attempt
-from orchestrator.worker.training.checkpointing import Checkpointing
+from orchestrator.worker.training.checkpoint_part import Checkpointing
 from orchestrator.worker.training.divergences import DivergenceCounter, Divergences
 from orchestrator.worker.training.loop_parts import LoopPart, LoopParts, feature_parts
 from orchestrator.worker.training.shared_statistics import RankSynchronizer

@@ -83,7 +83,7 @@ def test_a_failed_job_and_the_end_are_told_in_the_environment(tmp_path: Path) ->
     scene = Scene(tmp_path, on_failure=[*program, "failure"], on_end=[*program, "end"])
     with scene.beside:
         scene.fail("a-s0", "no\0thing\x1b[2J")
-        scene.programs.tick()
+        scene.programs.after_turn()
         scene.outcome.counts = lambda: Counter(FAILED=1, SUCCEEDED=3)
         scene.outcome.exit_code = 1
     told = {
@@ -123,8 +123,8 @@ def test_hundreds_of_failures_start_a_few_programs_at_once_and_all_in_the_end(
     with scene.beside:
         for number in range(30):
             scene.fail(f"j{number}")
-        scene.programs.tick()
-        scene.programs.tick()
+        scene.programs.after_turn()
+        scene.programs.after_turn()
         assert len(scene.programs._running) == notifications.AT_ONCE
         (tmp_path / "go").touch()
     assert {path.name for path in tmp_path.glob("j*")} == {f"j{number}" for number in range(30)}
@@ -157,10 +157,10 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children(
     scene = Scene(tmp_path, on_failure=["sh", "-c", late])
     with scene.beside:
         scene.fail("a")
-        scene.programs.tick()
+        scene.programs.after_turn()
         commands.wait_until((tmp_path / "own").exists, "the program runs")
         commands.wait_until(
-            lambda: scene.programs.tick() or not scene.programs._running, "it is killed"
+            lambda: scene.programs.after_turn() or not scene.programs._running, "it is killed"
         )
     assert "took more than" in scene.warnings[0]
     for name in ("own", "child"):
@@ -182,10 +182,10 @@ def test_a_program_that_runs_as_another_user_is_no_error(
         patch.setattr(notifications, "TIME_LIMIT_S", limit_s)
         patch.setattr(os, "killpg", refuse)
         scene.fail("a")
-        scene.programs.tick()
+        scene.programs.after_turn()
         (process,) = scene.programs._running
         commands.wait_until(
-            lambda: scene.programs.tick() or not scene.programs._running,
+            lambda: scene.programs.after_turn() or not scene.programs._running,
             "it has ended, or is left alone",
         )
     process.popen.kill()

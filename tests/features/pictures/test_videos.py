@@ -19,7 +19,7 @@ from play_helpers import frames, job_dir, play_here, players_of, size
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.procfs import is_running
-from orchestrator.features.pictures import after_run, videos
+from orchestrator.features.pictures import after_run, video_processes
 from orchestrator.worker.rendering import video_encoding
 
 COARSE = {"frame_skip": 100}
@@ -150,9 +150,9 @@ def test_the_same_command_makes_what_is_missing_or_old_and_trains_nothing(
     assert "launched" not in [event["event"] for event in run.events]
     assert own.preview.exists()
     assert hopper.video.stat().st_mtime_ns == before
-    assert not videos.is_due(hopper)
+    assert not video_processes.is_due(hopper)
     os.utime(hopper.model)
-    assert videos.is_due(hopper)
+    assert video_processes.is_due(hopper)
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_no_player_outlives_a_supervisor_that_is_killed(drawing: commands.Run) -
 def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float, why: str
 ) -> None:
-    monkeypatch.setattr(videos, "TIME_LIMIT_S", limit_s)
+    monkeypatch.setattr(video_processes, "TIME_LIMIT_S", limit_s)
     names = {"a-s0": True, "b-s0": True, "failed-s0": True, "not-asked-s0": False}
     paths = RunPaths(tmp_path)
     for name in names:

@@ -32,12 +32,12 @@ def test_a_searcher_that_had_worked_for_long_is_started_again_without_end(
     searcher = SearchBesideRun(paths=paths, reporter=RecordingReporter(), is_needed=True)
     searcher._slots = slots
     searcher._process = process
-    searcher.look_after()
+    searcher.before_turn()
     starts = 1
     while searcher.may_add_jobs() and starts <= search_process.MOST_STARTS:
         assert process._popen is not None
         process._popen.wait()
-        searcher.look_after()
+        searcher.before_turn()
         starts += searcher.may_add_jobs()
     assert starts == search_process.MOST_STARTS + (steady_s < 0)
     assert bool(searcher.problem()) is SearchPaths(paths.root).stopped.exists() is (steady_s > 0)

@@ -330,7 +330,7 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
     watches.look()
     assert len(watches.notes) == len(watches.sections()) == 1
     ledger = Ledger.open(paths.ledger)
-    jobs = tuple(row.job for row in ledger.jobs())
+    jobs = tuple(row.job.with_spec(pause_at=None) for row in ledger.jobs())
     experiment = replace(changed_search.declared_experiment(paths), job_source=None, jobs=jobs)
     messages: list[str] = []
 

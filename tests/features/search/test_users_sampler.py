@@ -277,7 +277,7 @@ def wait_for(process: SearchBesideRun, condition: Callable[[], object], what: st
     """Look after it until that."""
 
     def holds() -> object:
-        process.look_after()
+        process.before_turn()
         return condition()
 
     wait_until(holds, what)

@@ -16,7 +16,6 @@ from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Exited, Handle, Placed, Progressed
 from orchestrator.features.slurm import mailbox
 from orchestrator.features.slurm.allocation import cores_of, memory_of, task_of
-from orchestrator.features.slurm.batch_queue import BatchQueue
 from orchestrator.features.slurm.batch_script import batch_script, job_name
 from orchestrator.features.slurm.handover import begin_session
 from orchestrator.features.slurm.mailbox import Inbox, Outbox
@@ -29,6 +28,7 @@ from orchestrator.features.slurm.pilot_messages import (
     PilotHello,
 )
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
+from orchestrator.features.slurm.submission import BatchQueue
 from orchestrator.jobfile import from_mapping
 from orchestrator.machine.topology import Cpu, Machine
 

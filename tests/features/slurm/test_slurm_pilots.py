@@ -19,7 +19,8 @@ from benchmarks.slurm_cluster import until
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle
-from orchestrator.features.slurm import accounting, batch_queue, pilot_registry
+from orchestrator.features.slurm import accounting, pilot_registry, submission
+from orchestrator.features.slurm.command_runner import SlurmCommand
 from orchestrator.features.slurm.mailbox import Inbox, Outbox
 from orchestrator.features.slurm.pilot_messages import (
     EndPilotOrder,
@@ -29,15 +30,14 @@ from orchestrator.features.slurm.pilot_messages import (
 )
 from orchestrator.features.slurm.pilot_registry import PilotRegistry
 from orchestrator.features.slurm.session_file import Session, write_session
-from orchestrator.features.slurm.slurm_commands import SlurmCommand
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 from orchestrator.machine.provenance import CODE, installed_versions
 
 
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_queue, "ASK_EVERY_S", 0.2)
-    monkeypatch.setattr(batch_queue, "ASK_AT_EASE_S", 0.2)
+    monkeypatch.setattr(submission, "ASK_EVERY_S", 0.2)
+    monkeypatch.setattr(submission, "ASK_AT_EASE_S", 0.2)
     monkeypatch.setattr(pilot_registry, "SUSPECT_AFTER_S", 4.0)
 
 
@@ -204,7 +204,7 @@ def test_a_pilot_that_ends_may_be_requeued_and_is_not_replaced_at_once(
         )
     )
     assert len(fake_slurm.calls("sbatch")) == 1
-    monkeypatch.setattr(batch_queue, "COMPLETING_S", 0.1)
+    monkeypatch.setattr(submission, "COMPLETING_S", 0.1)
     joined(scene.pilots)
     assert len(fake_slurm.calls("sbatch")) == 2
 
@@ -346,7 +346,7 @@ def test_variables_do_not_change_what_slurm_is_asked(monkeypatch: pytest.MonkeyP
 def test_a_run_waits_for_its_file_system_and_for_processes(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_queue, "RETRY_S", 0.5)
+    monkeypatch.setattr(submission, "RETRY_S", 0.5)
     scene = Scene(tmp_path, SlurmSettings())
     scenes.append(scene)
     (tmp_path / "run" / "slurm").rename(tmp_path / "away")
@@ -464,7 +464,7 @@ def test_the_end_leaves_nothing_queued_and_nothing_running(
 def test_pilots_that_wait_or_do_not_end_are_cancelled_at_the_end(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_queue, "END_S", 0.5)
+    monkeypatch.setattr(submission, "END_S", 0.5)
     monkeypatch.setattr(pilot_registry, "CLOSE_S", 0.5)
     scene = scene_of(scenes, tmp_path)
     (stopped,) = fake_slurm.pids()
@@ -478,8 +478,8 @@ def test_pilots_that_wait_or_do_not_end_are_cancelled_at_the_end(
 def test_slurm_is_asked_at_most_once_in_ten_seconds(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_queue, "ASK_EVERY_S", 10.0)
-    monkeypatch.setattr(batch_queue, "ASK_AT_EASE_S", 60.0)
+    monkeypatch.setattr(submission, "ASK_EVERY_S", 10.0)
+    monkeypatch.setattr(submission, "ASK_AT_EASE_S", 60.0)
     began = time.monotonic()
     scene = scene_of(scenes, tmp_path, array=2)
     handles = [

@@ -130,7 +130,7 @@ def test_a_process_that_gets_no_cpu_time_is_replaced_once_cores_are_free_for_som
     now = 100.0
     monkeypatch.setattr(track_process, "time", SimpleNamespace(monotonic=lambda: now))
     with running(process):
-        process.look_after()
+        process.before_turn()
         assert GIVE_WAY in arguments_of(process)
         if begins:
             wait_until(lambda: HAS_BEGUN in files.log(process.run_dir).read_text(), "it has begun")
@@ -141,11 +141,11 @@ def test_a_process_that_gets_no_cpu_time_is_replaced_once_cores_are_free_for_som
             (True, 0.0),
         ):
             process.has_free_cores = lambda free=free: free
-            process.look_after()
+            process.before_turn()
             now += later_s
             assert process._process.starts == 1, "a job may be about to be launched"
         now += STEADY_S
-        process.look_after()
+        process.before_turn()
         assert (GIVE_WAY in arguments_of(process)) is begins
         assert process._process.starts == 2 - begins
     assert not reporter.messages(), "nothing has gone wrong"
@@ -154,7 +154,7 @@ def test_a_process_that_gets_no_cpu_time_is_replaced_once_cores_are_free_for_som
 def test_nothing_is_started_before_jobs_are(tmp_path: Path, hangs: str) -> None:
     process, _ = tracked(tmp_path, arguments=[hangs])
     process.has_free_cores = lambda: None
-    process.look_after()
+    process.before_turn()
     assert process._process.starts == 0
 
 
@@ -165,7 +165,7 @@ def test_the_end_of_a_run_waits_for_no_process_that_gets_no_cpu_time(
         monkeypatch.setattr(track_process, name, PATIENCE_S)
     process, reporter = tracked(tmp_path, arguments=[hangs])
     with running(process):
-        process.look_after()
+        process.before_turn()
         process.finish(lambda: False)
     assert not reporter.messages()
 
@@ -213,12 +213,12 @@ def test_a_log_that_cannot_be_read_does_not_concern_the_supervisor(
         raise OSError(errno.ESTALE, "Stale file handle", str(path))
 
     process, reporter = tracked(tmp_path)
-    process.look_after()
+    process.before_turn()
     has_ended(process._process)
     for module in (track_process, side_process):
         monkeypatch.setattr(module, "open_regular", stale)
     process._start_at = 0.0
-    process.look_after()
+    process.before_turn()
     assert "exit code 0" in reporter.messages(), "its last words cannot be read"
     process.end()
 
@@ -229,7 +229,7 @@ def test_a_log_that_is_a_folder_is_one_warning(tmp_path: Path) -> None:
     for _ in range(3):
         process._start_at = 0.0
         process._process.starts = 0
-        process.look_after()
+        process.before_turn()
     assert reporter.kinds() == ["warning"]
     assert "could not be started" in reporter.messages()
 
@@ -244,7 +244,7 @@ def test_a_process_that_ends_is_started_again_after_longer_and_longer_pauses(
             track_process, "time", SimpleNamespace(monotonic=lambda now=now: float(now))
         )
         starts = process._process.starts
-        process.look_after()
+        process.before_turn()
         if process._process.starts > starts:
             started_at.append(now)
             has_ended(process._process)
@@ -264,7 +264,7 @@ def test_output_without_an_end_of_line_is_read_in_pieces_and_once(tmp_path: Path
     files.log(process.run_dir).write_bytes(content)
     positions = []
     for _ in range(5):
-        process.look_after()
+        process.before_turn()
         positions.append(process._read_up_to)
     assert positions == [MOST_BYTES, 2 * MOST_BYTES, 3 * MOST_BYTES, len(content), len(content)]
     assert reporter.messages() == "trackers: the server is away"
@@ -286,7 +286,7 @@ def test_requests_are_refused_while_the_end_of_a_run_waits_for_trackers(tmp_path
         paths.finishing.touch()
         tracked(tmp_path)[0].finish(is_stopped)
     assert answers
-    assert "tells trackers now" in answers[0]
+    assert "only finishes what is beside it now" in answers[0]
 
 
 def test_a_folder_that_cannot_be_made_is_a_warning_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_folder_that_cannot_be_made_is_a_warning_and_the_run_goes_on(tmp_path:
     with running(process):
         for _ in range(2):
             process._start_at = 0.0
-            process.look_after()
+            process.before_turn()
     assert reporter.kinds() == ["warning"]
     assert "could not be started" in reporter.messages()
 

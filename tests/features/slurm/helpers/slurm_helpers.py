@@ -20,13 +20,13 @@ from executor_helpers import ASLEEP, PUPPET, Order, make_launch
 from benchmarks.slurm_cluster import CPUS, SlurmCluster, slurm_at_hand, until
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle
-from orchestrator.features.slurm import batch_queue, handover
-from orchestrator.features.slurm.batch_queue import BatchQueue
+from orchestrator.features.slurm import handover, submission
 from orchestrator.features.slurm.batch_script import batch_script
 from orchestrator.features.slurm.pilot_registry import PilotRegistry
 from orchestrator.features.slurm.pilot_slots import PilotSlots
 from orchestrator.features.slurm.slurm_executor import SlurmExecutor
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
+from orchestrator.features.slurm.submission import BatchQueue
 from orchestrator.machine.slots import RankSlot
 
 OBEDIENT: list[Order] = [("when asked", int(ExitCode.INTERRUPTED)), *ASLEEP]
@@ -246,8 +246,8 @@ def slurm_scenes(
 ) -> Iterator[list[Scene]]:
     """Scenes in the real Slurm, which is asked more often. They are closed, and leave two idle
     nodes."""
-    monkeypatch.setattr(batch_queue, "ASK_EVERY_S", 2.0)
-    monkeypatch.setattr(batch_queue, "RETRY_S", 4.0)
+    monkeypatch.setattr(submission, "ASK_EVERY_S", 2.0)
+    monkeypatch.setattr(submission, "RETRY_S", 4.0)
     made: list[Scene] = []
     yield made
     for scene in made:

@@ -34,10 +34,10 @@ from orchestrator.report.experiment_facts import (
     ReportedRobot,
     Totals,
 )
-from orchestrator.report.grid_page import grid_sections
-from orchestrator.report.machine_page import machine_section
+from orchestrator.report.grid_section import grid_sections
+from orchestrator.report.machine_section import machine_section
 from orchestrator.report.number_format import number, percent, plain
-from orchestrator.report.ranks_page import experiment_section
+from orchestrator.report.ranks_section import experiment_section
 
 MOST_PANELS = 24
 MOST_VARIED = 12

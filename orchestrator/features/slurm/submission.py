@@ -1,5 +1,5 @@
-"""The array of pilots as Slurm sees it: what waits and runs, what has ended and how, and what is to
-be submitted.
+"""The submission of pilots by ``sbatch``, as an array of batch jobs: what of it waits and runs, what
+has ended and how, as ``squeue`` says, and what is to be submitted.
 
 ``squeue`` is asked at most once in 10 s, and once a minute while nothing is awaited. Its answer
 decides alone how many pilots are submitted, so that none is submitted twice by a supervisor that
@@ -19,7 +19,7 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.text import count, last_line, listed
 from orchestrator.features.slurm.batch_script import LOG, SCRIPT
-from orchestrator.features.slurm.slurm_commands import PATIENCE_S, CommandAnswer, SlurmCommand
+from orchestrator.features.slurm.command_runner import PATIENCE_S, CommandAnswer, SlurmCommand
 
 ASK_EVERY_S, ASK_AT_EASE_S = 10.0, 60.0
 RETRY_S = 30.0

@@ -1,4 +1,6 @@
-"""Videos and film strips of trained policies, each made by a child process."""
+"""Processes that make videos and film strips of trained policies: children that run
+:mod:`orchestrator.worker.rendering.play`.
+"""
 
 from __future__ import annotations
 
