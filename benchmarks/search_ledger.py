@@ -79,8 +79,8 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
     sampler = make(search)
     chance = random.Random(0)
     now = time.time()
-    SearchPaths.of(paths).declaration.parent.mkdir(parents=True)
-    SearchPaths.of(paths).declaration.write_text(
+    SearchPaths(paths.root).declaration.parent.mkdir(parents=True)
+    SearchPaths(paths.root).declaration.write_text(
         json.dumps(experiment.declaration, indent=1) + "\n"
     )
     paths.lock.touch()
@@ -130,7 +130,7 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
             ]
         search_events.add(ledger, events)
         ledger.commit()
-    SearchPaths.of(paths).sampler.write_bytes(pickle.dumps((1 + 3 * trials, sampler)))
+    SearchPaths(paths.root).sampler.write_bytes(pickle.dumps((1 + 3 * trials, sampler)))
     ledger.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -110,14 +109,6 @@ class JobPaths:
     episode side by side."""
     moment = Below("moment.npz")
     """The pose of the robot in its best moment, until the still has been drawn from it."""
-
-    def tracked(self, backend: str, destination: str) -> Path:
-        """What a tracker has been told of the job, at one of the places to which it can send."""
-        return (
-            self.root
-            / "track"
-            / f"{backend}-{hashlib.sha256(destination.encode()).hexdigest()[:12]}.json"
-        )
 
     def has_results(self, *, normalize: bool) -> bool:
         """Whether what a finished training leaves is there: the policy, and the statistics that it

@@ -49,8 +49,9 @@ class BegunSource:
         raise NotImplementedError
 
     def shown_jobs(self) -> Sequence[str] | None:
-        """Ids of the jobs that pages show by themselves; None: all of them, or that is not known
-        yet.
+        """Ids of the jobs that pages show by themselves: when all jobs have ended, their previews are
+        drawn, and `clean` removes what those of others would be drawn from. None: that is not known
+        yet, so that none is drawn, and nothing removed.
         """
         return None
 

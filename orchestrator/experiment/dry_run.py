@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded
@@ -25,7 +25,7 @@ from orchestrator.experiment.reconcile import OnChange, changed_jobs, refuse_at_
 from orchestrator.experiment.run_plan import Plan, RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
-from orchestrator.ledger import JobRow
+from orchestrator.ledger import JobRow, Ledger
 from orchestrator.supervisor import free_disk, job_directory, start_choice
 from orchestrator.supervisor.start_choice import StartChoice
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -98,14 +98,13 @@ def dry_run(
     undeclared = (
         [] if experiment.makes_jobs else [id_ for id_ in earlier.rows if id_ not in prospects]
     )
-    source = experiment.job_source
     return DryRun(
         plan=plan,
         prospects=prospects,
         undeclared=undeclared,
         holder=holder,
         refusal=earlier.refusal,
-        forecast=Forecast() if source is None else source.forecast(experiment, plan, earlier.done),
+        forecast=earlier.forecast,
         starts=_starts(plan, prospects),
     )
 
@@ -127,32 +126,36 @@ class _Earlier:
 
     rows: Mapping[str, JobRow] = field(default_factory=dict)
     """By ``job_id``, as the run would begin with them."""
-    done: Any = None
-    """What has been done so far of what makes the jobs, or compares them."""
     refusal: str = ""
     """As :attr:`DryRun.refusal`."""
+    forecast: Forecast = field(default_factory=Forecast)
+    """As :attr:`DryRun.forecast`."""
 
 
 def _earlier(experiment: Experiment, options: RunOptions, plan: Plan, paths: RunPaths) -> _Earlier:
-    """Nothing where the run would start over."""
-    if options.fresh or options.rebuild_ledger or not paths.ledger.exists():
-        return _Earlier()
+    """No jobs where the run would start over."""
     source = experiment.job_source
+    if options.fresh or options.rebuild_ledger or not paths.ledger.exists():
+        return _Earlier(forecast=_forecast(experiment, plan, None))
     with run_directory.reading_ledger(paths) as ledger:
         recorded = {row.job_id: row for row in ledger.jobs()}
         rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
         if source is None:  # jobs at rungs train to their end
             return _Earlier(rows=rows)
-        done: Any = None
-        refusal = ""
         try:
-            done = source.done_so_far(experiment, options, plan, ledger, recorded.values())
+            source.refuse_another(experiment, options, plan, ledger)
             refuse_at_rungs(
                 ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths
             )
         except ChangedError as error:
-            refusal = str(error)
-    return _Earlier(rows=rows, done=done, refusal=refusal)
+            forecast = _forecast(experiment, plan, None)
+            return _Earlier(rows=rows, refusal=str(error), forecast=forecast)
+        return _Earlier(rows=rows, forecast=_forecast(experiment, plan, ledger))
+
+
+def _forecast(experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
+    source = experiment.job_source
+    return Forecast() if source is None else source.forecast(experiment, plan, ledger)
 
 
 def _prospects(

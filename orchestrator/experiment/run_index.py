@@ -178,10 +178,10 @@ def _jobs_and_state(paths: RunPaths, holder: LockHolder | None) -> tuple[Mapping
         return {}, "interrupted"
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         jobs = Counter(ledger.counts())
-        source = begun_source.standing(paths, ledger)
-        at_rungs = job_figures.at_rungs(ledger) if source == "over" else 0
+        standing = begun_source.standing(paths, ledger)
+        at_rungs = job_figures.at_rungs(ledger) if standing == "over" else 0
     if holder is None and jobs["RUNNING"]:  # its supervisor was killed
         jobs["PENDING"] += jobs.pop("RUNNING")
-    if not jobs or jobs["PENDING"] or jobs["RUNNING"] or source == "underway":
+    if not jobs or jobs["PENDING"] or jobs["RUNNING"] or standing == "underway":
         return jobs, "interrupted"
     return jobs, "paused" if jobs["PAUSED"] > at_rungs else FINISHED

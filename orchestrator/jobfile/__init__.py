@@ -66,7 +66,8 @@ class Experiment:
     """Whether invalid robots and environments fail their own jobs only; otherwise nothing is
     launched."""
     tables: Mapping[str, Any] = field(default_factory=dict)
-    """What tables of features mean, by name."""
+    """What tables of features mean, by name. Empty where the jobs come from no job file, such as
+    those of a :class:`orchestrator.TrainingPool`."""
     warnings: Sequence[str] = ()
     """Settings without effect, and trainings that are too short to learn."""
     jobs: tuple[Job, ...]

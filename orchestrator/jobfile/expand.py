@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.job import Job, Resources
-from orchestrator.core.robot_sources import format_of
+from orchestrator.core.robot_sources import RobotFormat, robot_formats
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
@@ -69,6 +69,8 @@ class EntrySettings:
     """The built-in defaults with the values of a preset."""
     bad: set[str]
     """Invalid keys."""
+    formats: Collection[RobotFormat | None]
+    """Those of its robots, None for MJCF; all where no robot was found."""
 
     def at(self, point: Sequence[Choice], problems: Problems) -> Tree:
         """The settings of the jobs of a point; their problems are added to ``problems``."""
@@ -76,7 +78,8 @@ class EntrySettings:
         own = overlay(self.settled, chosen.values)
         algo = own.get("algo", self.layers[0].values["algo"])
         merged = overlay(self.below(own.get("preset"), algo), own)
-        check_together(merged, [*self.layers, chosen], self.where, self.bad, problems)
+        layers = [*self.layers, chosen]
+        check_together(merged, layers, self.where, self.bad, self.formats, problems)
         return merged
 
 
@@ -204,13 +207,22 @@ def expand(
         if "algo" not in bad:
             check_tables(entry, algos or {settled.get("algo", built_in["algo"])}, problems)
         settings = EntrySettings(
-            where=where, layers=[*common, entry, given], settled=settled, below=below, bad=bad
+            where=where,
+            layers=[*common, entry, given],
+            settled=settled,
+            below=below,
+            bad=bad,
+            formats={robot.format for robot in files} or {None, *robot_formats()},
         )
         variants = [
             (settings.at(point, problems), point) for point in itertools.product(*choices.values())
         ]
         for merged, _ in variants:
-            unused = {key: tree for key, tree in unused.items() if not takes_part(tree, merged)}
+            unused = {
+                key: tree
+                for key, tree in unused.items()
+                if not takes_part(tree, merged, settings.formats)
+            }
         if bad & {"name", "xml", "seeds", "matrix", *FAMILY}:
             continue  # names made of invalid values might only seem to collide
         for robot in files:
@@ -340,8 +352,6 @@ def _jobs(
         move=table["move"],
     )
     every = merged["checkpoint_every"]
-    # That of the robot's own file: xml of the job file may be a pattern.
-    robot_format = None if robot.xml is None else format_of(robot.xml.name)
     jobs = []
     for seed in merged["seeds"]:
         job_id, other = names.job_id(name, suffix, point_text, seed, where)
@@ -364,7 +374,7 @@ def _jobs(
             randomize=flat(merged["randomize"]) if "task" in merged else {},
             asymmetric=merged["asymmetric"] if "task" in merged else False,
             evaluate=flat(merged["evaluate"]) if "task" in merged else {},
-            parts=parts_of(merged, robot_format, where, problems),
+            parts=parts_of(merged, robot.format, where, problems),
             task=task,
             task_options=merged["task_options"] if "task" in merged else {},
             env=env,
@@ -396,7 +406,7 @@ def _jobs(
                 xml_source=robot.xml,
                 allow_outside=merged["allow_outside"],
                 maker_folder=base if robot.maker else None,
-                robot_settings=robot_settings(merged, robot_format, base, where, problems),
+                robot_settings=robot_settings(merged, robot.format, base, where, problems),
                 point=chosen,
             )
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.jobfile.expand import JobTemplate
     from orchestrator.jobfile.matrix import Choice
     from orchestrator.keys.problems import Problems
-    from orchestrator.ledger import JobRow, Ledger
+    from orchestrator.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,21 +109,16 @@ class JobSource:
         """
         return experiment, options
 
-    def done_so_far(
-        self,
-        experiment: Experiment,
-        options: RunOptions,
-        plan: Plan,
-        ledger: Ledger,
-        rows: Collection[JobRow],
-    ) -> Any:
-        """What has been done in the run directory, for :meth:`forecast`.
-
-        :param rows: all jobs of ``ledger``.
+    def refuse_another(
+        self, experiment: Experiment, options: RunOptions, plan: Plan, ledger: Ledger
+    ) -> None:
+        """:param ledger: of the run directory, with which the run would go on.
         :raises ChangedError: something else has begun there, so that the run would be refused.
         """
-        return None
 
-    def forecast(self, experiment: Experiment, plan: Plan, done: Any) -> Forecast:
-        """What the run would do. :param done: None where nothing has begun."""
+    def forecast(self, experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
+        """What the run would do.
+
+        :param ledger: of the run directory, with which it would go on; None where it would begin.
+        """
         return Forecast()

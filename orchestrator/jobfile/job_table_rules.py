@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from orchestrator.core.changing_numbers import Stages, changing_numbers, parse_n
 from orchestrator.core.distributions import read_drawn
 from orchestrator.core.feature import problems_of
 from orchestrator.core.job_parts import job_parts
-from orchestrator.core.robot_sources import RobotFormat, format_of, robot_formats
+from orchestrator.core.robot_sources import RobotFormat, robot_formats
 from orchestrator.core.terrain import TERRAIN
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.model_edit_keys import flat
@@ -114,16 +114,20 @@ def robot_settings(
 
 
 def check_format_tables(
-    merged: Mapping[str, Any], own: Sequence[Layer], bad: Set[str], report: Report
+    own: Sequence[Layer],
+    bad: Set[str],
+    formats: Collection[RobotFormat | None],
+    report: Report,
 ) -> None:
     """Check that a job has no table of its own for robots of another format.
 
     :param own: the layers of the job itself.
     :param bad: keys that are invalid already.
+    :param formats: those of the robots that its entry has.
     """
     for name, robot in format_tables().items():
         is_own = any(layer.has(name) for layer in own)
-        if is_own and not bad & {"xml", name} and format_of(merged.get("xml", "")) is not robot:
+        if is_own and not bad & {"xml", name} and robot not in formats:
             report(
                 [name],
                 f"is for {robot.shown}, a robot whose file name ends with {robot.suffix}; this job has none",

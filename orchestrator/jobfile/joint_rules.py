@@ -10,7 +10,7 @@ from orchestrator.core.changing_numbers import changing_numbers
 from orchestrator.core.distributions import PRIVILEGED, disturbance
 from orchestrator.core.evaluation_grid import MOST_POINTS, number_of_points
 from orchestrator.core.job import Job
-from orchestrator.core.robot_sources import format_of
+from orchestrator.core.robot_sources import RobotFormat
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.terrain import TERRAIN
 from orchestrator.core.text import count, joined, listed
@@ -52,12 +52,17 @@ def check_family(layer: Layer, problems: Problems) -> list[str]:
     return others
 
 
-def takes_part(settings: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+def takes_part(
+    settings: Mapping[str, Any], job: Mapping[str, Any], formats: Collection[RobotFormat | None]
+) -> bool:
     """Whether a job uses any of ``settings``: it has a use for their table, and no layer above has
     other values.
+
+    :param formats: those of the robots that its entry has.
     """
     return any(
-        _suits(table, job) and _has(value, job.get(table)) for table, value in settings.items()
+        _suits(table, job, formats) and _has(value, job.get(table))
+        for table, value in settings.items()
     )
 
 
@@ -65,12 +70,11 @@ def _of_tasks() -> tuple[str, ...]:
     return *OF_TASKS, *(name for name, rules in table_rules().items() if rules.is_for_tasks)
 
 
-def _suits(table: str, job: Mapping[str, Any]) -> bool:
+def _suits(table: str, job: Mapping[str, Any], formats: Collection[RobotFormat | None]) -> bool:
     if table in ALGORITHMS:
         return bool(job["algo"] == table)
     suits = dict.fromkeys(_of_tasks(), "task" in job) | {"env_kwargs": "task" not in job}
-    robot = format_of(job.get("xml", ""))
-    suits |= {name: one is robot for name, one in format_tables().items()}
+    suits |= {name: one in formats for name, one in format_tables().items()}
     return suits.get(table, table != "distributed" or job["resources"]["ranks"] > 1)
 
 
@@ -125,6 +129,7 @@ def check_together(
     layers: Sequence[Layer],
     where: str,
     bad: set[str],
+    formats: Collection[RobotFormat | None],
     problems: Problems,
 ) -> None:
     """Check a job's merged settings, except those that depend on keys in ``bad``, which are invalid
@@ -135,6 +140,7 @@ def check_together(
 
     :param layers: the built-in defaults, ``[defaults]``, the entry, ``--set`` and the point of the
         matrix.
+    :param formats: those of the robots that its entry has.
     """
     preset = Layer(preset_values(merged["preset"], merged["algo"]), str)
 
@@ -177,7 +183,7 @@ def check_together(
             keys,
             'is for a function that makes the robot, xml = "module:function"; this job has none',
         )
-    check_format_tables(merged, [layers[-3], layers[-1]], bad, report)
+    check_format_tables([layers[-3], layers[-1]], bad, formats, report)
     algo = merged["algo"]
     of_off_policy = {"policy", "total_timesteps"} if algo in OFF_POLICY else set()
     if not bad & {"algo", algo, "n_envs", "policy_kwargs", *of_off_policy}:

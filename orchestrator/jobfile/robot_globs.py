@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.robot_sources import RobotCollection, collection_of
+from orchestrator.core.robot_sources import RobotCollection, RobotFormat, collection_of, format_of
 from orchestrator.core.text import listed
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.problems import Problems, quoted, suggestion
@@ -32,6 +32,11 @@ class Robot:
     """Absolute path."""
     maker: str | None = None
     """A function that makes the MJCF, as ``"module:function"``."""
+
+    @property
+    def format(self) -> RobotFormat | None:
+        """The kind of its file; None for an MJCF, and without a file."""
+        return None if self.xml is None else format_of(self.xml.name)
 
 
 class Robots:

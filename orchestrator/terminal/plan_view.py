@@ -64,7 +64,13 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
         Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)
     ]
     restriction = [plan.restriction] if plan.restriction else []
-    below = [*_hyperparameters(jobs), *_changed_robots(jobs), *_changes(dry), *_batch_script(dry)]
+    below = [
+        *_hyperparameters(jobs),
+        *_changed_robots(jobs),
+        *_changes(dry),
+        *dry.forecast.lines,
+        *_batch_script(dry),
+    ]
     above: list[str | Text] = [
         *warnings,
         *restriction,

@@ -4,24 +4,14 @@ anything."""
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
-import sys
 from pathlib import Path
 
-from command_helpers import wait_until
-from executor_helpers import await_gone
+from parent_death_helpers import assert_all_end_with
 
 from orchestrator.core import parent_death
 from orchestrator.core.exit_codes import ExitCode
 
-REPOSITORY = Path(__file__).parents[2]
-HANGS = """
-import os, pathlib, time
-pathlib.Path(__file__).with_name(f"importing-{os.getpid()}").touch()
-time.sleep(600)
-"""
-"""A package whose import does not end."""
 SUPERVISOR = """
 import os, sys, time
 from pathlib import Path
@@ -46,26 +36,7 @@ time.sleep(600)
 
 
 def test_what_still_imports_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
-    (tmp_path / "numpy.py").write_text(HANGS)
-    command = [sys.executable, "-c", SUPERVISOR, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, text=True
-    ) as supervisor:
-        assert supervisor.stdout is not None
-        try:
-            pids = [int(pid) for pid in supervisor.stdout.readline().split()]
-            assert len(pids) == 4
-            for pid in pids:
-                wait_until((tmp_path / f"importing-{pid}").exists, f"process {pid} imports")
-        finally:
-            supervisor.kill()
-    try:
-        await_gone(pids)
-    finally:
-        for pid in pids:
-            if Path(f"/proc/{pid}").exists():
-                os.kill(pid, signal.SIGKILL)
+    assert_all_end_with(SUPERVISOR, tmp_path, number=4)
 
 
 def test_a_process_whose_parent_ended_before_it_could_ask_for_the_signal_ends_at_once() -> None:

@@ -38,6 +38,12 @@ TASK = {
 }
 """Its task, in episodes that are short enough for their returns to be known early."""
 
+POOL = f"""
+import orchestrator
+with orchestrator.TrainingPool(max_parallel=1, run_dir="pool", task="forward") as pool:
+    print(pool.submit("{HOPPER}", total_timesteps=512).result().state)
+"""
+
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -94,10 +100,16 @@ def with_bell(installed: Path) -> Path:
 def orchestrator(
     folder: Path, *arguments: str | Path, cwd: Path, wanted: str = "prefixed"
 ) -> subprocess.CompletedProcess[str]:
+    return python(folder, "-m", "orchestrator", *arguments, cwd=cwd, wanted=wanted)
+
+
+def python(
+    folder: Path, *arguments: str | Path, cwd: Path, wanted: str = "prefixed"
+) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(folder), str(REPOSITORY)])
     environment = {**os.environ, "PYTHONPATH": path, "ORCHESTRATOR_FEATURES": wanted}
     return subprocess.run(
-        [sys.executable, "-m", "orchestrator", *map(str, arguments)],
+        [sys.executable, *map(str, arguments)],
         env=environment,
         cwd=cwd,
         capture_output=True,
@@ -160,6 +172,14 @@ def test_what_it_cannot_use_is_told_like_anything_else(installed: Path, tmp_path
     assert 'prefixed.comand: unknown key; did you mean "command"?' in done.stderr
     without = orchestrator(installed, *chosen, cwd=tmp_path, wanted="")
     assert "prefixed: unknown key" in without.stderr
+
+
+def test_a_pool_which_has_no_tables_trains_with_it(installed: Path, tmp_path: Path) -> None:
+    done = python(installed, "-c", POOL, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "SUCCEEDED\n"
+    log = (tmp_path / "pool/supervisor.log").read_text()
+    assert "prefixed" not in done.stderr + log
 
 
 def test_help_and_doctor_name_it(installed: Path, tmp_path: Path) -> None:

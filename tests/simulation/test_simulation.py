@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,9 @@ def test_deaths_come_at_every_kind_of_point_and_all_troubles_come() -> None:
 
 @pytest.fixture
 def in_world(tmp_path: Path) -> World:
-    return World(root=tmp_path, scenario=Scenario(jobs=()))
+    root = tmp_path / "world"
+    root.mkdir()
+    return World(root=root, scenario=Scenario(jobs=()))
 
 
 def kind_of_executor(world: World) -> SimulatedKind:
@@ -118,20 +121,23 @@ def kind_of_executor(world: World) -> SimulatedKind:
 @pytest.mark.parametrize(
     "deed",
     [
-        lambda: Path("/tmp/outside-of-the-simulation").write_text("x"),
-        lambda: Path("/tmp/outside-of-the-simulation").mkdir(),
-        lambda: subprocess.run(["true"], check=False),
-        lambda: os.kill(os.getpid(), 0),
+        lambda outside: outside.write_text("x"),
+        lambda outside: outside.mkdir(),
+        lambda _: subprocess.run(["true"], check=False),
+        lambda _: os.kill(os.getpid(), 0),
     ],
     ids=["file", "folder", "process", "signal"],
 )
-def test_what_is_not_simulated_is_not_done(in_world: World, deed: object) -> None:
+def test_what_is_not_simulated_is_not_done(
+    in_world: World, tmp_path: Path, deed: Callable[[Path], object]
+) -> None:
+    outside = tmp_path / "outside"
     with (
         seams.installed(in_world, kind_of_executor(in_world)),
         pytest.raises(UnsimulatedError),
     ):
-        deed()  # type: ignore[operator]
-    assert not Path("/tmp/outside-of-the-simulation").exists()
+        deed(outside)
+    assert not outside.exists()
 
 
 def test_every_change_of_a_file_is_a_point_wherever_it_is_made(in_world: World) -> None:

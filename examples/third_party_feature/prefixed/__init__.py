@@ -55,8 +55,8 @@ def _job_tables() -> Iterable[JobTable]:
 
 
 def _beside_run(run: RunFacts) -> BesideRun | None:
-    settings = run.experiment.tables["prefixed"]
-    if not settings.events:
+    settings = run.experiment.tables.get("prefixed")
+    if settings is None or not settings.events:  # None: the run has no job file
         return None
     from prefixed.event_log import EventLog
 

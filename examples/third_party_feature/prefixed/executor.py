@@ -45,9 +45,8 @@ class PrefixedBackend(LocalBackend):
 
 def findings(machine: Machine) -> Iterator[Finding]:
     found = [name for name in ("env", "nice", "ionice", "chrt") if shutil.which(name)]
-    text = (
-        f"`run --executor prefixed` starts up to {machine.capacity} workers by {', '.join(found)}."
-    )
+    programs = ", ".join(found) or "any program that becomes the worker by exec"
+    text = f"`run --executor prefixed` starts up to {machine.capacity} workers by {programs}."
     yield Finding("ok", "Prefixes", text)
 
 

@@ -22,4 +22,5 @@ FEATURE = Feature(
     about="Robots of MuJoCo Menagerie by name: menagerie:NAME.",
     robot_sources=_robot_sources,
     belongings=("tests/features/menagerie", "docs/menagerie.md"),
+    extras=("menagerie",),
 )

@@ -60,8 +60,12 @@ def _find(wanted: str) -> NamedRobot:
     folder = cache.model_path(robot) if cache.root is None else cache.root / name
     path = Path(os.path.abspath(folder)) / robot.entry(entry or None).file  # noqa: PTH100 - links are kept
     if not path.is_file():
-        whose = f"; correct {ROOT} = {cache.root}" if cache.root is not None else ""
-        raise UsageError(f"{quoted(PREFIX + wanted)}: no such file: {path}{whose}")
+        advice = (
+            f"correct {ROOT} = {cache.root}"
+            if cache.root is not None
+            else f"remove {folder}, and `mujoco-menagerie prefetch {name}` fetches it again"
+        )
+        raise UsageError(f"{quoted(PREFIX + wanted)}: no such file: {path}; {advice}")
     return NamedRobot(name, path)
 
 

@@ -32,8 +32,8 @@ def make_missing(
     ended: EndedJobs,
     is_stopped: Callable[[], bool],
     *,
-    with_video: Collection[str] = (),
-    without_preview: Collection[str] = (),
+    with_video: Collection[str],
+    without_preview: Collection[str],
 ) -> None:
     """Make what is missing of jobs that have succeeded, each on its own CPU, until ``is_stopped``
     says True.

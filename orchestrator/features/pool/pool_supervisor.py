@@ -28,8 +28,8 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.process_setup import block_checkpoint_signal, set_up_process
 from orchestrator.core.text import plain
 from orchestrator.experiment import control, resume, run_directory, session
+from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.beside_run import BesideRun
-from orchestrator.experiment.resume_advice import has_declaration
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
@@ -110,12 +110,22 @@ class PoolReporter:
         self._log.tick(view)
 
 
+def _origin(paths: RunPaths) -> str:
+    """What else makes the jobs of this run directory; empty where nothing does."""
+    if paths.experiment.exists():
+        return "`run` of a job file"
+    if not paths.ledger.exists():
+        return ""
+    with run_directory.reading_ledger(paths) as ledger:
+        source = begun_source(paths, ledger)
+    return "" if source is None else f"a {source.noun}"
+
+
 def _earlier(paths: RunPaths) -> list[JobRow]:
     """The jobs that have begun in an earlier pool here. Those that are not finished wait until they
     are submitted.
     """
-    if has_declaration(paths):
-        origin = "`run` of a job file" if paths.experiment.exists() else "a program that is no pool"
+    if origin := _origin(paths):
         what = f"was made by {origin}, and a pool enters jobs of its own"
         raise RunDirError(f"{paths.root}: {what}. Choose another with --run-dir")
     if not paths.ledger.exists():

@@ -39,17 +39,17 @@ def _beside_run(run: RunFacts) -> BesideRun | None:
     if run.experiment.job_source is None and not _has_begun(paths):
         return None
     from orchestrator.features.search.declaration.declared_search import SearchDeclaration
-    from orchestrator.features.search.search_process import SearchProcess
+    from orchestrator.features.search.search_process import SearchBesideRun
 
     is_mine = isinstance(run.experiment.job_source, SearchDeclaration)
-    return SearchProcess(paths=paths, reporter=run.announcer, is_needed=is_mine)
+    return SearchBesideRun(paths=paths, reporter=run.announcer, is_needed=is_mine)
 
 
 def _has_begun(paths: RunPaths) -> bool:
     from orchestrator.features.search.search_paths import SearchPaths
 
     try:
-        return SearchPaths.of(paths).declaration.exists()
+        return SearchPaths(paths.root).declaration.exists()
     except OSError:  # no path, such as one that is too long, which is refused with other words
         return False
 
@@ -99,4 +99,5 @@ FEATURE = Feature(
         "tests/bench/test_search_benchmark.py",
         "docs/search.md",
     ),
+    extras=("search", "dashboard"),
 )

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.core.decoding import parsed_json
+from orchestrator.core.errors import LedgerError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
-from orchestrator.experiment.begun_source import BegunSource
+from orchestrator.experiment.begun_source import BegunSource, Standing
 from orchestrator.features.search import search_events
+from orchestrator.features.search.declaration.written import read_declaration
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.ledger import Ledger
 
@@ -25,19 +26,21 @@ class BegunSearch(BegunSource):
     paths: RunPaths
     ledger: Ledger
     """Open as long as questions about it are asked."""
-    is_underway: bool
+    standing: Standing
 
     @property
     def noun(self) -> str:
         return "search" if self.makes_jobs else "comparison at rungs"
 
     @property
+    def is_underway(self) -> bool:
+        return self.standing == "underway"
+
+    @property
     def makes_jobs(self) -> bool:
         """Whether it is a search, and no matrix whose jobs are compared."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return (
-                "search" in parsed_json(SearchPaths.of(self.paths).declaration.read_bytes())["data"]
-            )
+        with contextlib.suppress(LedgerError):
+            return "search" in read_declaration(self.paths)["data"]
         return True
 
     def has_succeeded(self) -> bool:
@@ -46,7 +49,7 @@ class BegunSearch(BegunSource):
     def shown_jobs(self) -> Sequence[str] | None:
         """None before it has come to its end."""
         try:
-            content = json.loads(read_regular(SearchPaths.of(self.paths).shown_jobs))
+            content = json.loads(read_regular(SearchPaths(self.paths.root).shown_jobs))
         except (OSError, ValueError):
             return None
         if not isinstance(content, list):
@@ -56,7 +59,7 @@ class BegunSearch(BegunSource):
     def declared(self) -> Experiment:
         from orchestrator.features.search import changed_search
 
-        return changed_search.declared(self.paths)
+        return changed_search.declared_experiment(self.paths)
 
     def take_over(self, experiment: Experiment) -> Sequence[str]:
         from orchestrator.features.search import changed_search
@@ -69,4 +72,4 @@ def of(paths: RunPaths, ledger: Ledger) -> BegunSearch | None:
     standing = search_events.standing(ledger)
     if standing == "none":
         return None
-    return BegunSearch(paths=paths, ledger=ledger, is_underway=standing == "underway")
+    return BegunSearch(paths=paths, ledger=ledger, standing=standing)

@@ -4,37 +4,37 @@ differently now.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import ChangedError, LedgerError
+from orchestrator.core.errors import ChangedError
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import read_regular
 from orchestrator.experiment import resume
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.features.search import search_events, search_robots
 from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.declaration.written import (
+    BUDGET,
+    OF_THE_SEARCH,
+    START_OVER,
+    budget_differences,
+    declare,
+    differences,
+    read_declaration,
+    start_over_by,
+    unreadable,
+)
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.ledger import Ledger, job_figures
 
-OTHERWISE = "`run --fresh` starts over and keeps what is here under another name; another --run-dir leaves it as it is"
 ON_CHANGE = (
-    "--on-change=keep goes on with the earlier declaration, --on-change=restart starts over and keeps what is here"
-    " under another name, and another --run-dir leaves it as it is"
+    f"--on-change=keep goes on with the earlier declaration; {start_over_by('--on-change=restart')}"
 )
 BEGAN_OTHERWISE = "the {} that has begun here is declared differently now:"
-OF_THE_SEARCH = ("search", "scheduler", "defaults", "jobs")
-BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
-"""Keys at the top of a job file that trials depend on; and those of ``[search]`` on which none has
-depended so far: a resumed search takes these over, and all others at the top."""
 
 
 def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Experiment, RunOptions]:
@@ -46,9 +46,9 @@ def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Expe
     """
     paths = RunPaths(options.run_dir)
     is_asked = options.on_change in ("restart", "keep") and not options.fresh
-    if not (is_asked and SearchPaths.of(paths).declaration.exists()):
+    if not (is_asked and SearchPaths(paths.root).declaration.exists()):
         return experiment, options
-    before = begun(paths)
+    before = read_declaration(paths)
     lines = differences(before, experiment.declaration)
     if options.on_change == "restart":
         is_other = bool(lines) or search_robots.is_another(
@@ -99,16 +99,18 @@ def resumed(
     Where the jobs of a matrix are compared, each pauses at the rung that it has been promoted to,
     or at the first one.
 
-    :raises ChangedError: another search has begun here.
+    :raises ChangedError: another search has begun here, or jobs that another feature decides about
+        are declared where one has begun.
     """
     source = declaration_of(experiment)
     if source.search is None and source.scheduler is None:
+        _refuse_another_source(experiment, ledger, paths)
         return experiment, options
     is_compared = source.search is None
     if ledger is None or not search_events.is_search(ledger):
         if ledger is not None and any(row.attempts for row in ledger.jobs(decoded=False)):
             what = "scheduler" if is_compared else "search"
-            raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {OTHERWISE}")
+            raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {START_OVER}")
         return (_pausing(experiment, {}) if is_compared else experiment), options
     _refuse_another(experiment, paths)
     if is_compared:
@@ -120,6 +122,14 @@ def resumed(
     return dataclasses.replace(experiment, jobs=tuple(row.job for row in left)), options
 
 
+def _refuse_another_source(experiment: Experiment, ledger: Ledger | None, paths: RunPaths) -> None:
+    other = experiment.job_source
+    if other is None or ledger is None or search_events.standing(ledger) == "none":
+        return
+    what = f"a search has begun here, and the job file declares a {other.noun} in its place"
+    raise ChangedError(f"{paths.root}: {what}; {START_OVER}")
+
+
 def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
     """Let the search that runs go on as ``experiment`` declares it. Returns what differs: keys of
     its budget.
@@ -127,9 +137,7 @@ def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
     :raises ChangedError: another search has begun here.
     """
     earlier = _refuse_another(experiment, paths)
-    tables = (each["data"].get("search", {}) for each in (earlier, experiment.declaration))
-    before, now = ({key: table[key] for key in BUDGET if key in table} for table in tables)
-    lines = list(_differences(before, now))
+    lines = budget_differences(earlier, experiment.declaration)
     if lines:
         declare(paths, experiment, search_robots.recorded(earlier))
     return lines
@@ -146,7 +154,7 @@ def refuse_another_robot(
     """
     if not experiment.makes_jobs or ledger is None or not search_events.is_search(ledger):
         return
-    before = search_robots.recorded(begun(paths))
+    before = search_robots.recorded(read_declaration(paths))
     now = search_robots.contents(experiment, verdicts)
     if line := search_robots.difference(before, now, experiment):
         raise ChangedError(
@@ -154,48 +162,16 @@ def refuse_another_robot(
         )
 
 
-def declare(paths: RunPaths, experiment: Experiment, robots: Mapping[str, str]) -> None:
-    SearchPaths.of(paths).declaration.parent.mkdir(exist_ok=True)
-    content = {**experiment.declaration, "robots": dict(robots)}
-    write_whole(SearchPaths.of(paths).declaration, json.dumps(content, indent=1) + "\n")
-
-
-def written_at(paths: RunPaths) -> int:
-    with contextlib.suppress(OSError):
-        return SearchPaths.of(paths).declaration.stat().st_mtime_ns
-    return 0
-
-
 def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any]:
     """The declaration of the search that has begun here. :raises ChangedError: that of
     ``experiment`` is another.
     """
-    before = begun(paths)
+    before = read_declaration(paths)
     if lines := differences(before, experiment.declaration):
         what = "search" if "search" in before["data"] else "comparison at rungs"
         text = f"{paths.root}: {BEGAN_OTHERWISE.format(what)}"
         raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), ON_CHANGE]))
     return before
-
-
-def begun(paths: RunPaths) -> Mapping[str, Any]:
-    """The declaration of what has begun here. :raises LedgerError: it cannot be read."""
-    try:
-        before: Mapping[str, Any] = parsed_json(SearchPaths.of(paths).declaration.read_bytes())
-        if not all(isinstance(before[key], dict) for key in ("data", "options")):
-            raise TypeError("it is no declaration")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LedgerError(
-            f"{SearchPaths.of(paths).declaration}: cannot be read ({error}); {OTHERWISE}"
-        ) from error
-    return before
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Of two declarations: each key that decides which trials there are and differs, with both
-    values.
-    """
-    return list(_differences(_decisive(before), _decisive(now)))
 
 
 def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:
@@ -209,44 +185,15 @@ def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Expe
     return dataclasses.replace(experiment, jobs=jobs)
 
 
-def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that decide which trials there are, dotted."""
-    kept = {key: value for key, value in declaration["data"].items() if key in OF_THE_SEARCH}
-    if isinstance(kept.get("search"), dict):
-        kept["search"] = {key: value for key, value in kept["search"].items() if key not in BUDGET}
-    return dict(_flat("", {**kept, **declaration["options"]["overrides"]}))
-
-
-def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, Mapping) or not value:
-        yield prefix, value
-        return
-    for key, inner in value.items():
-        quoted = f'"{key}"' if "." in key and prefix else key
-        yield from _flat(f"{prefix}.{quoted}" if prefix else quoted, inner)
-
-
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for key in {**before, **now}:
-        shown = [
-            json.dumps(keys[key], ensure_ascii=False) if key in keys else "not set"
-            for keys in (before, now)
-        ]
-        if shown[0] != shown[1]:
-            yield f"{key}: {shown[0]} → {shown[1]}"
-
-
-def declared(paths: RunPaths) -> Experiment:
+def declared_experiment(paths: RunPaths) -> Experiment:
     """The experiment of a search, or of jobs that are compared at rungs, as it was declared when it
     was last run.
 
     :raises SpecError: what it refers to is gone, such as its robot.
     :raises LedgerError: the declaration cannot be read.
     """
+    declaration = read_declaration(paths)
     try:
-        return resume.from_declaration(parsed_json(read_regular(SearchPaths.of(paths).declaration)))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        advice = "run the job file, which replaces it"
-        raise LedgerError(
-            f"{SearchPaths.of(paths).declaration}: cannot be read ({error}); {advice}"
-        ) from error
+        return resume.from_declaration(declaration)
+    except (ValueError, KeyError, TypeError) as error:
+        raise unreadable(paths, error) from error

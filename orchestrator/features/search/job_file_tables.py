@@ -35,5 +35,5 @@ TABLES = (
         facts=lambda _: None,
     ),
 )
-"""Their source says what they mean, also to ``run --dry-run``: there is none where neither is
-written."""
+"""Their source says what they mean. ``facts`` is None for each, so that ``run --dry-run --json`` has
+both keys where neither is written: where they are, the forecast of the source has their values."""

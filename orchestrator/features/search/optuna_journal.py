@@ -106,7 +106,7 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
         )
     with run_directory.reading_ledger(paths) as ledger:
         events = reader.update(ledger)
-    file = SearchPaths.of(paths).journal if out is None else out
+    file = SearchPaths(paths.root).journal if out is None else out
     _refuse_others(file)
     backend = _Lines()
     _write_study(backend, reader, reader.search, events, run_dir.absolute().name)

@@ -25,7 +25,7 @@ def of_directory(run_dir: Path, others: Sequence[Path]) -> AddedSections | None:
     :raises OrchestratorError: the search cannot be read, or one of ``others`` is another search.
     """
     paths = RunPaths(run_dir)
-    if not SearchPaths.of(paths).declaration.exists() or not paths.ledger.exists():
+    if not SearchPaths(paths.root).declaration.exists() or not paths.ledger.exists():
         return None
     with run_directory.reading_ledger(paths) as ledger:
         facts = report_data.gather(paths, ledger)

@@ -10,7 +10,8 @@ from pathlib import Path
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
-from orchestrator.features.search import changed_search, report_data
+from orchestrator.features.search import report_data
+from orchestrator.features.search.declaration import written
 from orchestrator.features.search.report_data import SearchedSeed, SearchFacts
 from orchestrator.features.search.search_paths import SearchPaths
 
@@ -24,9 +25,11 @@ def gather(run_dir: Path, facts: SearchFacts, others: Sequence[Path]) -> list[Se
     :raises UsageError: one has no search, or another one than ``run_dir``, or a seed is there
         twice.
     """
-    first, *declarations = [changed_search.begun(_searched_in(path)) for path in (run_dir, *others)]
+    first, *declarations = [
+        written.read_declaration(_searched_in(path)) for path in (run_dir, *others)
+    ]
     for other, declared in zip(others, declarations, strict=True):
-        changes = changed_search.differences(first, declared)
+        changes = written.differences(first, declared)
         if different := [line for line in changes if not line.startswith(SEED)]:
             text = f"{other}: this is not the search of {run_dir} with another seed; it differs in"
             raise UsageError("\n".join([text, *(f"    {line}" for line in different)]))
@@ -43,7 +46,7 @@ def gather(run_dir: Path, facts: SearchFacts, others: Sequence[Path]) -> list[Se
 
 def _searched_in(run_dir: Path) -> RunPaths:
     paths = run_directory.existing(run_dir)
-    if not SearchPaths.of(paths).declaration.exists():
+    if not SearchPaths(paths.root).declaration.exists():
         raise _without_search(run_dir)
     return paths
 

@@ -36,14 +36,14 @@ def examine(
         return None
     with TemporaryFolder() as folder:
         paths = RunPaths(Path(folder))
-        SearchPaths.of(paths).declaration.parent.mkdir()
+        SearchPaths(paths.root).declaration.parent.mkdir()
         write_whole(
-            SearchPaths.of(paths).declaration, json.dumps(experiment.declaration), durable=False
+            SearchPaths(paths.root).declaration, json.dumps(experiment.declaration), durable=False
         )
         process = SideProcess(
             arguments=["orchestrator.features.search.searcher.sampler_child", folder],
             run_dir=paths.root,
-            log=SearchPaths.of(paths).log,
+            log=SearchPaths(paths.root).log,
         )
         try:
             has_hung = not _has_ended(process, time_limit_s, turn)

@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerDamagedError, LedgerError
+from orchestrator.experiment.begun_source import Standing
+from orchestrator.features.search.declaration.written import START_OVER
 from orchestrator.features.search.event_contents import WITHOUT_TRIAL, problem_of
 from orchestrator.ledger import Ledger, job_figures
 
@@ -25,10 +27,6 @@ CREATE TABLE IF NOT EXISTS search (
 """
 
 WITHDRAWN = "is_withdrawn"
-DAMAGE_ADVICE = (
-    "The search cannot go on: `run --fresh` starts over and keeps what is here under another name; another --run-dir"
-    " leaves it as it is"
-)
 
 Kind: TypeAlias = Literal[
     "began", "asked", "reached", "promoted", "over", "retried", "told", "ended"
@@ -41,10 +39,6 @@ trained again. ``told``: the sampler was told this outcome of it. ``ended``: the
 KINDS = get_args(Kind)
 LATEST = 1e11
 """No event happens later; seconds since the epoch."""
-
-Standing: TypeAlias = Literal["none", "underway", "over"]
-"""Of the search of a run directory: none, one that may still make jobs or promote them, or one that
-has come to its end and leaves those paused that wait at rungs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +72,7 @@ def began_at(ledger: Ledger) -> float | None:
 
 
 def standing(ledger: Ledger) -> Standing:
+    """Of the search that has begun here."""
     if not is_search(ledger):
         return "none"
     last = f"SELECT kind, {_in_content(WITHDRAWN)} FROM search WHERE kind IN ('began', 'ended')"  # noqa: S608
@@ -132,7 +127,8 @@ def damaged(path: Path, event_id: int, kind: str, why: str) -> LedgerDamagedErro
     """The error that says what is wrong with one event."""
     where = f"{path}: the ledger is damaged: row {event_id} of its table search ({kind!s:.20})"
     return LedgerDamagedError(
-        f"{where}: {why}. Jobs and their results are as they were. {DAMAGE_ADVICE}"
+        f"{where}: {why}. Jobs and their results are as they were. "
+        f"The search cannot go on: {START_OVER}"
     )
 
 

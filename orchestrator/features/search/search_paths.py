@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.paths import Below, RunPaths
+from orchestrator.core.paths import Below
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,3 @@ class SearchPaths:
     """Why the search has stopped before its end; missing while it goes on."""
     log = Below("search/search.log")
     """Output of the searcher, and of a sampler of the user's own."""
-
-    @classmethod
-    def of(cls, paths: RunPaths) -> SearchPaths:
-        return cls(paths.root)

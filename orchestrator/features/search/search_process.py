@@ -1,5 +1,5 @@
-"""The searcher of a run: a child process that makes the jobs of a search, and how a run that has
-one is prepared.
+"""What the feature has beside a run: the searcher, a child process that makes the jobs of a search,
+and how a run that has one is prepared.
 
 The supervisor knows no more of it than whether it works; everything else goes through the ledger
 (:mod:`orchestrator.features.search.searcher.searcher`).
@@ -23,6 +23,7 @@ from orchestrator.experiment.liveness import Liveness
 from orchestrator.experiment.run_plan import Plan, RunOptions
 from orchestrator.experiment.side_process import SideProcess
 from orchestrator.features.search import changed_search, search_events, search_robots
+from orchestrator.features.search.declaration import written
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger
@@ -47,7 +48,7 @@ AGAIN = "Correct the cause, and run the same command again: the search resumes"
 
 
 @dataclass(slots=True, kw_only=True)
-class SearchProcess(BesideRun):
+class SearchBesideRun(BesideRun):
     """Starts the searcher, and starts it again if it is killed, or hangs.
 
     Where the job file declares neither a search nor a scheduler any more, there is no searcher.
@@ -83,7 +84,7 @@ class SearchProcess(BesideRun):
     # -- before the run
 
     def claimed(self, options: RunOptions) -> None:
-        if options.rebuild_ledger and SearchPaths.of(self.paths).declaration.exists():
+        if options.rebuild_ledger and SearchPaths(self.paths.root).declaration.exists():
             text = "a search cannot be rebuilt: only its ledger has the order of its trials"
             raise RunDirError(f"{self.paths.root}: {text}; `run --fresh` starts over")
 
@@ -106,12 +107,12 @@ class SearchProcess(BesideRun):
 
     def begin(self, has_free_cores: Callable[[], bool | None]) -> None:
         assert self._experiment is not None
-        own = SearchPaths.of(self.paths)
+        own = SearchPaths(self.paths.root)
         own.stopped.unlink(missing_ok=True)
         if not self.is_needed:
             return
         holder = run_directory.holder(self.paths)
-        changed_search.declare(self.paths, self._experiment, self._robots)
+        written.declare(self.paths, self._experiment, self._robots)
         self._process = SideProcess(
             arguments=[
                 "orchestrator.features.search.searcher.searcher",
@@ -130,7 +131,7 @@ class SearchProcess(BesideRun):
         return self._process is not None and (self._is_redeclared(self._process) or not has_ended)
 
     def _is_redeclared(self, process: SideProcess) -> bool:
-        return process.starts > 0 and self._declared_at != changed_search.written_at(self.paths)
+        return process.starts > 0 and self._declared_at != written.written_at(self.paths)
 
     def before_turn(self) -> None:
         """Start it, and start it again if it was killed, hangs, or is declared anew."""
@@ -153,7 +154,7 @@ class SearchProcess(BesideRun):
         self._waits_for_user = False
         self._problem = ""
         self._starts = 0
-        SearchPaths.of(self.paths).stopped.unlink(missing_ok=True)
+        SearchPaths(self.paths.root).stopped.unlink(missing_ok=True)
         self.reporter.event(
             "reloaded", "the search goes on as it is declared now, taken over by `reload`"
         )
@@ -167,7 +168,7 @@ class SearchProcess(BesideRun):
 
     def _start(self, process: SideProcess) -> None:
         self._told_lanes = self._lanes
-        self._declared_at = changed_search.written_at(self.paths)
+        self._declared_at = written.written_at(self.paths)
         self._why_killed = ""
         self._starts += 1
         try:
@@ -207,7 +208,7 @@ class SearchProcess(BesideRun):
         """Report the ``problem``, and keep it for whoever asks later."""
         self._problem = problem
         with contextlib.suppress(OSError):  # a full disk: it is in the log
-            write_whole(SearchPaths.of(self.paths).stopped, problem, durable=False)
+            write_whole(SearchPaths(self.paths.root).stopped, problem, durable=False)
         self.reporter.event("warning", f"the search has stopped: {problem}{advice}")
 
     def _tell_lanes(self, process: SideProcess) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.features.search.declaration.written import start_over_by
 from orchestrator.jobfile import Experiment
 
 ON_CHANGE = (
     "There is no copy of the earlier robot, so --on-change=keep cannot go on with it: put it back, and run the same"
-    " command again. --on-change=restart starts over and keeps what is here under another name, and another --run-dir"
-    " leaves it as it is"
+    f" command again. {start_over_by('--on-change=restart')}"
 )
 
 

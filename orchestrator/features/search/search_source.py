@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from orchestrator.core.errors import Problem
+from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.run_plan import Plan, RunOptions
-from orchestrator.features.search import changed_search, sampler_check, search_forecast
-from orchestrator.features.search.declaration import rules
+from orchestrator.features.search import changed_search, sampler_check, search_time
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
-from orchestrator.features.search.search_time import DoneSoFar
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
 from orchestrator.keys.problems import Problems
-from orchestrator.ledger import JobRow, Ledger
+from orchestrator.ledger import Ledger
 
 
 class SearchSource(SearchDeclaration):
@@ -30,36 +29,22 @@ class SearchSource(SearchDeclaration):
     ) -> tuple[Experiment, RunOptions]:
         return changed_search.on_change_applied(experiment, options)
 
-    def done_so_far(
-        self,
-        experiment: Experiment,
-        options: RunOptions,
-        plan: Plan,
-        ledger: Ledger,
-        rows: Collection[JobRow],
-    ) -> DoneSoFar | None:
-        return search_forecast.done_so_far(experiment, options, plan, ledger, rows)
+    def refuse_another(
+        self, experiment: Experiment, options: RunOptions, plan: Plan, ledger: Ledger
+    ) -> None:
+        paths = RunPaths(options.run_dir)
+        changed_search.resumed(experiment, options, ledger, paths)
+        changed_search.refuse_another_robot(experiment, plan.verdicts, ledger, paths)
 
-    def forecast(self, experiment: Experiment, plan: Plan, done: DoneSoFar | None) -> Forecast:
-        return search_forecast.of_plan(experiment, self, plan, done)
+    def forecast(self, experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
+        begun = None if ledger is None else search_time.done_so_far(ledger)
+        return search_time.forecast(experiment, self, plan, begun)
 
 
 def of_tables(top: Mapping[str, Any], entries: int, problems: Problems) -> SearchSource | None:
-    """None where all jobs are trained to their end as they are declared.
-
-    :param top: the tables that the user has written, each of their keys valid by itself.
-    :param entries: number of ``[[jobs]]`` tables.
-    """
-    table = top.get("search")
-    search = None if table is None else rules.read_search(table, problems)
-    if search is not None and entries != 1:
+    """As :meth:`SearchDeclaration.of_tables`. :param entries: number of ``[[jobs]]`` tables."""
+    source = SearchSource.of_tables(top, problems)
+    if source is not None and source.makes_jobs and entries != 1:
         text = f"varies the keys of one job, and there are {entries} [[jobs]] tables; keep one"
         problems.add("search", text)
-    scheduler = rules.read_scheduler(top, problems)
-    if search is None and scheduler is None:
-        return None
-    return SearchSource(
-        search=search,
-        scheduler=scheduler,
-        scheduler_place="search.scheduler" if "scheduler" in (table or ()) else "scheduler",
-    )
+    return source

@@ -1,18 +1,27 @@
-"""Estimates how long a search takes, from its start or from what it has done so far."""
+"""How long a search takes, from its start or from what it has done so far, and what `run --dry-run`
+says of that.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from orchestrator.core.job import Job, Paused, Pending, Running
+from orchestrator.core.text import count, rough_duration
 from orchestrator.experiment import training_time
+from orchestrator.experiment.run_plan import Plan
+from orchestrator.features.search import search_events
+from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
 from orchestrator.features.search.declaration.summary import SearchLimits
 from orchestrator.features.search.search_events import Spent
-from orchestrator.ledger import JobRow
+from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.job_source import Forecast
+from orchestrator.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +68,12 @@ class DoneSoFar:
         )
 
 
-def done_so_far(rows: Collection[JobRow], spent: Spent | None) -> DoneSoFar | None:
-    """What has been done of a search: None where it has not begun. :param rows: all jobs."""
+def done_so_far(ledger: Ledger) -> DoneSoFar | None:
+    """What has been done of a search; None where it has not begun."""
+    spent = search_events.spent(ledger)
     if spent is None:
         return None
+    rows = ledger.jobs(decoded=False)
     queued = [row for row in rows if isinstance(row.state, Pending | Running)]
     waiting = [row for row in rows if isinstance(row.state, Paused)]
     return DoneSoFar(
@@ -133,3 +144,59 @@ def _trained_share(scheduler: SchedulerSpec | None, total_timesteps: int) -> flo
     kept = 1 / scheduler.factor if scheduler.kind == "asha" else 0.5
     spans = [after - before for before, after in pairwise((0, *rungs, total_timesteps))]
     return sum(span * kept**rung for rung, span in enumerate(spans)) / total_timesteps
+
+
+def forecast(
+    experiment: Experiment, source: SearchDeclaration, plan: Plan, begun: DoneSoFar | None
+) -> Forecast:
+    """What the run would do. :param begun: None where nothing has been done yet."""
+    scheduler = None if source.scheduler is None else asdict(source.scheduler)
+    if source.search is None:
+        return Forecast(facts={"search": None, "scheduler": scheduler})
+    rest = source if begun is None else replace(source, search=begun.rest_of(source.search))
+    assert rest.search is not None
+    pairs = [(job, plan.verdicts[job.job_id]) for job in experiment.jobs_to_examine]
+    examples = [(job, verdict.physics_s) for job, verdict in pairs if verdict.problem is None]
+    time = of_search(
+        examples,
+        rest.search,
+        source.scheduler,
+        rest.limits(experiment),
+        max(1, plan.backend.slots.lanes),
+        begun,
+    )
+    facts = _facts(experiment, source, time)
+    return Forecast(lines=[_line(time)], facts={"search": facts, "scheduler": scheduler})
+
+
+def _line(time: SearchTime) -> str:
+    whole = f"about {rough_duration(time.longest_s)}"
+    if time.with_rungs_s < time.longest_s:
+        whole += f" if all trials are trained to their end, about {rough_duration(time.with_rungs_s)} with the rungs"
+    bodies = count(time.measured, "body", "bodies")
+    basis = (
+        f"by the speed of the physics of {bodies}, measured here"
+        if time.measured
+        else "without a measured speed"
+    )
+    if time.begun is None:
+        return f"estimated time: {whole}; {basis}"
+    spent = time.begun.spent
+    done = f"done so far: {count(spent.trials, 'trial')} and {spent.env_steps:,} env_steps"
+    if not time.longest_s:
+        return f"{done}; none remain"
+    return f"{done}; estimated time of what remains: {whole}; {basis}"
+
+
+def _facts(experiment: Experiment, source: SearchDeclaration, time: SearchTime) -> dict[str, Any]:
+    assert source.search is not None
+    limits = asdict(source.limits(experiment))
+    spent = {"trials": 0, "env_steps": 0} if time.begun is None else time.begun.spent._asdict()
+    return {
+        **asdict(source.search),
+        **{f"most_{key}": value for key, value in limits.items()},
+        "estimate_s": round(time.longest_s, 1),
+        "with_rungs_s": round(time.with_rungs_s, 1),
+        "trials_so_far": spent["trials"],
+        "env_steps_so_far": spent["env_steps"],
+    }

@@ -33,7 +33,7 @@ def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
     """Write :func:`jobs_to_show` for whoever draws them; without the file nothing is drawn."""
     with contextlib.suppress(OSError):
         write_whole(
-            SearchPaths.of(paths).shown_jobs,
+            SearchPaths(paths.root).shown_jobs,
             json.dumps(jobs_to_show(trials, search)) + "\n",
             durable=False,
         )

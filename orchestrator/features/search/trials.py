@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.core import job_parts
-from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import LedgerError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import read_regular
 from orchestrator.features.search import search_events
-from orchestrator.features.search.declaration.rules import read_scheduler, read_search
+from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.features.search.declaration.spec import Direction, SchedulerSpec, SearchSpec
+from orchestrator.features.search.declaration.written import read_declaration, unreadable
 from orchestrator.features.search.history import History, Trial, costs, ranked
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
@@ -56,22 +54,21 @@ class TrialReader:
 
         :raises LedgerError: the declaration cannot be read.
         """
-        problems = Problems()
-        try:
-            content = parsed_json(read_regular(SearchPaths.of(paths).declaration))["data"]
-            top = check(content, problems).top
-            table = top.get("search")
-            search = None if table is None else read_search(table, problems)
-            scheduler = read_scheduler(top, problems)
-            return cls(
-                paths=paths, search=search, scheduler=scheduler, history=History(search=search)
-            )
-        except FileNotFoundError:
+        if not SearchPaths(paths.root).declaration.exists():
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise LedgerError(
-                f"{SearchPaths.of(paths).declaration}: cannot be read ({error!r})"
-            ) from error
+        data, problems = read_declaration(paths)["data"], Problems()
+        try:
+            declared = SearchDeclaration.of_tables(check(data, problems).top, problems)
+        except (ValueError, KeyError, TypeError) as error:
+            raise unreadable(paths, error) from error
+        if declared is None:
+            return None
+        return cls(
+            paths=paths,
+            search=declared.search,
+            scheduler=declared.scheduler,
+            history=History(search=declared.search),
+        )
 
     def update(self, ledger: Ledger) -> Sequence[SearchEvent]:
         """Take in what the ledger has of the search beyond what is known. Returns that.
@@ -133,9 +130,7 @@ class TrialReader:
     @property
     def front(self) -> Sequence[Trial]:
         """The best finished trial; of several objectives, the Pareto front as :func:`best` ranks
-        it.
-
-        None where there is no search.
+        it; none where there is no search.
         """
         return [trial for *_, trial in sorted(self._front)]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+
+from orchestrator.core.paths import JobPaths
 
 
 def declared(run_dir: Path) -> Path:
@@ -18,3 +21,9 @@ def log(run_dir: Path) -> Path:
 def tensorboard(run_dir: Path) -> Path:
     """TensorBoard's event files, a folder for each job."""
     return run_dir / "tensorboard"
+
+
+def told(job: JobPaths, backend: str, destination: str) -> Path:
+    """What a tracker has been told of a job, at one of the places to which it can send."""
+    place = hashlib.sha256(destination.encode()).hexdigest()[:12]
+    return job.root / "track" / f"{backend}-{place}.json"

@@ -229,7 +229,7 @@ class Publisher:
 
     def _note(self, job_id: str) -> Path:
         assert self._tracker is not None
-        return self.paths.job(job_id).tracked(self.backend, self._tracker.destination)
+        return files.told(self.paths.job(job_id), self.backend, self._tracker.destination)
 
     def _known(self, job_id: str) -> Position | None:
         """What the tracker has of a job, which may be less than was noted."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from jobfile_helpers import HOPPER, problems, resolve
+from spec_helpers import written
 
 from orchestrator.core import job_parts
 from orchestrator.core.errors import SpecError
@@ -212,60 +213,11 @@ def test_differences_are_told_under_the_keys_of_the_job_file(place: Path) -> Non
     assert changed_keys(job(20), job(30)) == [], "it has no stages"
 
 
-EARLIER = """
-{
-  "advance": [
-    "rollout/ep_rew_mean > 80.0",
-    "rollout/ep_rew_mean > 80.0"
-  ],
-  "advance_episodes": 30,
-  "after": [],
-  "algo": "ppo",
-  "asymmetric": false,
-  "backend": "auto",
-  "checkpoint_every": 50000,
-  "checkpoint_every_s": null,
-  "collective_timeout_s": 30.0,
-  "cores": 1,
-  "device": "cpu",
-  "entry_point": null,
-  "env": null,
-  "env_kwargs": {},
-  "eval_episodes": 10,
-  "evaluate": {},
-  "extended_from": [],
-  "hyperparameters": {},
-  "init": null,
-  "init_sha256": null,
-  "job_id": "a-s0",
-  "keep_replay_buffer": false,
-  "learner": "auto",
-  "mode": "allreduce",
-  "model_edits": {},
-  "n_envs": 8,
-  "name": "a",
-  "normalize": true,
-  "on_divergence": "fail",
-  "params": {},
-  "pause_at": null,
-  "policy": "MlpPolicy",
-  "policy_kwargs": {},
-  "preview": false,
-  "randomize": {},
-  "ranks": 1,
-  "robot_maker": null,
-  "search_path": null,
-  "seed": 0,
-  "task": "stand",
-  "task_options": {
-    "push_speed": "stages(0, 0.5, 1)"
-  },
-  "threads": 1,
-  "total_timesteps": 100000,
-  "video": false,
-  "xml": "robot/hopper.xml"
-}
-"""
+EARLIER = written(
+    advance=["rollout/ep_rew_mean > 80.0"] * 2,
+    advance_episodes=30,
+    task_options={"push_speed": "stages(0, 0.5, 1)"},
+)
 """``spec.json`` as the version wrote it that had no features, but for what other features have in
 every spec."""
 FINGERPRINTS = {
@@ -284,7 +236,7 @@ def test_episodes_without_conditions_do_nothing() -> None:
 
 @pytest.mark.parametrize("has_stages", [True, False])
 def test_specs_of_earlier_versions_have_the_fingerprints_that_they_had(has_stages: bool) -> None:
-    text = EARLIER.lstrip()
+    text = EARLIER
     if not has_stages:
         none = {"advance": [], "advance_episodes": 20}
         text = json.dumps({**json.loads(text), **none}, indent=2, sort_keys=True) + "\n"

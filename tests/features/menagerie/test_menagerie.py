@@ -84,6 +84,9 @@ def test_robot_of_the_cache_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
         resolve(tmp_path, {"xml": "menagerie:unitree_go1"}).jobs[0].xml_source
         == folder / "scene.xml"
     )
+    (folder / "scene.xml").unlink()
+    with pytest.raises(SpecError, match=r"remove .*, and `mujoco-menagerie prefetch unitree_go1`"):
+        resolve(tmp_path, {"xml": "menagerie:unitree_go1"})
 
 
 def test_without_the_package_one_sentence_says_how_to_install_it(

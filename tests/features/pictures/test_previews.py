@@ -55,7 +55,7 @@ def drawn(
 ) -> RecordingReporter:
     """The events of drawing what waits."""
     ended, reporter = ended_jobs(paths, names, states)
-    after_run.make_missing(ended, is_stopped, without_preview=without_preview)
+    after_run.make_missing(ended, is_stopped, with_video=(), without_preview=without_preview)
     return reporter
 
 

@@ -214,7 +214,7 @@ def test_a_player_that_fails_or_takes_too_long_is_a_warning_and_the_next_one_goe
     }
     ended, told = ended_jobs(paths, list(names), states)
     wanted = [name for name, is_wanted in names.items() if is_wanted]
-    after_run.make_missing(ended, lambda: False, with_video=wanted)
+    after_run.make_missing(ended, lambda: False, with_video=wanted, without_preview=())
     assert told.kinds() == ["pictures", "warning", "warning"]
     assert [facts.get("job_id") for _, _, facts in told.events] == [None, "a-s0", "b-s0"]
     assert told.messages().count(why) == 2

@@ -28,7 +28,6 @@ import orchestrator
 from orchestrator.core.errors import Problem, RunDirError, SupervisorError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment import resume_advice
 from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.features.pool import pool_supervisor, supervisor_process
@@ -230,14 +229,20 @@ pool.submit({str(HOPPER)!r}, name="one").result()
     assert commands.summary(here / "run")["one-s0"]["state"] == "PENDING"
 
 
-def test_a_pool_leaves_jobs_alone_that_a_feature_makes(
+class BegunDraw(BegunSource):
+    noun = "draw"
+
+
+def test_a_pool_leaves_the_jobs_alone_that_a_feature_makes(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (here / "run").mkdir()
     paths = RunPaths(here / "run")
-    paths.root.mkdir()
+    assert pool_supervisor._earlier(paths) == []
     Ledger.create(paths.ledger).close()
-    monkeypatch.setattr(resume_advice, "begun_source", lambda *_: BegunSource())
-    with pytest.raises(RunDirError, match="was made by a program that is no pool"):
+    assert pool_supervisor._earlier(paths) == []
+    monkeypatch.setattr(pool_supervisor, "begun_source", lambda *_: BegunDraw())
+    with pytest.raises(RunDirError, match="was made by a draw, and a pool"):
         pool_supervisor._earlier(paths)
 
 

@@ -4,6 +4,7 @@ began."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -17,10 +18,14 @@ from trial_helpers import Told, search_run
 import orchestrator
 from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import run_directory
+from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.features.search import changed_search, search_events
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.jobfile import load
+from orchestrator.jobfile.job_source import JobSource
 
 SEARCH = f"""name = "search"
 max_parallel = 2
@@ -86,7 +91,7 @@ def test_a_declaration_that_is_none_is_refused_also_to_keep_it(tmp_path: Path) -
     paths = search_run(tmp_path / "run", [Told(values=[3.0])])
     (tmp_path / "jobs.toml").write_text(SEARCH)
     for content in ("{", "[]", '{"data": 3, "options": {}}'):
-        SearchPaths.of(paths).declaration.write_text(content)
+        SearchPaths(paths.root).declaration.write_text(content)
         for on_change in ("refuse", "keep", "restart"):
             refused = invoke(
                 "run", "jobs.toml", "--run-dir", "run", "--on-change", on_change, cwd=tmp_path
@@ -105,7 +110,7 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
     shutil.copy(HOPPER, robot)
     assert give("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
     paths = RunPaths(run_dir)
-    declaration = json.loads(SearchPaths.of(paths).declaration.read_text())
+    declaration = json.loads(SearchPaths(paths.root).declaration.read_text())
     robot.write_text(robot.read_text().replace("</mujoco>", "<!-- edited --></mujoco>"))
     jobs.write_text(content.replace("trials = 1", "trials = 2"))
     for on_change in ("refuse", "keep", "extend"):
@@ -142,12 +147,12 @@ def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Pa
     ]
 
     of_before = {key: part for key, part in declaration.items() if key != "robots"}
-    SearchPaths.of(paths).declaration.write_text(
+    SearchPaths(paths.root).declaration.write_text(
         json.dumps(of_before)
     )  # as the version before has written it
     resumed = give("run", jobs, "--run-dir", "run", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    robots = json.loads(SearchPaths.of(paths).declaration.read_text())["robots"]
+    robots = json.loads(SearchPaths(paths.root).declaration.read_text())["robots"]
     assert robots.keys() == declaration["robots"].keys() == {"hopper-middle-s0", "hopper-corner-s0"}
     assert robots != declaration["robots"]
 
@@ -237,3 +242,22 @@ def test_an_edited_robot_of_a_compared_matrix_is_kept_as_it_was_or_refused(tmp_p
     assert again.returncode == 0, again.stderr
     copies = [path.read_text() for path in run_dir.glob("jobs/*/robot/hopper.xml")]
     assert ["edited" in copy for copy in copies] == [True, True]
+
+
+class Draw(JobSource):
+    noun = "draw"
+
+
+def test_jobs_of_another_source_are_refused_where_a_search_has_begun(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0]), Told()], is_over=False)
+    drawn = dataclasses.replace(changed_search.declared_experiment(paths), job_source=Draw())
+    options = RunOptions(run_dir=paths.root)
+    with run_directory.opened_ledger(paths) as ledger:
+        with pytest.raises(ChangedError) as refused:
+            changed_search.resumed(drawn, options, ledger, paths)
+        search_events.withdraw(ledger)
+        assert changed_search.resumed(drawn, options, ledger, paths) == (drawn, options)
+    assert "a search has begun here, and the job file declares a draw in its place" in str(
+        refused.value
+    )
+    assert "`run --fresh` starts over" in str(refused.value)

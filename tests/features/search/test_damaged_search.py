@@ -62,7 +62,10 @@ def readers_of_trials(paths: RunPaths) -> list[Callable[[], object]]:
 def searching(paths: RunPaths) -> None:
     """A searcher that goes on with what the ledger has."""
     Searcher(
-        paths=paths, experiment=changed_search.declared(paths), holder="me", watchdog=Watchdog()
+        paths=paths,
+        experiment=changed_search.declared_experiment(paths),
+        holder="me",
+        watchdog=Watchdog(),
     ).ledger.close()
 
 

@@ -26,7 +26,7 @@ def test_a_resumed_search_has_the_jobs_that_are_left_and_the_places_of_all(tmp_p
     for file in (directory.model, directory.vecnormalize):
         file.touch()
     with run_directory.opened_ledger(paths) as ledger:
-        declared = changed_search.declared(paths)
+        declared = changed_search.declared_experiment(paths)
         found, options = changed_search.resumed(
             declared, RunOptions(run_dir=paths.root), ledger, paths
         )

@@ -90,10 +90,10 @@ def test_many_keys_of_the_space_are_one_column(tmp_path: Path) -> None:
 
 def test_jobs_of_a_matrix_at_rungs_have_a_section_without_a_chart(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [Told(values=[3.0], reached=[1.0, 2.0]), Told()])
-    content = json.loads(SearchPaths.of(paths).declaration.read_text())
+    content = json.loads(SearchPaths(paths.root).declaration.read_text())
     table = content["data"].pop("search")
     content["data"]["scheduler"] = table["scheduler"]
-    SearchPaths.of(paths).declaration.write_text(json.dumps(content))
+    SearchPaths(paths.root).declaration.write_text(json.dumps(content))
     section = shown(paths)
     assert section.text.startswith("rungs: 2 trials")
     assert section.charts == ()
@@ -153,7 +153,7 @@ def test_nothing_is_said_of_a_search_while_its_run_directory_is_made_anew(tmp_pa
     watches.look()
     paths.ledger.unlink()
     assert (watches.look(), watches.notes, watches.sections()) == ([], [], [])
-    SearchPaths.of(paths).declaration.unlink()
+    SearchPaths(paths.root).declaration.unlink()
     assert (watches.look(), watches.notes, watches.sections()) == ([], [], [])
 
 

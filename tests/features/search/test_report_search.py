@@ -289,9 +289,9 @@ def test_the_jobs_of_a_matrix_that_are_compared_have_rungs_and_all_else(
     searched: Path, tmp_path: Path
 ) -> None:
     paths = RunPaths(shutil.copytree(searched, tmp_path / "run"))
-    declared = json.loads(SearchPaths.of(paths).declaration.read_text())
+    declared = json.loads(SearchPaths(paths.root).declaration.read_text())
     declared["data"]["scheduler"] = declared["data"].pop("search")["scheduler"]
-    SearchPaths.of(paths).declaration.write_text(json.dumps(declared))
+    SearchPaths(paths.root).declaration.write_text(json.dumps(declared))
     document = report.compose(paths.root)
     titles = [section.title for section in document.sections]
     assert {"Rungs", "Robots"} <= set(titles)
@@ -324,7 +324,7 @@ def test_a_retried_trial_counts_when_it_has_ended_at_last(tmp_path: Path) -> Non
 
 def test_a_declaration_that_cannot_be_read_is_named(searched: Path, tmp_path: Path) -> None:
     paths = RunPaths(shutil.copytree(searched, tmp_path / "run"))
-    SearchPaths.of(paths).declaration.write_text("{")
+    SearchPaths(paths.root).declaration.write_text("{")
     with pytest.raises(LedgerError, match="search/declared"):
         report.compose(paths.root)
 

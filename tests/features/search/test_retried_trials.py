@@ -64,7 +64,7 @@ class Searched:
     """A searcher whose turns a test makes, in the place of a process."""
 
     def __init__(self, paths: RunPaths) -> None:
-        experiment = changed_search.declared(paths)
+        experiment = changed_search.declared_experiment(paths)
         self.searcher = Searcher(
             paths=paths, experiment=experiment, holder="me", watchdog=Watchdog()
         )

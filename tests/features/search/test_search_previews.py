@@ -29,7 +29,7 @@ def test_the_trials_that_a_search_shows_have_previews(opengl: None, tmp_path: Pa
     names = sorted(commands.summary(paths.root))
     assert (
         names
-        == sorted(json.loads(SearchPaths.of(paths).shown_jobs.read_text()))
+        == sorted(json.loads(SearchPaths(paths.root).shown_jobs.read_text()))
         == ["hopper-t00000-s0", "hopper-t00001-s0"]
     )
     for name in names:

@@ -14,7 +14,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.side_process import SideProcess
 from orchestrator.features.search import search_process
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.search_process import SearchProcess
+from orchestrator.features.search.search_process import SearchBesideRun
 from orchestrator.features.search.searcher import watchdog
 
 SILENT = ("abc",)
@@ -28,8 +28,8 @@ def test_a_searcher_that_had_worked_for_long_is_started_again_without_end(
     monkeypatch.setattr(search_process, "STEADY_S", steady_s)
     slots: Any = SimpleNamespace(lanes=1)
     paths = RunPaths(tmp_path)
-    process = SideProcess(arguments=SILENT, run_dir=tmp_path, log=SearchPaths.of(paths).log)
-    searcher = SearchProcess(paths=paths, reporter=RecordingReporter(), is_needed=True)
+    process = SideProcess(arguments=SILENT, run_dir=tmp_path, log=SearchPaths(paths.root).log)
+    searcher = SearchBesideRun(paths=paths, reporter=RecordingReporter(), is_needed=True)
     searcher._slots = slots
     searcher._process = process
     searcher.before_turn()
@@ -40,7 +40,7 @@ def test_a_searcher_that_had_worked_for_long_is_started_again_without_end(
         searcher.before_turn()
         starts += searcher.may_add_jobs()
     assert starts == search_process.MOST_STARTS + (steady_s < 0)
-    assert bool(searcher.problem()) is SearchPaths.of(paths).stopped.exists() is (steady_s > 0)
+    assert bool(searcher.problem()) is SearchPaths(paths.root).stopped.exists() is (steady_s > 0)
     searcher.end()
 
 

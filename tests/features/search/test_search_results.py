@@ -186,7 +186,7 @@ def test_an_open_journal_reads_on_after_further_exports_unless_a_trial_has_chang
     tmp_path: Path,
 ) -> None:
     run_dir = of_every_state(tmp_path)
-    file = SearchPaths.of(RunPaths(run_dir)).journal
+    file = SearchPaths(run_dir).journal
 
     def exported_after(*kinds: tuple[search_events.Kind, int | None, dict[str, Any]]) -> str:
         ledger = Ledger.open(RunPaths(run_dir).ledger)

@@ -36,7 +36,7 @@ from orchestrator.features.search import changed_search, search_events
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.search_process import SearchProcess
+from orchestrator.features.search.search_process import SearchBesideRun
 from orchestrator.features.search.watch import SearchWatch
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import SilentReporter, View
@@ -87,16 +87,18 @@ def test_the_commonest_reason_of_failed_trials_is_part_of_the_line(tmp_path: Pat
 
 def test_status_says_why_a_search_has_stopped(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [DONE], is_over=False)
-    SearchPaths.of(paths).stopped.write_text("the sampler has no idea")
+    SearchPaths(paths.root).stopped.write_text("the sampler has no idea")
     text = (
         "The search has stopped: the sampler has no idea. Correct the cause; the next run goes on"
     )
     assert text in " ".join(commands.invoke("status", paths.root, cwd=tmp_path).stdout.split())
     empty = RunPaths(tmp_path / "empty")  # before its first trial
-    SearchPaths.of(empty).declaration.parent.mkdir(parents=True)
-    SearchPaths.of(empty).declaration.write_bytes(SearchPaths.of(paths).declaration.read_bytes())
+    SearchPaths(empty.root).declaration.parent.mkdir(parents=True)
+    SearchPaths(empty.root).declaration.write_bytes(
+        SearchPaths(paths.root).declaration.read_bytes()
+    )
     Ledger.create(empty.ledger).close()
-    SearchPaths.of(empty).stopped.write_text("no class")
+    SearchPaths(empty.root).stopped.write_text("no class")
     assert "stopped: no class." in " ".join(
         commands.invoke("status", empty.root, cwd=tmp_path).stdout.split()
     )
@@ -252,11 +254,11 @@ def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to
         _has_finished=True,
         _problem="",
         _ledger=ledger,
-        _experiment=changed_search.declared(paths),
+        _experiment=changed_search.declared_experiment(paths),
     )
     states = {row.job_id: row.state for row in ledger.jobs()}
     code = partial(
-        SearchProcess.exit_code, process, states, is_interrupted=False, is_stopping=False
+        SearchBesideRun.exit_code, process, states, is_interrupted=False, is_stopping=False
     )
     assert code() == 1
     add(paths, over(0, 2.0))
@@ -288,7 +290,7 @@ def test_a_search_that_has_stopped_with_a_problem_has_failed_also_while_trials_w
         _experiment=SimpleNamespace(makes_jobs=is_search),
     )
     states = {"a": Succeeded(), "b": Paused(at_rung=True)}
-    found = SearchProcess.exit_code(
+    found = SearchBesideRun.exit_code(
         process, states, is_interrupted=is_interrupted, is_stopping=is_stopping
     )
     assert found == code
@@ -329,7 +331,7 @@ def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Pat
     assert len(watches.notes) == len(watches.sections()) == 1
     ledger = Ledger.open(paths.ledger)
     jobs = tuple(row.job.with_spec(pause_at=None) for row in ledger.jobs())
-    experiment = replace(changed_search.declared(paths), job_source=None, jobs=jobs)
+    experiment = replace(changed_search.declared_experiment(paths), job_source=None, jobs=jobs)
     messages: list[str] = []
 
     class Reporter(SilentReporter):
@@ -364,10 +366,10 @@ def test_a_job_of_a_matrix_that_starts_over_is_trained_to_the_rung_that_it_was_p
     tmp_path: Path,
 ) -> None:
     paths = search_run(tmp_path / "run", [DONE, AT_FIRST, GOES_ON])
-    declared = changed_search.declared(paths)
+    declared = changed_search.declared_experiment(paths)
     source = replace(declaration_of(declared), search=None)
     declared = replace(declared, job_source=source)
-    SearchPaths.of(paths).declaration.write_text(json.dumps(declared.declaration))
+    SearchPaths(paths.root).declaration.write_text(json.dumps(declared.declaration))
     with run_directory.opened_ledger(paths) as ledger:
         new = make_job("new")
         begun = replace(

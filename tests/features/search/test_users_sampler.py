@@ -28,7 +28,7 @@ from orchestrator.features.search import (
     search_process,
 )
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, SearchProcess
+from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, SearchBesideRun
 from orchestrator.ledger import Ledger
 
 OWN = """
@@ -95,9 +95,10 @@ def own_search(folder: Path, deed: str, code: str) -> RunPaths:
 def test_a_sampler_that_cannot_be_made_is_a_problem_before_anything_is_launched(
     sampler: str, code: str, message: str, tmp_path: Path
 ) -> None:
-    declared = own_search(tmp_path, "constructor", code).declaration
+    paths = own_search(tmp_path, "constructor", code)
+    declared = SearchPaths(paths.root).declaration
     declared.write_text(declared.read_text().replace("own:Own", sampler))
-    experiment = changed_search.declared(RunPaths(declared.parents[1]))
+    experiment = changed_search.declared_experiment(paths)
     time_limit_s = 2.0 if "within 2 s" in message else commands.PATIENCE_S
     problem = sampler_check.examine(experiment, time_limit_s=time_limit_s)
     assert problem is not None
@@ -109,8 +110,7 @@ def test_a_sampler_that_cannot_be_made_is_a_problem_before_anything_is_launched(
 def test_a_sampler_whose_process_is_killed_is_made_once_more(kills: int, tmp_path: Path) -> None:
     code = f"open({str(tmp_path / 'made')!r}, 'a').write('.'); "
     code += f"os.path.getsize({str(tmp_path / 'made')!r}) > {kills} or os.kill(os.getpid(), 9)"
-    declared = own_search(tmp_path, "constructor", code).declaration
-    experiment = changed_search.declared(RunPaths(declared.parents[1]))
+    experiment = changed_search.declared_experiment(own_search(tmp_path, "constructor", code))
     problem = sampler_check.examine(experiment, time_limit_s=commands.PATIENCE_S)
     assert (tmp_path / "made").read_text() == ".."
     if kills == 1:
@@ -157,7 +157,7 @@ def searcher(paths: RunPaths) -> Iterator[subprocess.Popen[bytes]]:
     ]
     env = commands.environment()
     with (
-        SearchPaths.of(paths).log.open("ab") as log,
+        SearchPaths(paths.root).log.open("ab") as log,
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=env, start_new_session=True
         ) as process,
@@ -206,7 +206,7 @@ def test_a_sampler_that_hangs_or_fails_is_named_in_the_last_line(
     paths = own_search(tmp_path, deed, code)
     with searcher(paths) as process:
         assert process.wait(commands.PATIENCE_S) == CANNOT_GO_ON
-    last = SearchPaths.of(paths).log.read_text().splitlines()[-1]
+    last = SearchPaths(paths.root).log.read_text().splitlines()[-1]
     assert last.startswith("search: ")
     assert message in last
 
@@ -221,7 +221,7 @@ def test_a_searcher_without_progress_ends_also_where_its_sampler_is_not_the_caus
     )
     with searcher(paths) as process:
         assert process.wait(commands.PATIENCE_S) == 1, "it is started again"
-    log = SearchPaths.of(paths).log.read_text()
+    log = SearchPaths(paths.root).log.read_text()
     assert "in _turn" not in log.splitlines()[-1]
     assert "it has made no progress for 1 s" in log.splitlines()[-1]
     assert "in <lambda>" in log, "where it hung"
@@ -268,12 +268,12 @@ def test_what_a_sampler_has_started_ends_with_the_supervisor(tmp_path: Path) -> 
     )
 
 
-def side_process(process: SearchProcess) -> SideProcess:
+def side_process(process: SearchBesideRun) -> SideProcess:
     assert process._process is not None
     return process._process
 
 
-def wait_for(process: SearchProcess, condition: Callable[[], object], what: str) -> None:
+def wait_for(process: SearchBesideRun, condition: Callable[[], object], what: str) -> None:
     """Look after it until that."""
 
     def holds() -> object:

@@ -9,59 +9,21 @@ from typing import Any
 
 import pytest
 from jobfile_helpers import resolve
+from spec_helpers import written
 
 from orchestrator.core import job_parts
 from orchestrator.core.worker_spec import WorkerSpec
 
 TABLE = {"base": "floating", "passive": ["tail_*"]}
-PLAIN = """
-{
-  "after": [],
-  "algo": "ppo",
-  "asymmetric": false,
-  "backend": "auto",
-  "checkpoint_every": 50000,
-  "checkpoint_every_s": null,
-  "collective_timeout_s": 30.0,
-  "cores": 1,
-  "device": "cpu",
-  "entry_point": null,
-  "env": null,
-  "env_kwargs": {},
-  "eval_episodes": 10,
-  "evaluate": {},
-  "extended_from": [],
-  "hyperparameters": {},
-  "init": null,
-  "init_sha256": null,
-  "job_id": "pony-s0",
-  "keep_replay_buffer": false,
-  "learner": "auto",
-  "mode": "allreduce",
-  "model_edits": {},
-  "n_envs": 8,
-  "name": "pony",
-  "normalize": true,
-  "on_divergence": "fail",
-  "params": {},
-  "pause_at": null,
-  "policy": "MlpPolicy",
-  "policy_kwargs": {},
-  "preview": true,
-  "randomize": {},
-  "ranks": 1,
-  "robot_maker": null,
-  "search_path": null,
-  "seed": 0,
-  "task": "forward",
-  "task_options": {},
-  "threads": 1,
-  "total_timesteps": 200000,
-  "urdf": {},
-  "video": false,
-  "xml": "robot/pony.xml"
-}
-"""
+PLAIN = written(
+    job_id="pony-s0",
+    name="pony",
+    preview=True,
+    task="forward",
+    total_timesteps=200000,
+    urdf={},
+    xml="robot/pony.xml",
+)
 """``spec.json`` of an MJCF, as those versions wrote it."""
 WRITTEN = {
     "actuators": "motor",
@@ -91,9 +53,8 @@ def specs(tmp_path: Path) -> dict[str, WorkerSpec]:
 
 
 def test_specs_have_the_bytes_and_fingerprints_that_they_had(specs: dict[str, WorkerSpec]) -> None:
-    plain = PLAIN.lstrip()
-    changed = {**json.loads(plain), "urdf": WRITTEN, "xml": "robot/pony.urdf"}
-    assert specs["pony.xml"].to_json() == plain
+    changed = {**json.loads(PLAIN), "urdf": WRITTEN, "xml": "robot/pony.urdf"}
+    assert specs["pony.xml"].to_json() == PLAIN
     assert specs["pony.urdf"].to_json() == json.dumps(changed, indent=2, sort_keys=True) + "\n"
     assert {name: spec.fingerprint() for name, spec in specs.items()} == FINGERPRINTS
 

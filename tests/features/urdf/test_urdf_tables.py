@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from jobfile_helpers import problems, resolve
 
+from orchestrator.core import robot_sources
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
+from orchestrator.core.robot_sources import NamedRobot, RobotCollection
 from orchestrator.experiment.preflight import requests_of
 from orchestrator.experiment.reconcile import changed_keys
 from orchestrator.features.urdf.settings import UrdfSettings
@@ -67,6 +69,35 @@ def test_a_matrix_varies_the_table(place: Path) -> None:
     assert [table_of(one)["actuators"] for one in jobs] == ["motor", "position"]
 
 
+@pytest.fixture
+def zoo(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection with one robot, ``zoo:spot``, whose file is a URDF."""
+    collection = RobotCollection(
+        name="zoo",
+        title="a robot of our zoo",
+        prefix="zoo:",
+        example="spot",
+        find=lambda name: NamedRobot(name, place / "pony.urdf"),
+    )
+    sources = {**robot_sources.robot_sources(), "zoo": collection}
+    monkeypatch.setattr(robot_sources, "robot_sources", lambda: sources)
+
+
+@pytest.mark.parametrize("xml", ["zoo:spot", "pony.ur*", "pon*"])
+def test_a_robot_that_a_name_or_a_pattern_finds_takes_the_table(
+    place: Path, zoo: None, xml: str
+) -> None:
+    (place / "ponytail.xml").write_text("<mujoco/>")
+    (place / "pony.xml").unlink()
+    floating = {"urdf": {"base": "floating"}}
+    found = resolve(place, {"xml": xml, "task": "forward", **floating}).jobs
+    set_there = resolve(place, {"xml": xml, "task": "forward"}, **{"urdf.base": "floating"})
+    for jobs in (found, set_there.jobs):
+        of_urdf = [one for one in jobs if one.xml_source == place / "pony.urdf"]
+        assert [table_of(one)["base"] for one in of_urdf] == ["floating"]
+    assert "has no effect" not in str(set_there.warnings)
+
+
 @pytest.mark.parametrize(
     ("settings", "where", "message"),
     [
@@ -89,6 +120,11 @@ def test_a_matrix_varies_the_table(place: Path) -> None:
         ({"asset_paths": ["robots"]}, "jobs[0].asset_paths", "urdf.asset_paths"),
         (
             {"xml": "pony.xml", "urdf": {"base": "floating"}},
+            "jobs[0].urdf",
+            "file name ends with .urdf",
+        ),
+        (
+            {"xml": "pony.x*", "urdf": {"base": "floating"}},
             "jobs[0].urdf",
             "file name ends with .urdf",
         ),

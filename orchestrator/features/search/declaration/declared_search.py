@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
@@ -31,6 +31,20 @@ class SearchDeclaration(JobSource):
     scheduler_place: str = "scheduler"
     """Where the job file has it."""
     noun: ClassVar[str] = "search"
+
+    @classmethod
+    def of_tables(cls, top: Mapping[str, Any], problems: Problems) -> Self | None:
+        """None where all jobs are trained to their end as they are declared.
+
+        :param top: the tables that the user has written, each of their keys valid by itself.
+        """
+        table = top.get("search")
+        search = None if table is None else rules.read_search(table, problems)
+        scheduler = rules.read_scheduler(top, problems)
+        if search is None and scheduler is None:
+            return None
+        place = "search.scheduler" if "scheduler" in (table or ()) else "scheduler"
+        return cls(search=search, scheduler=scheduler, scheduler_place=place)
 
     @property
     def makes_jobs(self) -> bool:

@@ -28,7 +28,7 @@ def main(folder: str) -> int:
     with Path(os.devnull).open() as nothing:  # for a sampler that reads its standard input
         os.dup2(nothing.fileno(), 0)
     try:
-        experiment = changed_search.declared(RunPaths(Path(folder)))
+        experiment = changed_search.declared_experiment(RunPaths(Path(folder)))
         search = declaration_of(experiment).search
         assert search is not None
         with watchdog.limited(search.sampler, "constructor"):

@@ -120,7 +120,7 @@ class Searcher:
             factor = 2 if scheduler is None or scheduler.kind == "median" else scheduler.factor
             bracket, base = factor ** len(self._rungs), self.experiment.base
             self._proposals = Proposals(
-                search, SearchPaths.of(self.paths).sampler, base, bracket, self.watchdog
+                search, SearchPaths(self.paths.root).sampler, base, bracket, self.watchdog
             )
         events = search_events.events(self.ledger)
         if self._proposals is not None and events:
@@ -476,7 +476,7 @@ def main(run_dir: str, holder: str, lanes: str) -> int:
         os.dup2(nothing.fileno(), 0)
     paths = RunPaths(Path(run_dir))
     try:
-        experiment = changed_search.declared(paths)
+        experiment = changed_search.declared_experiment(paths)
         searcher = Searcher(paths=paths, experiment=experiment, holder=holder, watchdog=watchdog)
         searcher.run()
         return ENDED if searcher.history.is_over else WAITS_FOR_USER

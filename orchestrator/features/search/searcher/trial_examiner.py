@@ -13,7 +13,8 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_sources import format_of
 from orchestrator.experiment import additions, preflight
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.features.search import changed_search, search_robots
+from orchestrator.features.search import search_robots
+from orchestrator.features.search.declaration import written
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.searcher.watchdog import Watchdog
 
@@ -29,7 +30,7 @@ class TrialExaminer:
     _children: list[preflight.Child] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._robots = search_robots.recorded(changed_search.begun(self.paths)).values()
+        self._robots = search_robots.recorded(written.read_declaration(self.paths)).values()
 
     def close(self) -> None:
         for child in self._children:

@@ -69,7 +69,7 @@ def make_search_dir(
     table = {
         "sampler": "random",
         "objective": "eval_mean",
-        "trials": trials,
+        "trials": max(1, trials),
         "space": SPACE,
         **(search or {}),
     }
@@ -77,9 +77,9 @@ def make_search_dir(
     objectives = (
         table["objective"] if isinstance(table["objective"], list) else [table["objective"]]
     )
-    SearchPaths.of(paths).declaration.parent.mkdir()
+    SearchPaths(paths.root).declaration.parent.mkdir()
     data = {"name": "search", "jobs": [{"name": "walker", "xml": "gone.xml"}], "search": table}
-    SearchPaths.of(paths).declaration.write_text(
+    SearchPaths(paths.root).declaration.write_text(
         json.dumps({"data": data, "base": "/gone", "options": {"overrides": {}}})
     )
     ledger = Ledger.create(paths.ledger)

@@ -76,8 +76,8 @@ def search_run(
     data = {"name": "found", "jobs": [job], "search": table}
     experiment = from_mapping(data, source="jobs.toml", base=root.parent)
     paths = RunPaths(root)
-    SearchPaths.of(paths).declaration.parent.mkdir(parents=True)
-    SearchPaths.of(paths).declaration.write_text(json.dumps(experiment.declaration))
+    SearchPaths(paths.root).declaration.parent.mkdir(parents=True)
+    SearchPaths(paths.root).declaration.write_text(json.dumps(experiment.declaration))
     ledger = Ledger.create(paths.ledger)
     events = [SearchEvent(kind="began", content={"lanes": 2})]
     position = 0
