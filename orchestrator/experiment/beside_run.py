@@ -138,7 +138,7 @@ class BesideRun:
         """
 
     def end(self) -> None:
-        """The ledger is closed next; also where the run has failed or was refused."""
+        """The ledger is closed next; also where the run has failed or was refused. Called once."""
 
     def exit_code(
         self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
@@ -274,7 +274,7 @@ class PartsBesideRun:
         self._each(lambda part: part.finish(is_stopped))
 
     def end(self) -> None:
-        """End every feature, the first time that it is called."""
+        """To be called before the ledger is closed; later calls do nothing."""
         if not self._have_ended:
             self._have_ended = True
             self._each(lambda part: part.end(), is_ending=True)

@@ -264,6 +264,7 @@ def _prepare(
     """Make the supervisor and what is beside it, and record what the run is made with."""
     paths, beside, stops = opened.paths, opened.beside, opened.stops
     options, backend = planned.options, planned.plan.backend
+    stack.callback(beside.end)  # before the backend is closed
     supervisor = Supervisor(
         paths=paths,
         rows=rows,
