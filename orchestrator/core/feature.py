@@ -120,7 +120,7 @@ class Feature:
     begun_source: Callable[[RunPaths, Ledger], BegunSource | None] | None = None
     """What it says of a run directory whose jobs it makes, or lets go on: of one where the job
     source of a table of its has begun (:mod:`orchestrator.jobfile.job_source`). None for others. An
-    ``OrchestratorError`` refuses what was asked for."""
+    ``OrchestratorError`` refuses ``run`` and ``reload``; commands that only look go on without it."""
     watch: Callable[[RunPaths], RunWatch | None] | None = None
     """What ``run``, ``attach``, ``status`` and pages say of a run directory besides its jobs; None
     where that is nothing so far: it is asked again."""
@@ -180,18 +180,24 @@ def note_problem(feature: str, what: str) -> None:
 
 
 @contextlib.contextmanager
-def problems_of(feature: str, what: str) -> Iterator[None]:
+def problems_of(
+    feature: str, what: str, *, passing: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
     """In the block, code of a feature runs: what it prints goes to standard error, and an error, or
     that it exits, is noted.
 
     In other threads than the main one, prints are left alone: all threads have one standard output.
 
     :param what: what is left out then, such as "adds no command".
+    :param passing: errors that are raised here, and not noted: they are for the user, or for who
+        asks.
     """
     is_main = threading.current_thread() is threading.main_thread()
     try:
         with contextlib.redirect_stdout(sys.stderr) if is_main else contextlib.nullcontext():
             yield
+    except passing:
+        raise
     except (Exception, SystemExit) as error:
         if _is_traced():
             traceback.print_exc()

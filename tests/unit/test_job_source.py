@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 from supervisor_helpers import make_job
 
-from orchestrator.core import feature
-from orchestrator.core.errors import LedgerError, RunDirError
-from orchestrator.core.feature import Feature
+from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import begun_source, control, resume
-from orchestrator.experiment.begun_source import BegunSource
+from orchestrator.experiment import control, resume
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_job_source
 from orchestrator.keys.problems import Problems
@@ -85,24 +82,6 @@ def test_a_source_that_raises_is_a_problem_of_the_job_file() -> None:
     assert "cannot read it: ValueError: the knee fell off" in problem
 
 
-class Begun(BegunSource):
-    noun = "draw"
-
-    def __init__(self, *, is_underway: bool = True) -> None:
-        self._is_underway = is_underway
-
-    @property
-    def is_underway(self) -> bool:
-        return self._is_underway
-
-    @property
-    def makes_jobs(self) -> bool:
-        return True
-
-    def has_succeeded(self) -> bool:
-        return False
-
-
 def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[RunPaths, Ledger]:
     """A run directory whose jobs are in these states."""
     paths = RunPaths(root)
@@ -113,45 +92,6 @@ def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[
         ledger.set_state(job.job_id, state)
     ledger.commit()
     return paths, ledger
-
-
-def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    """Let a feature say this of every run directory; an exception is raised."""
-
-    def say(*_: object) -> Any:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    features = (Feature(name="draw", about="x.", begun_source=say),)
-    monkeypatch.setattr(begun_source, "features", lambda: features)
-    monkeypatch.setattr(feature, "_problems", [])  # which other tests need not tell
-
-
-def test_a_feature_says_whether_jobs_may_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths, ledger = run_directory(tmp_path, {"a": (make_job("a"), Succeeded())})
-    codes = {}
-    for answer in (None, Begun(), Begun(is_underway=False)):
-        answering(monkeypatch, answer)
-        standing = begun_source.standing(paths, ledger)
-        codes[standing] = control.exit_code_of(control.status(paths.root))
-    ledger.close()
-    assert codes == {"none": 0, "underway": 130, "over": 1}
-
-
-def test_what_cannot_be_read_is_said_and_a_broken_feature_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths, ledger = run_directory(tmp_path, {"a": (make_job("a"), Succeeded())})
-    answering(monkeypatch, LedgerError("it is damaged"))
-    with pytest.raises(LedgerError, match="it is damaged"):
-        begun_source.standing(paths, ledger)
-    for broken in (ValueError("the knee fell off"), "underway"):
-        answering(monkeypatch, broken)
-        assert begun_source.standing(paths, ledger) == "none"
-    ledger.close()
 
 
 def test_jobs_that_nothing_compares_are_shown_and_not_trained_without_their_job_file(
