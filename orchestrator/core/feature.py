@@ -129,11 +129,12 @@ class Feature:
     report: Callable[[Path], Callable[[], Document] | None] | None = None
     """Makes the report of a run directory that is no experiment's; None for those of others. What
     other features add stands after its first section, which says what it is about, and before its
-    last one, which is about the machine."""
+    last one, which is about the machine. An ``OrchestratorError`` of it is shown in place of the
+    report."""
     report_sections: Callable[[Path, Sequence[Path]], AddedSections | None] | None = None
     """What the report of a run directory has of it; None where that is nothing. The second argument
-    are run directories that the report was asked to compare with it. An ``OrchestratorError`` is
-    shown in place of the report."""
+    are run directories that the report was asked to compare with it: where there are some, an
+    ``OrchestratorError`` is shown in place of the report."""
     policy_readers: Callable[[], Mapping[str, str]] | None = None
     """Modules that read policies from files, by the ends of the names of these files, such as
     ``".onnx"``: ``read(path)`` gives a ``ReadPolicy`` of
