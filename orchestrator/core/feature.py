@@ -156,6 +156,8 @@ class Feature:
 
 _problems: list[str] = []
 _told: set[str] = set()
+_owners: dict[tuple[PlugPoint, str], str] = {}
+"""The features of what :func:`add_named` has added."""
 
 
 def problems() -> tuple[str, ...]:
@@ -273,6 +275,12 @@ def add_named(
                     note_problem(feature.name, f"adds no {shown.format(one.name)}: {problem}")
                 else:
                     found[one.name] = one
+                    _owners[point, one.name] = feature.name
+
+
+def owner(point: PlugPoint, name: str) -> str:
+    """The feature that has added what has this name at a plug point, for messages."""
+    return _owners[point, name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

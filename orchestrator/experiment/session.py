@@ -182,7 +182,7 @@ def _open(
     holder = "" if this is None else this.key
     stack.enter_context(run_end.recorded(paths, holder, outcome))
     stack.callback(live_facts.remove, paths)
-    ledger = _existing_ledger(paths, claimed.options, experiment.jobs, stack)
+    ledger = _existing_ledger(paths, claimed.options, experiment.jobs, beside, stack)
     if ledger is not None and apply_late_requests(ledger, holder):
         stops.request("requested by `stop`")
     stop_question = _StopQuestion(files=RequestFiles(paths.requests), holder=holder, ledger=ledger)
@@ -227,7 +227,9 @@ def _reconcile(
 ) -> tuple[list[JobRow], Ledger]:
     """Bring the ledger into agreement with the plan. Returns the jobs in order of launch."""
     experiment, made = planned.experiment, planned.plan
-    ledger = opened.ledger or _abandoned_with(stack, Ledger.create(opened.paths.ledger))
+    ledger = opened.ledger or _abandoned_with(
+        stack, Ledger.create(opened.paths.ledger), opened.beside
+    )
     opened.stop_question.ledger = ledger
     opened.beside.ledger_opened(ledger)
     rows = reconcile(
@@ -257,7 +259,7 @@ def _prepare(
     """Make the supervisor and what is beside it, and record what the run is made with."""
     paths, beside, stops = opened.paths, opened.beside, opened.stops
     options, backend = planned.options, planned.plan.backend
-    stack.callback(beside.end)
+    stack.callback(beside.end)  # before the backend is closed
     supervisor = Supervisor(
         paths=paths,
         rows=rows,
@@ -314,6 +316,7 @@ def _train(
     states = supervisor.run()
     callbacks.report_ended()
     if callbacks.error is not None:
+        opened.beside.end()
         ledger.close()
         raise callbacks.error
     return states
@@ -456,13 +459,19 @@ def _known(
     return dataclasses.replace(options, verdicts=verdicts)
 
 
-def _abandoned_with(stack: contextlib.ExitStack, ledger: Ledger) -> Ledger:
+def _abandoned_with(stack: contextlib.ExitStack, ledger: Ledger, beside: PartsBesideRun) -> Ledger:
+    """The ledger, which ``stack`` closes when what is beside the run has ended."""
     stack.callback(ledger.abandon)
+    stack.callback(beside.end)
     return ledger
 
 
 def _existing_ledger(
-    paths: RunPaths, options: RunOptions, jobs: Sequence[Job], stack: contextlib.ExitStack
+    paths: RunPaths,
+    options: RunOptions,
+    jobs: Sequence[Job],
+    beside: PartsBesideRun,
+    stack: contextlib.ExitStack,
 ) -> Ledger | None:
     """The ledger of an earlier run, rebuilt if asked for; None in a new run directory."""
     if options.rebuild_ledger and (paths.ledger.exists() or paths.jobs.exists()):
@@ -470,11 +479,11 @@ def _existing_ledger(
         for name in (paths.ledger.name, f"{paths.ledger.name}-wal", f"{paths.ledger.name}-shm"):
             if (paths.root / name).exists():
                 run_directory.set_aside(paths.root / name, paths.replaced)
-        ledger = _abandoned_with(stack, Ledger.create(paths.ledger))
+        ledger = _abandoned_with(stack, Ledger.create(paths.ledger), beside)
         rebuild(ledger, paths, recorded)
         return ledger
     if paths.ledger.exists():
-        return _abandoned_with(stack, Ledger.open(paths.ledger))
+        return _abandoned_with(stack, Ledger.open(paths.ledger), beside)
     if paths.jobs.exists() and any(paths.jobs.iterdir()):
         advice = (
             "`run --rebuild-ledger` makes one from the job directories, `run --fresh` starts over"

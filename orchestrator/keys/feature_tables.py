@@ -159,8 +159,9 @@ def read_tables(
 
 def read_job_source(
     tables: Mapping[str, FeatureTable], top: Mapping[str, Any], entries: int, problems: Problems
-) -> JobSource | None:
-    """What decides which jobs there are; None: they are those that are declared.
+) -> tuple[str, JobSource | None]:
+    """What decides which jobs there are, after the name of the table that means it; None: they are
+    those that are declared.
 
     :param top: the keys at the top that the user has written, each valid by itself.
     :param entries: number of ``[[jobs]]`` tables.
@@ -178,7 +179,7 @@ def read_job_source(
         made_by = table.job_source
         with blaming(f"[{name}]", name, problems, lambda: True):
             found = made_by(top, entries, problems)
-    return found
+    return first, found
 
 
 def _read(table: FeatureTable, written: Mapping[str, Any], problems: Problems) -> Any:

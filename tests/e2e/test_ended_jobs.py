@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import pytest
 from command_helpers import odd, write_experiment
 
 import orchestrator
-from orchestrator.core.errors import RunDirError
+from orchestrator.core.errors import ChangedError, RunDirError
 from orchestrator.core.feature import Feature
 from orchestrator.experiment import beside_run, control
 from orchestrator.experiment.beside_run import BesideRun, EndedJobs
+from orchestrator.experiment.run_plan import Plan, RunOptions
+from orchestrator.jobfile import Experiment
+from orchestrator.ledger import Ledger
 
 
 def test_when_all_jobs_have_ended_features_add_results_and_requests_are_refused(
@@ -46,3 +50,48 @@ def test_when_all_jobs_have_ended_features_add_results_and_requests_are_refused(
     }
     assert jobs_of_run.shown is None
     assert "results are added" in told
+
+
+class ReadsAtItsEnd(BesideRun):
+    """Counts the jobs in the ledger when the run ends; may refuse the run before."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        self._refuses = refuses
+        self._ledger: Ledger | None = None
+        self.counted: list[int] = []
+
+    def before_plan(
+        self, experiment: Experiment, options: RunOptions, ledger: Ledger | None
+    ) -> tuple[Experiment, RunOptions]:
+        self._ledger = ledger
+        return experiment, options
+
+    def after_plan(self, experiment: Experiment, made: Plan, ledger: Ledger | None) -> None:
+        if self._refuses:
+            raise ChangedError("another robot")
+
+    def ledger_opened(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def end(self) -> None:
+        assert self._ledger is not None
+        self.counted.append(sum(self._ledger.counts().values()))
+
+
+def test_the_ledger_is_open_when_what_is_beside_a_run_ends_however_the_run_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
+    jobs = write_experiment(tmp_path, odd("good", "nothing"))
+
+    def run(*, refuses: bool = False, on_result: Callable[..., object] | None = None) -> list[int]:
+        part = ReadsAtItsEnd(refuses=refuses)
+        of_feature = Feature(name="reads", about="It reads at its end.")
+        monkeypatch.setattr(beside_run, "answers", lambda *_: iter([(of_feature, part)]))
+        with contextlib.suppress(ChangedError, ZeroDivisionError):
+            orchestrator.run(jobs, run_dir=tmp_path / "run", on_result=on_result)
+        return part.counted
+
+    assert run(on_result=lambda *_: 1 / 0) == [1]
+    assert run(refuses=True) == [1]
+    assert run() == [1]
