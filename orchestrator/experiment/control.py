@@ -220,7 +220,10 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     if (holder := ready_holder(paths)) is None:
         return f"{run_dir}: no supervisor is running; {left_batch_jobs.end(paths) or 'nothing to stop'}"
     asked = _ask_to_stop(paths, holder, now=now)
-    ended = left_batch_jobs.end_beside_supervisor(paths)
+    try:
+        ended = left_batch_jobs.end_beside_supervisor(paths)
+    except UsageError as error:  # the supervisor has its request all the same
+        raise UsageError(f"{asked}\n{error}") from error
     return asked if ended is None else f"{asked}; {ended}"
 
 

@@ -514,11 +514,14 @@ def test_an_executor_that_cannot_say_what_it_left_harms_no_run_of_others(tmp_pat
     for command, code in (("status", 0), ("stop", 0), ("clean", 0)):
         done = orchestrator(tmp_path, command, "run")
         assert done.returncode == code, done.stderr
-        assert "with the executor mine cannot say what it left" in done.stderr
+        assert "the feature greeting cannot say what its executor mine has left" in done.stderr
     (run_dir / "provenance.json").write_text('[{"executor": "mine"}]')
     refused = orchestrator(tmp_path, "clean", "run")
     assert refused.returncode == 2
     assert "may still train (mine cannot be asked: ValueError('no cluster here'))" in refused.stderr
+    stopped = orchestrator(tmp_path, "stop", "run")
+    assert stopped.returncode == 2
+    assert "batch jobs of --executor mine could not be ended (ValueError: no clu" in stopped.stderr
 
 
 def test_what_code_of_a_feature_prints_goes_to_standard_error_in_the_main_thread_alone(
