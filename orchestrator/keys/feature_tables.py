@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.feature import NAME, add_named, note_problem
@@ -150,11 +151,17 @@ def _problem_of(table: AddedTable, taken: Collection[str]) -> str:
 def read_tables(
     tables: Mapping[str, FeatureTable], top: Mapping[str, Any], problems: Problems
 ) -> dict[str, Any]:
-    """What the tables of features mean, by name; one that is not there is read as an empty one.
+    """What the tables of features mean, by name; one that is not there is read as an empty one. One
+    that its feature cannot read is left out; where it is written, that is a problem.
 
     :param top: the keys at the top that the user has written, each valid by itself.
     """
-    return {name: _read(table, top.get(name, {}), problems) for name, table in tables.items()}
+    meanings: dict[str, Any] = {}
+    for name, table in tables.items():
+        written = top.get(name, {})
+        with blaming(f"[{name}]", name, problems, partial(bool, written)):
+            meanings[name] = table.read(written, problems)
+    return meanings
 
 
 def read_job_source(
@@ -180,13 +187,6 @@ def read_job_source(
         with blaming(f"[{name}]", name, problems, lambda: True):
             found = made_by(top, entries, problems)
     return first, found
-
-
-def _read(table: FeatureTable, written: Mapping[str, Any], problems: Problems) -> Any:
-    """What a table means; None where its feature fails, which is a problem of what is written."""
-    with blaming(f"[{table.name}]", table.name, problems, lambda: bool(written)):
-        return table.read(written, problems)
-    return None
 
 
 @contextlib.contextmanager
