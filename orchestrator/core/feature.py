@@ -154,7 +154,8 @@ class Feature:
     """Extras of ``pyproject.toml`` with packages that it alone needs."""
 
 
-_problems: list[str] = []
+_problems: dict[tuple[str, str], str] = {}
+"""By the feature, and what is left out: one that fails often, each time otherwise, is one problem."""
 _told: set[str] = set()
 _owners: dict[tuple[PlugPoint, str], str] = {}
 """The features of what :func:`add_named` has added."""
@@ -163,7 +164,7 @@ _owners: dict[tuple[PlugPoint, str], str] = {}
 def problems() -> tuple[str, ...]:
     """What is wrong with features, a line for each; they are left out, in whole or in part."""
     features()
-    return tuple(_problems)
+    return tuple(_problems.values())
 
 
 def untold_problems() -> Iterator[str]:
@@ -174,12 +175,12 @@ def untold_problems() -> Iterator[str]:
             yield problem
 
 
-def note_problem(feature: str, what: str) -> None:
-    """Note that a feature, or a part of it, is left out."""
+def note_problem(feature: str, what: str, why: str = "") -> None:
+    """Note that a feature, or a part of it, is left out; ``why``, for the first time that it is."""
+    text = f"{what}: {why}" if why else what
     cure = f"correct or uninstall it, or leave it out of {FEATURES_VARIABLE}"
-    problem = plain(" ".join(f"the feature {feature} {what}; {cure}".split()))
-    if problem not in _problems:
-        _problems.append(problem)
+    problem = plain(" ".join(f"the feature {feature} {text}; {cure}".split()))
+    _problems.setdefault((feature, what), problem)
 
 
 @contextlib.contextmanager
@@ -204,7 +205,7 @@ def problems_of(
     except (Exception, SystemExit) as error:
         if _is_traced():
             traceback.print_exc()
-        note_problem(feature, f"{what}: {type(error).__name__}: {error}")
+        note_problem(feature, what, f"{type(error).__name__}: {error}")
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from types import NoneType
 from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 from orchestrator.core.decoding import field_values, from_values
-from orchestrator.core.feature import NAME, add_named, problems_of
+from orchestrator.core.feature import NAME, add_named, owner, problems_of
 from orchestrator.core.text import shortened
 
 
@@ -196,7 +196,7 @@ def with_settings(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     read: set[str] = set()
     for part in job_parts().values() if others else ():
         written = _present(part.settings, others)
-        with problems_of(f"of {part.name}", "cannot read what a job has of it"):
+        with _problems_of(part.name, "cannot read what a job has of {}"):
             if written:
                 settings: Any = from_values(part.settings, written)
                 if not part.is_unused(settings):
@@ -216,7 +216,7 @@ def with_facts(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     parts: dict[str, Any] = {}
     read: set[str] = set()
     for part, facts, written in _told(others) if others else ():
-        with problems_of(f"of {part.name}", "tells nothing of a job"):
+        with _problems_of(part.name, "cannot read what a job tells of {}"):
             if written:
                 parts[part.name] = from_values(facts, written)
         read |= _names(facts)
@@ -298,7 +298,7 @@ def columns(facts: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = dict.fromkeys(column_names())
     for part in job_parts().values():
         if part.name in facts:
-            with problems_of(f"of {part.name}", "fills no column"):
+            with _problems_of(part.name, "fills no column of {}"):
                 for name, column in part.columns.items():
                     values[name] = _cell(column(facts[part.name]))
     return values
@@ -327,9 +327,14 @@ def news(
     for name, one in facts.items():
         part = job_parts().get(name)
         if part is not None and part.news is not None and name in parts and name in before:
-            with problems_of(f"of {name}", "tells no news"):
+            with _problems_of(name, "tells no news of {}"):
                 found += [_checked(news) for news in part.news(parts[name], before[name], one)]
     return found
+
+
+def _problems_of(part: str, what: str) -> contextlib.AbstractContextManager[None]:
+    """:param what: as for :func:`.problems_of`, with ``{}`` for the part."""
+    return problems_of(owner("job_parts", part), what.format(f"the part {part} of jobs"))
 
 
 def _checked(one: Any) -> News:

@@ -155,7 +155,7 @@ def _were_used(kind: str, batch_jobs: BatchJobs, paths: RunPaths) -> bool:
         return batch_jobs.were_used(paths.root)
     except (Exception, SystemExit) as error:
         what = f"cannot say what its executor {kind} has left"
-        note_problem(owner("executors", kind), f"{what}: {error!r}")
+        note_problem(owner("executors", kind), what, repr(error))
         return provenance.executor(paths).get("executor") == kind
 
 

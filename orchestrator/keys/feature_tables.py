@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.core.feature import NAME, add_named, note_problem
+from orchestrator.core.feature import NAME, add_named, note_problem, owner
 from orchestrator.core.job_parts import job_parts
 from orchestrator.core.text import alternatives
 from orchestrator.core.worker_spec import KEYS_OF_FEATURES
@@ -159,7 +159,7 @@ def read_tables(
     meanings: dict[str, Any] = {}
     for name, table in tables.items():
         written = top.get(name, {})
-        with blaming(f"[{name}]", name, problems, partial(bool, written)):
+        with blaming("job_file", name, name, problems, partial(bool, written)):
             meanings[name] = table.read(written, problems)
     return meanings
 
@@ -184,20 +184,24 @@ def read_job_source(
             continue
         first = name
         made_by = table.job_source
-        with blaming(f"[{name}]", name, problems, lambda: True):
+        with blaming("job_file", name, name, problems, lambda: True):
             found = made_by(top, entries, problems)
     return first, found
 
 
 @contextlib.contextmanager
 def blaming(
-    shown: str, where: str, problems: Problems, is_written: Callable[[], bool]
+    point: Literal["job_file", "job_tables"],
+    name: str,
+    where: str,
+    problems: Problems,
+    is_written: Callable[[], bool],
 ) -> Iterator[None]:
     """In the block, a feature reads a table: an error is a problem of what is written, or else of
     the feature.
 
-    :param shown: the table, for a message.
-    :param where: its place.
+    :param point: where the feature has added the table.
+    :param where: its place in the job file.
     """
     try:
         yield
@@ -206,7 +210,8 @@ def blaming(
         if is_written():
             problems.add(where, f"the feature of this table cannot read it: {reason}")
         else:
-            note_problem(f"of the table {shown}", f"cannot read an empty one: {reason}")
+            shown = f"[{name}]" if point == "job_file" else f"{name} of jobs"
+            note_problem(owner(point, name), f"cannot read an empty table {shown}", reason)
 
 
 def read_kept_tables(

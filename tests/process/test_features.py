@@ -441,7 +441,7 @@ def test_a_key_of_jobs_that_cannot_be_one_is_left_out(
     added = feature_tables.JobKey(name=name, field=(bool, key(False, "x.")))
     gallery = feature.Feature(name="gallery", about="x.", job_keys=lambda: [added])
     monkeypatch.setattr(feature, "features", lambda: (gallery,))
-    monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_problems", {})
     assert feature_tables.job_keys(taken) == {}
     (problem,) = feature.problems()
     assert why in problem
@@ -455,11 +455,11 @@ READS = """
 @pytest.mark.parametrize(
     ("rules", "why"),
     [
-        ("1 / 0", "of the table mine of jobs has no rules: ZeroDivisionError"),
+        ("1 / 0", "the feature greeting has no rules of the table mine of jobs: ZeroDivisionError"),
         (
             "__import__('orchestrator.jobfile.job_table_rules').jobfile.job_table_rules."
             "JobTableRules(settings=lambda merged: 1 / 0)",
-            "of the table mine of jobs cannot read an empty one: ZeroDivisionError",
+            "the feature greeting cannot read an empty table mine of jobs: ZeroDivisionError",
         ),
     ],
 )
@@ -485,7 +485,9 @@ def test_a_table_that_its_feature_cannot_read_harms_no_job_file_without_it(tmp_p
     (tmp_path / "jobs.toml").write_text(jobs)
     done = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "of the table [mine] cannot read an empty one: ZeroDivisionError" in done.stderr
+    assert (
+        "the feature greeting cannot read an empty table [mine]: ZeroDivisionError" in done.stderr
+    )
     (tmp_path / "jobs.toml").write_text(f"{jobs}[mine]\n")
     with_it = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
     assert with_it.returncode == 0, "an empty table is as good as none"

@@ -78,7 +78,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
 
     features = (Feature(name="draw", about="x.", begun_source=say),)
     monkeypatch.setattr(begun_source, "features", lambda: features)
-    monkeypatch.setattr(feature, "_problems", [])  # which other tests need not tell
+    monkeypatch.setattr(feature, "_problems", {})  # which other tests need not tell
 
 
 def test_a_feature_says_whether_jobs_may_come(
@@ -111,7 +111,7 @@ def test_a_feature_that_cannot_say_it_breaks_no_command_that_only_looks(
     assert control.exit_code_of(snapshot) == 0
     entry = RunEntry(run_dir=str(paths.root), name="drawn", host="", noted_at=0.0)
     assert run_index.standing(entry).state == "finished"
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert f"the feature draw says nothing of {paths.root}" in problem
 
 

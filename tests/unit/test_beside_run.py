@@ -55,7 +55,7 @@ def made(
         (Feature(name=f"part {number}", about="x."), part) for number, part in enumerate(parts)
     ]
     monkeypatch.setattr(beside_run, "answers", lambda *_: iter(features))
-    monkeypatch.setattr(feature, "_problems", [])  # which other tests need not tell
+    monkeypatch.setattr(feature, "_problems", {})  # which other tests need not tell
     reporter = RecordingReporter()
     beside = PartsBesideRun(inner=reporter, outcome=RunOutcome(), stops=StopRequests())
     monkeypatch.setitem(feature._owners, ("job_file", "draw"), "part 0")

@@ -76,9 +76,9 @@ def test_who_cannot_say_whether_it_was_used_is_named(
 
     submitting(monkeypatch, Forgets())
     monkeypatch.setitem(feature._owners, ("executors", "mine"), "clusters")
-    monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_problems", {})
     assert left_batch_jobs.of(RunPaths(tmp_path)) is None
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert "the feature clusters cannot say what its executor mine has left: SystemEx" in problem
 
 

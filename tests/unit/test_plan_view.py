@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,7 @@ def falls(*_: object) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_problems", {})
 
 
 def declared(monkeypatch: pytest.MonkeyPatch, **given: dict[str, Any]) -> Experiment:
@@ -73,7 +72,7 @@ def test_a_table_that_cannot_be_read_is_not_shown(monkeypatch: pytest.MonkeyPatc
     assert experiment.tables == {"sound": {"x": "stiff"}}
     assert plan_view._lines_of_tables(experiment) == ["stiff"]
     assert facts(experiment)["sound"] == "stiff"
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert "cannot read an empty" in problem
 
 
@@ -86,8 +85,12 @@ def test_what_cannot_be_shown_breaks_no_dry_run(
     experiment = declared(monkeypatch, gait={"lines": falls, "facts": meaning})
     assert plan_view._lines_of_tables(experiment) == []
     assert "gait" not in facts(experiment)
-    assert "the feature hips does not show what [gait] means: " in feature._problems[0]
-    assert why in json.dumps(feature._problems[-1])
+    (problem,) = feature._problems.values()
+    assert "the feature hips does not show what [gait] means: ValueError: the knee" in problem
+    monkeypatch.setattr(feature, "_problems", {})
+    assert "gait" not in facts(experiment)
+    (problem,) = feature._problems.values()
+    assert why in problem
 
 
 def test_no_fact_of_a_feature_stands_in_place_of_one_of_the_program(

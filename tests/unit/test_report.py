@@ -464,10 +464,10 @@ def test_a_feature_whose_sections_fail_harms_no_report_unless_it_was_asked_to_co
 
     hips = Feature(name="hips", about="x.", report_sections=raising)
     monkeypatch.setattr(added_sections, "features", lambda: (hips,))
-    monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_problems", {})
     paths = make_run_dir(tmp_path / "run", [Trained()])
     assert report.compose(paths.root).facts["jobs"]
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert f"hips adds no sections to reports: {type(error).__name__}: the hip is stiff" in problem
     why = "the hip is stiff" if isinstance(error, UsageError) else "no installed feature compares"
     with pytest.raises(UsageError, match=why):
@@ -481,7 +481,7 @@ def adding(monkeypatch: pytest.MonkeyPatch, *given: Any) -> None:
         for place, one in enumerate(given)
     )
     monkeypatch.setattr(added_sections, "features", lambda: features)
-    monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_problems", {})
 
 
 HIPS = AddedSections(
@@ -573,7 +573,7 @@ def test_what_cannot_be_shown_is_left_out_whole_and_warned_of(
     assert len(document.headlines) == len(without.headlines)
     titles = [section.title for section in document.sections]
     assert titles == [section.title for section in without.sections]
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert "hips0 adds no sections to reports: " in problem
     assert why in problem
 
@@ -596,7 +596,7 @@ def test_jobs_that_several_features_show_are_all_shown(
     assert "Robots" not in titles
     assert titles[-2:] == ["Hips", "Machine"]
     assert document.facts["knees"] == 2
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert "hips2 adds no sections to reports: ValueError: report.json has knees" in problem
 
 
@@ -628,7 +628,7 @@ def test_a_figure_that_its_feature_cannot_draw_is_a_text_that_says_so(
     text = "Left hip: the feature hips0 could not draw this figure."
     assert text in written.page.read_text()
     assert text in written.markdown()
-    left, right = feature._problems
+    left, right = feature._problems.values()
     assert "hips0 cannot draw the figure hips0-left: ValueError: the hip is stiff" in left
     assert "hips0 cannot draw the figure hips0-right: AttributeError" in right
 
@@ -637,7 +637,7 @@ def reporting(monkeypatch: pytest.MonkeyPatch, *given: Any) -> None:
     """Let features make reports of every run directory."""
     features = [(Feature(name=f"gait{place}", about="x."), one) for place, one in enumerate(given)]
     monkeypatch.setattr(report, "answers", lambda *_: iter(features))
-    monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_problems", {})
 
 
 MADE = Document(title="Gaits", subtitle="", headlines=[], sections=[])
@@ -660,7 +660,7 @@ def test_a_report_of_a_feature_that_cannot_be_used_is_that_of_the_experiment(
     adding(monkeypatch)
     reporting(monkeypatch, given)
     assert report.compose(paths.root).facts["jobs"]
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert f"the feature gait0 makes no report of {paths.root}: " in problem
     assert why in problem
 
@@ -674,7 +674,7 @@ def test_one_feature_makes_the_report_and_may_say_that_there_is_none(
     adding(monkeypatch)
     reporting(monkeypatch, lambda: MADE, refuses)
     assert report.compose(tmp_path).title == "Gaits"
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert f"gait1 makes no report of {tmp_path}: gait0 makes it" in problem
     reporting(monkeypatch, refuses)
     with pytest.raises(UsageError, match="nobody has walked yet"):

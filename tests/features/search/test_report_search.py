@@ -325,11 +325,11 @@ def test_a_retried_trial_counts_when_it_has_ended_at_last(tmp_path: Path) -> Non
 def test_a_declaration_that_cannot_be_read_is_named(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_problems", {})
     paths = RunPaths(shutil.copytree(searched, tmp_path / "run"))
     paths.declaration.write_text("{")
     assert "search" not in report.compose(paths.root).facts
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert "search adds no sections to reports: LedgerError" in problem
     assert "search/declared" in problem
     with pytest.raises(LedgerError, match="search/declared"):
