@@ -280,8 +280,10 @@ def add_named(
 
 
 def owner(point: PlugPoint, name: str) -> str:
-    """The feature that has added what has this name at a plug point, for messages."""
-    return _owners[point, name]
+    """The feature that has added what has this name at a plug point, for messages; ``of NAME``
+    where that is not known.
+    """
+    return _owners.get((point, name), f"of {name}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

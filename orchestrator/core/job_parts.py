@@ -70,7 +70,8 @@ class JobPart:
     facts: type | None = None
     """A frozen dataclass, what a worker tells of it. All fields have defaults."""
     columns: Mapping[str, Callable[[Any], int | float | str | None]] = field(default_factory=dict)
-    """Columns of ``status`` and ``summary.csv``, from the facts."""
+    """Columns of ``status`` and ``summary.csv``, from the facts; none has the name of one of
+    :data:`SUMMARY_COLUMNS`."""
     news: Callable[[Any, Any, Any], Iterable[News]] | None = None
     """Events, from the settings, the facts of the message before and those of this one."""
     mark: Mark | None = None
@@ -104,6 +105,19 @@ HOLDERS = (("worker_spec", "WorkerSpec"), ("exit_record", "ExitRecord"), ("messa
 """Modules of this package and their dataclasses, beside whose fields those of parts stand."""
 
 
+SUMMARY_COLUMNS = frozenset(
+    (
+        *("job_id", "name", "state", "cause", "message", "traceback", "xml", "task", "algo"),
+        *("seed", "learner", "learner_reason", "attempts", "env_steps", "total_timesteps"),
+        *("ep_rew_mean_first", "ep_rew_mean", "eval_mean", "env_steps_per_s", "queue_s"),
+        *("wall_s", "cpu_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib"),
+        *("started_at", "ended_at", "ranks", "node", "cpus", "pid", "robot_hash"),
+        *("weights_sha256", "divergences", "waits_for", "measures"),
+    )
+)
+"""The columns of ``summary.csv``, and of ``status --json``, that every job has."""
+
+
 def _fields_of_program() -> frozenset[str]:
     """The modules import this one, so that they are not imported before they are needed."""
     kinds = [
@@ -122,6 +136,8 @@ def _problem_of(part: JobPart, others: Mapping[str, JobPart]) -> str:
     for kind in (part.settings, part.facts):
         if kind is not None and (problem := _problem_of_fields(kind)):
             return problem
+    if columns := sorted(part.columns.keys() & SUMMARY_COLUMNS):
+        return f"the program itself has a column {columns[0]}"
     for other in others.values():
         if clash := sorted(part.field_names & other.field_names):
             return f"{other.name} has a field {clash[0]}, too"

@@ -18,6 +18,7 @@ from orchestrator.core.feature import Feature
 from orchestrator.core.job_parts import JobPart, News
 from orchestrator.core.messages import Progress
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.ledger import SummaryRow
 
 SPEC = make_spec("a-s0")
 
@@ -260,6 +261,10 @@ def test_the_keys_are_those_of_the_job_file() -> None:
             "the program itself has a field seed",
         ),
         (replace(LAP, name="b", settings=Mine, facts=None), "lap has a column laps done, too"),
+        (
+            replace(LAP, name="b", settings=Mine, facts=None, columns={"wall_s": lambda _: 0}),
+            "the program itself has a column wall_s",
+        ),
         (3, "AttributeError"),
     ],
 )
@@ -307,3 +312,8 @@ def test_a_number_that_is_not_finite_is_an_empty_cell(given: list[JobPart]) -> N
     given[:] = [replace(LAP, columns={"laps done": lambda _: float("nan")})]
     assert job_parts.columns({"lap": LapFacts()}) == {"laps done": None}
     assert feature.problems() == ()
+
+
+def test_the_columns_of_the_program_are_those_of_a_summary() -> None:
+    optional = SummaryRow.__optional_keys__
+    assert SummaryRow.__annotations__.keys() - optional == job_parts.SUMMARY_COLUMNS
