@@ -143,7 +143,7 @@ class Feature:
     play_all: Callable[[Path, PlayRequest, bool, Callable[[str], object]], list[Path]] | None = None
     """Shows the policies of all robots of a run directory together, for ``play --all``: writes files,
     and returns them. The third argument is whether there is to be an animated GIF as well; the last
-    one takes messages. Whatever it raises ends the command."""
+    one takes messages. Whatever it raises ends the command. The first feature that has it is asked."""
     python: Callable[[], Mapping[str, str]] | None = None
     """Further names of ``import orchestrator``, and the modules that define them, which are
     imported when a name is first used."""

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -423,9 +424,31 @@ def test_all_robots_are_played_by_the_feature_that_shows_them(
     written = control_commands._play_all(tmp_path, request, as_gif=True)
     assert written == [tmp_path / "all.mp4"]
     assert capsys.readouterr().err == f"{tmp_path.name} 3.0 True\n"
+    circus = feature.Feature(name="circus", about="x.", play_all=shown)
+    monkeypatch.setattr(control_commands, "features", lambda: (gallery, circus))
+    monkeypatch.setattr(feature, "_problems", {})
+    assert control_commands._play_all(tmp_path, request, as_gif=True) == written
+    (problem,) = feature._problems.values()
+    assert "the feature circus shows no robots together: gallery does" in problem
     monkeypatch.setattr(control_commands, "features", tuple)
     with pytest.raises(UsageError, match="no installed feature shows all robots together"):
         control_commands._play_all(tmp_path, request, as_gif=True)
+
+
+@pytest.mark.parametrize("fails", [lambda *_: 1 / 0, lambda *_: None, lambda *_: [3]])
+def test_a_feature_that_cannot_show_all_robots_is_named(
+    fails: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.commands import control_commands
+    from orchestrator.experiment.policy_process import PlayRequest
+
+    gallery = feature.Feature(name="gallery", about="x.", play_all=fails)
+    monkeypatch.setattr(control_commands, "features", lambda: (gallery,))
+    monkeypatch.setattr(feature, "_problems", {})
+    with pytest.raises(UsageError, match="play: the feature gallery cannot show all robots"):
+        control_commands._play_all(tmp_path, PlayRequest(), as_gif=False)
+    (problem,) = feature._problems.values()
+    assert "the feature gallery cannot show all robots together: " in problem
 
 
 @pytest.mark.parametrize(
