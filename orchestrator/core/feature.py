@@ -134,7 +134,7 @@ class Feature:
     report_sections: Callable[[Path, Sequence[Path]], AddedSections | None] | None = None
     """What the report of a run directory has of it; None where that is nothing. The second argument
     are run directories that the report was asked to compare with it: where there are some, an
-    ``OrchestratorError`` is shown in place of the report."""
+    ``OrchestratorError`` is shown in place of the report. A ``LedgerError`` always is."""
     policy_readers: Callable[[], Mapping[str, str]] | None = None
     """Modules that read policies from files, by the ends of the names of these files, such as
     ``".onnx"``: ``read(path)`` gives a ``ReadPolicy`` of

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import LedgerError, OrchestratorError
 from orchestrator.core.feature import Feature, ask, features, problems_of
 from orchestrator.report.document import (
     AddedSections,
@@ -36,6 +36,7 @@ def gathered(run_dir: Path, others: Sequence[Path], taken: Iterable[str]) -> lis
 
     :param taken: keys that ``report.json`` has already.
     :raises OrchestratorError: a feature refuses to compare it with ``others``.
+    :raises LedgerError: the ledger is damaged.
     """
     keys = {*taken, *OF_EVERY_REPORT}
     drawn: set[str] = set()
@@ -57,7 +58,7 @@ def _asked(
     drawn: Collection[str],
 ) -> AddedSections | None:
     """What one feature adds; None where that is nothing, or cannot be used."""
-    refusals = (OrchestratorError,) if others else ()
+    refusals = (OrchestratorError,) if others else (LedgerError,)
     with problems_of(feature.name, "adds no sections to reports", passing=refusals):
         given = ask(feature, "report_sections", run_dir, others)
         if given is not None:

@@ -18,7 +18,6 @@ from trial_helpers import Told, search_run
 
 from orchestrator import report
 from orchestrator.analysis import run_reader
-from orchestrator.core import feature
 from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.core.feature import Feature
 from orchestrator.core.paths import RunPaths
@@ -322,18 +321,11 @@ def test_a_retried_trial_counts_when_it_has_ended_at_last(tmp_path: Path) -> Non
     assert facts["spent"][1][0] == sum(trial["env_steps"] for trial in facts["trials"])
 
 
-def test_a_declaration_that_cannot_be_read_is_named(
-    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(feature, "_problems", {})
+def test_a_declaration_that_cannot_be_read_is_named(searched: Path, tmp_path: Path) -> None:
     paths = RunPaths(shutil.copytree(searched, tmp_path / "run"))
     paths.declaration.write_text("{")
-    assert "search" not in report.compose(paths.root).facts
-    (problem,) = feature._problems.values()
-    assert "search adds no sections to reports: LedgerError" in problem
-    assert "search/declared" in problem
     with pytest.raises(LedgerError, match="search/declared"):
-        report.compose(paths.root, [searched])
+        report.compose(paths.root)
 
 
 def test_a_search_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
