@@ -120,7 +120,7 @@ class Feature:
     begun_source: Callable[[RunPaths, Ledger], BegunSource | None] | None = None
     """What it says of a run directory whose jobs it makes, or lets go on: of one where the job
     source of a table of its has begun (:mod:`orchestrator.jobfile.job_source`). None for others. An
-    ``OrchestratorError`` refuses what was asked for."""
+    ``OrchestratorError`` refuses ``run`` and ``reload``; commands that only look go on without it."""
     watch: Callable[[RunPaths], RunWatch | None] | None = None
     """What ``run``, ``attach``, ``status`` and pages say of a run directory besides its jobs; None
     where that is nothing so far: it is asked again."""
@@ -129,11 +129,12 @@ class Feature:
     report: Callable[[Path], Callable[[], Document] | None] | None = None
     """Makes the report of a run directory that is no experiment's; None for those of others. What
     other features add stands after its first section, which says what it is about, and before its
-    last one, which is about the machine."""
+    last one, which is about the machine. An ``OrchestratorError`` of it is shown in place of the
+    report."""
     report_sections: Callable[[Path, Sequence[Path]], AddedSections | None] | None = None
     """What the report of a run directory has of it; None where that is nothing. The second argument
-    are run directories that the report was asked to compare with it. An ``OrchestratorError`` is
-    shown in place of the report."""
+    are run directories that the report was asked to compare with it: where there are some, an
+    ``OrchestratorError`` is shown in place of the report. A ``LedgerError`` always is."""
     policy_readers: Callable[[], Mapping[str, str]] | None = None
     """Modules that read policies from files, by the ends of the names of these files, such as
     ``".onnx"``: ``read(path)`` gives a ``ReadPolicy`` of
@@ -142,7 +143,7 @@ class Feature:
     play_all: Callable[[Path, PlayRequest, bool, Callable[[str], object]], list[Path]] | None = None
     """Shows the policies of all robots of a run directory together, for ``play --all``: writes files,
     and returns them. The third argument is whether there is to be an animated GIF as well; the last
-    one takes messages. Whatever it raises ends the command."""
+    one takes messages. Whatever it raises ends the command. The first feature that has it is asked."""
     python: Callable[[], Mapping[str, str]] | None = None
     """Further names of ``import orchestrator``, and the modules that define them, which are
     imported when a name is first used."""
@@ -154,14 +155,17 @@ class Feature:
     """Likewise: extras of ``pyproject.toml`` with packages that it alone needs."""
 
 
-_problems: list[str] = []
+_problems: dict[tuple[str, str], str] = {}
+"""By the feature, and what is left out: one that fails often, each time otherwise, is one problem."""
 _told: set[str] = set()
+_owners: dict[tuple[PlugPoint, str], str] = {}
+"""The features of what :func:`add_named` has added."""
 
 
 def problems() -> tuple[str, ...]:
     """What is wrong with features, a line for each; they are left out, in whole or in part."""
     features()
-    return tuple(_problems)
+    return tuple(_problems.values())
 
 
 def untold_problems() -> Iterator[str]:
@@ -172,31 +176,37 @@ def untold_problems() -> Iterator[str]:
             yield problem
 
 
-def note_problem(feature: str, what: str) -> None:
-    """Note that a feature, or a part of it, is left out."""
+def note_problem(feature: str, what: str, why: str = "") -> None:
+    """Note that a feature, or a part of it, is left out; ``why``, for the first time that it is."""
+    text = f"{what}: {why}" if why else what
     cure = f"correct or uninstall it, or leave it out of {FEATURES_VARIABLE}"
-    problem = plain(" ".join(f"the feature {feature} {what}; {cure}".split()))
-    if problem not in _problems:
-        _problems.append(problem)
+    problem = plain(" ".join(f"the feature {feature} {text}; {cure}".split()))
+    _problems.setdefault((feature, what), problem)
 
 
 @contextlib.contextmanager
-def problems_of(feature: str, what: str) -> Iterator[None]:
+def problems_of(
+    feature: str, what: str, *, passing: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
     """In the block, code of a feature runs: what it prints goes to standard error, and an error, or
     that it exits, is noted.
 
     In other threads than the main one, prints are left alone: all threads have one standard output.
 
     :param what: what is left out then, such as "adds no command".
+    :param passing: errors that are raised here, and not noted: they are for the user, or for who
+        asks.
     """
     is_main = threading.current_thread() is threading.main_thread()
     try:
         with contextlib.redirect_stdout(sys.stderr) if is_main else contextlib.nullcontext():
             yield
+    except passing:
+        raise
     except (Exception, SystemExit) as error:
         if _is_traced():
             traceback.print_exc()
-        note_problem(feature, f"{what}: {type(error).__name__}: {error}")
+        note_problem(feature, what, f"{type(error).__name__}: {error}")
 
 
 @functools.cache
@@ -267,6 +277,14 @@ def add_named(
                     note_problem(feature.name, f"adds no {shown.format(one.name)}: {problem}")
                 else:
                     found[one.name] = one
+                    _owners[point, one.name] = feature.name
+
+
+def owner(point: PlugPoint, name: str) -> str:
+    """The feature that has added what has this name at a plug point, for messages; ``of NAME``
+    where that is not known.
+    """
+    return _owners.get((point, name), f"of {name}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from types import NoneType
 from typing import Any, NamedTuple, cast, get_args, get_type_hints
 
 from orchestrator.core.decoding import field_values, from_values
-from orchestrator.core.feature import NAME, add_named, problems_of
+from orchestrator.core.feature import NAME, add_named, owner, problems_of
 from orchestrator.core.text import shortened
 
 
@@ -70,7 +70,8 @@ class JobPart:
     facts: type | None = None
     """A frozen dataclass, what a worker tells of it. All fields have defaults."""
     columns: Mapping[str, Callable[[Any], int | float | str | None]] = field(default_factory=dict)
-    """Columns of ``status`` and ``summary.csv``, from the facts."""
+    """Columns of ``status`` and ``summary.csv``, from the facts; none has the name of one of
+    :data:`SUMMARY_COLUMNS`."""
     news: Callable[[Any, Any, Any], Iterable[News]] | None = None
     """Events, from the settings, the facts of the message before and those of this one."""
     mark: Mark | None = None
@@ -104,6 +105,19 @@ HOLDERS = (("worker_spec", "WorkerSpec"), ("exit_record", "ExitRecord"), ("messa
 """Modules of this package and their dataclasses, beside whose fields those of parts stand."""
 
 
+SUMMARY_COLUMNS = frozenset(
+    (
+        *("job_id", "name", "state", "cause", "message", "traceback", "xml", "task", "algo"),
+        *("seed", "learner", "learner_reason", "attempts", "env_steps", "total_timesteps"),
+        *("ep_rew_mean_first", "ep_rew_mean", "eval_mean", "env_steps_per_s", "queue_s"),
+        *("wall_s", "cpu_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib"),
+        *("started_at", "ended_at", "ranks", "node", "cpus", "pid", "robot_hash"),
+        *("weights_sha256", "divergences", "waits_for", "measures"),
+    )
+)
+"""The columns of ``summary.csv``, and of ``status --json``, that every job has."""
+
+
 def _fields_of_program() -> frozenset[str]:
     """The modules import this one, so that they are not imported before they are needed."""
     kinds = [
@@ -122,6 +136,8 @@ def _problem_of(part: JobPart, others: Mapping[str, JobPart]) -> str:
     for kind in (part.settings, part.facts):
         if kind is not None and (problem := _problem_of_fields(kind)):
             return problem
+    if columns := sorted(part.columns.keys() & SUMMARY_COLUMNS):
+        return f"the program itself has a column {columns[0]}"
     for other in others.values():
         if clash := sorted(part.field_names & other.field_names):
             return f"{other.name} has a field {clash[0]}, too"
@@ -196,7 +212,7 @@ def with_settings(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     read: set[str] = set()
     for part in job_parts().values() if others else ():
         written = _present(part.settings, others)
-        with problems_of(f"of {part.name}", "cannot read what a job has of it"):
+        with _problems_of(part.name, "cannot read what a job has of {}"):
             if written:
                 settings: Any = from_values(part.settings, written)
                 if not part.is_unused(settings):
@@ -216,7 +232,7 @@ def with_facts(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     parts: dict[str, Any] = {}
     read: set[str] = set()
     for part, facts, written in _told(others) if others else ():
-        with problems_of(f"of {part.name}", "tells nothing of a job"):
+        with _problems_of(part.name, "cannot read what a job tells of {}"):
             if written:
                 parts[part.name] = from_values(facts, written)
         read |= _names(facts)
@@ -298,7 +314,7 @@ def columns(facts: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = dict.fromkeys(column_names())
     for part in job_parts().values():
         if part.name in facts:
-            with problems_of(f"of {part.name}", "fills no column"):
+            with _problems_of(part.name, "fills no column of {}"):
                 for name, column in part.columns.items():
                     values[name] = _cell(column(facts[part.name]))
     return values
@@ -327,9 +343,14 @@ def news(
     for name, one in facts.items():
         part = job_parts().get(name)
         if part is not None and part.news is not None and name in parts and name in before:
-            with problems_of(f"of {name}", "tells no news"):
+            with _problems_of(name, "tells no news of {}"):
                 found += [_checked(news) for news in part.news(parts[name], before[name], one)]
     return found
+
+
+def _problems_of(part: str, what: str) -> contextlib.AbstractContextManager[None]:
+    """:param what: as for :func:`.problems_of`, with ``{}`` for the part."""
+    return problems_of(owner("job_parts", part), what.format(f"the part {part} of jobs"))
 
 
 def _checked(one: Any) -> News:

@@ -4,10 +4,10 @@ its ledger, whether or not a supervisor runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.feature import ask, features, problems_of
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import Ledger
@@ -15,16 +15,21 @@ from orchestrator.ledger import Ledger
 if TYPE_CHECKING:  # which reads job files, and `status` does not
     from orchestrator.jobfile import Experiment
 
+T = TypeVar("T")
 Standing: TypeAlias = Literal["none", "underway", "over"]
 """Whether something makes the jobs of a run directory, or decides which of them go on: nothing does;
 it may still make jobs, or let paused ones go on; or it has come to its end, and leaves those paused
 that wait at rungs."""
+Outcome: TypeAlias = Literal["underway", "succeeded", "failed", "as its jobs"]
+"""What has become of it: it may go on, or has come to its end; ``as its jobs``: their states say
+it, since nothing makes them."""
 
 
 class BegunSource:
     """What the job source of one feature has begun in one run directory.
 
-    An ``OrchestratorError`` of it is shown in place of what was asked for.
+    Where it raises, commands that only look say what they know without it. A ``LedgerBusyError``
+    means that it cannot be read just now.
     """
 
     @property
@@ -73,43 +78,61 @@ class BegunSource:
 
 
 def begun_source(paths: RunPaths, ledger: Ledger) -> BegunSource | None:
-    """What has begun in a run directory; None where the job file declares it no more, too.
+    """What has begun in a run directory, for what goes on with it; None where the job file declares
+    it no more, too.
 
     :raises OrchestratorError: it cannot be read.
     """
-    refusal: OrchestratorError | None = None
+    return _answer(paths, ledger, lambda source: source, None, passing=(OrchestratorError,))
+
+
+def standing(paths: RunPaths, ledger: Ledger) -> Standing:
+    """For commands that only look: a feature that cannot say it is as one that has begun nothing.
+
+    :raises LedgerBusyError: it cannot be read just now.
+    """
+
+    def of(source: BegunSource) -> Standing:
+        return "underway" if source.is_underway else "over"
+
+    return _answer(paths, ledger, of, "none")
+
+
+def outcome(paths: RunPaths, ledger: Ledger) -> Outcome:
+    """For commands that only look, as :func:`standing`."""
+
+    def of(source: BegunSource) -> Outcome:
+        if source.is_underway:
+            return "underway"
+        if not source.makes_jobs:
+            return "as its jobs"
+        return "succeeded" if source.has_succeeded() else "failed"
+
+    return _answer(paths, ledger, of, "as its jobs")
+
+
+def shown_jobs(paths: RunPaths, ledger: Ledger) -> Sequence[str] | None:
+    """As :meth:`BegunSource.shown_jobs`; None also where nothing has begun."""
+    return _answer(paths, ledger, lambda source: source.shown_jobs(), None)
+
+
+def _answer(
+    paths: RunPaths,
+    ledger: Ledger,
+    question: Callable[[BegunSource], T],
+    otherwise: T,
+    passing: tuple[type[Exception], ...] = (LedgerBusyError,),
+) -> T:
+    """What the first source that has begun answers; ``otherwise`` where none has, or it fails."""
     for feature in features():
-        with problems_of(feature.name, f"says nothing of {paths.root}"):
-            try:
-                found = ask(feature, "begun_source", paths, ledger)
-            except OrchestratorError as error:
-                refusal = error
-            else:
-                if found is not None:
-                    return _checked(found)
-        if refusal is not None:
-            raise refusal
-    return None
+        with problems_of(feature.name, f"says nothing of {paths.root}", passing=passing):
+            source = ask(feature, "begun_source", paths, ledger)
+            if source is not None:
+                return question(_checked(source))
+    return otherwise
 
 
 def _checked(found: object) -> BegunSource:
     if not isinstance(found, BegunSource):
         raise TypeError(f"expected a BegunSource; this is {found!r}")
     return found
-
-
-def standing(paths: RunPaths, ledger: Ledger) -> Standing:
-    """:raises OrchestratorError: it cannot be read."""
-    source = begun_source(paths, ledger)
-    if source is None:
-        return "none"
-    return "underway" if source.is_underway else "over"
-
-
-def shown_jobs(paths: RunPaths, ledger: Ledger) -> Sequence[str] | None:
-    """As :meth:`BegunSource.shown_jobs`; None also where nothing has begun.
-
-    :raises OrchestratorError: it cannot be read.
-    """
-    source = begun_source(paths, ledger)
-    return None if source is None else source.shown_jobs()

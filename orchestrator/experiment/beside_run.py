@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from orchestrator.core.errors import OrchestratorError, UsageError
-from orchestrator.core.feature import answers, untold_problems
+from orchestrator.core.feature import answers, note_problem, owner, untold_problems
 from orchestrator.core.job import State
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.run_end import RunOutcome
@@ -143,8 +143,9 @@ class BesideRun:
     def exit_code(
         self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
     ) -> int | None:
-        """That of the run, in place of the one that the states of its jobs have; None: that is
-        right. Of several features, the largest counts.
+        """That of the run; None: the one that the states of its jobs have is right. The largest of
+        all counts, which is never less than that of the jobs, unless :attr:`is_needed`: then this one
+        stands in its place.
 
         :param is_interrupted: whether the run was stopped before all jobs had ended.
         :param is_stopping: whether a stop was requested.
@@ -191,15 +192,26 @@ class PartsBesideRun:
             reporter=self.inner,
             announcer=self,
         )
-        self._parts = {feature.name: part for feature, part in answers("beside_run", facts)}
-        problems = list(untold_problems())
-        for problem in problems:
+        for feature, part in answers("beside_run", facts):
+            if isinstance(part, BesideRun):
+                self._parts[feature.name] = part
+            else:
+                what = f"does nothing beside a run: expected a BesideRun; this is {part!r}"
+                note_problem(feature.name, what)
+        for problem in untold_problems():
             self.inner.event("warning", problem)
-        source = experiment.job_source
-        if source is not None and not any(part.is_needed for part in self._parts.values()):
-            why = f": {problems[-1]}" if problems else ""
-            text = f"its {source.noun} needs a feature that does nothing beside the run{why}"
-            raise UsageError(f"{experiment.source}: {text}")
+        if experiment.job_source is not None:
+            self._refuse_without_source(experiment, experiment.job_source.noun)
+
+    def _refuse_without_source(self, experiment: Experiment, noun: str) -> None:
+        """:raises UsageError: what decides which jobs there are does nothing beside the run."""
+        table = experiment.source_table
+        feature = owner("job_file", table)
+        part = self._parts.get(feature)
+        if part is None or not part.is_needed:
+            what = f"its {noun} needs the feature {feature}, which does nothing beside the run"
+            cure = f"correct or update the feature, or leave [{table}] out"
+            raise UsageError(f"{experiment.source}: {what}; {cure}")
 
     def add(self, parts: Mapping[str, BesideRun]) -> None:
         """Add those of whoever calls the run."""
@@ -236,7 +248,12 @@ class PartsBesideRun:
 
         def ask(part: BesideRun) -> None:
             nonlocal planned
-            planned = part.before_plan(*planned, ledger)
+            given = part.before_plan(*planned, ledger)
+            match given:
+                case Experiment(), RunOptions():
+                    planned = given
+                case _:
+                    raise TypeError(f"before_plan: expected what is run; this is {given!r}")
 
         self._each(ask, may_refuse=True)
         return planned
@@ -283,18 +300,27 @@ class PartsBesideRun:
         self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
     ) -> int:
         """That of the run."""
-        given = self._answers(
-            lambda part: part.exit_code(
-                states, is_interrupted=is_interrupted, is_stopping=is_stopping
-            )
-        )
-        codes = [code for code in given if code is not None]
-        return max(codes, default=exit_code(states, interrupted=is_interrupted))
+
+        def ask(part: BesideRun) -> tuple[bool, int] | None:
+            code = part.exit_code(states, is_interrupted=is_interrupted, is_stopping=is_stopping)
+            _check_answer("exit_code", code, int)
+            return None if code is None else (part.is_needed, code)
+
+        given = [one for one in self._answers(ask) if one is not None]
+        codes = [code for _, code in given]
+        if not any(is_needed for is_needed, _ in given):
+            codes.append(exit_code(states, interrupted=is_interrupted))
+        return max(codes)
 
     def problem(self) -> RunProblem | None:
         """Why something has ended too early; None where nothing has."""
-        problems = self._answers(lambda part: part.problem())
-        return next((problem for problem in problems if problem is not None), None)
+
+        def ask(part: BesideRun) -> RunProblem | None:
+            problem = part.problem()
+            _check_answer("problem", problem, RunProblem)
+            return problem
+
+        return next((problem for problem in self._answers(ask) if problem is not None), None)
 
     def _answers(self, question: Callable[[BesideRun], T]) -> list[T]:
         answered: list[T] = []
@@ -332,3 +358,9 @@ class PartsBesideRun:
         text = f"the feature {name} does nothing more for this run: {type(error).__name__}: {error}"
         self.inner.event("warning", text)
         traceback.print_exception(error, file=sys.stderr)
+
+
+def _check_answer(what: str, given: object, expected: type) -> None:
+    """:raises TypeError: a feature has answered something else, other than None."""
+    if given is not None and not isinstance(given, expected):
+        raise TypeError(f"{what}: expected {expected.__name__} or None; this is {given!r}")

@@ -216,7 +216,10 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     if (holder := ready_holder(paths)) is None:
         return f"{run_dir}: no supervisor is running; {left_batch_jobs.end(paths) or 'nothing to stop'}"
     asked = _ask_to_stop(paths, holder, now=now)
-    ended = left_batch_jobs.end_beside_supervisor(paths)
+    try:
+        ended = left_batch_jobs.end_beside_supervisor(paths)
+    except UsageError as error:  # the supervisor has its request all the same
+        raise UsageError(f"{asked}\n{error}") from error
     return asked if ended is None else f"{asked}; {ended}"
 
 
@@ -533,11 +536,11 @@ def exit_code_of(snapshot: Snapshot) -> int:
     if snapshot.standing == "none":
         return exit_code(snapshot.rows)
     with run_directory.opened_ledger(snapshot.paths, read_only=True) as ledger:
-        source = begun_source.begun_source(snapshot.paths, ledger)
-        states = {row["state"] for row in snapshot.rows if row["cause"] != Cause.RUNG}
-        if source is None or (not source.is_underway and not source.makes_jobs):
-            return exit_code(snapshot.rows)
-        if not source.is_underway and not states & {"PENDING", "RUNNING", "PAUSED"}:
-            return 0 if source.has_succeeded() else 1
+        outcome = begun_source.outcome(snapshot.paths, ledger)
+    if outcome == "as its jobs":
+        return exit_code(snapshot.rows)
+    states = {row["state"] for row in snapshot.rows if row["cause"] != Cause.RUNG}
+    if outcome != "underway" and not states & {"PENDING", "RUNNING", "PAUSED"}:
+        return 0 if outcome == "succeeded" else 1
     end = run_end.read(snapshot.paths) if snapshot.holder is None else None
     return 130 if end is None or end.exit_code == 0 else end.exit_code

@@ -6,11 +6,12 @@ kind of executor whose jobs outlive their supervisor is asked.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.core.errors import RunDirError
-from orchestrator.core.feature import note_problem
+from orchestrator.core.errors import OrchestratorError, RunDirError, UsageError
+from orchestrator.core.feature import note_problem, owner
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.kinds import BatchJobs, LeftBatchJobs, executor_kinds
 from orchestrator.experiment.resume_advice import how_to_resume
@@ -42,8 +43,12 @@ def by_files(paths: RunPaths) -> LeftBatchJobs | None:
     """The same without a question to a cluster: what may be left, as long as nobody has ended
     it.
     """
-    for _, batch_jobs in _used(paths):
-        if (left := batch_jobs.left_by_files(paths.root)) is not None:
+    for kind, batch_jobs in _used(paths):
+        try:
+            left = _checked(batch_jobs.left_by_files(paths.root))
+        except (Exception, SystemExit) as error:
+            left = _unknown(kind, error)
+        if left is not None:
             return left
     return None
 
@@ -53,7 +58,7 @@ def end(paths: RunPaths) -> str | None:
 
     :raises UsageError: a cluster does not obey, and the batch jobs cannot be told by a file either.
     """
-    return _end(paths, [batch_jobs for _, batch_jobs in _used(paths)])
+    return _end(paths, dict(_used(paths)))
 
 
 def end_beside_supervisor(paths: RunPaths) -> str | None:
@@ -63,14 +68,18 @@ def end_beside_supervisor(paths: RunPaths) -> str | None:
     used = dict(_used(paths))
     if used:
         used.pop(provenance.executor(paths).get("executor", ""), None)
-    return _end(paths, used.values())
+    return _end(paths, used)
 
 
 def wait_for_end(paths: RunPaths) -> bool:
-    """Return when no batch job runs or waits. Returns whether there may have been one."""
-    used = [batch_jobs for _, batch_jobs in _used(paths)]
-    for batch_jobs in used:
-        batch_jobs.wait(paths.root)
+    """Return when no batch job runs or waits. Returns whether there may have been one.
+
+    :raises UsageError: that cannot be told.
+    """
+    used = dict(_used(paths))
+    for kind, batch_jobs in used.items():
+        with _errors_named(paths, kind, "could not be waited for"):
+            batch_jobs.wait(paths.root)
     return bool(used)
 
 
@@ -91,9 +100,26 @@ def refuse_beside(paths: RunPaths, deed: str) -> None:
         )
 
 
-def _end(paths: RunPaths, all_batch_jobs: Iterable[BatchJobs]) -> str | None:
-    done = [batch_jobs.end(paths.root) for batch_jobs in all_batch_jobs]
-    return "; ".join(text for text in done if text is not None) or None
+def _end(paths: RunPaths, used: Mapping[str, BatchJobs]) -> str | None:
+    done = []
+    for kind, batch_jobs in used.items():
+        with _errors_named(paths, kind, "could not be ended"):
+            text = batch_jobs.end(paths.root)
+            done += [] if text is None else [str(text)]
+    return "; ".join(done) or None
+
+
+@contextlib.contextmanager
+def _errors_named(paths: RunPaths, kind: str, what: str) -> Iterator[None]:
+    """:raises UsageError: the feature of this executor fails in the block, or says so itself."""
+    try:
+        yield
+    except OrchestratorError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = f"batch jobs of --executor {kind} {what} ({type(error).__name__}: {error})"
+        cure = "end them with the cluster's own command"
+        raise UsageError(f"{paths.root}: {text}; {cure}") from error
 
 
 def _kinds() -> Iterator[tuple[str, BatchJobs]]:
@@ -114,8 +140,9 @@ def _were_used(kind: str, batch_jobs: BatchJobs, paths: RunPaths) -> bool:
     """Where that cannot be told, the record of the run directory says it."""
     try:
         return batch_jobs.were_used(paths.root)
-    except Exception as error:
-        note_problem(f"with the executor {kind}", f"cannot say what it left: {error!r}")
+    except (Exception, SystemExit) as error:
+        what = f"cannot say what its executor {kind} has left"
+        note_problem(owner("executors", kind), what, repr(error))
         return provenance.executor(paths).get("executor") == kind
 
 
@@ -124,9 +151,18 @@ def _left(
 ) -> Mapping[Path, LeftBatchJobs]:
     """Where that cannot be told, something may be left."""
     try:
-        return batch_jobs.left(run_dirs)
-    except Exception as error:
-        unknown = LeftBatchJobs(
-            executor=kind, cluster=kind, name=f"of --executor {kind}", problem=repr(error)
-        )
-        return dict.fromkeys(run_dirs, unknown)
+        left = {root: _checked(one) for root, one in batch_jobs.left(run_dirs).items()}
+    except (Exception, SystemExit) as error:
+        return dict.fromkeys(run_dirs, _unknown(kind, error))
+    return {root: one for root, one in left.items() if one is not None and root in run_dirs}
+
+
+def _checked(left: object) -> LeftBatchJobs | None:
+    if left is not None and not isinstance(left, LeftBatchJobs):
+        raise TypeError(f"expected LeftBatchJobs; this is {left!r}")
+    return left
+
+
+def _unknown(kind: str, error: BaseException) -> LeftBatchJobs:
+    name = f"of --executor {kind}"
+    return LeftBatchJobs(executor=kind, cluster=kind, name=name, problem=repr(error))

@@ -197,17 +197,17 @@ class RunWatches:
         """
         if watched.has_failed or watched.is_put_off:
             return otherwise
-        watched.has_failed = True
-        with problems_of(watched.feature.name, f"says nothing more of {self.paths.root}"):
-            answer = otherwise
-            try:
-                answer = question()
-            except (OrchestratorError, OSError):  # locked, or being replaced: it is read again
-                watched.is_put_off = True
-                if os.environ.get(TRACE_FEATURES_VARIABLE):
-                    traceback.print_exc()
-            watched.has_failed = False
-            return answer
+        what = f"says nothing more of {self.paths.root}"
+        unreadable = (OrchestratorError, OSError)  # locked, or being replaced: it is read again
+        try:
+            with problems_of(watched.feature.name, what, passing=unreadable):
+                return question()
+        except unreadable:
+            watched.is_put_off = True
+            if os.environ.get(TRACE_FEATURES_VARIABLE):
+                traceback.print_exc()
+        else:
+            watched.has_failed = True
         return otherwise
 
 

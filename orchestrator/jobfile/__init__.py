@@ -86,6 +86,8 @@ class Experiment:
     job_source: JobSource | None = None
     """What makes the jobs, or decides which of them go on; None: all that are declared are trained
     to their end."""
+    source_table: str = ""
+    """The table that means :attr:`job_source`; empty where none is written that could."""
     template: JobTemplate | None = field(default=None, repr=False)
     """What a job source makes jobs of; None where it makes none."""
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -192,7 +194,9 @@ def from_mapping(
         raise SpecError(source, [Problem(where="", message=not_unicode(error))]) from None
     skip_invalid = skip_invalid or checked.top.get("on_invalid") == "skip"
     tables = read_tables(FEATURE_TABLES, checked.top, problems)
-    job_source = read_job_source(FEATURE_TABLES, checked.top, len(checked.entries), problems)
+    source_table, job_source = read_job_source(
+        FEATURE_TABLES, checked.top, len(checked.entries), problems
+    )
     makes_jobs = job_source is not None and job_source.makes_jobs
     expansion = expand(
         checked,
@@ -218,6 +222,7 @@ def from_mapping(
         warnings=tuple(warnings),
         jobs=() if makes_jobs else tuple(expansion.jobs),
         job_source=job_source,
+        source_table=source_table,
         template=expansion.template,
         data=data,
         source=source,

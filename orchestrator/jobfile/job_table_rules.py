@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.core.changing_numbers import Stages, changing_numbers, parse_number
 from orchestrator.core.distributions import read_drawn
-from orchestrator.core.feature import problems_of
+from orchestrator.core.feature import owner, problems_of
 from orchestrator.core.job_parts import job_parts
 from orchestrator.core.robot_sources import RobotFormat, robot_formats
 from orchestrator.core.terrain import TERRAIN
@@ -62,7 +62,7 @@ def table_rules() -> Mapping[str, JobTableRules]:
     """By the name of the table."""
     rules = {}
     for name, table in JOB_TABLES.items():
-        with problems_of(f"of the table {name} of jobs", "has no rules"):
+        with problems_of(owner("job_tables", name), f"has no rules of the table {name} of jobs"):
             rules[name] = table.rules()
     return rules
 
@@ -109,6 +109,7 @@ def robot_settings(
     if rules.robot_settings is not None:
         with _blaming(robot.name, merged, where, problems):
             return rules.robot_settings(merged, base)
+        return {}
     settings: Mapping[str, Any] = merged[robot.name]
     return settings
 
@@ -171,7 +172,7 @@ def _blaming(
     name: str, merged: Mapping[str, Any], where: str, problems: Problems
 ) -> contextlib.AbstractContextManager[None]:
     return blaming(
-        f"{name} of jobs", f"{where}.{name}", problems, lambda: _is_written(name, merged)
+        "job_tables", name, f"{where}.{name}", problems, lambda: _is_written(name, merged)
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.core.feature import NAME, add_named, note_problem
+from orchestrator.core.feature import NAME, add_named, note_problem, owner
 from orchestrator.core.job_parts import job_parts
 from orchestrator.core.text import alternatives
 from orchestrator.core.worker_spec import KEYS_OF_FEATURES
@@ -150,17 +151,24 @@ def _problem_of(table: AddedTable, taken: Collection[str]) -> str:
 def read_tables(
     tables: Mapping[str, FeatureTable], top: Mapping[str, Any], problems: Problems
 ) -> dict[str, Any]:
-    """What the tables of features mean, by name; one that is not there is read as an empty one.
+    """What the tables of features mean, by name; one that is not there is read as an empty one. One
+    that its feature cannot read is left out; where it is written, that is a problem.
 
     :param top: the keys at the top that the user has written, each valid by itself.
     """
-    return {name: _read(table, top.get(name, {}), problems) for name, table in tables.items()}
+    meanings: dict[str, Any] = {}
+    for name, table in tables.items():
+        written = top.get(name, {})
+        with blaming("job_file", name, name, problems, partial(bool, written)):
+            meanings[name] = table.read(written, problems)
+    return meanings
 
 
 def read_job_source(
     tables: Mapping[str, FeatureTable], top: Mapping[str, Any], entries: int, problems: Problems
-) -> JobSource | None:
-    """What decides which jobs there are; None: they are those that are declared.
+) -> tuple[str, JobSource | None]:
+    """What decides which jobs there are, after the name of the table that means it; None: they are
+    those that are declared.
 
     :param top: the keys at the top that the user has written, each valid by itself.
     :param entries: number of ``[[jobs]]`` tables.
@@ -176,27 +184,24 @@ def read_job_source(
             continue
         first = name
         made_by = table.job_source
-        with blaming(f"[{name}]", name, problems, lambda: True):
+        with blaming("job_file", name, name, problems, lambda: True):
             found = made_by(top, entries, problems)
-    return found
-
-
-def _read(table: FeatureTable, written: Mapping[str, Any], problems: Problems) -> Any:
-    """What a table means; None where its feature fails, which is a problem of what is written."""
-    with blaming(f"[{table.name}]", table.name, problems, lambda: bool(written)):
-        return table.read(written, problems)
-    return None
+    return first, found
 
 
 @contextlib.contextmanager
 def blaming(
-    shown: str, where: str, problems: Problems, is_written: Callable[[], bool]
+    point: Literal["job_file", "job_tables"],
+    name: str,
+    where: str,
+    problems: Problems,
+    is_written: Callable[[], bool],
 ) -> Iterator[None]:
     """In the block, a feature reads a table: an error is a problem of what is written, or else of
     the feature.
 
-    :param shown: the table, for a message.
-    :param where: its place.
+    :param point: where the feature has added the table.
+    :param where: its place in the job file.
     """
     try:
         yield
@@ -205,7 +210,8 @@ def blaming(
         if is_written():
             problems.add(where, f"the feature of this table cannot read it: {reason}")
         else:
-            note_problem(f"of the table {shown}", f"cannot read an empty one: {reason}")
+            shown = f"[{name}]" if point == "job_file" else f"{name} of jobs"
+            note_problem(owner(point, name), f"cannot read an empty table {shown}", reason)
 
 
 def read_kept_tables(

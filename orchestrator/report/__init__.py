@@ -8,16 +8,27 @@ when a report is made.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.errors import UsageError
-from orchestrator.core.feature import answers
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.feature import answers, note_problem, problems_of
 from orchestrator.experiment import run_directory
-from orchestrator.report.document import AddedSections, Document, ShownJobs
+from orchestrator.report.document import (
+    AddedSections,
+    Document,
+    Figure,
+    Part,
+    ShownJobs,
+    Text,
+)
+
+if TYPE_CHECKING:  # which imports matplotlib when it draws
+    from orchestrator.report.drawing import Rendered
 
 __all__ = ["WrittenReport", "compose", "make"]
 
@@ -45,8 +56,7 @@ def compose(run_dir: Path, others: Sequence[Path] = ()) -> Document:
     from orchestrator.report import added_sections, experiment_data, experiment_document
     from orchestrator.report.experiment_facts import ExperimentFacts
 
-    if not others and (make_document := _of_feature(run_dir)) is not None:
-        document = make_document()
+    if not others and (document := _of_feature(run_dir)) is not None:
         return _with_added(document, added_sections.gathered(run_dir, (), document.facts))
     added = added_sections.gathered(run_dir, others, ExperimentFacts.__annotations__)
     if others and not any(one.has_compared for one in added):
@@ -69,9 +79,22 @@ def compose(run_dir: Path, others: Sequence[Path] = ()) -> Document:
     return _with_added(document, added)
 
 
-def _of_feature(run_dir: Path) -> Callable[[], Document] | None:
-    """Makes the report of a run directory that is a feature's; None for one of an experiment."""
-    return next((make_document for _, make_document in answers("report", run_dir)), None)
+def _of_feature(run_dir: Path) -> Document | None:
+    """The report of a run directory that a feature has made; None for one of an experiment.
+
+    :raises OrchestratorError: the feature says that there is nothing to report.
+    """
+    from orchestrator.report.added_sections import checked_document
+
+    makers = list(answers("report", run_dir))
+    for feature, _ in makers[1:]:
+        note_problem(feature.name, f"makes no report of {run_dir}: {makers[0][0].name} makes it")
+    for feature, make_document in makers[:1]:
+        with problems_of(
+            feature.name, f"makes no report of {run_dir}", passing=(OrchestratorError,)
+        ):
+            return checked_document(make_document(), feature.name)
+    return None
 
 
 def _shown_jobs(added: Sequence[AddedSections]) -> ShownJobs | None:
@@ -112,12 +135,11 @@ def make(run_dir: Path, others: Sequence[Path] = ()) -> WrittenReport:
     :raises OrchestratorError: when there is nothing to report or to compare, or ``RUN_DIR/report``
         cannot be written.
     """
-    from orchestrator.report import drawing, html_page
+    from orchestrator.report import html_page
     from orchestrator.report.number_format import json_value
 
-    document = compose(run_dir, others)
+    document, drawings = _drawn(compose(run_dir, others))
     folder = run_dir / "report"
-    drawings = {figure.name: drawing.render(figure) for figure in document.figures()}
     facts = {
         **document.facts,
         "figures": {figure.name: figure.caption for figure in document.figures()},
@@ -135,6 +157,32 @@ def make(run_dir: Path, others: Sequence[Path] = ()) -> WrittenReport:
         advice = "free disk space or fix its permissions, or copy the run directory to a place where you may write"
         raise UsageError(f"{folder}: cannot be written ({error.strerror}); {advice}") from error
     return WrittenReport(page=folder / "index.html", document=document)
+
+
+def _drawn(document: Document) -> tuple[Document, dict[str, Rendered]]:
+    """With its figures drawn, by name. In place of one that its feature cannot draw stands a text
+    that says so.
+    """
+    from orchestrator.report import drawing
+
+    drawings: dict[str, Rendered] = {}
+    for figure in document.figures():
+        if not figure.feature:
+            drawings[figure.name] = drawing.render(figure)
+            continue
+        with problems_of(figure.feature, f"cannot draw the figure {figure.name}"):
+            drawings[figure.name] = drawing.render(figure)
+
+    def shown(part: Part) -> Part:
+        if not isinstance(part, Figure) or part.name in drawings:
+            return part
+        text = f"{part.title}: the feature {part.feature} could not draw this figure."
+        return Text(sentences=[text], tone="bad")
+
+    sections = [
+        replace(section, parts=list(map(shown, section.parts))) for section in document.sections
+    ]
+    return replace(document, sections=sections), drawings
 
 
 def _remove_old(folder: Path, kept: set[str]) -> None:

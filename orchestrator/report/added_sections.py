@@ -1,28 +1,31 @@
-"""What features add to a report, checked whole before any of it is used."""
+"""What features add to a report, and reports of theirs, checked whole before any of it is used."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import LedgerError, OrchestratorError
 from orchestrator.core.feature import Feature, ask, features, problems_of
 from orchestrator.report.document import (
     AddedSections,
     Cell,
+    Document,
     Figure,
     Headline,
     Section,
     ShownJobs,
     Table,
     Text,
+    of_feature,
 )
 from orchestrator.report.number_format import json_value
 
-FIGURE_NAME = re.compile("[A-Za-z]+(-[A-Za-z0-9]+)*")
+FIGURE_NAME = re.compile("[A-Za-z][A-Za-z0-9]*(-[A-Za-z0-9]+)*")
 OF_EVERY_REPORT = ("figures",)
 """Keys of ``report.json`` beside the facts of its document."""
 
@@ -32,7 +35,8 @@ def gathered(run_dir: Path, others: Sequence[Path], taken: Iterable[str]) -> lis
     as a whole.
 
     :param taken: keys that ``report.json`` has already.
-    :raises OrchestratorError: a feature says that it cannot.
+    :raises OrchestratorError: a feature refuses to compare it with ``others``.
+    :raises LedgerError: the ledger is damaged.
     """
     keys = {*taken, *OF_EVERY_REPORT}
     drawn: set[str] = set()
@@ -54,16 +58,13 @@ def _asked(
     drawn: Collection[str],
 ) -> AddedSections | None:
     """What one feature adds; None where that is nothing, or cannot be used."""
-    refusal: OrchestratorError | None = None
-    with problems_of(feature.name, "adds no sections to reports"):
-        try:
-            given = ask(feature, "report_sections", run_dir, others)
-        except OrchestratorError as error:
-            refusal = error
-        else:
-            return None if given is None else _checked(given, keys, drawn)
-    if refusal is not None:
-        raise refusal
+    refusals = (OrchestratorError,) if others else (LedgerError,)
+    with problems_of(feature.name, "adds no sections to reports", passing=refusals):
+        given = ask(feature, "report_sections", run_dir, others)
+        if given is not None:
+            added = _checked(given, keys, drawn)
+            _check_figures_of(feature, added)
+            return replace(added, sections=of_feature(added.sections, feature.name))
     return None
 
 
@@ -82,19 +83,48 @@ def _checked(given: Any, keys: Collection[str], drawn: Collection[str]) -> Added
     if added.name in keys:
         raise ValueError(f"report.json has {added.name} already")
     json.dumps(json_value(added.facts), allow_nan=False)
-    for section in _all_of_type(added.sections, Section, "sections"):
-        _check_section(section)
-    for headline in _all_of_type(added.headlines, Headline, "headlines"):
-        _all_of_type((headline.label, headline.value, headline.note), str, "a headline")
+    _check_content(added)
     if added.shown_jobs is not None:
         shown = _of_type(added.shown_jobs, ShownJobs, "shown_jobs")
         _of_type(shown.which, str, "which of shown_jobs")
         _all_of_type(list(shown.job_ids), str, "job_ids of shown_jobs")
-    names = _figures(added)
-    for place, name in enumerate(names):
-        if name in drawn or name in names[:place]:
-            raise ValueError(f"there is a figure {name} already")
+    _check_unique([*drawn, *_figures(added)])
     return added
+
+
+def checked_document(given: Any, feature: str) -> Document:
+    """The report that a feature has made.
+
+    :raises TypeError: a part of it has another type.
+    :raises ValueError: a name cannot be used, or the facts are no JSON.
+    """
+    document: Document = _of_type(given, Document, "its report")
+    _all_of_type((document.title, document.subtitle), str, "its report")
+    json.dumps(json_value(_of_type(document.facts, Mapping, "facts")), allow_nan=False)
+    _check_content(document)
+    _check_unique([figure.name for figure in document.figures()])
+    return replace(document, sections=of_feature(document.sections, feature))
+
+
+def _check_figures_of(feature: Feature, added: AddedSections) -> None:
+    """:raises ValueError: a figure could have the name of one of the program, or of others."""
+    prefix = f"{feature.name.replace('_', '-')}-"
+    for name in _figures(added):
+        if not name.startswith(prefix):
+            raise ValueError(f"the figure {name} needs a name that begins with {prefix}")
+
+
+def _check_content(one: AddedSections | Document) -> None:
+    for section in _all_of_type(one.sections, Section, "sections"):
+        _check_section(section)
+    for headline in _all_of_type(one.headlines, Headline, "headlines"):
+        _all_of_type((headline.label, headline.value, headline.note), str, "a headline")
+
+
+def _check_unique(figures: Sequence[str]) -> None:
+    for place, name in enumerate(figures):
+        if name in figures[:place]:
+            raise ValueError(f"there is a figure {name} already")
 
 
 def _check_section(section: Section) -> None:
@@ -105,6 +135,8 @@ def _check_section(section: Section) -> None:
             _all_of_type((part.name, part.title, part.caption), str, where)
             if not FIGURE_NAME.fullmatch(part.name):
                 raise ValueError(f"{part.name!r} is no name of letters and hyphens")
+            if not callable(part.draw):
+                raise TypeError(f"{where}: draw is no function; this is {part.draw!r}")
         elif isinstance(part, Table):
             _check_table(part, where)
         else:

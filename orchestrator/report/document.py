@@ -6,7 +6,7 @@ Texts are plain: the renderer of a web page or of Markdown escapes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -65,10 +65,13 @@ def table(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     name: str
-    """Name of its files, of letters and hyphens."""
+    """Name of its files, of letters and hyphens. Where a feature adds it to a report, it begins with
+    the name of the feature: ``"search-rungs"``."""
     title: str
     caption: str
     draw: Callable[[], Drawn]
+    feature: str = ""
+    """The feature that has made it, which the program enters; empty: the program itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,15 @@ class Section:
     @property
     def anchor(self) -> str:
         return "-".join(self.title.lower().split())
+
+
+def of_feature(sections: Iterable[Section], feature: str) -> list[Section]:
+    """The sections with the name of their feature in all figures."""
+
+    def named(part: Part) -> Part:
+        return replace(part, feature=feature) if isinstance(part, Figure) else part
+
+    return [replace(section, parts=list(map(named, section.parts))) for section in sections]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ trained with.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from orchestrator.core import job_parts
 from orchestrator.core.changing_numbers import changing_numbers
+from orchestrator.core.feature import owner, problems_of
 from orchestrator.core.job import Job
 from orchestrator.core.text import count, cpu_text, duration, listed
 from orchestrator.experiment.dry_run import DryRun, Prospect
@@ -54,12 +56,6 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
     )
     order = "" if is_made else "in this order, "
     heading = f"{experiment.name}: {what}, {plan.backend.slots.lanes} at once on {where}, {order}into {run_dir}"
-    of_tables = [
-        line
-        for name, table in FEATURE_TABLES.items()
-        if name in experiment.tables
-        for line in table.lines(experiment.tables[name])
-    ]
     warnings = [
         Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)
     ]
@@ -75,7 +71,7 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
         *warnings,
         *restriction,
         *plan.choices,
-        *of_tables,
+        *_lines_of_tables(experiment),
         heading,
         *(() if source is None else source.lines(experiment)),
     ]
@@ -84,6 +80,30 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
         output.show(output.console(), *above, *dry.forecast.lines, *_batch_script(dry))
     else:
         output.show_table(_columns(dry), jobs, above=[*above, ""], below=below)
+
+
+def _lines_of_tables(experiment: Experiment) -> list[str]:
+    """What the tables of features mean."""
+    lines: list[str] = []
+    for name, meaning in experiment.tables.items():
+        with _problems_of_table(name):
+            lines += [str(line) for line in FEATURE_TABLES[name].lines(meaning)]
+    return lines
+
+
+def _facts_of_tables(experiment: Experiment) -> dict[str, Any]:
+    """The same as JSON types."""
+    facts: dict[str, Any] = {}
+    for name, meaning in experiment.tables.items():
+        facts_of = FEATURE_TABLES[name].facts
+        if facts_of is not None:
+            with _problems_of_table(name):
+                facts[name] = json.loads(json.dumps(facts_of(meaning)))
+    return facts
+
+
+def _problems_of_table(name: str) -> contextlib.AbstractContextManager[None]:
+    return problems_of(owner("job_file", name), f"does not show what [{name}] means")
 
 
 def _starts(starts: Mapping[str, StartChoice]) -> list[str]:
@@ -292,9 +312,10 @@ def _prospect(prospect: Prospect) -> str:
 
 
 def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
-    """The plan as JSON types."""
+    """The plan as JSON types. Features add facts that the program itself does not have."""
     plan = dry.plan
-    return {
+    added = {**_facts_of_tables(experiment), **dry.forecast.facts}
+    own = {
         "name": experiment.name,
         "run_dir": str(run_dir),
         "jobs_at_once": plan.backend.slots.lanes,
@@ -303,18 +324,13 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
         "warnings": [*plan.warnings, *_refusals(dry, run_dir)],
         "restriction": plan.restriction or None,
         "choices": list(plan.choices),
-        **{
-            name: table.facts(experiment.tables[name])
-            for name, table in FEATURE_TABLES.items()
-            if table.facts is not None and name in experiment.tables
-        },
-        **dry.forecast.facts,
         "jobs": [
             _job_facts(job, dry.prospects[job.job_id], dry.starts.get(job.job_id))
             for job in plan.jobs
         ],
         "undeclared": list(dry.undeclared),
     }
+    return {**own, **added, **own}
 
 
 def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[str, Any]:

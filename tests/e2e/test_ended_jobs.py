@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import command_helpers as commands
@@ -14,6 +15,8 @@ from orchestrator.core.errors import ChangedError, RunDirError
 from orchestrator.core.feature import Feature
 from orchestrator.experiment import beside_run, control
 from orchestrator.experiment.beside_run import BesideRun, EndedJobs
+from orchestrator.experiment.run_plan import Plan, RunOptions
+from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger
 
 
@@ -50,40 +53,45 @@ def test_when_all_jobs_have_ended_features_add_results_and_requests_are_refused(
 
 
 class ReadsAtItsEnd(BesideRun):
-    """Reads the ledger when it ends."""
+    """Counts the jobs in the ledger when the run ends; may refuse the run before."""
 
-    def __init__(self) -> None:
-        self.read: list[int] = []
+    def __init__(self, *, refuses: bool) -> None:
+        self._refuses = refuses
+        self._ledger: Ledger | None = None
+        self.counted: list[int] = []
+
+    def before_plan(
+        self, experiment: Experiment, options: RunOptions, ledger: Ledger | None
+    ) -> tuple[Experiment, RunOptions]:
+        self._ledger = ledger
+        return experiment, options
+
+    def after_plan(self, experiment: Experiment, made: Plan, ledger: Ledger | None) -> None:
+        if self._refuses:
+            raise ChangedError("another robot")
 
     def ledger_opened(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def end(self) -> None:
-        self.read.append(len(self._ledger.jobs()))
+        assert self._ledger is not None
+        self.counted.append(sum(self._ledger.counts().values()))
 
 
-def test_what_is_beside_a_run_ends_once_and_before_the_ledger_is_closed(
+def test_the_ledger_is_open_when_what_is_beside_a_run_ends_however_the_run_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands.instant_workers(monkeypatch, tmp_path)
-    feature = Feature(name="reads", about="It reads the ledger.")
-    beside: list[ReadsAtItsEnd] = []
-
-    def answers(*_: object) -> Iterator[tuple[Feature, BesideRun]]:
-        beside.append(ReadsAtItsEnd())
-        yield feature, beside[-1]
-
-    monkeypatch.setattr(beside_run, "answers", answers)
-    run_dir = tmp_path / "run"
     jobs = write_experiment(tmp_path, odd("good", "nothing"))
 
-    def stop_the_program(_: object) -> None:
-        raise KeyError("the program's own")
+    def run(*, refuses: bool = False, on_result: Callable[..., object] | None = None) -> list[int]:
+        part = ReadsAtItsEnd(refuses=refuses)
+        of_feature = Feature(name="reads", about="It reads at its end.")
+        monkeypatch.setattr(beside_run, "answers", lambda *_: iter([(of_feature, part)]))
+        with contextlib.suppress(ChangedError, ZeroDivisionError):
+            orchestrator.run(jobs, run_dir=tmp_path / "run", on_result=on_result)
+        return part.counted
 
-    with pytest.raises(KeyError, match="the program's own"):
-        orchestrator.run(jobs, run_dir=run_dir, on_result=stop_the_program)
-    orchestrator.run(jobs, run_dir=run_dir)
-    write_experiment(tmp_path, odd("good", "nothing", seeds=[0, 1], total_timesteps=64))
-    with pytest.raises(ChangedError):  # while the ledger is brought into line
-        orchestrator.run(jobs, run_dir=run_dir)
-    assert [part.read for part in beside] == [[1], [1], [1]]
+    assert run(on_result=lambda *_: 1 / 0) == [1]
+    assert run(refuses=True) == [1]
+    assert run() == [1]

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -423,9 +424,31 @@ def test_all_robots_are_played_by_the_feature_that_shows_them(
     written = control_commands._play_all(tmp_path, request, as_gif=True)
     assert written == [tmp_path / "all.mp4"]
     assert capsys.readouterr().err == f"{tmp_path.name} 3.0 True\n"
+    circus = feature.Feature(name="circus", about="x.", play_all=shown)
+    monkeypatch.setattr(control_commands, "features", lambda: (gallery, circus))
+    monkeypatch.setattr(feature, "_problems", {})
+    assert control_commands._play_all(tmp_path, request, as_gif=True) == written
+    (problem,) = feature._problems.values()
+    assert "the feature circus shows no robots together: gallery does" in problem
     monkeypatch.setattr(control_commands, "features", tuple)
     with pytest.raises(UsageError, match="no installed feature shows all robots together"):
         control_commands._play_all(tmp_path, request, as_gif=True)
+
+
+@pytest.mark.parametrize("fails", [lambda *_: 1 / 0, lambda *_: None, lambda *_: [3]])
+def test_a_feature_that_cannot_show_all_robots_is_named(
+    fails: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.commands import control_commands
+    from orchestrator.experiment.policy_process import PlayRequest
+
+    gallery = feature.Feature(name="gallery", about="x.", play_all=fails)
+    monkeypatch.setattr(control_commands, "features", lambda: (gallery,))
+    monkeypatch.setattr(feature, "_problems", {})
+    with pytest.raises(UsageError, match="play: the feature gallery cannot show all robots"):
+        control_commands._play_all(tmp_path, PlayRequest(), as_gif=False)
+    (problem,) = feature._problems.values()
+    assert "the feature gallery cannot show all robots together: " in problem
 
 
 @pytest.mark.parametrize(
@@ -441,7 +464,7 @@ def test_a_key_of_jobs_that_cannot_be_one_is_left_out(
     added = feature_tables.JobKey(name=name, field=(bool, key(False, "x.")))
     gallery = feature.Feature(name="gallery", about="x.", job_keys=lambda: [added])
     monkeypatch.setattr(feature, "features", lambda: (gallery,))
-    monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_problems", {})
     assert feature_tables.job_keys(taken) == {}
     (problem,) = feature.problems()
     assert why in problem
@@ -455,11 +478,11 @@ READS = """
 @pytest.mark.parametrize(
     ("rules", "why"),
     [
-        ("1 / 0", "of the table mine of jobs has no rules: ZeroDivisionError"),
+        ("1 / 0", "the feature greeting has no rules of the table mine of jobs: ZeroDivisionError"),
         (
             "__import__('orchestrator.jobfile.job_table_rules').jobfile.job_table_rules."
             "JobTableRules(settings=lambda merged: 1 / 0)",
-            "of the table mine of jobs cannot read an empty one: ZeroDivisionError",
+            "the feature greeting cannot read an empty table mine of jobs: ZeroDivisionError",
         ),
     ],
 )
@@ -485,7 +508,9 @@ def test_a_table_that_its_feature_cannot_read_harms_no_job_file_without_it(tmp_p
     (tmp_path / "jobs.toml").write_text(jobs)
     done = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "of the table [mine] cannot read an empty one: ZeroDivisionError" in done.stderr
+    assert (
+        "the feature greeting cannot read an empty table [mine]: ZeroDivisionError" in done.stderr
+    )
     (tmp_path / "jobs.toml").write_text(f"{jobs}[mine]\n")
     with_it = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
     assert with_it.returncode == 0, "an empty table is as good as none"
@@ -514,11 +539,14 @@ def test_an_executor_that_cannot_say_what_it_left_harms_no_run_of_others(tmp_pat
     for command, code in (("status", 0), ("stop", 0), ("clean", 0)):
         done = orchestrator(tmp_path, command, "run")
         assert done.returncode == code, done.stderr
-        assert "with the executor mine cannot say what it left" in done.stderr
+        assert "the feature greeting cannot say what its executor mine has left" in done.stderr
     (run_dir / "provenance.json").write_text('[{"executor": "mine"}]')
     refused = orchestrator(tmp_path, "clean", "run")
     assert refused.returncode == 2
     assert "may still train (mine cannot be asked: ValueError('no cluster here'))" in refused.stderr
+    stopped = orchestrator(tmp_path, "stop", "run")
+    assert stopped.returncode == 2
+    assert "batch jobs of --executor mine could not be ended (ValueError: no clu" in stopped.stderr
 
 
 def test_what_code_of_a_feature_prints_goes_to_standard_error_in_the_main_thread_alone(

@@ -68,7 +68,7 @@ class Settings:
 class Watched(LoopPart):
     """Writes down what it is asked. It is due at the end of every iteration."""
 
-    columns = ("watched/due",)
+    columns = ("watching/due",)
 
     def __init__(self, context: LoopContext, deeds: list[str]) -> None:
         self._context, self._deeds = context, deeds
@@ -86,13 +86,13 @@ class Watched(LoopPart):
 
     def before_row(self) -> None:
         self._deeds.append("the part before the row")
-        self._context.model.logger.record("watched/due", 1)
+        self._context.model.logger.record("watching/due", 1)
 
     def after_row(self, iteration: int) -> None:
         self._deeds.append(f"the part after row {iteration}")
 
     def is_due(self, row: Mapping[str, Any]) -> bool:
-        assert row["watched/due"] == 1
+        assert row["watching/due"] == 1
         self._deeds.append("the part is due?")
         return True
 
@@ -177,4 +177,19 @@ def test_parts_of_kernel_and_features_come_in_one_order_in_every_iteration(
     assert record.code == ExitCode.SUCCEEDED, log
     assert deeds == [*START, *iteration(1), *iteration(2), *END]
     header = paths.progress_csv.read_text().partition("\n")[0].split(",")
-    assert header[-2:] == ["rollout/divergences", "watched/due"]
+    assert header[-2:] == ["rollout/divergences", "watching/due"]
+
+
+def test_a_column_of_a_feature_begins_with_the_name_of_its_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Rewrites(LoopPart):
+        columns = ("time/fps",)
+
+    module = types.SimpleNamespace(loop_part=lambda _: Rewrites())
+    monkeypatch.setitem(sys.modules, MODULE, module)  # type: ignore[arg-type]
+    part = JobPart(name="watching", settings=Settings, loop=MODULE)
+    monkeypatch.setattr(loop_parts, "job_parts", lambda: {"watching": part})
+    spec: Any = types.SimpleNamespace(parts={"watching": Settings(watched=True)})
+    with pytest.raises(ValueError, match="the column 'time/fps' of the part watching begins not"):
+        loop_parts.feature_parts(spec, None, {})  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from supervisor_helpers import RecordingReporter
 
+from orchestrator.core import feature
 from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.feature import Feature
 from orchestrator.core.job import Cause, Failed, State
@@ -48,15 +49,17 @@ class Part(BesideRun):
 
 
 def made(
-    monkeypatch: pytest.MonkeyPatch, *parts: BesideRun, source: JobSource | None = None
+    monkeypatch: pytest.MonkeyPatch, *parts: Any, source: JobSource | None = None
 ) -> tuple[PartsBesideRun, Any]:
     features = [
         (Feature(name=f"part {number}", about="x."), part) for number, part in enumerate(parts)
     ]
     monkeypatch.setattr(beside_run, "answers", lambda *_: iter(features))
+    monkeypatch.setattr(feature, "_problems", {})  # which other tests need not tell
     reporter = RecordingReporter()
     beside = PartsBesideRun(inner=reporter, outcome=RunOutcome(), stops=StopRequests())
-    experiment = dataclasses.replace(EXPERIMENT, job_source=source)
+    monkeypatch.setitem(feature._owners, ("job_file", "draw"), "part 0")
+    experiment = dataclasses.replace(EXPERIMENT, job_source=source, source_table="draw")
     beside.ask(experiment, Path("run"), is_listed=True)
     return beside, reporter
 
@@ -252,15 +255,68 @@ class Judges(BesideRun):
 
 
 @pytest.mark.parametrize(
-    ("codes", "expected"), [((), 1), ((None,), 1), ((0, None), 0), ((0, 130, 1), 130)]
+    ("codes", "expected"), [((), 1), ((None,), 1), ((0, None), 1), ((0, 130, 1), 130)]
 )
-def test_the_largest_exit_code_of_parts_stands_in_place_of_that_of_the_jobs(
+def test_the_largest_exit_code_of_parts_and_jobs_counts(
     codes: Sequence[int | None], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside, _ = made(monkeypatch, *map(Judges, codes))
-    states: Mapping[str, State] = {"a": Failed(cause=Cause.ERROR, message="it fell")}
-    found = beside.exit_code(states, is_interrupted=False, is_stopping=False)
-    assert found == expected
+    assert beside.exit_code(FAILED, is_interrupted=False, is_stopping=False) == expected
+
+
+FAILED: Mapping[str, State] = {"a": Failed(cause=Cause.ERROR, message="it fell")}
+
+
+@pytest.mark.parametrize(("code", "other", "expected"), [(0, None, 0), (None, 0, 1), (0, 130, 130)])
+def test_that_of_what_the_jobs_depend_on_stands_in_place_of_theirs(
+    code: int | None, other: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = Judges(code)
+    needed.is_needed = True
+    beside, _ = made(monkeypatch, needed, Judges(other))
+    assert beside.exit_code(FAILED, is_interrupted=False, is_stopping=False) == expected
+
+
+class Garbles(BesideRun):
+    """Answers nothing that can be used."""
+
+    def before_plan(self, *_: object) -> Any:
+        return None
+
+    def exit_code(self, *_: object, **__: object) -> Any:
+        return "0"
+
+    def problem(self) -> Any:
+        return "it has stopped"
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        (lambda beside: beside.before_plan(EXPERIMENT, OPTIONS, None), (EXPERIMENT, OPTIONS)),
+        (lambda beside: beside.exit_code(FAILED, is_interrupted=False, is_stopping=False), 1),
+        (lambda beside: beside.problem(), None),
+    ],
+)
+def test_a_part_whose_answer_cannot_be_used_is_left_out_and_no_other(
+    ask: Callable[[PartsBesideRun], Any],
+    expected: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    beside, reporter = made(monkeypatch, Garbles(), BesideRun())
+    assert ask(beside) == expected
+    assert list(beside._parts) == ["part 1"]
+    assert "the feature part 0 does nothing more for this run: TypeError" in reporter.messages()
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_what_is_no_part_is_left_out_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, reporter = made(monkeypatch, "bell", BesideRun())
+    assert list(beside._parts) == ["part 1"]
+    assert "part 0 does nothing beside a run: expected a BesideRun; this is 'bell'" in (
+        reporter.messages()
+    )
 
 
 def test_a_part_may_add_jobs_and_say_why_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,8 +330,34 @@ def test_a_part_may_add_jobs_and_say_why_it_has_ended(monkeypatch: pytest.Monkey
 
 def test_a_run_whose_jobs_nothing_would_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Source(JobSource):
-        noun = "search"
+        noun = "draw"
 
-    with pytest.raises(UsageError, match=r"t.toml: its search needs a feature that does nothing"):
-        made(monkeypatch, BesideRun(), source=Source())
+    refusal = (
+        r"t.toml: its draw needs the feature part 0, which does nothing beside the run; "
+        r"correct or update the feature, or leave \[draw\] out"
+    )
+    for parts in ([], [BesideRun()], [BesideRun(), Needed()]):  # the last is of another feature
+        with pytest.raises(UsageError, match=refusal):
+            made(monkeypatch, *parts, source=Source())
     made(monkeypatch, Needed(), source=Source())
+
+
+class EndsOnce(BesideRun):
+    def __init__(self) -> None:
+        self.ends = 0
+
+    def end(self) -> None:
+        self.ends += 1
+        raise ValueError("nor does it end")
+
+
+def test_a_part_is_ended_once_even_if_it_raises_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = EndsOnce()
+    beside, _ = made(monkeypatch, part)
+    with beside:
+        beside.end()
+        beside.end()
+    assert part.ends == 1
+    assert "Traceback" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from orchestrator.core.feature import Feature
 from orchestrator.core.job_parts import JobPart, News
 from orchestrator.core.messages import Progress
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.ledger import SummaryRow
 
 SPEC = make_spec("a-s0")
 
@@ -103,7 +104,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[JobPart]]:
     parts = [LAP]
     only = Feature(name="laps", about="It counts laps.", job_parts=lambda: parts)
     monkeypatch.setattr(feature, "features", lambda: (only,))
-    monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_problems", {})
     job_parts.job_parts.cache_clear()
     yield parts
     job_parts.job_parts.cache_clear()
@@ -157,7 +158,10 @@ def test_invalid_facts_keep_nobody_from_the_rest_of_a_message() -> None:
     line = b'{"phase": "training", "env_steps": 7, "lap_ends": [NaN]}'
     assert Progress.from_line(line) == Progress(phase="training", env_steps=7)
     [problem] = feature.problems()
-    assert "the feature of lap tells nothing of a job: ValueError: lap_ends" in problem
+    assert (
+        "the feature laps cannot read what a job tells of the part lap of jobs: ValueError: lap_ends"
+        in problem
+    )
     with pytest.raises(ValueError, match="parts: unknown field"):
         Progress.from_line(b'{"phase": "training", "parts": {}}')
     assert len({Progress(phase="training"), Progress(phase="training")}) == 1, "it is hashed"
@@ -257,6 +261,10 @@ def test_the_keys_are_those_of_the_job_file() -> None:
             "the program itself has a field seed",
         ),
         (replace(LAP, name="b", settings=Mine, facts=None), "lap has a column laps done, too"),
+        (
+            replace(LAP, name="b", settings=Mine, facts=None, columns={"wall_s": lambda _: 0}),
+            "the program itself has a column wall_s",
+        ),
         (3, "AttributeError"),
     ],
 )
@@ -282,10 +290,30 @@ def test_what_fails_in_a_feature_harms_no_job(given: list[JobPart], column: Any,
     facts = {"lap": LapFacts()}
     assert job_parts.columns(facts) == {"laps done": None}
     assert job_parts.news({"lap": LapSettings()}, facts, facts) == []
-    assert len(feature.problems()) == 2
+    filled, told_of = feature.problems()
+    assert filled.startswith("the feature laps fills no column of the part lap of jobs: ")
+    assert told_of.startswith("the feature laps tells no news of the part lap of jobs: ")
+
+
+def test_what_fails_often_is_one_problem(given: list[JobPart]) -> None:
+    steps = iter(range(3))
+
+    def fails(_: Any) -> int:
+        raise ValueError(f"bad step {next(steps)}")
+
+    given[:] = [replace(LAP, columns={"laps done": fails})]
+    for _ in range(3):
+        job_parts.columns({"lap": LapFacts()})
+    (problem,) = feature.problems()
+    assert "ValueError: bad step 0" in problem
 
 
 def test_a_number_that_is_not_finite_is_an_empty_cell(given: list[JobPart]) -> None:
     given[:] = [replace(LAP, columns={"laps done": lambda _: float("nan")})]
     assert job_parts.columns({"lap": LapFacts()}) == {"laps done": None}
     assert feature.problems() == ()
+
+
+def test_the_columns_of_the_program_are_those_of_a_summary() -> None:
+    optional = SummaryRow.__optional_keys__
+    assert SummaryRow.__annotations__.keys() - optional == job_parts.SUMMARY_COLUMNS

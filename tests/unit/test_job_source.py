@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from supervisor_helpers import make_job
 
-from orchestrator.core import feature
-from orchestrator.core.errors import LedgerError, RunDirError
+from orchestrator.core.errors import RunDirError
 from orchestrator.core.feature import Feature
 from orchestrator.core.job import Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
@@ -50,7 +49,7 @@ def read(entries: int = 1, **made: Any) -> tuple[JobSource | None, list[str]]:
         for name, source in made.items()
     }
     problems = Problems()
-    found = read_job_source(tables, {name: {} for name in tables}, entries, problems)
+    _, found = read_job_source(tables, {name: {} for name in tables}, entries, problems)
     return found, list(map(str, problems.in_order()))
 
 
@@ -65,7 +64,10 @@ def test_a_table_may_decide_which_jobs_there_are() -> None:
 def test_a_table_that_is_not_written_is_not_asked() -> None:
     table = FeatureTable(name="draw", about="x", model=TomlTable, job_source=falls)
     problems = Problems()
-    assert read_job_source({"draw": table}, {}, 1, problems) is None
+    assert read_job_source({"draw": table}, {}, 1, problems) == ("", None)
+    draw = FeatureTable(name="draw", about="x", model=TomlTable, job_source=draws)
+    table_of, source = read_job_source({"plain": table, "draw": draw}, {"draw": {}}, 1, problems)
+    assert (table_of, type(source)) == ("draw", Source)
     assert not problems
 
 
@@ -108,6 +110,12 @@ class Begun(BegunSource):
         return ["b"]
 
 
+def answering(monkeypatch: pytest.MonkeyPatch, answer: BegunSource | None) -> None:
+    """Let a feature say this of every run directory."""
+    features = (Feature(name="draw", about="x.", begun_source=lambda *_: answer),)
+    monkeypatch.setattr(begun_source, "features", lambda: features)
+
+
 def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[RunPaths, Ledger]:
     """A run directory whose jobs are in these states."""
     paths = RunPaths(root)
@@ -118,45 +126,6 @@ def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[
         ledger.set_state(job.job_id, state)
     ledger.commit()
     return paths, ledger
-
-
-def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    """Let a feature say this of every run directory; an exception is raised."""
-
-    def say(*_: object) -> Any:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    features = (Feature(name="draw", about="x.", begun_source=say),)
-    monkeypatch.setattr(begun_source, "features", lambda: features)
-    monkeypatch.setattr(feature, "_problems", [])  # which other tests need not tell
-
-
-def test_a_feature_says_whether_jobs_may_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths, ledger = run_directory(tmp_path, {"a": (make_job("a"), Succeeded())})
-    codes = {}
-    for answer in (None, Begun(), Begun(is_underway=False)):
-        answering(monkeypatch, answer)
-        standing = begun_source.standing(paths, ledger)
-        codes[standing] = control.exit_code_of(control.status(paths.root))
-    ledger.close()
-    assert codes == {"none": 0, "underway": 130, "over": 1}
-
-
-def test_what_cannot_be_read_is_said_and_a_broken_feature_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths, ledger = run_directory(tmp_path, {"a": (make_job("a"), Succeeded())})
-    answering(monkeypatch, LedgerError("it is damaged"))
-    with pytest.raises(LedgerError, match="it is damaged"):
-        begun_source.standing(paths, ledger)
-    for broken in (ValueError("the knee fell off"), "underway"):
-        answering(monkeypatch, broken)
-        assert begun_source.standing(paths, ledger) == "none"
-    ledger.close()
 
 
 def test_jobs_that_nothing_compares_are_shown_and_not_trained_without_their_job_file(

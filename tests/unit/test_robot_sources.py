@@ -60,7 +60,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RobotSource]]:
     sources: list[RobotSource] = [SKETCH, ZOO]
     only = Feature(name="robots", about="", robot_sources=lambda: sources, job_parts=lambda: [PART])
     monkeypatch.setattr(feature, "features", lambda: (only,))
-    monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_problems", {})
     caches: list[Callable[[], object]] = [robot_sources.robot_sources, job_parts.job_parts]
     for cached in caches:
         cached.cache_clear()  # type: ignore[attr-defined]

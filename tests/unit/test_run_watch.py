@@ -56,7 +56,7 @@ class Counter(RunWatch):
 
 @pytest.fixture(autouse=True)
 def no_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature, "_problems", [])
+    monkeypatch.setattr(feature, "_problems", {})
     monkeypatch.setattr(feature, "_told", set())
 
 
@@ -102,7 +102,7 @@ def test_one_that_raises_says_nothing_more_and_the_others_go_on(
     assert len(found.look()) == 1
     assert texts(found) == ["2 looks"]
     assert len(found.sections()) == 1
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert "feature 0 says nothing more of run: ValueError: the knee fell off" in problem
     assert len(found.look()) == 1
 
@@ -118,7 +118,7 @@ def test_what_was_said_stands_while_a_run_directory_cannot_be_read(
     assert found.look() == []
     assert texts(found) == ["1 looks"]
     assert [news.message for news in found.look()] == ["3"]
-    assert feature._problems == []
+    assert feature._problems == {}
 
 
 def test_one_that_exits_says_nothing_more_and_a_run_warns_of_it(
@@ -235,7 +235,7 @@ def test_what_is_no_content_is_left_out_and_the_others_stand(
         assert [news.message for news in found.look()] == [looks]
         assert texts(found) == [f"{looks} looks"]
         assert [section.title for section in found.sections()] == ["Looks"]
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert "the feature feature 0 says nothing more of run: TypeError: " in problem
     assert why in problem
 
@@ -323,7 +323,7 @@ def test_a_feature_whose_watch_cannot_be_made_is_asked_once(
     monkeypatch.setattr(run_watch, "features", lambda: (broken,))
     found = RunWatches(RunPaths(Path("run")))
     assert [found.look() for _ in range(3)] == [[], [], []]
-    (problem,) = feature._problems
+    (problem,) = feature._problems.values()
     assert "the feature broken says nothing more of run: ValueError: asked 1 times" in problem
 
 

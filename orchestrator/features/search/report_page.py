@@ -143,7 +143,7 @@ def _best_so_far(facts: SearchFacts) -> list[Part]:
         "against the time of the search."
     )
     figure = Figure(
-        name="best-so-far",
+        name="search-best-so-far",
         title="Best so far",
         caption=f"{own} {axes}{which}",
         draw=partial(figures.best_so_far, facts, drawn),
@@ -151,7 +151,7 @@ def _best_so_far(facts: SearchFacts) -> list[Part]:
     if not facts["seeds"]:
         return [figure]
     of_seeds = Figure(
-        name="best-so-far-of-seeds",
+        name="search-best-so-far-of-seeds",
         title=f"Best so far of {len(facts['seeds'])} search seeds",
         caption="Thin lines: the best value so far of the same search with each seed of its sampler. Thick line: their "
         f"median; band: its 95 % interval, clipped by the panel, as far as all of them have come. {axes}",
@@ -242,7 +242,7 @@ def _space(facts: SearchFacts) -> list[Section]:
     for place, name in enumerate(facts["objectives"]):
         suffix = f"-{place + 1}" if len(facts["objectives"]) > 1 else ""
         figure = Figure(
-            name=f"slices{suffix}",
+            name=f"search-slices{suffix}",
             title=f"Slices: {plain(name, 60)}",
             caption="The value of finished trials against each dimension, the one with the largest effect first. The "
             "line joins the medians of groups of neighbours, or of each choice, over all finished trials."
@@ -253,7 +253,7 @@ def _space(facts: SearchFacts) -> list[Section]:
     objective = facts["objectives"][0], facts["directions"][0]
     parts.append(
         Figure(
-            name="parallel-coordinates",
+            name="search-parallel-coordinates",
             title="Parallel coordinates",
             caption="A line is a finished trial: its value in each dimension, and its result at the right end."
             f"{which}{some}",
@@ -282,7 +282,7 @@ def _effects(
         early = "Too few trials have finished to estimate the effect of the dimensions."
         return [Text(sentences=[early], tone="dim")]
     figure = Figure(
-        name="importance",
+        name="search-importance",
         title="Importance of the dimensions",
         caption="Main effect of each dimension: the share of the variance of ranks that lies between groups of trials "
         "with similar values, less what chance makes of it. Joint effects of several dimensions are not in it. "
@@ -326,7 +326,7 @@ def _rungs(facts: SearchFacts) -> list[Section]:
         return []
     drawn, which = _chosen(facts, reached)
     figure = Figure(
-        name="rungs",
+        name="search-rungs",
         title="Trials at rungs",
         caption="Return in training of each trial at each rung that it has reached; a line joins those of one trial. "
         f"Those that did not go on wait with their checkpoint, or wait for others to be compared with.{which}",
@@ -373,7 +373,7 @@ def _archive(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
         cells *= axis["cells"]
     names = [plain(axis["name"], 40) for axis in facts["axes"]]
     figure = Figure(
-        name="archive",
+        name="search-archive",
         title="Archive",
         caption=f"The best trial of each cell of measured {' and '.join(names[:2])}. The stronger the colour, the "
         f"better. {len(facts['archive']):,} of {cells:,} cells are filled. Numbers are those of the trials."
@@ -405,7 +405,7 @@ def _front(facts: SearchFacts) -> list[Section]:
         return []
     drawn, which = _chosen(facts, _finished(facts))
     figure = Figure(
-        name="pareto-front",
+        name="search-pareto-front",
         title="Pareto front",
         caption=f"Finished trials by their objectives. No trial is as good as one of the front in every objective and "
         f"better in one; the front has {count(len(facts['front']), 'trial')}.{which}",

@@ -45,7 +45,7 @@ class LoopPart:
     """
 
     columns: Sequence[str] = ()
-    """Of ``progress.csv``, which it fills; those of a feature begin with its own name:
+    """Of ``progress.csv``, which it fills; those of a feature begin with the name of its part:
     ``curriculum/stage``."""
 
     @property
@@ -165,6 +165,7 @@ def feature_parts(spec: WorkerSpec, model: Model, facts: Mapping[str, Any]) -> d
     """Make the parts of features, in the order of their names, which is the same on all ranks.
 
     :param facts: by name, of the checkpoint that the training resumes from.
+    :raises ValueError: a column of one has not its name, and could be one of the program.
     """
     parts: dict[str, LoopPart] = {}
     for name in sorted(spec.parts):
@@ -178,5 +179,11 @@ def feature_parts(spec: WorkerSpec, model: Model, facts: Mapping[str, Any]) -> d
             facts=part.facts() if before is None and part.facts is not None else before,
             model=model,
         )
-        parts[name] = importlib.import_module(part.loop).loop_part(context)
+        made = importlib.import_module(part.loop).loop_part(context)
+        for column in made.columns:
+            if not column.startswith(f"{name}/"):
+                raise ValueError(
+                    f"the column {column!r} of the part {name} begins not with {name}/"
+                )
+        parts[name] = made
     return parts

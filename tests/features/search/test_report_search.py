@@ -117,7 +117,7 @@ def test_of_several_search_seeds_the_best_so_far_has_an_interval(
         "matplotlib.axes.Axes.fill_between", lambda *arguments, **_: bands.append(arguments[1:])
     )
     figures = {figure.name: figure for figure in document.figures()}
-    figures["best-so-far-of-seeds"].draw()
+    figures["search-best-so-far-of-seeds"].draw()
     by_steps, by_time = bands
     for at, low, high in bands:
         assert at == sorted(at)
@@ -279,7 +279,7 @@ def test_several_objectives_have_a_pareto_front(tmp_path: Path) -> None:
     assert column(table(document, "Search"), "trial") == [
         f"trial {number}" for number in facts["front"]
     ]
-    assert {"pareto-front", "slices-1", "slices-2"} <= {
+    assert {"search-pareto-front", "search-slices-1", "search-slices-2"} <= {
         figure.name for figure in document.figures()
     }
     assert facts["improvements"]["cost"][-1]["value"] == min(cost for _, cost in values.values())
@@ -423,13 +423,13 @@ def test_previews_are_drawn_of_the_finished_trials_that_a_report_shows(
 @pytest.mark.slow
 def test_every_figure_of_a_search_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {
-        "best-so-far",
-        "best-so-far-of-seeds",
-        "importance",
-        "slices",
-        "parallel-coordinates",
-        "rungs",
-        "archive",
+        "search-best-so-far",
+        "search-best-so-far-of-seeds",
+        "search-importance",
+        "search-slices",
+        "search-parallel-coordinates",
+        "search-rungs",
+        "search-archive",
     }
     empty = drawing.Rendered(png=b"", svg=b"<svg/>", inline="<svg/>")
     render = drawing.render

@@ -1,0 +1,133 @@
+"""What features say of a run directory whose jobs they make; and those that cannot say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervisor_helpers import make_job
+
+from orchestrator.core import feature
+from orchestrator.core.errors import LedgerBusyError, LedgerError
+from orchestrator.core.feature import Feature
+from orchestrator.core.job import Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import begun_source, control, run_index
+from orchestrator.experiment.begun_source import BegunSource
+from orchestrator.experiment.run_index import RunEntry
+from orchestrator.ledger import Ledger
+
+
+class Begun(BegunSource):
+    noun = "draw"
+
+    def __init__(self, *, is_underway: bool = True) -> None:
+        self._is_underway = is_underway
+
+    @property
+    def is_underway(self) -> bool:
+        return self._is_underway
+
+    @property
+    def makes_jobs(self) -> bool:
+        return True
+
+    def has_succeeded(self) -> bool:
+        return False
+
+
+class SaysNothing(BegunSource):
+    """It has none of the methods."""
+
+
+class CannotJudge(Begun):
+    def has_succeeded(self) -> bool:
+        raise ValueError("the knee fell off")
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """A run directory whose one job has succeeded."""
+    paths = RunPaths(tmp_path)
+    paths.experiment.write_text('name = "drawn"\n')
+    (paths.root / "supervisor.lock").touch()
+    ledger = Ledger.create(paths.ledger)
+    ledger.put_jobs([(0, make_job("a"), None)])
+    ledger.set_state("a", Succeeded())
+    ledger.commit()
+    ledger.close()
+    return paths
+
+
+@pytest.fixture
+def ledger(paths: RunPaths) -> Iterator[Ledger]:
+    ledger = Ledger.open(paths.ledger)
+    yield ledger
+    ledger.close()
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    """Let a feature say this of every run directory; an exception is raised."""
+
+    def say(*_: object) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    features = (Feature(name="draw", about="x.", begun_source=say),)
+    monkeypatch.setattr(begun_source, "features", lambda: features)
+    monkeypatch.setattr(feature, "_problems", {})  # which other tests need not tell
+
+
+def test_a_feature_says_whether_jobs_may_come(
+    paths: RunPaths, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = {}
+    for answer in (None, Begun(), Begun(is_underway=False)):
+        answering(monkeypatch, answer)
+        standing = begun_source.standing(paths, ledger)
+        codes[standing] = control.exit_code_of(control.status(paths.root))
+    assert codes == {"none": 0, "underway": 130, "over": 1}
+
+
+BROKEN: list[Any] = [
+    ValueError("the knee fell off"),
+    LedgerError("it is damaged"),
+    "underway",
+    SaysNothing(),
+    CannotJudge(is_underway=False),
+]
+
+
+@pytest.mark.parametrize("answer", BROKEN)
+def test_a_feature_that_cannot_say_it_breaks_no_command_that_only_looks(
+    answer: Any, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, answer)
+    snapshot = control.status(paths.root)
+    assert [row["state"] for row in snapshot.rows] == ["SUCCEEDED"]
+    assert control.exit_code_of(snapshot) == 0
+    entry = RunEntry(run_dir=str(paths.root), name="drawn", host="", noted_at=0.0)
+    assert run_index.standing(entry).state == "finished"
+    (problem,) = feature._problems.values()
+    assert f"the feature draw says nothing of {paths.root}" in problem
+
+
+def test_what_is_locked_is_read_again(
+    paths: RunPaths, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, LedgerBusyError("it is locked"))
+    with pytest.raises(LedgerBusyError, match="it is locked"):
+        begun_source.standing(paths, ledger)
+
+
+def test_what_goes_on_with_it_is_refused_where_it_cannot_be_read(
+    paths: RunPaths, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, LedgerError("it is damaged"))
+    with pytest.raises(LedgerError, match="it is damaged"):
+        begun_source.begun_source(paths, ledger)
+    answering(monkeypatch, ValueError("the knee fell off"))
+    assert begun_source.begun_source(paths, ledger) is None
