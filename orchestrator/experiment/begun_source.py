@@ -113,7 +113,16 @@ def outcome(paths: RunPaths, ledger: Ledger) -> Outcome:
 
 def shown_jobs(paths: RunPaths, ledger: Ledger) -> Sequence[str] | None:
     """As :meth:`BegunSource.shown_jobs`; None also where nothing has begun."""
-    return _answer(paths, ledger, lambda source: source.shown_jobs(), None)
+    return _answer(paths, ledger, _shown_jobs, None)
+
+
+def _shown_jobs(source: BegunSource) -> Sequence[str] | None:
+    shown = source.shown_jobs()
+    if shown is None:
+        return None
+    if isinstance(shown, str) or not all(isinstance(job_id, str) for job_id in shown):
+        raise TypeError(f"shown_jobs: expected ids of jobs; this is {shown!r}")
+    return shown
 
 
 def _answer(

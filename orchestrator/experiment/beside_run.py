@@ -217,11 +217,6 @@ class PartsBesideRun:
         """Add those of whoever calls the run."""
         self._parts |= parts
 
-    @property
-    def has_needed(self) -> bool:
-        """Whether the jobs of the run depend on a feature."""
-        return any(part.is_needed for part in self._parts.values())
-
     def __enter__(self) -> PartsBesideRun:
         return self
 

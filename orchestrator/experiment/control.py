@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.errors import RunDirError, UsageError
+from orchestrator.core.errors import OrchestratorError, RunDirError, UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
 from orchestrator.core.job_patterns import is_pattern, matching
 from orchestrator.core.paths import JobPaths, RunPaths
@@ -218,7 +218,7 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     asked = _ask_to_stop(paths, holder, now=now)
     try:
         ended = left_batch_jobs.end_beside_supervisor(paths)
-    except UsageError as error:  # the supervisor has its request all the same
+    except OrchestratorError as error:  # the supervisor has its request all the same
         raise UsageError(f"{asked}\n{error}") from error
     return asked if ended is None else f"{asked}; {ended}"
 

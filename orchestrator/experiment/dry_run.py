@@ -16,6 +16,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.experiment import (
     extension,
+    jobs_at_rungs,
     preflight,
     run_directory,
     run_executor,
@@ -140,8 +141,8 @@ def _earlier(experiment: Experiment, options: RunOptions, plan: Plan, paths: Run
     with run_directory.reading_ledger(paths) as ledger:
         recorded = {row.job_id: row for row in ledger.jobs()}
         rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
-        if source is None:  # jobs at rungs train to their end
-            return _Earlier(rows=rows)
+        if source is None:
+            return _Earlier(rows={**rows, **_released(experiment, ledger, rows)})
         try:
             source.refuse_another(experiment, options, plan, ledger)
             refuse_at_rungs(
@@ -198,6 +199,17 @@ def _starts(plan: Plan, prospects: Mapping[str, Prospect]) -> dict[str, StartCho
     never_forks = plan.backend.executor.never_forks
     return {
         job.job_id: start_choice.choose(job, due=due, never_forks=never_forks) for job in launched
+    }
+
+
+def _released(
+    experiment: Experiment, ledger: Ledger, rows: Mapping[str, JobRow]
+) -> dict[str, JobRow]:
+    """Those of ``rows`` that would not wait at a rung any more."""
+    return {
+        job_id: dataclasses.replace(rows[job_id], state=state)
+        for job_id, (_, state) in jobs_at_rungs.released(experiment, ledger).items()
+        if job_id in rows
     }
 
 

@@ -236,7 +236,7 @@ def _reconcile(
     )
     opened.stop_question.ledger = ledger
     opened.beside.ledger_opened(ledger)
-    if experiment.job_source is None and not opened.beside.has_needed:
+    if experiment.job_source is None:
         jobs_at_rungs.let_train_to_end(experiment, ledger, opened.beside)
     rows = reconcile(
         made.jobs,

@@ -330,7 +330,7 @@ def facts(experiment: Experiment, dry: DryRun, run_dir: Path) -> dict[str, Any]:
         ],
         "undeclared": list(dry.undeclared),
     }
-    return {**own, **added, **own}
+    return own | {key: fact for key, fact in added.items() if key not in own}
 
 
 def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[str, Any]:

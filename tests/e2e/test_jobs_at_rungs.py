@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import command_helpers as commands
@@ -44,16 +45,23 @@ def test_without_the_feature_that_compares_them_the_job_file_trains_them_to_thei
         assert set(job_figures.pauses(ledger).values()) == {None}
 
 
-def test_they_wait_where_a_feature_decides_which_of_them_go_on(
+def test_they_train_to_their_end_beside_a_feature_on_which_other_jobs_depend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs, paths = paused_at_a_rung(tmp_path, monkeypatch)
 
-    class Compares(BesideRun):
+    class Needed(BesideRun):
         is_needed = True
 
-    feature = Feature(name="compares", about="It compares jobs.")
-    monkeypatch.setattr(beside_run, "answers", lambda *_: iter([(feature, Compares())]))
+    feature = Feature(name="needed", about="Some jobs need it.")
+    monkeypatch.setattr(beside_run, "answers", lambda *_: iter([(feature, Needed())]))
     orchestrator.run(jobs, run_dir=paths.root)
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        assert [row.state.name for row in ledger.jobs()] == ["SUCCEEDED", "PAUSED"]
+        assert [row.state.name for row in ledger.jobs()] == ["SUCCEEDED", "SUCCEEDED"]
+
+
+def test_a_dry_run_says_that_they_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, paths = paused_at_a_rung(tmp_path, monkeypatch)
+    asked = ("run", jobs, "--run-dir", paths.root, "--dry-run", "--json")
+    plan = json.loads(commands.succeed(*asked, cwd=tmp_path).stdout)
+    assert [job["action"] for job in plan["jobs"]] == ["none", "resume"]

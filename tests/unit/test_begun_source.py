@@ -38,6 +38,11 @@ class Begun(BegunSource):
         return False
 
 
+class ShowsNumbers(Begun):
+    def shown_jobs(self) -> Any:
+        return [1]
+
+
 class SaysNothing(BegunSource):
     """It has none of the methods."""
 
@@ -131,3 +136,12 @@ def test_what_goes_on_with_it_is_refused_where_it_cannot_be_read(
         begun_source.begun_source(paths, ledger)
     answering(monkeypatch, ValueError("the knee fell off"))
     assert begun_source.begun_source(paths, ledger) is None
+
+
+def test_jobs_that_are_shown_are_ids(
+    paths: RunPaths, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, ShowsNumbers())
+    assert begun_source.shown_jobs(paths, ledger) is None
+    (problem,) = feature._problems.values()
+    assert "shown_jobs: expected ids of jobs" in problem

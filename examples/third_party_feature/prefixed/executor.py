@@ -31,7 +31,9 @@ class PrefixedBackend(LocalBackend):
 
     def __init__(self, settings: BackendSettings) -> None:
         given = settings.options["prefix"]
-        self._command = tuple(shlex.split(given)) or settings.tables["prefixed"].command
+        table = settings.tables.get("prefixed")
+        of_job_file = () if table is None else table.command
+        self._command = tuple(shlex.split(given)) or of_job_file
         if not self._command or shutil.which(self._command[0]) is None:
             what = shlex.join(self._command) or "nothing"
             advice = 'name a program: --prefix "nice -n 5", or command in [prefixed]'

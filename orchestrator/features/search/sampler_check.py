@@ -36,14 +36,13 @@ def examine(
         return None
     with TemporaryFolder() as folder:
         paths = RunPaths(Path(folder))
-        SearchPaths(paths.root).declaration.parent.mkdir()
-        write_whole(
-            SearchPaths(paths.root).declaration, json.dumps(experiment.declaration), durable=False
-        )
+        own = SearchPaths(paths.root)
+        own.declaration.parent.mkdir()
+        write_whole(own.declaration, json.dumps(experiment.declaration), durable=False)
         process = SideProcess(
             arguments=["orchestrator.features.search.searcher.sampler_child", folder],
             run_dir=paths.root,
-            log=SearchPaths(paths.root).log,
+            log=own.log,
         )
         try:
             has_hung = not _has_ended(process, time_limit_s, turn)
