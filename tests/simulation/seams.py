@@ -73,6 +73,9 @@ class SimulatedTime:
     def perf_counter(self) -> float:
         return self._world.monotonic
 
+    def thread_time(self) -> float:
+        return 0.0
+
     def sleep(self, seconds: float) -> None:
         self._world.sleep(seconds)
 

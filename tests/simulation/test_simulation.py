@@ -17,7 +17,14 @@ from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import Processes, SimulatedKind
 from tests.simulation.mutations import MUTATIONS, Mutation, planted
 from tests.simulation.play import play
-from tests.simulation.scenario import Behaviour, Scenario, SimulatedJob, Trouble, made
+from tests.simulation.scenario import (
+    Behaviour,
+    Scenario,
+    SimulatedJob,
+    Trouble,
+    TroubleKind,
+    made,
+)
 from tests.simulation.shrink import kind_of, shrunk
 from tests.simulation.world import World
 
@@ -30,6 +37,7 @@ FOUND_SOON = (
     "an attempt that was asked to end counts as failed",
     "a CPU that is held is given again",
     "summary files keep a page of which a job has moved",
+    "other runs are not seen",
 )
 """Names of mutations that few seeds find."""
 
@@ -175,6 +183,27 @@ def test_the_world_is_the_programs_only_within_the_block(in_world: World) -> Non
 
 def replacements_of(world: World) -> list[tuple[object, str, object]]:
     return list(seams.replacements(world, kind_of_executor(world)))
+
+
+def test_a_worker_leaves_a_cpu_that_others_have_come_to_use() -> None:
+    def moves(kind: TroubleKind, *, is_bound: bool = False) -> list[str]:
+        behaviour = Behaviour(iteration_s=1.0, is_bound=is_bound)
+        scenario = Scenario(
+            jobs=(SimulatedJob(name="j0", iterations=60, behaviours=(behaviour,)),),
+            troubles=(
+                Trouble(kind=kind, at_s=2.0, for_s=100.0, number=0),
+                Trouble(kind=kind, at_s=20.0, for_s=100.0, number=1),
+            ),
+            cpus=3,
+        )
+        outcome = play(scenario)
+        assert outcome.violation == ""
+        return [line.split(" ", 1)[1] for line in outcome.trace if "has moved from" in line]
+
+    to_and_on = ["j0-s0 has moved from (0,) to (1,)", "j0-s0 has moved from (1,) to (2,)"]
+    assert moves("program") == to_and_on
+    assert moves("run") == to_and_on
+    assert moves("program", is_bound=True) == []
 
 
 # -- planted faults
