@@ -76,6 +76,12 @@ MUTATIONS = (
         "self._request_files.remove_handled()",
     ),
     Mutation(
+        name="the removal of a file of requests is not on the disk",
+        function=RequestFiles.remove_handled,
+        before="sync_directory(self._folder)",
+        after="pass",
+    ),
+    Mutation(
         name="what is kept for a locked ledger is lost",
         function=Ledger.commit,
         before="self._connection.rollback()",
@@ -120,8 +126,8 @@ MUTATIONS = (
     Mutation(
         name="a worker that does not exit is not killed",
         function=Termination.enforce_limits,
-        before="elif now >= attempt.kill_at:",
-        after="elif now >= attempt.kill_at + 1e6:",
+        before="now >= attempt.kill_at:",
+        after="now >= attempt.kill_at + 1e6:",
     ),
     Mutation(
         name="a second stop does not kill",
@@ -146,6 +152,12 @@ MUTATIONS = (
         function=ActiveAttempts.sampled,
         before="if rss_mib > attempt.job.resources.all_memory_mib:",
         after="if rss_mib > 2 * attempt.job.resources.all_memory_mib:",
+    ),
+    Mutation(
+        name="growth beyond the memory limit is not noticed in the grace time",
+        function=Termination.enforce_limits,
+        before="(attempt.kill_at is None or exceeded.cause is Cause.MEMORY)",
+        after="attempt.kill_at is None",
     ),
     Mutation(
         name="promised memory is given twice",

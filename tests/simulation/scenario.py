@@ -246,7 +246,7 @@ def made(seed: int) -> Scenario:
     for number in range(chance.choice((1, 2, 2, 3, 3, 4, 5, 6))):
         jobs.append(_made_job(chance, number, jobs))
     troubles: list[Trouble] = []
-    if chance.random() < 0.1:
+    if chance.random() < 0.06:
         troubles += chance.choice((_made_unseen_start, _made_hasty_user))(chance, jobs)
     for _ in range(chance.choice((1, 2, 3, 4, 6, 8, 12))):
         troubles.append(_made_trouble(chance, jobs))
@@ -255,7 +255,7 @@ def made(seed: int) -> Scenario:
     for _ in range(chance.choice((0, 0, 4, 12, 24))):
         troubles.append(_made_delivery(chance))
     cpus = chance.choice((1, 2, 2, 3, 4))
-    if chance.random() < 0.2:
+    if chance.random() < 0.18:
         jobs = [_made_longer(chance, job) for job in jobs]
         troubles += _made_others(chance, cpus)
     return Scenario(
@@ -321,7 +321,7 @@ def _made_behaviour(chance: random.Random, *, is_stalling: bool) -> Behaviour:
 
 
 KINDS: tuple[TroubleKind, ...] = (
-    *("kill", "kill", "kill", "kill", "power", "power", "lock", "full", "jump"),
+    *("kill", "kill", "kill", "power", "power", "lock", "full", "jump"),
     *("stop", "stop-now", "signal", "checkpoints"),
     *("cancel", "pause", "pause", "resume", "resume", "retry", "retry", "set", "status", "error"),
     "unreachable",
@@ -349,10 +349,10 @@ def _made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
 def _made_longer(chance: random.Random, job: SimulatedJob) -> SimulatedJob:
     """Perhaps so long that it is moved, more than once."""
     iterations = chance.choice((job.iterations, job.iterations, 12, 30))
-    behaviours = tuple(
-        replace(behaviour, is_bound=chance.random() < 0.2) for behaviour in job.behaviours
-    )
-    return replace(job, iterations=iterations, behaviours=behaviours)
+    first, *later = job.behaviours or (Behaviour(),)
+    if iterations > job.iterations:
+        first = replace(first, ending="done", is_bound=chance.random() < 0.3)
+    return replace(job, iterations=iterations, behaviours=(first, *later))
 
 
 def _made_others(chance: random.Random, cpus: int) -> list[Trouble]:

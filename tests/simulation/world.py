@@ -100,6 +100,8 @@ class World:
     _is_supervised: bool = False
     _others: int = 0
     """Processes other than the supervisor that are at work at this moment."""
+    _is_alone: bool = False
+    """Whether a command has the run directory for itself."""
     _sleeps: int = 0
     _polls: int = 0
     _boot: float = BOOTED
@@ -213,6 +215,19 @@ class World:
             self._others -= 1
 
     @contextlib.contextmanager
+    def perhaps_alone(self, is_alone: bool) -> Iterator[None]:
+        """:param is_alone: whether the run directory belongs to the command that is at work within
+        the block: the supervisor, if it lives, has left there all that it will.
+        """
+        if is_alone and self._is_supervised:
+            self.fall_back()
+        self._is_alone = is_alone
+        try:
+            yield
+        finally:
+            self._is_alone = False
+
+    @contextlib.contextmanager
     def own_work(self) -> Iterator[None]:
         """What the simulation itself does to files is not the program's."""
         before = self.is_own_work
@@ -265,7 +280,8 @@ class World:
 
     def after_commit(self) -> None:
         with self.own_work():
-            if not (self._others and self._is_supervised):  # what the supervisor keeps is not in it
+            is_beside = self._others and self._is_supervised and not self._is_alone
+            if not is_beside:  # what the supervisor keeps is not in it
                 self._note = self.noted()
             self.disk.committed(self._note)
         self.point("committed")
