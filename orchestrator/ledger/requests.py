@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.atomic_files import sync_directory, write_whole
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.regular_files import read_regular
 
@@ -109,13 +109,17 @@ class RequestFiles:
         """Remove the files of which nothing waits, when what they led to has been recorded. Returns
         the ids in them.
         """
-        ids: list[str] = []
-        for name, requests in list(self._files.items()):
+        removed: list[str] = []
+        for name, requests in self._files.items():
             if self._waiting.keys().isdisjoint(requests):
                 with contextlib.suppress(OSError):  # it stays known as taken
                     (self._folder / name).unlink(missing_ok=True)
-                    ids += self._files.pop(name)
-        return ids
+                    removed.append(name)
+        if removed:
+            with contextlib.suppress(OSError):  # all of them stay known
+                sync_directory(self._folder)  # or a power cut brings back what nobody knows
+                return [id_ for name in removed for id_ in self._files.pop(name)]
+        return []
 
     def _read(self, name: str) -> dict[str, Request]:
         with contextlib.suppress(ValueError):

@@ -163,13 +163,14 @@ class Termination:
         """Check the attempts that are due against their limits and deadlines."""
         now = self.now()
         for attempt in self.active.due(now):
-            if attempt.kill_at is None:
-                if exceeded := retry_policy.exceeded_limit(attempt.usage, now):
-                    # An attempt that is only late may checkpoint; one that is hung or too large is
-                    # killed at once.
-                    grace_s = self.grace_s if exceeded.cause is Cause.TIMEOUT else 0.0
-                    self._ask_to_end(attempt, exceeded, now + grace_s)
-            elif now >= attempt.kill_at:
+            exceeded = retry_policy.exceeded_limit(attempt.usage, now)
+            # One that has to end may be late and silent until its deadline, but not too large.
+            if exceeded and (attempt.kill_at is None or exceeded.cause is Cause.MEMORY):
+                # An attempt that is only late may checkpoint; one that is hung or too large is
+                # killed at once.
+                grace_s = self.grace_s if exceeded.cause is Cause.TIMEOUT else 0.0
+                self._ask_to_end(attempt, exceeded, now + grace_s)
+            elif attempt.kill_at is not None and now >= attempt.kill_at:
                 self.executor.cancel(attempt.handle, kill=True)
             next_check = (
                 retry_policy.next_limit_at(attempt.usage)

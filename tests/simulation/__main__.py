@@ -19,7 +19,7 @@ from tests.simulation.play import Outcome, play
 from tests.simulation.scenario import Scenario, made
 from tests.simulation.shrink import shrunk
 
-NO_TROUBLES = ("lives", "points", "worlds", "deaths", "status", "refused commands")
+NO_TROUBLES = ("lives", "points", "worlds", "deaths", "moves", "status", "refused commands")
 
 
 def main() -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.core.errors import DiskFullError, UsageError
-from orchestrator.experiment import control
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import control, run_directory
 from tests.simulation.monitor import Monitor
 from tests.simulation.scenario import Trouble
 from tests.simulation.world import HOST, GaveUpError, World
@@ -24,7 +25,7 @@ class Commands:
         host = ELSEWHERE if trouble.elsewhere else HOST
         self.monitor.asked(trouble)
         try:
-            with world.other_process(pid, host):
+            with world.other_process(pid, host), world.perhaps_alone(self._is_alone()):
                 said = self._give(trouble)
         except (UsageError, DiskFullError, OSError) as error:
             world.log(f"refused: {str(error).partition(chr(10))[0]}")
@@ -39,6 +40,12 @@ class Commands:
             self.monitor.told(trouble, said)
         finally:
             world.lives.pop(pid, None)
+
+    def _is_alone(self) -> bool:
+        """Whether no supervisor has the run directory; one that is about to end may still live."""
+        paths = RunPaths(self.world.disk.run_dir)
+        with self.world.own_work():
+            return not paths.root.exists() or run_directory.holder(paths) is None
 
     def _give(self, trouble: Trouble) -> str:
         run_dir = self.world.disk.run_dir

@@ -10,9 +10,9 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from orchestrator.core.errors import Problem
+from orchestrator.core.errors import ClusterLostError, Problem
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -25,8 +25,11 @@ from orchestrator.executors.base import (
     Progressed,
     Sampled,
 )
+from orchestrator.executors.local import LocalExecutor
+from orchestrator.executors.local_backend import LocalCpuMoves
 from orchestrator.machine.slots import SlotPool
 from tests.simulation.disk import full_error
+from tests.simulation.neighbours import neighbours
 from tests.simulation.scenario import Behaviour, SimulatedJob
 from tests.simulation.worker import Worker
 from tests.simulation.world import World
@@ -115,6 +118,7 @@ class SimulatedExecutor:
             pid=pid,
             pid_start=world.lives[pid],
             cpus=launch.cpus,
+            sharing=lambda: self._sharing(handle),
             report=lambda progress: self._send(Progressed(handle, progress)),
             ended=lambda code: self._worker_ended(handle, code),
         )
@@ -128,6 +132,8 @@ class SimulatedExecutor:
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         self.world.polled()
+        if self.world.is_unreachable:
+            raise ClusterLostError("nothing can be reached")
         self._raise_if_due()
         if not self._ready:
             self.world.pass_time(timeout_s, until=lambda: bool(self._ready))
@@ -152,6 +158,16 @@ class SimulatedExecutor:
         if (worker := self.workers.get(handle)) is not None:
             worker.saves_next = True
 
+    def move(self, handle: Handle, to: Mapping[int, int]) -> bool:
+        """See :meth:`orchestrator.executors.local.LocalExecutor.move`."""
+        self.world.point(f"move {handle.job_id}/{handle.number}")
+        worker = self.workers.get(handle)
+        if worker is None or not worker.is_alive or worker.behaviour.is_bound:
+            return False
+        worker.cpus = tuple(to.get(cpu, cpu) for cpu in worker.cpus)
+        self.world.point("moved")
+        return True
+
     def close(self) -> None:
         self.world.point("close the executor")
         self.is_closed = True
@@ -163,6 +179,11 @@ class SimulatedExecutor:
         if self.world.errors_due:
             self.world.errors_due -= 1
             raise OddError("the executor has an error")
+
+    def _sharing(self, handle: Handle) -> int:
+        """With how many others an attempt shares the CPU for which most compete."""
+        cpus = self.workers[handle].cpus
+        return max((self.world.others.on(cpu) for cpu in cpus), default=0)
 
     def _worker_ended(self, handle: Handle, code: int) -> None:
         worker = self.workers[handle]
@@ -199,7 +220,8 @@ class SimulatedExecutor:
             return
         alive = {handle: worker for handle, worker in self.workers.items() if worker.is_alive}
         for handle, worker in alive.items():
-            self._send(Sampled(handle, worker.rss_mib, (0.0,)))
+            sharing = self._sharing(handle)
+            self._send(Sampled(handle, worker.rss_mib, (sharing / (1 + sharing),)))
         if alive:
             self._is_sampling = True
             self.world.after(SAMPLE_EVERY_S, self._sample)
@@ -213,14 +235,16 @@ class SimulatedBackend:
     executor: SimulatedExecutor
     slots: SlotPool
 
-    cpu_moves = None
+    @property
+    def cpu_moves(self) -> LocalCpuMoves:
+        return LocalCpuMoves(self.slots, cast(LocalExecutor, self.executor))
 
     @property
     def local_slots(self) -> SlotPool:
         return self.slots
 
     def ready(self) -> list[str]:
-        return []
+        return list(self.slots.warnings())
 
     def problems(self, job: Job) -> list[Problem]:
         return []
@@ -251,7 +275,10 @@ class SimulatedKind:
 
     def open(self, settings: BackendSettings) -> SimulatedBackend:
         executor = SimulatedExecutor(world=self.world, processes=self.processes)
-        slots = SlotPool(settings.machine, settings.max_parallel)
+        others = None
+        if self.world.scenario.has_others:
+            others = neighbours(self.world.others, lambda: self.world.monotonic)
+        slots = SlotPool(settings.machine, settings.max_parallel, others)
         backend = SimulatedBackend(settings=settings, executor=executor, slots=slots)
         self.opened.append(backend)
         return backend

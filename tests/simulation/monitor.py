@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from orchestrator.core.job import AttemptOutcome, Paused, Pending, State
+from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.job import AttemptOutcome, Paused, Pending, Running, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import control
 from orchestrator.ledger import JobRow
+from tests.simulation.cpu_rules import CpuRules
 from tests.simulation.executor import SAMPLE_EVERY_S
-from tests.simulation.scenario import STEPS, SimulatedJob, Trouble
+from tests.simulation.scenario import OF_JOBS, STEPS, SimulatedJob, Trouble
 from tests.simulation.worker import Worker
 from tests.simulation.world import Violation, World
 
@@ -55,8 +57,9 @@ class JobRecord:
     """How often users have asked for something, by verb, but where they were refused."""
     done: Counter[str] = field(default_factory=Counter)
     """How often it was done."""
-    last_told: tuple[str, ...] = ()
-    """What is to be true in the end: verbs in the order in which users were told."""
+    last_told: str = ""
+    """What is to be true in the end: the verb that users were told of last; empty where the
+    program does not say in which order it acts on what they have asked for."""
     told_in: int = 0
     """How many supervisors there had been when users were last told something."""
     put_from: str = ""
@@ -97,15 +100,25 @@ class Monitor:
     touched: whether they had begun, and what they need."""
     places: dict[str, int] = field(default_factory=dict)
     """Of all jobs in the order of launch."""
+    begun: set[str] = field(default_factory=set)
+    """Jobs that the supervisor that lives knows to have begun."""
+    unread: set[str] = field(default_factory=set)
+    """Ways of earlier requests that nobody had acted on when the present command began."""
     busy_at: float = 0.0
     """When last a worker lived, or something was in the way of all launches."""
     latest: dict[str, Worker] = field(default_factory=dict)
     """The worker of each job that was started last."""
+    cpus: CpuRules = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cpus = CpuRules(world=self.world, alive=self.alive)
 
     # -- what happens
 
     def life_begins(self) -> None:
         self.stop_by = None
+        self.begun.clear()
+        self.cpus.life_begins()
         self.stops = 0
         self.stops_itself = self.world.is_full
         self.waiting.clear()
@@ -117,11 +130,11 @@ class Monitor:
         """The supervisor begins with jobs in this order of launch."""
         self.busy_at = self.world.now
         self.places = {row.job_id: place for place, row in enumerate(rows)}
+        self.begun = {row.job_id for row in rows if row.attempts > 0}
         for row in rows:
             job = self.jobs[row.job_id]
             if isinstance(row.state, Pending) and not job.after:
-                demand = job.cores, job.memory_mib, job.min_free_disk_mib
-                self.waiting[row.job_id] = row.attempts > 0, demand
+                self.waiting[row.job_id] = row.attempts > 0, _demand(job)
 
     def noted(self) -> dict[str, JobRecord]:
         return {job_id: record.copied() for job_id, record in self.records.items()}
@@ -138,7 +151,7 @@ class Monitor:
             record.done = committed.done.copy()
             record.put_from = ""
             if is_less:
-                record.last_told = ()
+                record.last_told = ""
         for job_id, state, cause in self._rows("SELECT job_id, state, cause FROM jobs"):
             self.records[job_id].state = state
             self.records[job_id].is_at_rung = state == "PAUSED" and cause == "rung"
@@ -148,7 +161,15 @@ class Monitor:
         with self.world.own_work():
             has_files = self.paths.requests.exists() and any(self.paths.requests.glob("*.jsonl"))
         verbs = {verb for (verb,) in self._rows("SELECT verb FROM requests")}
-        return has_files or bool(verbs & {"cancel", "pause", "resume", "retry"})
+        return has_files or not verbs.isdisjoint(OF_JOBS)
+
+    def _unread_ways(self, job_id: str) -> set[str]:
+        """On which ways there are requests about a job that nobody has acted on."""
+        with self.world.own_work():
+            files = self.paths.requests.glob("*.jsonl") if self.paths.requests.exists() else ()
+            ways = {"files" for path in files if f'"{job_id}"' in path.read_text()}
+        rows = self._rows("SELECT verb, job_id FROM requests")
+        return ways | {"ledger" for verb, id_ in rows if verb in OF_JOBS and id_ == job_id}
 
     def states_in_ledger(self) -> dict[str, str]:
         return dict(self._rows("SELECT job_id, state FROM jobs"))
@@ -178,12 +199,14 @@ class Monitor:
         self._claim(
             self.world.now >= not_before - 0.01, f"{worker.job.job_id} is retried too early"
         )
-        told = set(self.records[worker.job.job_id].last_told)
-        is_held = told in ({"cancel"}, {"pause"}) and self._was_told_before(worker)
-        self._claim(not is_held, f"{worker.job.job_id} is launched after {told}")
+        told = self.records[worker.job.job_id].last_told
+        is_held = told in ("cancel", "pause") and self._was_told_before(worker)
+        self._claim(not is_held, f"{worker.job.job_id} is launched after `{told}`")
         twins = [other for other in self.alive.values() if other.paths == worker.paths]
         job_id = worker.job.job_id
         self._claim(len(twins) == 1, f"{job_id} is trained twice at once")
+        self._look_at_directories(worker)
+        self.cpus.launched(worker)
         self._claim(
             all(
                 self.records[parent].state == "SUCCEEDED" or worker.number > 0
@@ -204,22 +227,32 @@ class Monitor:
         memory_mib = sum(other.job.memory_mib for other in ours)
         self._claim(len(ours) == 1 or memory_mib <= 1000, f"{memory_mib} MiB are promised at once")
 
+    def _look_at_directories(self, worker: Worker) -> None:
+        """An attempt is the last one of its job that has a directory, and nobody has ended in it."""
+        job_id, number = worker.job.job_id, worker.number
+        is_last = not worker.paths.attempt(number + 1).root.exists()
+        self._claim(is_last, f"{job_id} is launched under the number of an earlier attempt")
+        is_new = not worker.paths.attempt(number).exit.exists()
+        self._claim(is_new, f"{job_id} is launched where the exit record of another attempt is")
+
     def _was_told_before(self, worker: Worker) -> bool:
         """Whether its user was told something of the job before this supervisor began."""
         return self.records[worker.job.job_id].told_in < self.world.counts["lives"]
 
     def _look_at_order(self, worker: Worker) -> None:
-        """Of jobs that need the same, those that have begun are launched first, and each kind in
-        its order.
+        """Of jobs for which there is room, those that have begun are launched first, and each kind
+        in its order. There is room for what needs no more than the job that is launched.
         """
         job_id = worker.job.job_id
         mine = self.waiting.pop(job_id, None)
+        self.begun.add(job_id)
         if mine is None:
             return
+        place = not mine[0], self.places[job_id]
         for other, (has_begun, demand) in self.waiting.items():
-            is_earlier = (has_begun, demand) == mine and self.places[other] < self.places[job_id]
-            is_first = demand == mine[1] and has_begun and not mine[0]
-            self._claim(not (is_earlier or is_first), f"{job_id} is launched before {other}")
+            has_room = all(part <= of_mine for part, of_mine in zip(demand, mine[1], strict=True))
+            is_first = (not has_begun, self.places[other]) < place
+            self._claim(not (has_room and is_first), f"{job_id} is launched before {other}")
 
     def kills(self, worker: Worker) -> None:
         """The supervisor is about to kill a worker."""
@@ -264,6 +297,11 @@ class Monitor:
             )
         if verb == "retry":
             record.failures = 0
+        if isinstance(state, Pending | Running | Paused):
+            self._claim(
+                state.failures == record.failures,
+                f"{job_id} is {after} with {state.failures} failures, and had {record.failures}",
+            )
         if after == "SUCCEEDED":
             has_results = self.paths.job(job_id).has_results(normalize=False)
             self._claim(has_results, f"{job_id} has SUCCEEDED without results")
@@ -272,11 +310,9 @@ class Monitor:
 
     def _queue_again(self, job_id: str) -> None:
         """A job that has begun is queued by its user, behind those like it."""
-        worker, job = self.latest.get(job_id), self.jobs[job_id]
-        if self.places and worker is not None:
+        if job_id in self.begun:
             self.places[job_id] = max(self.places.values()) + 1
-            demand = job.cores, job.memory_mib, job.min_free_disk_mib
-            self.waiting[job_id] = True, demand
+            self.waiting[job_id] = True, _demand(self.jobs[job_id])
 
     def _look_at_failure(self, job_id: str, before: str, cause: str) -> None:
         record, job = self.records[job_id], self.jobs[job_id]
@@ -290,6 +326,10 @@ class Monitor:
                 f"{job_id} FAILED ({cause}) after {record.failures} of {most} attempts",
             )
 
+    def moves(self, job_id: str, before: Sequence[int], after: Sequence[int]) -> None:
+        """The supervisor says that an attempt runs on other CPUs."""
+        self.cpus.moves(self.latest[job_id], before, after)
+
     def put(self, job_id: str) -> None:
         """A job is entered anew, PENDING."""
         record = self.records[job_id]
@@ -299,10 +339,12 @@ class Monitor:
     def deleted(self, job_id: str) -> None:
         raise Violation(f"{job_id} is removed from the ledger")
 
-    def attempt_ended(self, job_id: str, number: int, outcome: AttemptOutcome) -> None:
+    def attempt_ended(
+        self, job_id: str, number: int, outcome: AttemptOutcome, exit_record: ExitRecord | None
+    ) -> None:
         record = self.records[job_id]
         self.world.log(f"{job_id}: attempt ended: {outcome.cause}")
-        self._look_at_cause(job_id, number, outcome)
+        self._look_at_cause(job_id, number, outcome, exit_record)
         self.stops_itself |= outcome.cause == "disk-full"
         record.has_just_failed = outcome.cause in COUNTED
         if record.has_just_failed:
@@ -312,11 +354,15 @@ class Monitor:
                 record.failures <= most, f"{job_id} is tried {record.failures} times, not {most}"
             )
 
-    def _look_at_cause(self, job_id: str, number: int, outcome: AttemptOutcome) -> None:
+    def _look_at_cause(
+        self, job_id: str, number: int, outcome: AttemptOutcome, exit_record: ExitRecord | None
+    ) -> None:
         """What an attempt is said to have ended by is what has ended it."""
         worker = self.latest.get(job_id)
         if worker is None or worker.number != number:
             return
+        is_its_own = exit_record in (None, worker.exit_record)
+        self._claim(is_its_own, f"{job_id} has ended with the exit record of another attempt")
         match outcome.cause:
             case None:
                 self._claim(worker.is_finished, f"{job_id} has succeeded, and is not trained")
@@ -334,6 +380,7 @@ class Monitor:
         """A command begins."""
         if trouble.job:
             self.records[trouble.job].asked[trouble.kind] += 1
+            self.unread = self._unread_ways(trouble.job)
 
     def refused(self, trouble: Trouble) -> None:
         """A command has ended with an error, which says that it has changed nothing."""
@@ -348,7 +395,18 @@ class Monitor:
         elif trouble.job and "nothing to" not in said:
             record = self.records[trouble.job]
             record.told_in = self.world.counts["lives"]
-            record.last_told = (*record.last_told, trouble.kind)
+            way = "files" if trouble.elsewhere else "ledger"
+            way = way if "asked its supervisor" in said else "at once"
+            # Requests in the ledger and in files are not acted on in the order in which they came,
+            # nor are files after a jump of the clock; what a command does itself comes before all
+            # of them.
+            is_after_unread = self.unread == {way} and not (way == "files" and self.has_jumped)
+            is_ordered = not self.unread or (bool(record.last_told) and is_after_unread)
+            record.last_told = trouble.kind if is_ordered else ""
+
+    @property
+    def has_jumped(self) -> bool:
+        return self.world.counts["jump"] > 0
 
     def asked_to_stop(self, times: int) -> None:
         """The supervisor that lives is asked to stop."""
@@ -381,6 +439,7 @@ class Monitor:
         self.stops_itself |= self.world.is_full
         for worker in self.alive.values():
             self._look_at_limits(worker, now)
+        self.cpus.turn(self._latest_s)
         if self.alive or self.world.is_full or self.world.is_locked or self.stops:
             self.busy_at = now
         self._claim(
@@ -398,6 +457,11 @@ class Monitor:
             return
         age_s, silent_s = now - worker.began, now - worker.reported
         late_s = grace_s + LATE_S
+        if worker.asked_at is not None:
+            asked_s = now - worker.asked_at
+            self._claim(
+                asked_s <= late_s, f"{job.job_id} trains {asked_s:.1f} s after it was asked"
+            )
         self._claim(age_s <= job.timeout_s + late_s, f"{job.job_id} is over its timeout")
         self._claim(silent_s <= job.stall_timeout_s + late_s, f"{job.job_id} hangs")
         if worker.grew_at is not None:
@@ -410,6 +474,7 @@ class Monitor:
         """A supervisor has ended by itself."""
         alive = [worker.job.job_id for worker in self.alive.values() if not worker.is_orphan]
         self._claim(not alive, f"the supervisor has ended, and these train: {alive}")
+        self.cpus.life_ended()
         if self.paths.error_log.exists():
             for text in self.paths.error_log.read_text().split("\n\n"):
                 is_expected = not text.strip() or "OddError" in text
@@ -464,15 +529,15 @@ class Monitor:
 
     def _look_at_promises(self, job_id: str, state: str) -> None:
         """What the last command on a job was told is true."""
-        told = self.records[job_id].last_told
-        if len(set(told)) != 1:  # requests on two ways have no order
-            return
-        match told[0]:
+        match self.records[job_id].last_told:
             case "cancel":
                 self._claim(state in OVER, f"{job_id} was to be cancelled, and is {state}")
             case "pause":
                 fits = state in (*OVER, "PAUSED")
                 self._claim(fits, f"{job_id} was to be paused, and is {state}")
+            case "resume":
+                fits = state != "PAUSED" or self._is_at_rung(job_id)
+                self._claim(fits, f"{job_id} was to be resumed, and is {state}")
 
     def the_end(self) -> None:
         """Nothing is left to do, and no trouble comes any more."""
@@ -491,6 +556,10 @@ class Monitor:
     def _claim(self, holds: bool, otherwise: str) -> None:
         if not holds:
             raise Violation(otherwise)
+
+
+def _demand(job: SimulatedJob) -> Demand:
+    return job.cores, job.memory_mib, job.min_free_disk_mib
 
 
 def _verb(before: str, state: State) -> str:

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core import atomic_files
+from orchestrator.executors.local_backend import LocalCpuMoves
 from orchestrator.experiment import reconcile, recovery
 from orchestrator.ledger import Ledger, rows
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.ledger.summary import SummaryFiles
+from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor import job_directory, retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempts
+from orchestrator.supervisor.cpu_mover import CpuMover
 from orchestrator.supervisor.job_queue import JobQueue, Offers
 from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.recorder import Recorder
@@ -73,6 +76,12 @@ MUTATIONS = (
         "self._request_files.remove_handled()",
     ),
     Mutation(
+        name="the removal of a file of requests is not on the disk",
+        function=RequestFiles.remove_handled,
+        before="sync_directory(self._folder)",
+        after="pass",
+    ),
+    Mutation(
         name="what is kept for a locked ledger is lost",
         function=Ledger.commit,
         before="self._connection.rollback()",
@@ -117,8 +126,8 @@ MUTATIONS = (
     Mutation(
         name="a worker that does not exit is not killed",
         function=Termination.enforce_limits,
-        before="elif now >= attempt.kill_at:",
-        after="elif now >= attempt.kill_at + 1e6:",
+        before="now >= attempt.kill_at:",
+        after="now >= attempt.kill_at + 1e6:",
     ),
     Mutation(
         name="a second stop does not kill",
@@ -143,6 +152,12 @@ MUTATIONS = (
         function=ActiveAttempts.sampled,
         before="if rss_mib > attempt.job.resources.all_memory_mib:",
         after="if rss_mib > 2 * attempt.job.resources.all_memory_mib:",
+    ),
+    Mutation(
+        name="growth beyond the memory limit is not noticed in the grace time",
+        function=Termination.enforce_limits,
+        before="(attempt.kill_at is None or exceeded.cause is Cause.MEMORY)",
+        after="attempt.kill_at is None",
     ),
     Mutation(
         name="promised memory is given twice",
@@ -256,6 +271,48 @@ MUTATIONS = (
         name="late requests are handled and not recorded as such",
         function=recovery.apply_late_requests,
         before="ledger.handled(request)",
+        after="pass",
+    ),
+    Mutation(
+        name="other runs are not seen",
+        function=Neighbours.look,
+        before="competitors = [_run(run) for run in runs]",
+        after="competitors = []",
+    ),
+    Mutation(
+        name="other programs are not seen",
+        function=Neighbours.look,
+        before="competitors += self._programs(held)",
+        after="pass",
+    ),
+    Mutation(
+        name="an attempt that has moved may move again at once",
+        function=CpuMover._settle,
+        before="min(REST_S * 2**watched.n_moves, LONGEST_REST_S)",
+        after="0.0",
+    ),
+    Mutation(
+        name="an attempt moves to its reserved CPUs whoever has come there",
+        function=CpuMover._settle,
+        before="not self.moves.is_still_idle(reservation)",
+        after="False",
+    ),
+    Mutation(
+        name="a move that the kernel refuses is recorded",
+        function=LocalCpuMoves.move,
+        before="if not self.executor.move(handle, reservation.to):",
+        after="if self.executor.move(handle, reservation.to) is None:",
+    ),
+    Mutation(
+        name="CPUs stay reserved when a move is given up",
+        function=SlotPool.give_up,
+        before="self._reserved.pop(reservation.slot.index, None)",
+        after="pass",
+    ),
+    Mutation(
+        name="other runs are not told of reserved CPUs that are used",
+        function=SlotPool.move,
+        before="self._publish()",
         after="pass",
     ),
 )

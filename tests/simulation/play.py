@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import DiskFullError, LedgerBusyError, SupervisorError
+from orchestrator.core.errors import (
+    ClusterLostError,
+    DiskFullError,
+    LedgerBusyError,
+    SupervisorError,
+)
 from orchestrator.core.job import AttemptOutcome, Job, Resources, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -154,7 +159,7 @@ class _Player:
             has_died = True
         except KeyboardInterrupt:
             world.log("stopped before any launch")
-        except (DiskFullError, LedgerBusyError, SupervisorError) as error:
+        except (ClusterLostError, DiskFullError, LedgerBusyError, SupervisorError) as error:
             self._look_at_error(error)
         except Exception as error:
             text = "".join(traceback.format_exception(error))
@@ -181,6 +186,7 @@ class _Player:
         causes = {
             DiskFullError: counts["full"] > 0 or self._has_full_disks,
             LedgerBusyError: self.world.is_locked or counts["lock"] > 0,
+            ClusterLostError: counts["unreachable"] > 0,
             SupervisorError: counts["error"] > 0 or "still locked" in str(error),
         }
         if not causes[type(error)]:
@@ -208,6 +214,7 @@ def _observed(monitor: Monitor) -> Iterator[None]:
     """The monitor is told of what is written to the ledger of attempts and states."""
     put_jobs, delete_job = Ledger.put_jobs, Ledger.delete_job
     set_state, end_attempt = Ledger.set_state, Ledger.end_attempt
+    move_attempt = Ledger.move_attempt
 
     def seen_put(ledger: Ledger, jobs: Any) -> None:
         entered = list(jobs)
@@ -226,15 +233,23 @@ def _observed(monitor: Monitor) -> Iterator[None]:
     def seen_end(ledger: Ledger, job_id: str, number: int, **facts: Any) -> None:
         end_attempt(ledger, job_id, number, **facts)
         outcome: AttemptOutcome = facts["outcome"]
-        monitor.attempt_ended(job_id, number, outcome)
+        monitor.attempt_ended(job_id, number, outcome, facts["record"])
+
+    def seen_move(
+        ledger: Ledger, job_id: str, number: int, before: Any, after: Any, **when: float
+    ) -> None:
+        move_attempt(ledger, job_id, number, before, after, **when)
+        monitor.moves(job_id, before, after)
 
     Ledger.put_jobs, Ledger.delete_job = seen_put, seen_delete  # type: ignore[method-assign]
     Ledger.set_state, Ledger.end_attempt = seen_state, seen_end  # type: ignore[method-assign]
+    Ledger.move_attempt = seen_move  # type: ignore[method-assign]
     try:
         yield
     finally:
         Ledger.put_jobs, Ledger.delete_job = put_jobs, delete_job  # type: ignore[method-assign]
         Ledger.set_state, Ledger.end_attempt = set_state, end_attempt  # type: ignore[method-assign]
+        Ledger.move_attempt = move_attempt  # type: ignore[method-assign]
 
 
 def _job(job: SimulatedJob, number: int) -> Job:

@@ -7,6 +7,7 @@ and played again when the generator has changed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -62,9 +63,14 @@ TroubleKind: TypeAlias = Literal[
     "set",
     "status",
     "error",
+    "unreachable",
+    "program",
+    "run",
 ]
 COMMANDS = ("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status")
 OF_JOBS = ("cancel", "pause", "resume", "retry")
+OTHERS: tuple[TroubleKind, ...] = ("program", "run")
+"""Others come who use a CPU: a program, and another run, which says so."""
 DELIVERIES: tuple[TroubleKind, ...] = ("late", "twice", "lost", "stray")
 """What happens to an event of the executor on its way to the supervisor."""
 
@@ -81,6 +87,8 @@ class Behaviour:
     asked: Asked = "saves"
     lingers: bool = False
     """Whether it goes on for a while when its supervisor has died."""
+    is_bound: bool = False
+    """Whether the kernel lets it run on no other CPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +128,7 @@ class Trouble:
     """How long it lasts, or by how much a clock jumps."""
     job: str = ""
     number: int = 0
-    """For ``set``: jobs at once."""
+    """For ``set``: jobs at once. For others who come: their CPU."""
     elsewhere: bool = False
     """Whether the command is given on another host."""
     choice: int = 0
@@ -148,6 +156,11 @@ class Scenario:
         jobs = tuple(_job(job) for job in values.pop("jobs"))
         troubles = tuple(Trouble(**trouble) for trouble in values.pop("troubles", ()))
         return cls(jobs=jobs, troubles=troubles, **values)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether others use the machine, too."""
+        return any(trouble.kind in OTHERS for trouble in self.troubles)
 
     def shorter(self) -> Iterator[Scenario]:
         """The same with one part left out, larger parts first."""
@@ -233,16 +246,22 @@ def made(seed: int) -> Scenario:
     for number in range(chance.choice((1, 2, 2, 3, 3, 4, 5, 6))):
         jobs.append(_made_job(chance, number, jobs))
     troubles: list[Trouble] = []
+    if chance.random() < 0.06:
+        troubles += chance.choice((_made_unseen_start, _made_hasty_user))(chance, jobs)
     for _ in range(chance.choice((1, 2, 3, 4, 6, 8, 12))):
         troubles.append(_made_trouble(chance, jobs))
     for _ in range(chance.choice((0, 0, 1, 1, 2))):
         troubles += _made_story(chance, jobs)
     for _ in range(chance.choice((0, 0, 4, 12, 24))):
         troubles.append(_made_delivery(chance))
+    cpus = chance.choice((1, 2, 2, 3, 4))
+    if chance.random() < 0.18:
+        jobs = [_made_longer(chance, job) for job in jobs]
+        troubles += _made_others(chance, cpus)
     return Scenario(
         jobs=tuple(jobs),
         troubles=tuple(troubles),
-        cpus=chance.choice((1, 2, 2, 3, 4)),
+        cpus=cpus,
         lanes=chance.choice((None, None, None, 1, 2)),
         grace_s=chance.choice((0.0, 1.0, 3.0, 12.0)),
         gap_s=chance.choice((0.5, 2.0, 10.0)),
@@ -251,6 +270,7 @@ def made(seed: int) -> Scenario:
 
 
 DEATH_POINTS = ("", "commit", "committed", "remove requests/", "ask ", "submitted", "polled")
+"""Beginnings of the names of points at which deaths in stories come."""
 POINTS = (
     *("", "", "", "commit", "committed", "submit ", "submitted", "ask ", "kill ", "cancelled"),
     *("remove ", "remove requests/", "rename .summary", "rename jobs/", "fsync content"),
@@ -301,9 +321,10 @@ def _made_behaviour(chance: random.Random, *, is_stalling: bool) -> Behaviour:
 
 
 KINDS: tuple[TroubleKind, ...] = (
-    *("kill", "kill", "kill", "kill", "power", "power", "lock", "full", "jump"),
+    *("kill", "kill", "kill", "power", "power", "lock", "full", "jump"),
     *("stop", "stop-now", "signal", "checkpoints"),
     *("cancel", "pause", "pause", "resume", "resume", "retry", "retry", "set", "status", "error"),
+    "unreachable",
 )
 
 
@@ -325,6 +346,38 @@ def _made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
     )
 
 
+def _made_longer(chance: random.Random, job: SimulatedJob) -> SimulatedJob:
+    """Perhaps so long that it is moved, more than once."""
+    iterations = chance.choice((job.iterations, job.iterations, 12, 30))
+    first, *later = job.behaviours or (Behaviour(),)
+    if iterations > job.iterations:
+        first = replace(first, ending="done", is_bound=chance.random() < 0.3)
+    return replace(job, iterations=iterations, behaviours=(first, *later))
+
+
+def _made_others(chance: random.Random, cpus: int) -> list[Trouble]:
+    """Others on CPUs of their own, or one that goes from CPU to CPU."""
+    kind = chance.choice(OTHERS)
+    begin = round(chance.uniform(0.0, LONGEST_S), 2)
+    if chance.random() < 0.3:
+        stay_s = chance.choice((4.0, 10.0))
+        return [
+            Trouble(
+                kind=kind, at_s=round(begin + step * stay_s, 2), for_s=stay_s, number=step % cpus
+            )
+            for step in range(2 * cpus)
+        ]
+    return [
+        Trouble(
+            kind=chance.choice(OTHERS),
+            at_s=round(chance.uniform(0.0, LONGEST_S), 2),
+            for_s=chance.choice((2.0, 8.0, 30.0, 100.0)),
+            number=chance.randrange(cpus),
+        )
+        for _ in range(chance.choice((1, 2, 3, 5)))
+    ]
+
+
 STORIES: tuple[tuple[TroubleKind, ...], ...] = (
     ("pause", "resume"),
     ("pause", "resume", "pause", "resume"),
@@ -339,31 +392,73 @@ STORIES: tuple[tuple[TroubleKind, ...], ...] = (
     ("unremoved", "retry", "kill"),
     ("cancel", "kill"),
     ("set", "stop", "kill"),
+    ("pause", "resume", "pause", "resume", "kill"),
+    ("unremoved", "cancel", "retry", "kill"),
+    ("unremoved", "pause", "resume", "kill"),
+    ("cancel", "kill", "retry"),
+    ("lock", "kill"),
+    ("lock", "power"),
 )
 """Troubles that follow each other, about one job."""
 
 
 def _made_story(chance: random.Random, jobs: list[SimulatedJob]) -> list[Trouble]:
     job = chance.choice(jobs).job_id
-    is_elsewhere = chance.random() < 0.4
+    elsewhere = chance.choice((0.0, 0.0, 0.5, 1.0))
     when = chance.uniform(0.0, LONGEST_S / 2)
-    told = []
+    told: list[Trouble] = []
     for kind in chance.choice(STORIES):
         dies = kind in ("kill", "power")
+        points = DEATH_POINTS
+        if any(trouble.elsewhere for trouble in told):
+            points = (*DEATH_POINTS, *["remove requests/"] * 4)
         told.append(
             Trouble(
                 kind=kind,
                 at_s=round(when, 2),
-                at_what=chance.choice(DEATH_POINTS) if dies else "",
-                for_s=chance.choice((0.3, 2.0, 8.0)) if kind in ("lock", "unremoved") else 0.0,
+                at_what=chance.choice(points) if dies else "",
+                for_s=_duration(chance, kind),
                 job=job if kind in OF_JOBS else "",
                 number=chance.choice((1, 2, 3)) if kind == "set" else 0,
-                elsewhere=is_elsewhere and kind in COMMANDS,
+                elsewhere=kind in COMMANDS and chance.random() < elsewhere,
                 choice=chance.randrange(1000) if kind == "power" else 0,
             )
         )
         when += chance.choice((0.0, 0.3, 1.0, 4.0))
     return told
+
+
+def _made_unseen_start(chance: random.Random, _: list[SimulatedJob]) -> list[Trouble]:
+    """The first launches cannot be recorded, and soon after the next ones the power fails."""
+    died = round(chance.uniform(2.0, 8.0), 2)
+    what = chance.choice(("rename .summary", "rename .summary", "polled", "committed"))
+    return [
+        Trouble(kind="lock", at_s=0.05, for_s=20.0),
+        Trouble(kind="kill", at_s=died),
+        Trouble(
+            kind="power", at_s=round(died + 0.1, 2), at_what=what, choice=chance.randrange(1000)
+        ),
+    ]
+
+
+def _made_hasty_user(chance: random.Random, jobs: list[SimulatedJob]) -> list[Trouble]:
+    """Pauses one of two jobs and resumes it at once, on two hosts, before the supervisor dies."""
+    behaviours = (Behaviour(), Behaviour(asked="slow"))
+    jobs[:] = [
+        SimulatedJob(name="j0", iterations=12, behaviours=behaviours),
+        SimulatedJob(name="j1", iterations=20),
+    ]
+    gaps = chance.choice((0.8, 1.2, 1.6)), chance.choice((0.1, 0.27)), 0.3, 0.3
+    times = itertools.accumulate(gaps, initial=chance.uniform(0.3, 4.0))
+    kinds: tuple[TroubleKind, ...] = ("pause", "resume", "pause", "resume")
+    *asked, died = (round(when, 2) for when in times)
+    return [
+        *(
+            Trouble(kind=kind, at_s=when, job=jobs[0].job_id, elsewhere=number == 3)
+            for number, (kind, when) in enumerate(zip(kinds, asked, strict=True))
+        ),
+        Trouble(kind="kill", at_s=died),
+    ]
 
 
 def _made_delivery(chance: random.Random) -> Trouble:
@@ -377,6 +472,8 @@ def _made_delivery(chance: random.Random) -> Trouble:
 
 def _duration(chance: random.Random, kind: TroubleKind) -> float:
     match kind:
+        case "unremoved":
+            return chance.choice((2.0, 8.0, 20.0))
         case "lock":
             return chance.choice((0.3, 2.0, 8.0))
         case "full":

@@ -73,6 +73,9 @@ class SimulatedTime:
     def perf_counter(self) -> float:
         return self._world.monotonic
 
+    def thread_time(self) -> float:
+        return 0.0
+
     def sleep(self, seconds: float) -> None:
         self._world.sleep(seconds)
 
@@ -197,11 +200,8 @@ def installed(world: World, kind: SimulatedKind) -> Iterator[SimulatedSqlite]:
             random: random.Random(0),
             datetime: SimulatedDatetime(world),
         }
-        for name, module in list(sys.modules.items()):
-            if name.startswith("orchestrator.") and name.split(".")[1] in PACKAGES:
-                for original, simulated in modules.items():
-                    if getattr(module, original.__name__, None) is original:
-                        replaced(module, original.__name__, simulated)
+        for module, original in _imports(tuple(modules), len(sys.modules)):
+            replaced(module, original.__name__, modules[original])
         sqlite = SimulatedSqlite(world)
         replaced(database_file, "sqlite3", sqlite)
         for replacement in replacements(world, kind):
@@ -215,6 +215,20 @@ def installed(world: World, kind: SimulatedKind) -> Iterator[SimulatedSqlite]:
         late = [name for name in set(sys.modules) - before if _is_ours(name)]
         if late:
             raise UnsimulatedError(f"imported too late to see the simulated world: {late}")
+
+
+@functools.lru_cache(maxsize=1)
+def _imports(
+    originals: tuple[ModuleType, ...], _modules: int
+) -> Sequence[tuple[ModuleType, ModuleType]]:
+    """Which modules of the program have which of ``originals``, while no further one is imported."""
+    return [
+        (module, original)
+        for name, module in list(sys.modules.items())
+        if name.startswith("orchestrator.") and name.split(".")[1] in PACKAGES
+        for original in originals
+        if getattr(module, original.__name__, None) is original
+    ]
 
 
 def replacements(

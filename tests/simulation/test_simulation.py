@@ -18,7 +18,14 @@ from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import Processes, SimulatedKind
 from tests.simulation.mutations import MUTATIONS, Mutation, planted
 from tests.simulation.play import play
-from tests.simulation.scenario import Behaviour, Scenario, SimulatedJob, Trouble, made
+from tests.simulation.scenario import (
+    Behaviour,
+    Scenario,
+    SimulatedJob,
+    Trouble,
+    TroubleKind,
+    made,
+)
 from tests.simulation.shrink import kind_of, shrunk
 from tests.simulation.world import World
 
@@ -31,6 +38,7 @@ FOUND_SOON = (
     "an attempt that was asked to end counts as failed",
     "a CPU that is held is given again",
     "summary files keep a page of which a job has moved",
+    "the exit record of an earlier attempt of the same number stays",
 )
 """Names of mutations that few seeds find."""
 
@@ -183,6 +191,27 @@ def replacements_of(world: World) -> list[tuple[object, str, object]]:
     return list(seams.replacements(world, kind_of_executor(world)))
 
 
+def test_a_worker_leaves_a_cpu_that_others_have_come_to_use() -> None:
+    def moves(kind: TroubleKind, *, is_bound: bool = False) -> list[str]:
+        behaviour = Behaviour(iteration_s=1.0, is_bound=is_bound)
+        scenario = Scenario(
+            jobs=(SimulatedJob(name="j0", iterations=60, behaviours=(behaviour,)),),
+            troubles=(
+                Trouble(kind=kind, at_s=2.0, for_s=100.0, number=0),
+                Trouble(kind=kind, at_s=20.0, for_s=100.0, number=1),
+            ),
+            cpus=3,
+        )
+        outcome = play(scenario)
+        assert outcome.violation == ""
+        return [line.split(" ", 1)[1] for line in outcome.trace if "has moved from" in line]
+
+    to_and_on = ["j0-s0 has moved from (0,) to (1,)", "j0-s0 has moved from (1,) to (2,)"]
+    assert moves("program") == to_and_on
+    assert moves("run") == to_and_on
+    assert moves("program", is_bound=True) == []
+
+
 # -- planted faults
 
 
@@ -197,12 +226,33 @@ def test_a_planted_fault_is_found_soon(name: str) -> None:
     assert first_found(mutation, 40) is not None
 
 
-def test_the_trace_of_a_fault_that_was_mended_finds_it() -> None:
-    (path,) = (path for path in TRACES if path.stem == "exit_record_comes_back_after_a_power_cut")
-    name = "the removal of a stale exit record is not on the disk"
+@pytest.mark.parametrize(
+    ("trace", "name", "violation"),
+    [
+        (
+            "exit_record_comes_back_after_a_power_cut",
+            "the removal of a stale exit record is not on the disk",
+            "with the exit record of another attempt",
+        ),
+        (
+            "request_comes_back_after_a_power_cut",
+            "the removal of a file of requests is not on the disk",
+            "cancel was done 2 times",
+        ),
+        (
+            "grows_while_it_is_to_end",
+            "growth beyond the memory limit is not noticed in the grace time",
+            "is over its memory limit",
+        ),
+    ],
+)
+def test_the_trace_of_a_fault_that_was_mended_finds_it(
+    trace: str, name: str, violation: str
+) -> None:
+    (path,) = (path for path in TRACES if path.stem == trace)
     (mutation,) = (one for one in MUTATIONS if one.name == name)
     with planted(mutation):
-        assert "is not trained" in play(Scenario.from_json(path.read_text())).violation
+        assert violation in play(Scenario.from_json(path.read_text())).violation
 
 
 def test_every_planted_fault_still_has_its_place() -> None:

@@ -22,6 +22,8 @@ KEPT = 2
 """Checkpoints."""
 SLOW_S = 1.5
 """How much longer a slow worker takes to save a checkpoint when it is asked to end."""
+SWAPPING_S = 6.0
+"""How long an iteration of one takes that has grown."""
 LINGERS_S = 6.0
 """How long one that lingers goes on without its supervisor."""
 CODES = {
@@ -47,9 +49,13 @@ class Worker:
     pid: int
     pid_start: float
     cpus: tuple[int, ...]
+    sharing: Callable[[], int]
+    """With how many others it shares a CPU now."""
     report: Callable[[Progress], None]
     ended: Callable[[int], None]
     """Told once, with the exit code, when the process is gone."""
+    exit_record: ExitRecord | None = None
+    """What it has written of its end."""
     began: float = 0.0
     env_steps: int = 0
     resumed_from: int = 0
@@ -133,7 +139,9 @@ class Worker:
             self._record(ExitCode.PAUSED)
             self._exit(ExitCode.PAUSED)
         else:
-            self.world.after(self.behaviour.iteration_s, lambda: self._step(self._iterate))
+            iteration_s = self.behaviour.iteration_s if self.grew_at is None else SWAPPING_S
+            iteration_s *= 1 + self.sharing()
+            self.world.after(iteration_s, lambda: self._step(self._iterate))
 
     def _iterate(self) -> None:
         self.iterations += 1
@@ -188,6 +196,7 @@ class Worker:
             wall_s=round(self.world.now - self.began, 3),
             ep_rew_mean=1.0,
         )
+        self.exit_record = record
         write_whole(self._attempt / "exit.json", record.to_json())
 
     @property

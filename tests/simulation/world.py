@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.disk import Disk, full_error, sqlite_error
+from tests.simulation.neighbours import Others
 from tests.simulation.scenario import Scenario, Trouble
 
 BEGAN = 1_800_000_000.0
@@ -68,6 +69,7 @@ class World:
     counts: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
     disk: Disk = field(init=False)
+    others: Others = field(init=False)
     command: Callable[[Trouble], None] = lambda _: None
     """Gives the command of a trouble."""
     signalled: Callable[[int], None] | None = None
@@ -93,9 +95,13 @@ class World:
     """Whether a call of the executor has raised for the supervisor that lives."""
     errors_due: int = 0
     """Calls of the executor that are to raise."""
+    is_unreachable: bool = False
+    """Whether the executor has lost what it starts workers with."""
     _is_supervised: bool = False
     _others: int = 0
     """Processes other than the supervisor that are at work at this moment."""
+    _is_alone: bool = False
+    """Whether a command has the run directory for itself."""
     _sleeps: int = 0
     _polls: int = 0
     _boot: float = BOOTED
@@ -117,6 +123,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.disk = Disk(self.root, self)
+        self.others = Others(now=lambda: self.now)
         for trouble in self.scenario.troubles:
             if trouble.at_point is not None:
                 self._at_point[trouble.at_point].append(trouble)
@@ -187,6 +194,7 @@ class World:
             self._is_supervised = False
             self.signalled = None
             self.errors_due = 0
+            self.is_unreachable = False
             self.has_erred = False
             self.lives.pop(pid, None)
 
@@ -205,6 +213,19 @@ class World:
         finally:
             self.pid, self.host = before
             self._others -= 1
+
+    @contextlib.contextmanager
+    def perhaps_alone(self, is_alone: bool) -> Iterator[None]:
+        """:param is_alone: whether the run directory belongs to the command that is at work within
+        the block: the supervisor, if it lives, has left there all that it will.
+        """
+        if is_alone and self._is_supervised:
+            self.fall_back()
+        self._is_alone = is_alone
+        try:
+            yield
+        finally:
+            self._is_alone = False
 
     @contextlib.contextmanager
     def own_work(self) -> Iterator[None]:
@@ -259,7 +280,8 @@ class World:
 
     def after_commit(self) -> None:
         with self.own_work():
-            if not (self._others and self._is_supervised):  # what the supervisor keeps is not in it
+            is_beside = self._others and self._is_supervised and not self._is_alone
+            if not is_beside:  # what the supervisor keeps is not in it
                 self._note = self.noted()
             self.disk.committed(self._note)
         self.point("committed")
@@ -308,6 +330,10 @@ class World:
             case "error":
                 self.errors_due += self._is_supervised
                 self.has_erred |= self._is_supervised
+            case "program" | "run":
+                self.after(trouble.for_s, self.others.come(kind, trouble.number))
+            case "unreachable":
+                self.is_unreachable = self._is_supervised
             case _:
                 self.command(trouble)
 
@@ -369,6 +395,7 @@ class World:
             if (cut := self._failed_power) is not None:
                 left = self.disk.lose_power(cut.choice)
                 self._boots += 1
+                self.others.end()
                 self._boot = 100.0 - self.now
         if left is not None:
             self._note = left
