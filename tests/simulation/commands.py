@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from orchestrator.core.errors import DiskFullError, UsageError
 from orchestrator.experiment import control
+from tests.simulation import job_files
+from tests.simulation.job_files import JobFiles
 from tests.simulation.monitor import Monitor
 from tests.simulation.scenario import Trouble
 from tests.simulation.world import HOST, GaveUpError, World
@@ -17,9 +19,13 @@ ELSEWHERE = "elsewhere"
 class Commands:
     world: World
     monitor: Monitor
+    files: JobFiles
 
     def give(self, trouble: Trouble) -> None:
         world = self.world
+        if trouble.kind in job_files.KINDS:
+            self.files.happens(trouble)
+            return
         pid = world.new_pid()
         host = ELSEWHERE if trouble.elsewhere else HOST
         self.monitor.asked(trouble)
@@ -53,6 +59,10 @@ class Commands:
                 return control.ask(run_dir, [trouble.job], trouble.kind)
             case "set":
                 return control.set_max_parallel(run_dir, trouble.number)
+            case "reload":
+                return self.files.reload()
+            case "clean":
+                return self.files.clean()
             case "status":
                 rows = control.status(run_dir).rows
                 return ", ".join(f"{row['job_id']} {row['state']}" for row in rows)

@@ -62,8 +62,17 @@ TroubleKind: TypeAlias = Literal[
     "set",
     "status",
     "error",
+    "edit",
+    "begin",
+    "damage",
+    "reload",
+    "clean",
 ]
-COMMANDS = ("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status")
+"""The last five are of :mod:`tests.simulation.job_files`."""
+COMMANDS = (
+    *("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status"),
+    *("reload", "clean"),
+)
 OF_JOBS = ("cancel", "pause", "resume", "retry")
 DELIVERIES: tuple[TroubleKind, ...] = ("late", "twice", "lost", "stray")
 """What happens to an event of the executor on its way to the supervisor."""
@@ -98,6 +107,12 @@ class SimulatedJob:
     after: tuple[str, ...] = ()
     behaviours: tuple[Behaviour, ...] = ()
     """Of its attempts, in order; those that follow are ``done``."""
+    version: int = 0
+    """In the place of all values that decide the result beside the number of env_steps."""
+    is_invalid: bool = False
+    """Whether the examination before the launch finds that it cannot be trained."""
+    is_declared: bool = True
+    """Whether the job file has it from the beginning."""
 
     @property
     def job_id(self) -> str:
@@ -124,7 +139,9 @@ class Trouble:
     elsewhere: bool = False
     """Whether the command is given on another host."""
     choice: int = 0
-    """What of the unsaved writes is lost when the power fails."""
+    """What of the unsaved writes is lost when the power fails, or how a ledger is damaged."""
+    what: str = ""
+    """What is edited in the job file, or how the next supervisor begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +154,8 @@ class Scenario:
     gap_s: float = 2.0
     """Between the end of a supervisor and the start of the next one."""
     order: Literal["longest-first", "as-listed"] = "as-listed"
+    if_refused: Literal["undo", "restart", "keep"] = "undo"
+    """What users do where changed jobs are refused: undo the changes, or run with that option."""
 
     def to_json(self) -> str:
         """Without what has its default."""
@@ -200,7 +219,8 @@ def _job(values: Mapping[str, Any]) -> SimulatedJob:
 
 def _simpler(job: SimulatedJob) -> Iterator[SimulatedJob]:
     plain = SimulatedJob(name=job.name)
-    for name in ("pause_at", "after", "min_free_disk_mib", "cores", "memory_mib"):
+    names = ("pause_at", "after", "min_free_disk_mib", "cores", "memory_mib")
+    for name in (*names, "is_invalid", "is_declared"):
         if getattr(job, name) != getattr(plain, name):
             yield replace(job, **{name: getattr(plain, name)})
     for index in range(len(job.behaviours)):
@@ -228,6 +248,12 @@ MOST_EVENTS = 60
 
 def made(seed: int) -> Scenario:
     """The scenario of a seed."""
+    from tests.simulation import job_files  # which has the types of this module
+
+    return job_files.with_changes(_made(seed), random.Random(f"{seed} job files"))
+
+
+def _made(seed: int) -> Scenario:
     chance = random.Random(seed)
     jobs: list[SimulatedJob] = []
     for number in range(chance.choice((1, 2, 2, 3, 3, 4, 5, 6))):

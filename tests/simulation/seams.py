@@ -24,16 +24,21 @@ from types import ModuleType
 from typing import Any
 
 from orchestrator.core import atomic_files
+from orchestrator.core.errors import Problem
+from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors import kinds
 from orchestrator.experiment import (
     left_batch_jobs,
+    preflight,
     reconcile,
     recovery,
+    reload,
     run_directory,
     run_plan,
     session,
 )
+from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.ledger import Ledger, database_file
 from orchestrator.machine import provenance, topology
 from orchestrator.machine.topology import Cpu, Machine
@@ -42,6 +47,7 @@ from orchestrator.supervisor.supervisor import Supervisor
 from tests.simulation import disk
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import MACHINE_MIB, SimulatedKind
+from tests.simulation.worker import INVALID
 from tests.simulation.world import FREE_MIB, World
 
 os.environ.setdefault("ORCHESTRATOR_FEATURES", "")  # none of others takes part
@@ -217,6 +223,19 @@ def installed(world: World, kind: SimulatedKind) -> Iterator[SimulatedSqlite]:
             raise UnsimulatedError(f"imported too late to see the simulated world: {late}")
 
 
+def examine(
+    jobs: Sequence[Job], *, watch: preflight.Watch = lambda *_: None, **_: Any
+) -> dict[str, JobVerdict]:
+    """In the place of what examines robots: jobs say themselves whether they are invalid."""
+    watch(len(jobs), len(jobs))
+    found = {}
+    for job in jobs:
+        invalid = Problem(where=job.where, message="cannot be trained")
+        is_invalid = job.spec.env_kwargs.get(INVALID, False)
+        found[job.job_id] = JobVerdict(problem=invalid if is_invalid else None)
+    return found
+
+
 def replacements(
     world: World, kind: SimulatedKind
 ) -> Sequence[tuple[object, str, Callable[..., Any] | Any]]:
@@ -259,7 +278,10 @@ def replacements(
         (session, "Supervisor", supervisor),
         (session, "StopRequests", StopRequests),
         (provenance, "Repository", NoRepository),
+        (preflight, "examine", examine),
+        (reload, "_declared", lambda *_: world.declared()),
         (run_plan, "kind_named", lambda _: kind),
+        (run_plan, "_restriction", lambda _: ""),
         (topology, "detect", lambda with_gpus=False: machine(world.scenario.cpus)),
         (run_directory, "process_start", process_start),
         (recovery, "same_process", same_process),

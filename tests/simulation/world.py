@@ -81,6 +81,8 @@ class World:
     are lost."""
     queued: Callable[[Any], None] = lambda _: None
     """Told of the rows of the jobs, in order of launch, with which a supervisor begins."""
+    declared: Callable[[], Any] = lambda: None
+    """What the job file has now."""
     supervisors: list[Any] = field(default_factory=list)
     """Made by the process that lives."""
     killed: Callable[[int], None] = lambda _: None
