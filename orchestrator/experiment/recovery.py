@@ -134,7 +134,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
                 new = Pending()
             case "cancel", Pending() | Paused():
                 new = Cancelled()
-            case "pause", Pending(failures=failures):
+            case "pause", Pending(failures=failures) | Paused(failures=failures, at_rung=True):
                 new = Paused(failures=failures)
             case "resume", Paused(failures=failures, at_rung=False):
                 new = Pending(failures=failures)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from orchestrator.core.errors import DiskFullError, UsageError
 from orchestrator.experiment import control
 from tests.simulation import job_files
+from tests.simulation.added_jobs import Searcher
 from tests.simulation.job_files import JobFiles
 from tests.simulation.monitor import Monitor
 from tests.simulation.scenario import Trouble
@@ -20,11 +21,15 @@ class Commands:
     world: World
     monitor: Monitor
     files: JobFiles
+    searcher: Searcher
 
     def give(self, trouble: Trouble) -> None:
         world = self.world
         if trouble.kind in job_files.KINDS:
             self.files.happens(trouble)
+            return
+        if trouble.kind == "searcher":
+            self.searcher.killed(trouble)
             return
         pid = world.new_pid()
         host = ELSEWHERE if trouble.elsewhere else HOST

@@ -69,8 +69,11 @@ class DeclaredJobs:
     def updated(self, job: Job) -> None:
         """The declaration of a job is replaced, and its attempts stay."""
         job_id = job.job_id
-        entered, before = self._simulated(job), self.by_id[job_id]
-        self._look_at_entry(job_id, entered)
+        before = self.by_id[job_id]
+        entered = self._simulated(job)
+        is_as_far = entered.pause_at == before.job.pause_at
+        _claim(is_as_far, f"{job_id} pauses at {entered.pause_at}, and was promoted")
+        self._look_at_entry(job_id, replace(entered, pause_at=self.originals[job_id].pause_at))
         is_extended = _decides(entered) != _decides(before.job)
         if is_extended:
             is_right = (
@@ -80,6 +83,13 @@ class DeclaredJobs:
             )
             _claim(is_right, f"{job_id} is another job now, and goes on")
         self._set(job_id, replace(before, job=entered, is_done=before.is_done and not is_extended))
+
+    def respecified(self, job: Job) -> None:
+        """Values of a job are replaced that decide no result."""
+        before, entered = self.by_id[job.job_id], self._simulated(job)
+        is_same = replace(entered, pause_at=None) == replace(before.job, pause_at=None)
+        _claim(is_same, f"{job.job_id} is another job now: {entered}")
+        self._set(job.job_id, replace(before, job=entered))
 
     def deleted(self, job_id: str) -> None:
         """A job and its attempts are removed."""
@@ -181,11 +191,10 @@ class DeclaredJobs:
 
     def restore(self, before: Mapping[str, Declaration], in_ledger: Collection[str]) -> None:
         """What was not committed is gone. :param before: at the last commit."""
-        kept = {
-            job_id: entry
-            for job_id in in_ledger
-            if (entry := before.get(job_id) or self.by_id.get(job_id)) is not None
-        }
+        kept = {job_id: before[job_id] for job_id in in_ledger if job_id in before}
+        for job_id in in_ledger:  # others than the supervisor have entered these meanwhile
+            if job_id not in kept and (entry := self.by_id.get(job_id)) is not None:
+                kept[job_id] = replace(entry, has_begun=False, is_done=False)
         self.take(kept)
 
     def take(self, entries: Mapping[str, Declaration]) -> None:
@@ -207,7 +216,8 @@ class DeclaredJobs:
         call = self.files.call
         for job_id, declared in call.jobs.items():
             _claim(job_id in states, f"{job_id} is declared, and not in the ledger")
-            entry, expected = self.by_id[job_id], self._expected(declared)
+            entry = self.by_id[job_id]
+            expected = replace(self._expected(declared), pause_at=entry.job.pause_at)
             if _decides(entry.job) != _decides(expected):
                 is_right = call.on_change == "keep" or declared.is_invalid
                 _claim(is_right, f"{job_id} is declared otherwise, and is run as before")

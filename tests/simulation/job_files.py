@@ -17,6 +17,7 @@ from orchestrator.experiment import cleaning, reload, resume
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.job_source import JobSource
 from tests.simulation.scenario import (
     LONGEST_S,
     Behaviour,
@@ -64,6 +65,8 @@ class JobFiles:
     """Ids of all jobs there."""
     orphans: Callable[[], list[int]]
     """Pids of workers that have outlived their supervisor."""
+    job_source: JobSource
+    """Of the job file, where that says that jobs are made as the run goes on."""
     moved_away: Callable[[str], None]
     """Told of a job whose directory a user has moved away, as `run` has advised."""
     file: dict[str, SimulatedJob] = field(init=False)
@@ -146,8 +149,9 @@ class JobFiles:
         self._is_rebuilding |= self._is_unreadable or ("rebuild" in once and has_ledger)
         self._is_unreadable = False
         is_directory = "directory" in once and not self._is_rebuilding
+        is_recorded = is_directory or bool(self.scenario.searcher_s)
         self.call = Call(
-            jobs=dict(self.recorded() if is_directory else self.file),
+            jobs=dict(self.recorded() if is_recorded else self.file),
             on_change=self._on_change,
             is_directory=is_directory,
             is_rebuilding=self._is_rebuilding,
@@ -180,7 +184,8 @@ class JobFiles:
         order, lanes = self.scenario.order, self.scenario.lanes
         at_once = '"auto"' if lanes is None else lanes
         text = f'name = "simulated"\nmax_parallel = {at_once}\norder = "{order}"\n'
-        jobs = [as_declared(job, self.file) for job in self.file.values()]
+        makes_jobs = bool(self.scenario.searcher_s)
+        jobs = [] if makes_jobs else [as_declared(job, self.file) for job in self.file.values()]
         return Experiment(
             name="simulated",
             max_parallel=lanes,
@@ -190,13 +195,14 @@ class JobFiles:
             source="simulated.toml",
             text=text.encode(),
             base=self.world.root,
+            job_source=self.job_source if makes_jobs else None,
         )
 
     def queued(self) -> None:
         """The supervisor is about to launch jobs: what `run` was called with is accepted."""
         self.is_damaged = self._is_rebuilding = False
         if not self.call.is_directory:
-            self.accepted = dict(self.call.jobs)
+            self.accepted = dict(self.file if self.scenario.searcher_s else self.call.jobs)
 
     def refused(self, error: ChangedError) -> None:
         """`run` has refused jobs that have changed."""

@@ -27,13 +27,15 @@ from tests.simulation.world import Violation, World
 MOVES = {
     "PENDING": ("RUNNING", "PAUSED", "FAILED", "CANCELLED"),
     "RUNNING": ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED"),
-    "PAUSED": ("PENDING", "CANCELLED"),
+    "PAUSED": ("PENDING", "CANCELLED", "PAUSED"),
     "FAILED": ("PENDING",),
     "CANCELLED": ("PENDING",),
     "SUCCEEDED": (),
 }
 """As docs/architecture.md has them; nothing takes results away here."""
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+UNREAD = {"cancel", "pause", "resume", "retry", "promote", "reload", "add"}
+"""Requests that the next supervisor acts on, or that there are new jobs for it."""
 COUNTED = ("killed", "out-of-memory", "stalled", "launch-failed")
 """Causes that use up a retry."""
 LATE_S = 1.0
@@ -65,6 +67,8 @@ class JobRecord:
     put_from: str = ""
     """Its state before it was entered anew."""
     is_at_rung: bool = False
+    rung: int = 0
+    """env_steps of the last rung at which it was."""
     has_just_failed: bool = False
     """Whether its attempt has ended by a failure that is retried, and its state is not said."""
     not_before: float = 0.0
@@ -79,6 +83,7 @@ class JobRecord:
             last_told=self.last_told,
             put_from=self.put_from,
             is_at_rung=self.is_at_rung,
+            rung=self.rung,
         )
 
 
@@ -173,6 +178,7 @@ class Monitor:
             committed = records.get(job_id, JobRecord())
             record.failures = committed.failures
             record.done = committed.done.copy()
+            record.rung = committed.rung
             record.put_from = ""
             record.state = ""
             if is_less:
@@ -187,7 +193,7 @@ class Monitor:
         with self.world.own_work():
             has_files = self.paths.requests.exists() and any(self.paths.requests.glob("*.jsonl"))
         verbs = {verb for (verb,) in self._rows("SELECT verb FROM requests")}
-        return has_files or bool(verbs & {"cancel", "pause", "resume", "retry", "reload"})
+        return has_files or bool(verbs & UNREAD)
 
     def states_in_ledger(self) -> dict[str, str]:
         return dict(self._rows("SELECT job_id, state FROM jobs"))
@@ -212,6 +218,9 @@ class Monitor:
     def launched(self, worker: Worker) -> None:
         """A worker starts."""
         self.declared.launched(worker)
+        saved, rung = worker.paths.checkpoints_by_steps(), self.records[worker.job.job_id].rung
+        goes_on = max(saved, default=0) >= rung
+        self._claim(goes_on, f"{worker.job.job_id} does not go on from its rung at {rung}")
         self._look_at_order(worker)
         self.latest[worker.job.job_id] = worker
         not_before = self.records[worker.job.job_id].not_before
@@ -298,8 +307,12 @@ class Monitor:
         is_legal = is_by_file or after in MOVES[before]
         self._claim(is_legal, f"{job_id}: {before} became {after}")
         record.state = after
-        record.is_at_rung = isinstance(state, Paused) and state.at_rung
         verb = "" if is_by_file else _verb(before, state)
+        if verb == "resume" and record.is_at_rung:
+            verb = "promote"
+        record.is_at_rung = isinstance(state, Paused) and state.at_rung
+        if record.is_at_rung:
+            record.rung = max(record.rung, self.jobs[job_id].pause_at or 0)
         if verb:
             record.done[verb] += 1
             self._claim(
@@ -356,9 +369,15 @@ class Monitor:
         record = self.records[job_id]
         if job_id not in self.declared.files.call.jobs:  # else it is entered anew
             record.state = ""
-        record.failures = 0
+        record.failures = record.rung = 0
         record.last_told = ()
         self.latest.pop(job_id, None)
+
+    def not_entered(self, job_id: str) -> None:
+        """A job that was put was not committed, after all."""
+        if job_id not in self.states_in_ledger():
+            self.declared.by_id.pop(job_id, None)
+            self.records[job_id].state = ""
 
     def attempt_ended(self, job_id: str, number: int, outcome: AttemptOutcome) -> None:
         record = self.records[job_id]
@@ -487,7 +506,7 @@ class Monitor:
             f"the ledger has {states}",
         )
         self.declared.all_are_there(states)
-        if any(verb == "reload" for (verb,) in self._rows("SELECT verb FROM requests")):
+        if any(verb in ("reload", "add") for (verb,) in self._rows("SELECT verb FROM requests")):
             return  # jobs came too late for this run
         with self.world.own_work():
             rows = json.loads(self.paths.summary_json.read_bytes())

@@ -28,6 +28,7 @@ from orchestrator.experiment import session
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import View
 from tests.simulation import seams
+from tests.simulation.added_jobs import Searcher, SimulatedSource
 from tests.simulation.commands import Commands
 from tests.simulation.declared_jobs import DeclaredJobs
 from tests.simulation.disk import UnsimulatedError
@@ -118,6 +119,7 @@ class _Player:
             in_ledger=self._in_ledger,
             orphans=self._orphans,
             moved_away=self._moved_away,
+            job_source=SimulatedSource(),
         )
         self.declared = DeclaredJobs(
             paths=self.paths, files=self.files, originals=dict(by_id), jobs=by_id
@@ -133,8 +135,20 @@ class _Player:
         self.processes.kills = self.monitor.kills
         world.queued = self.monitor.queued
         world.asked_to_stop = self.monitor.asked_to_stop
+        self.searcher = Searcher(
+            world=world,
+            scenario=scenario,
+            paths=self.paths,
+            job_of=_job,
+            files=self.files,
+            monitor=self.monitor,
+        )
+        if scenario.searcher_s:
+            world.features = (self.searcher.feature,)
         world.declared = self.files.declared
-        world.command = Commands(world=world, monitor=self.monitor, files=self.files).give
+        world.command = Commands(
+            world=world, monitor=self.monitor, files=self.files, searcher=self.searcher
+        ).give
         world.killed = self.processes.kill
         world.noted = self.monitor.noted
         world.fell_back = self.monitor.fell_back
@@ -154,6 +168,8 @@ class _Player:
                     self.world.pass_time(again_s - self.world.now)
                 elif not self.files.is_due:
                     self.monitor.the_end()
+                    if self.scenario.searcher_s:
+                        self.searcher.the_end()
                     return
         raise Violation(f"not at an end after {MOST_LIVES} supervisors")
 
@@ -241,6 +257,7 @@ def _observed(monitor: Monitor) -> Iterator[None]:
     """The monitor is told of what is written to the ledger of attempts and states."""
     put_jobs, delete_job = Ledger.put_jobs, Ledger.delete_job
     set_state, end_attempt = Ledger.set_state, Ledger.end_attempt
+    respecify = Ledger.update_spec
     update, start_attempt, rebuild = (
         Ledger.update_declaration,
         Ledger.start_attempt,
@@ -256,6 +273,10 @@ def _observed(monitor: Monitor) -> Iterator[None]:
     def seen_update(ledger: Ledger, position: int, job: Job) -> None:
         update(ledger, position, job)
         monitor.declared.updated(job)
+
+    def seen_respecified(ledger: Ledger, job: Job) -> None:
+        respecify(ledger, job)
+        monitor.declared.respecified(job)
 
     def seen_start(ledger: Ledger, attempt: Attempt, *, queue_s: float) -> None:
         start_attempt(ledger, attempt, queue_s=queue_s)
@@ -281,6 +302,7 @@ def _observed(monitor: Monitor) -> Iterator[None]:
 
     Ledger.put_jobs, Ledger.delete_job = seen_put, seen_delete  # type: ignore[method-assign]
     Ledger.update_declaration = seen_update  # type: ignore[method-assign]
+    Ledger.update_spec = seen_respecified  # type: ignore[method-assign]
     Ledger.start_attempt = seen_start  # type: ignore[method-assign]
     session.rebuild = seen_rebuild  # type: ignore[attr-defined]
     Ledger.set_state, Ledger.end_attempt = seen_state, seen_end  # type: ignore[method-assign]
@@ -289,6 +311,7 @@ def _observed(monitor: Monitor) -> Iterator[None]:
     finally:
         Ledger.put_jobs, Ledger.delete_job = put_jobs, delete_job  # type: ignore[method-assign]
         Ledger.update_declaration = update  # type: ignore[method-assign]
+        Ledger.update_spec = respecify  # type: ignore[method-assign]
         Ledger.start_attempt = start_attempt  # type: ignore[method-assign]
         session.rebuild = rebuild  # type: ignore[attr-defined]
         Ledger.set_state, Ledger.end_attempt = set_state, end_attempt  # type: ignore[method-assign]

@@ -67,8 +67,9 @@ TroubleKind: TypeAlias = Literal[
     "damage",
     "reload",
     "clean",
+    "searcher",
 ]
-"""The last five are of :mod:`tests.simulation.job_files`."""
+"""The last six are of :mod:`tests.simulation.job_files` and :mod:`tests.simulation.added_jobs`."""
 COMMANDS = (
     *("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status"),
     *("reload", "clean"),
@@ -113,6 +114,8 @@ class SimulatedJob:
     """Whether the examination before the launch finds that it cannot be trained."""
     is_declared: bool = True
     """Whether the job file has it from the beginning."""
+    promotions: int = 0
+    """How often a search lets it go on from a rung, each time for as many env_steps again."""
 
     @property
     def job_id(self) -> str:
@@ -156,6 +159,10 @@ class Scenario:
     order: Literal["longest-first", "as-listed"] = "as-listed"
     if_refused: Literal["undo", "restart", "keep"] = "undo"
     """What users do where changed jobs are refused: undo the changes, or run with that option."""
+    searcher_s: float = 0.0
+    """Seconds from one look to the next of a search that makes the jobs; 0: there is none."""
+    searcher_jobs: int = 2
+    """It makes no more while so many have not ended."""
 
     def to_json(self) -> str:
         """Without what has its default."""
@@ -220,7 +227,7 @@ def _job(values: Mapping[str, Any]) -> SimulatedJob:
 def _simpler(job: SimulatedJob) -> Iterator[SimulatedJob]:
     plain = SimulatedJob(name=job.name)
     names = ("pause_at", "after", "min_free_disk_mib", "cores", "memory_mib")
-    for name in (*names, "is_invalid", "is_declared"):
+    for name in (*names, "is_invalid", "is_declared", "promotions"):
         if getattr(job, name) != getattr(plain, name):
             yield replace(job, **{name: getattr(plain, name)})
     for index in range(len(job.behaviours)):
@@ -248,9 +255,10 @@ MOST_EVENTS = 60
 
 def made(seed: int) -> Scenario:
     """The scenario of a seed."""
-    from tests.simulation import job_files  # which has the types of this module
+    from tests.simulation import added_jobs, job_files  # which have the types of this module
 
-    return job_files.with_changes(_made(seed), random.Random(f"{seed} job files"))
+    scenario = job_files.with_changes(_made(seed), random.Random(f"{seed} job files"))
+    return added_jobs.with_searcher(scenario, random.Random(f"{seed} search"))
 
 
 def _made(seed: int) -> Scenario:

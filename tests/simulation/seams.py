@@ -23,12 +23,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from orchestrator.core import atomic_files
+from orchestrator.core import atomic_files, feature
 from orchestrator.core.errors import Problem
+from orchestrator.core.feature import Feature
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors import kinds
 from orchestrator.experiment import (
+    begun_source,
     left_batch_jobs,
     preflight,
     reconcile,
@@ -53,7 +55,7 @@ from tests.simulation.world import FREE_MIB, World
 os.environ.setdefault("ORCHESTRATOR_FEATURES", "")  # none of others takes part
 kinds.executor_kinds()
 left_batch_jobs.of(RunPaths(Path("nowhere")))  # both import what features have of them
-for module in ("pictures.after_run", "search.begun_search"):  # of a run that has no search
+for module in ("pictures.after_run", "search.begun_search", "search.search_process"):
     with contextlib.suppress(ModuleNotFoundError):  # a feature that was taken away
         importlib.import_module(f"orchestrator.features.{module}")
 
@@ -241,6 +243,11 @@ def replacements(
 ) -> Sequence[tuple[object, str, Callable[..., Any] | Any]]:
     """Every name that is replaced beside modules of the standard library: where, which, by what."""
 
+    known = feature.features()
+
+    def features() -> tuple[Feature, ...]:
+        return (*known, *world.features)
+
     def process_start(pid: int) -> float | None:
         return world.lives.get(pid)
 
@@ -282,6 +289,8 @@ def replacements(
         (reload, "_declared", lambda *_: world.declared()),
         (run_plan, "kind_named", lambda _: kind),
         (run_plan, "_restriction", lambda _: ""),
+        (feature, "features", features),
+        (begun_source, "features", features),
         (topology, "detect", lambda with_gpus=False: machine(world.scenario.cpus)),
         (run_directory, "process_start", process_start),
         (recovery, "same_process", same_process),

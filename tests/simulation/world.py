@@ -83,6 +83,8 @@ class World:
     """Told of the rows of the jobs, in order of launch, with which a supervisor begins."""
     declared: Callable[[], Any] = lambda: None
     """What the job file has now."""
+    features: tuple[Any, ...] = ()
+    """Beside those of the program."""
     supervisors: list[Any] = field(default_factory=list)
     """Made by the process that lives."""
     killed: Callable[[int], None] = lambda _: None
@@ -261,7 +263,8 @@ class World:
 
     def after_commit(self) -> None:
         with self.own_work():
-            if not (self._others and self._is_supervised):  # what the supervisor keeps is not in it
+            is_others = self._others and self._is_supervised  # what it keeps is not in it
+            if self._note is None or not is_others:
                 self._note = self.noted()
             self.disk.committed(self._note)
         self.point("committed")
@@ -328,7 +331,7 @@ class World:
             locker = sqlite3.connect(path, isolation_level=None, timeout=0)
             try:
                 locker.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:  # the supervisor writes at this moment
+            except sqlite3.DatabaseError:  # the supervisor writes at this moment; or it is damaged
                 locker.close()
                 return
         self._lockers.append(locker)
