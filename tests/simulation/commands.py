@@ -28,6 +28,8 @@ class Commands:
         if trouble.kind in job_files.KINDS:
             self.files.happens(trouble)
             return
+        if trouble.kind == "examiner":  # it has been counted, which is all
+            return
         if trouble.kind == "searcher":
             self.searcher.killed(trouble)
             return

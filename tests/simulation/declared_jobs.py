@@ -8,6 +8,7 @@ has its results is not trained again for no reason.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -78,7 +79,7 @@ class DeclaredJobs:
         if is_extended:
             is_right = (
                 self.files.call.on_change == "extend"
-                and entered.version == before.job.version
+                and _decides(entered)[1:] == _decides(before.job)[1:]
                 and entered.iterations > before.job.iterations
             )
             _claim(is_right, f"{job_id} is another job now, and goes on")
@@ -139,10 +140,16 @@ class DeclaredJobs:
                 self._set(job_id, replace(self.by_id[job_id], is_done=False))
                 return True
             case "PENDING", "FAILED":
-                return getattr(state, "cause", "") == "invalid" and (
-                    declared is None or declared.is_invalid
-                )
+                cause = getattr(state, "cause", "")
+                if cause == "invalid" and (declared is None or declared.is_invalid):
+                    return True
+                return entry.job.starts and cause in ("invalid", "error") and self._lacks(entry)
         return False
+
+    def _lacks(self, entry: Declaration) -> bool:
+        """Whether a job cannot have the policy that it is to start from."""
+        has_source = self.paths.job(entry.job.after[0]).model.exists()
+        return not has_source or self.files.world.counts["examiner"] > 1
 
     def _look_at_entry(self, job_id: str, entered: SimulatedJob) -> None:
         declared = self.files.call.jobs.get(job_id)
@@ -163,6 +170,7 @@ class DeclaredJobs:
             is_invalid=spec.env_kwargs.get(INVALID, False),
             pause_at=spec.pause_at,
             after=spec.after,
+            starts=spec.init_job is not None,
             cores=resources.cores,
             memory_mib=resources.memory_mib,
             timeout_s=resources.timeout_s,
@@ -217,6 +225,7 @@ class DeclaredJobs:
         for job_id, declared in call.jobs.items():
             _claim(job_id in states, f"{job_id} is declared, and not in the ledger")
             entry = self.by_id[job_id]
+            _claim(not entry.is_undeclared, f"{job_id} is declared, and stays CANCELLED")
             expected = replace(self._expected(declared), pause_at=entry.job.pause_at)
             if _decides(entry.job) != _decides(expected):
                 is_right = call.on_change == "keep" or declared.is_invalid
@@ -233,7 +242,7 @@ class DeclaredJobs:
         """`run` has refused changes of jobs."""
         call = self.files.call
         changes = [
-            (entry.job, call.jobs[job_id])
+            (entry.job, self._expected(call.jobs[job_id]))
             for job_id, entry in self.by_id.items()
             if job_id in call.jobs and entry.has_begun
         ]
@@ -242,7 +251,9 @@ class DeclaredJobs:
             changed = [
                 (before, now)
                 for before, now in changed
-                if before.version != now.version or before.iterations > now.iterations
+                if _decides(before)[1:] != _decides(now)[1:]
+                or before.iterations > now.iterations
+                or any(entry.job.starts for entry in self.by_id.values())
             ]
         is_right = bool(changed) and call.on_change in ("refuse", "extend")
         _claim(is_right, f"changes are refused, with {call.on_change}: {changed}")
@@ -254,6 +265,12 @@ class DeclaredJobs:
         trained = worker.spec.total_timesteps // STEPS, worker.spec.env_kwargs.get(VERSION, 0)
         _claim(trained == (job.iterations, job.version), f"{job_id} is trained as {trained}")
         _claim(job_id in self.files.call.jobs, f"{job_id} is trained, and not declared")
+        if worker.spec.init_job is not None and not worker.paths.checkpoints_by_steps():
+            init = worker.paths.init
+            content = init.read_bytes() if init.exists() else b""
+            is_right = hashlib.sha256(content).hexdigest() == worker.spec.init_sha256
+            is_of_source = content.startswith(f"{worker.spec.init_job} ".encode())
+            _claim(is_right and is_of_source, f"{job_id} starts from {content!r}")
 
     def all_are_there(self, states: Mapping[str, str]) -> None:
         """A run has come to its end."""
@@ -265,9 +282,9 @@ class DeclaredJobs:
             _claim(is_left, f"{job_id} is not declared, and is {states[job_id]}")
 
 
-def _decides(job: SimulatedJob) -> tuple[int, int]:
+def _decides(job: SimulatedJob) -> tuple[int, int, str]:
     """What decides its result."""
-    return job.iterations, job.version
+    return job.iterations, job.version, job.after[0] if job.starts and job.after else ""
 
 
 def _claim(holds: bool, otherwise: str) -> None:

@@ -262,7 +262,8 @@ class JobFiles:
 
 def as_declared(job: SimulatedJob, file: Mapping[str, SimulatedJob]) -> SimulatedJob:
     """``job`` as a file declares it that has the jobs of ``file``: it waits for no others."""
-    return replace(job, after=tuple(name for name in job.after if name in file))
+    after = tuple(name for name in job.after if name in file)
+    return replace(job, after=after, starts=job.starts and bool(after))
 
 
 def _edited(now: SimulatedJob, original: SimulatedJob, what: str, number: int) -> SimulatedJob:

@@ -23,7 +23,7 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.job import Attempt, AttemptOutcome, Job, Resources, State
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.core.worker_spec import INIT_JOB, WorkerSpec
 from orchestrator.experiment import session
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import View
@@ -339,6 +339,7 @@ def _job(job: SimulatedJob, number: int) -> Job:
         env_kwargs=_distinct(job),
         pause_at=job.pause_at,
         after=job.after,
+        init=f"{INIT_JOB}{job.after[0]}" if job.starts and job.after else None,
     )
     resources = Resources(
         cores=job.cores,

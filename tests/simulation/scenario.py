@@ -68,8 +68,10 @@ TroubleKind: TypeAlias = Literal[
     "reload",
     "clean",
     "searcher",
+    "examiner",
 ]
-"""The last six are of :mod:`tests.simulation.job_files` and :mod:`tests.simulation.added_jobs`."""
+"""The last seven are of :mod:`tests.simulation.job_files`, :mod:`tests.simulation.added_jobs` and
+:mod:`tests.simulation.policies`."""
 COMMANDS = (
     *("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status"),
     *("reload", "clean"),
@@ -106,6 +108,8 @@ class SimulatedJob:
     pause_at: int | None = None
     """env_steps of a rung."""
     after: tuple[str, ...] = ()
+    starts: bool = False
+    """Whether it starts from the policy of the first job that it waits for."""
     behaviours: tuple[Behaviour, ...] = ()
     """Of its attempts, in order; those that follow are ``done``."""
     version: int = 0
@@ -227,7 +231,7 @@ def _job(values: Mapping[str, Any]) -> SimulatedJob:
 def _simpler(job: SimulatedJob) -> Iterator[SimulatedJob]:
     plain = SimulatedJob(name=job.name)
     names = ("pause_at", "after", "min_free_disk_mib", "cores", "memory_mib")
-    for name in (*names, "is_invalid", "is_declared", "promotions"):
+    for name in (*names, "is_invalid", "is_declared", "promotions", "starts"):
         if getattr(job, name) != getattr(plain, name):
             yield replace(job, **{name: getattr(plain, name)})
     for index in range(len(job.behaviours)):
@@ -255,10 +259,12 @@ MOST_EVENTS = 60
 
 def made(seed: int) -> Scenario:
     """The scenario of a seed."""
-    from tests.simulation import added_jobs, job_files  # which have the types of this module
+    # These have the types of this module.
+    from tests.simulation import added_jobs, job_files, policies
 
     scenario = job_files.with_changes(_made(seed), random.Random(f"{seed} job files"))
-    return added_jobs.with_searcher(scenario, random.Random(f"{seed} search"))
+    scenario = added_jobs.with_searcher(scenario, random.Random(f"{seed} search"))
+    return policies.with_policies(scenario, random.Random(f"{seed} policies"))
 
 
 def _made(seed: int) -> Scenario:

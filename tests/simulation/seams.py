@@ -32,6 +32,7 @@ from orchestrator.executors import kinds
 from orchestrator.experiment import (
     begun_source,
     left_batch_jobs,
+    policy_fetcher,
     preflight,
     reconcile,
     recovery,
@@ -49,6 +50,7 @@ from orchestrator.supervisor.supervisor import Supervisor
 from tests.simulation import disk
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import MACHINE_MIB, SimulatedKind
+from tests.simulation.policies import SimulatedChild, SimulatedSelect
 from tests.simulation.worker import INVALID
 from tests.simulation.world import FREE_MIB, World
 
@@ -286,6 +288,8 @@ def replacements(
         (session, "StopRequests", StopRequests),
         (provenance, "Repository", NoRepository),
         (preflight, "examine", examine),
+        (preflight, "Child", functools.partial(SimulatedChild, world=world)),
+        (policy_fetcher, "select", SimulatedSelect),
         (reload, "_declared", lambda *_: world.declared()),
         (run_plan, "kind_named", lambda _: kind),
         (run_plan, "_restriction", lambda _: ""),
