@@ -311,7 +311,7 @@ def with_changes(scenario: Scenario, chance: random.Random) -> Scenario:
     jobs = [
         replace(
             job,
-            is_declared=chance.random() < 0.8,
+            is_declared=chance.random() < 0.7,
             is_invalid=chance.random() < 0.05,
             behaviours=_fewer(chance, job.behaviours),
         )
@@ -319,10 +319,14 @@ def with_changes(scenario: Scenario, chance: random.Random) -> Scenario:
     ]
     names = [job.job_id for job in jobs]
     troubles: list[Trouble] = []
+    for job in jobs:
+        if not job.is_declared and chance.random() < 0.5:
+            troubles += _made_addition(chance, job.job_id)
     when = chance.uniform(0.5, LONGEST_S / 3)
     for _ in range(chance.choice((1, 1, 2, 3))):
         troubles += _made_change(chance, names, when)
         when += chance.choice((0.5, 3.0, 8.0))
+    troubles.sort(key=lambda trouble: trouble.at_s or 0.0)
     return replace(
         scenario,
         jobs=tuple(jobs),
@@ -359,6 +363,13 @@ def _made_change(chance: random.Random, names: list[str], when: float) -> list[T
     if chance.random() < 0.5:
         made.append(_made_call(chance, chance.choice(("stop", "kill", "kill", "power")), later_s))
     return made
+
+
+def _made_addition(chance: random.Random, job_id: str) -> list[Trouble]:
+    """A job that is added while others run."""
+    at_s = round(chance.uniform(0.3, LONGEST_S / 4), 2)
+    edit = Trouble(kind="edit", at_s=at_s, job=job_id, what="add")
+    return [edit, _made_call(chance, "reload", at_s)]
 
 
 def _made_call(chance: random.Random, kind: TroubleKind, at_s: float) -> Trouble:

@@ -362,6 +362,7 @@ class Monitor:
             record.state = ""
             record.failures = 0
             record.last_told = ()
+            record.done.clear()
 
     def deleted(self, job_id: str) -> None:
         """A job is removed from the ledger, with its attempts."""
