@@ -7,7 +7,7 @@
        └────── retry, resume ◀────────────────────┘
 
     PENDING, RUNNING ──pause──▶ PAUSED ──resume──▶ PENDING, or CANCELLED
-    RUNNING ──at a rung──▶ PAUSED ──promote──▶ PENDING, or CANCELLED
+    RUNNING ──at a rung──▶ PAUSED ──promote──▶ PENDING, or CANCELLED, or PAUSED by the user
 
 A state holds only its own facts: a running job has an attempt, a pending one has none.
 """
@@ -234,7 +234,7 @@ TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
 LEGAL = {
     "PENDING": {"RUNNING", "PAUSED", "FAILED", "CANCELLED"},
     "RUNNING": {"SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED"},
-    "PAUSED": {"PENDING", "CANCELLED"},
+    "PAUSED": {"PENDING", "CANCELLED", "PAUSED"},
     "FAILED": {"PENDING"},
     "CANCELLED": {"PENDING"},
     "SUCCEEDED": {"PENDING"},

@@ -157,6 +157,9 @@ class RunPaths:
     finishing = Below(".staging/only-videos")
     """There when all jobs have ended, and only what is beside the run is finished: only a `stop` is
     read any more."""
+    takes_jobs = Below(".staging/takes-jobs")
+    """Has the key of the supervisor that has entered the jobs of its job file into the ledger:
+    `reload` may add further ones."""
     reload_lock = Below(".staging/reload.lock")
     reloading = Below(".staging/reload")
     """Robots that `reload` examines. What a crash leaves here is removed when the supervisor or the

@@ -15,7 +15,7 @@ from orchestrator.core.job import Cause, Failed, Job, Pending, move
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.reconcile import copy_robot
+from orchestrator.experiment.reconcile import copy_robot, set_another_aside
 from orchestrator.experiment.run_plan import examined
 from orchestrator.ledger import Ledger, job_figures
 
@@ -38,11 +38,13 @@ def examine(
 
 def put_robots(paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> None:
     """Copy the robots that were examined, but for the invalid ones."""
-    valid = [job.job_id for job in new if verdicts[job.job_id].problem is None]
-    for job_id in valid:
-        copy_robot(paths, job_id, verdicts[job_id])
+    valid = [job for job in new if verdicts[job.job_id].problem is None]
+    for job in valid:
+        verdict = verdicts[job.job_id]
+        set_another_aside(paths, examined(job, verdict), verdict)
+        copy_robot(paths, job.job_id, verdict)
     if valid:
-        sync_trees([paths.job(job_id).root for job_id in valid])
+        sync_trees([paths.job(job.job_id).root for job in valid])
         sync_directory(paths.jobs)
 
 

@@ -18,8 +18,9 @@ from orchestrator.core.decoding import field_values
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, Succeeded, move
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count, listed
-from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
+from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment import extension, recovery, run_directory
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.preflight import JobVerdict
@@ -98,6 +99,7 @@ def reconcile(
             text = f"{job_id} changed and starts over; its old directory is now {aside}"
             reporter.event("restarted", text, job_id=job_id)
             ledger.delete_job(job_id)
+        _set_another_aside(paths, job, verdict, reporter)
         ledger.put_jobs([(position[job_id], job, verdict.robot_hash)])
         if verdict.problem is None:
             copy_robot(paths, job_id, verdict)
@@ -384,6 +386,31 @@ def _kept(paths: RunPaths, job_id: str, verdict: JobVerdict) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(verdict.given, target)
     return f"; its text is in {target}"
+
+
+def _set_another_aside(paths: RunPaths, job: Job, verdict: JobVerdict, reporter: Reporter) -> None:
+    if (aside := set_another_aside(paths, job, verdict)) is not None:
+        what = "its directory was that of another declaration"
+        text = f"{job.job_id} starts from the beginning: {what}, and is now {aside}"
+        reporter.event("restarted", text, job_id=job.job_id)
+
+
+def set_another_aside(paths: RunPaths, job: Job, verdict: JobVerdict) -> Path | None:
+    """Move the directory away of a job that has not begun, as far as the ledger knows, if it is that
+    of another training. Returns the new path; None where nothing was done.
+
+    The ledger knows nothing of attempts that it could not record any more, and of jobs that an
+    earlier ledger had.
+    """
+    directory = paths.job(job.job_id)
+    try:
+        spec = WorkerSpec.from_json(read_regular(directory.spec))
+        before = spec.fingerprint(), read_regular(directory.robot_hash).decode() or None
+    except (OSError, ValueError):  # usually it has not been launched
+        return None
+    if verdict.problem is not None or before == (job.spec.fingerprint(), verdict.robot_hash):
+        return None
+    return run_directory.set_aside(directory.root, paths.replaced)
 
 
 def copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:

@@ -4,6 +4,7 @@ that is lost.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -34,6 +35,7 @@ from orchestrator.core.paths import AttemptPaths, RunPaths
 from orchestrator.core.procfs import is_zombie
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment import run_directory
 from orchestrator.ledger import JobRow, Ledger, Request, summary
 from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
@@ -134,7 +136,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
                 new = Pending()
             case "cancel", Pending() | Paused():
                 new = Cancelled()
-            case "pause", Pending(failures=failures):
+            case "pause", Pending(failures=failures) | Paused(failures=failures, at_rung=True):
                 new = Paused(failures=failures)
             case "resume", Paused(failures=failures, at_rung=False):
                 new = Pending(failures=failures)
@@ -195,8 +197,7 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     if not isinstance(row.state, Running):
         return row
     attempt, directory = row.state.attempt, paths.job(row.job_id)
-    if attempt.node is None and attempt.pid is not None and attempt.pid_start is not None:
-        kill_leftover(attempt.pid, attempt.pid_start)
+    _kill_leftover_of(attempt)
     warn = functools.partial(reporter.event, "warning", job_id=row.job_id)
     rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks, warn)
     rung = row.job.spec.pause_at
@@ -247,6 +248,24 @@ def _end_attempt(
         outcome=outcome,
         record=record,
     )
+
+
+def kill_leftovers(paths: RunPaths) -> None:
+    """Kill what a supervisor that died has left running, before its ledger is moved away: whoever
+    goes on without it does not know of these processes. Where it cannot be read, nothing is done.
+    """
+    with (
+        contextlib.suppress(LedgerError),
+        run_directory.opened_ledger(paths, read_only=True) as old,
+    ):
+        for row in old.jobs(decoded=False):
+            if isinstance(row.state, Running):
+                _kill_leftover_of(row.state.attempt)
+
+
+def _kill_leftover_of(attempt: Attempt) -> None:
+    if attempt.node is None and attempt.pid is not None and attempt.pid_start is not None:
+        kill_leftover(attempt.pid, attempt.pid_start)
 
 
 def kill_leftover(pid: int, pid_start: float) -> None:

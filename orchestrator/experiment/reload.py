@@ -66,11 +66,11 @@ def reload(
         raise RunDirError(
             f"{run_dir}: {where}, and `reload` enters jobs into its ledger; call it on that host"
         )
-    if not paths.ledger.exists():
+    control.refuse_if_finishing(paths, holder)
+    if not _takes_jobs(paths, holder):
         raise RunDirError(
             f"{run_dir}: its supervisor ({holder}) still examines the robots; call `reload` again later"
         )
-    control.refuse_if_finishing(paths, holder)
     experiment = _declared(paths, job_file)
     with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
         assert experiment.text is not None, "it was read from a file"
@@ -118,6 +118,15 @@ def reload(
     if run_directory.holder(paths) != holder:
         asked = f"added {what} ({names}), but its supervisor has ended; {_again(experiment, paths)} trains them"
     return f"{run_dir}: {asked}{failed}{left}"
+
+
+def _takes_jobs(paths: RunPaths, holder: LockHolder) -> bool:
+    """Whether the supervisor has brought the ledger into agreement with its job file. Before, it
+    would forget jobs that this file does not declare.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return paths.takes_jobs.read_text(encoding="utf-8") == holder.key
+    return False
 
 
 def _again(experiment: Experiment, paths: RunPaths) -> str:

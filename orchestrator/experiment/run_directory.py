@@ -15,7 +15,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -74,17 +74,22 @@ class LockHolder:
 
 
 @contextlib.contextmanager
-def put_aside(root: Path) -> Iterator[Path | None]:
+def put_aside(
+    root: Path, prepare: Callable[[RunPaths], None] = lambda _: None
+) -> Iterator[Path | None]:
     """Rename an existing run directory to ``<name>.<time>``; yields the new path, None when there
     was none.
 
     When the block ends with an exception and nothing has taken its place, it is renamed back.
+
+    :param prepare: called before that, while the directory is locked.
     """
     paths, aside = RunPaths(root), None
     with _errors_explained(root):
         _refuse_others(paths)
         if is_run_directory(paths):
             with _locked(paths):
+                prepare(paths)
                 whole = root.absolute()
                 aside = whole.rename(
                     _unused(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}"))

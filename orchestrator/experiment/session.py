@@ -30,7 +30,12 @@ from orchestrator.experiment.beside_run import BesideRun, EndedJobs, PartsBeside
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.policy_fetcher import PolicyFetcher
 from orchestrator.experiment.reconcile import reconcile
-from orchestrator.experiment.recovery import apply_late_requests, rebuild, recorded_jobs
+from orchestrator.experiment.recovery import (
+    apply_late_requests,
+    kill_leftovers,
+    rebuild,
+    recorded_jobs,
+)
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow, live_facts
@@ -250,6 +255,7 @@ def _reconcile(
     )
     if experiment.text is not None:
         write_whole(opened.paths.experiment, experiment.text)
+    write_whole(opened.paths.takes_jobs, opened.holder, durable=False)
     _report_plan(opened, planned)
     return rows, ledger
 
@@ -402,7 +408,7 @@ def _claimed(options: RunOptions, stack: contextlib.ExitStack) -> _ClaimedDirect
     if options.fresh:
         # Before it is renamed: batch jobs may still write there.
         taken = run_executor.of_unclaimed(options)
-        aside = stack.enter_context(run_directory.put_aside(options.run_dir))
+        aside = stack.enter_context(run_directory.put_aside(options.run_dir, kill_leftovers))
         paths = stack.enter_context(run_directory.claim(options.run_dir))
     else:
         paths = stack.enter_context(run_directory.claim(options.run_dir))
@@ -486,6 +492,7 @@ def _existing_ledger(
 ) -> Ledger | None:
     """The ledger of an earlier run, rebuilt if asked for; None in a new run directory."""
     if options.rebuild_ledger and (paths.ledger.exists() or paths.jobs.exists()):
+        kill_leftovers(paths)
         recorded = recorded_jobs(paths, jobs)
         for name in (paths.ledger.name, f"{paths.ledger.name}-wal", f"{paths.ledger.name}-shm"):
             if (paths.root / name).exists():

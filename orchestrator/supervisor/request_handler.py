@@ -200,6 +200,10 @@ class RequestHandler:
         elif isinstance(state, Running):
             self.termination.pause(self._attempt(job_id))
             self.recorder.ledger.note("pause", job_id)
+        elif isinstance(state, Paused) and state.at_rung:  # it ran when that was asked for
+            self.jobs.move(job_id, Paused(failures=state.failures))
+            text = f"{job_id} paused at a rung, from which `resume` lets its search promote it"
+            self.recorder.reporter.event("paused", text, job_id=job_id, state="PAUSED")
 
     def resume(self, job_id: str) -> None:
         """Queue a paused job again; one that is just being paused as soon as its worker has

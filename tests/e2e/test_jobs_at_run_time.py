@@ -161,6 +161,11 @@ def test_one_reload_excludes_another_and_needs_the_host_of_the_supervisor(
     with run_directory.claim(root) as paths:
         Ledger.create(paths.ledger).close()
         paths.staging.mkdir()
+        with pytest.raises(RunDirError, match="still examines the robots"):
+            reloading.reload(root, tmp_path / "jobs.toml")
+        holder = run_directory.holder(paths)
+        assert holder is not None
+        paths.takes_jobs.write_text(holder.key)
         with pytest.raises(UsageError, match=r"JOBS\.toml"):
             reloading.reload(root, None)
         with paths.reload_lock.open("wb") as lock:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from orchestrator.core.errors import DiskFullError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import control, run_directory
+from tests.simulation import job_files
+from tests.simulation.added_jobs import Searcher
+from tests.simulation.job_files import JobFiles
 from tests.simulation.monitor import Monitor
 from tests.simulation.scenario import Trouble
 from tests.simulation.world import HOST, GaveUpError, World
@@ -18,9 +21,19 @@ ELSEWHERE = "elsewhere"
 class Commands:
     world: World
     monitor: Monitor
+    files: JobFiles
+    searcher: Searcher
 
     def give(self, trouble: Trouble) -> None:
         world = self.world
+        if trouble.kind in job_files.KINDS:
+            self.files.happens(trouble)
+            return
+        if trouble.kind == "examiner":  # it has been counted, which is all
+            return
+        if trouble.kind == "searcher":
+            self.searcher.killed(trouble)
+            return
         pid = world.new_pid()
         host = ELSEWHERE if trouble.elsewhere else HOST
         self.monitor.asked(trouble)
@@ -60,6 +73,10 @@ class Commands:
                 return control.ask(run_dir, [trouble.job], trouble.kind)
             case "set":
                 return control.set_max_parallel(run_dir, trouble.number)
+            case "reload":
+                return self.files.reload()
+            case "clean":
+                return self.files.clean()
             case "status":
                 rows = control.status(run_dir).rows
                 return ", ".join(f"{row['job_id']} {row['state']}" for row in rows)

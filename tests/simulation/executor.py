@@ -114,6 +114,7 @@ class SimulatedExecutor:
             behaviour=behaviour,
             number=launch.number,
             paths=JobPaths(launch.job_dir),
+            spec=spec,
             pause_at=spec.pause_at,
             pid=pid,
             pid_start=world.lives[pid],

@@ -10,16 +10,17 @@ import json
 import math
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job import AttemptOutcome, Paused, Pending, Running, State
+from orchestrator.core.job import AttemptOutcome, Job, Paused, Pending, Running, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import control
 from orchestrator.ledger import JobRow
 from tests.simulation.cpu_rules import CpuRules
+from tests.simulation.declared_jobs import Declaration, DeclaredJobs
 from tests.simulation.executor import SAMPLE_EVERY_S
 from tests.simulation.scenario import OF_JOBS, STEPS, SimulatedJob, Trouble
 from tests.simulation.worker import Worker
@@ -28,13 +29,15 @@ from tests.simulation.world import Violation, World
 MOVES = {
     "PENDING": ("RUNNING", "PAUSED", "FAILED", "CANCELLED"),
     "RUNNING": ("SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED"),
-    "PAUSED": ("PENDING", "CANCELLED"),
+    "PAUSED": ("PENDING", "CANCELLED", "PAUSED"),
     "FAILED": ("PENDING",),
     "CANCELLED": ("PENDING",),
     "SUCCEEDED": (),
 }
 """As docs/architecture.md has them; nothing takes results away here."""
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+UNREAD = {"cancel", "pause", "resume", "retry", "promote", "reload", "add"}
+"""Requests that the next supervisor acts on, or that there are new jobs for it."""
 COUNTED = ("killed", "out-of-memory", "stalled", "launch-failed")
 """Causes that use up a retry."""
 LATE_S = 1.0
@@ -42,6 +45,8 @@ LATE_S = 1.0
 IDLE_S = 8.0
 """So long nothing may run: the longest wait before a retry, and more."""
 NEVER_S = 1000.0
+Note: TypeAlias = "tuple[int, dict[str, JobRecord], dict[str, Declaration]]"
+"""The run directory, and what is known of its jobs."""
 Demand: TypeAlias = tuple[int, int, int]
 """Cores, MiB of memory and of free disk space."""
 
@@ -65,6 +70,8 @@ class JobRecord:
     put_from: str = ""
     """Its state before it was entered anew."""
     is_at_rung: bool = False
+    rung: int = 0
+    """env_steps of the last rung at which it was."""
     has_just_failed: bool = False
     """Whether its attempt has ended by a failure that is retried, and its state is not said."""
     not_before: float = 0.0
@@ -79,6 +86,7 @@ class JobRecord:
             last_told=self.last_told,
             put_from=self.put_from,
             is_at_rung=self.is_at_rung,
+            rung=self.rung,
         )
 
 
@@ -88,6 +96,7 @@ class Monitor:
     jobs: Mapping[str, SimulatedJob]
     alive: Mapping[int, Worker]
     paths: RunPaths
+    declared: DeclaredJobs
     records: dict[str, JobRecord] = field(default_factory=lambda: defaultdict(JobRecord))
     stop_by: float | None = None
     """When the supervisor has to have ended, as it was asked to."""
@@ -108,6 +117,12 @@ class Monitor:
     """When last a worker lived, or something was in the way of all launches."""
     latest: dict[str, Worker] = field(default_factory=dict)
     """The worker of each job that was started last."""
+    directory: int = 0
+    """The inode of the run directory that the records are of."""
+    directories: dict[int, Any] = field(default_factory=dict)
+    """What is known of others, which are under other names now (``run --fresh``)."""
+    notes: dict[int, Note] = field(default_factory=dict)
+    """Of each of them what was remembered of its last commit."""
     cpus: CpuRules = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,6 +131,7 @@ class Monitor:
     # -- what happens
 
     def life_begins(self) -> None:
+        self._look_at_directory()
         self.stop_by = None
         self.begun.clear()
         self.cpus.life_begins()
@@ -126,8 +142,25 @@ class Monitor:
         for record in self.records.values():
             record.not_before = 0.0
 
+    def _look_at_directory(self) -> None:
+        """Another run directory may have taken the place of the one before, or come back."""
+        there = self.paths.root.stat().st_ino if self.paths.root.exists() else 0
+        if there == self.directory:
+            return
+        self.directories[self.directory] = self.records, self.declared.by_id
+        none: Any = (defaultdict(JobRecord), {})
+        self.directory = there
+        self.records, entries = self.directories.pop(there, none)
+        self.declared.take(entries)
+        self.latest.clear()
+
     def queued(self, rows: Sequence[JobRow]) -> None:
         """The supervisor begins with jobs in this order of launch."""
+        states = self.states_in_ledger()
+        self.declared.queued(states)
+        self.declared.files.queued()
+        for job_id in self.records.keys() - states.keys():
+            self.records[job_id].state = ""
         self.busy_at = self.world.now
         self.places = {row.job_id: place for place, row in enumerate(rows)}
         self.begun = {row.job_id for row in rows if row.attempts > 0}
@@ -136,32 +169,44 @@ class Monitor:
             if isinstance(row.state, Pending) and not job.after:
                 self.waiting[row.job_id] = row.attempts > 0, _demand(job)
 
-    def noted(self) -> dict[str, JobRecord]:
-        return {job_id: record.copied() for job_id, record in self.records.items()}
+    def noted(self) -> Note:
+        records = {job_id: record.copied() for job_id, record in self.records.items()}
+        note = self.directory, records, dict(self.declared.by_id)
+        self.notes[self.directory] = note
+        return note
 
-    def fell_back(self, note: dict[str, JobRecord] | None, is_less: bool) -> None:
+    def fell_back(self, note: Note | None, is_less: bool) -> None:
         """A supervisor, or a command, has ended and not committed all that it wrote.
 
         :param is_less: whether a power cut has taken commits, and perhaps requests that users were
             told of.
         """
+        self._look_at_directory()
+        if self.declared.files.is_damaged:
+            return
+        if note is None or note[0] != self.directory:
+            note = self.notes.get(self.directory)
+        _, records, entries = note or (0, {}, {})
         for job_id, record in self.records.items():
-            committed = (note or {}).get(job_id, JobRecord())
+            committed = records.get(job_id, JobRecord())
             record.failures = committed.failures
             record.done = committed.done.copy()
+            record.rung = committed.rung
             record.put_from = ""
+            record.state = ""
             if is_less:
                 record.last_told = ""
         for job_id, state, cause in self._rows("SELECT job_id, state, cause FROM jobs"):
             self.records[job_id].state = state
             self.records[job_id].is_at_rung = state == "PAUSED" and cause == "rung"
+        self.declared.restore(entries, self.states_in_ledger())
 
     def has_unread_requests(self) -> bool:
         """Whether users have asked for something that no supervisor has taken."""
         with self.world.own_work():
             has_files = self.paths.requests.exists() and any(self.paths.requests.glob("*.jsonl"))
         verbs = {verb for (verb,) in self._rows("SELECT verb FROM requests")}
-        return has_files or not verbs.isdisjoint(OF_JOBS)
+        return has_files or not verbs.isdisjoint(UNREAD)
 
     def _unread_ways(self, job_id: str) -> set[str]:
         """On which ways there are requests about a job that nobody has acted on."""
@@ -186,13 +231,17 @@ class Monitor:
             connection = sqlite3.connect(self.paths.ledger)
             try:
                 return connection.execute(sql).fetchall()
-            except sqlite3.OperationalError:  # without tables: nothing was committed
+            except sqlite3.DatabaseError:  # without tables: nothing was committed; or damaged
                 return []
             finally:
                 connection.close()
 
     def launched(self, worker: Worker) -> None:
         """A worker starts."""
+        self.declared.launched(worker)
+        saved, rung = worker.paths.checkpoints_by_steps(), self.records[worker.job.job_id].rung
+        goes_on = max(saved, default=0) >= rung
+        self._claim(goes_on, f"{worker.job.job_id} does not go on from its rung at {rung}")
         self._look_at_order(worker)
         self.latest[worker.job.job_id] = worker
         not_before = self.records[worker.job.job_id].not_before
@@ -209,7 +258,7 @@ class Monitor:
         self.cpus.launched(worker)
         self._claim(
             all(
-                self.records[parent].state == "SUCCEEDED" or worker.number > 0
+                self.records[parent].state in ("SUCCEEDED", "") or worker.number > 0
                 for parent in worker.job.after
             ),
             f"{job_id} is launched before what it waits for",
@@ -278,16 +327,25 @@ class Monitor:
             put_from, record.put_from = record.put_from, ""
             if put_from == after:
                 record.state = after
+                self.declared.moved(job_id, before, state)
                 return
+        is_by_file = self.declared.moved(job_id, before, state)
+        if is_by_file and after == "PENDING":
+            record.last_told = ""
         if after == "PENDING" and before == "RUNNING" and record.has_just_failed:
             record.not_before = self.world.now + 2.0 ** (record.failures - 1)
         record.has_just_failed = False
         if after == "PENDING" and before in ("PAUSED", "FAILED", "CANCELLED"):
             self._queue_again(job_id)
-        self._claim(after in MOVES[before], f"{job_id}: {before} became {after}")
+        is_legal = is_by_file or after in MOVES[before]
+        self._claim(is_legal, f"{job_id}: {before} became {after}")
         record.state = after
+        verb = "" if is_by_file else _verb(before, state)
+        if verb == "resume" and record.is_at_rung:
+            verb = "promote"
         record.is_at_rung = isinstance(state, Paused) and state.at_rung
-        verb = _verb(before, state)
+        if record.is_at_rung:
+            record.rung = max(record.rung, self.jobs[job_id].pause_at or 0)
         if verb:
             record.done[verb] += 1
             self._claim(
@@ -295,7 +353,8 @@ class Monitor:
                 f"{job_id}: {verb} was done {record.done[verb]} times, and asked for"
                 f" {record.asked[verb]} times",
             )
-        if verb == "retry":
+        is_extended = before == "SUCCEEDED" and after == "PENDING"
+        if verb == "retry" or is_extended:
             record.failures = 0
         if isinstance(state, Pending | Running | Paused):
             self._claim(
@@ -305,13 +364,13 @@ class Monitor:
         if after == "SUCCEEDED":
             has_results = self.paths.job(job_id).has_results(normalize=False)
             self._claim(has_results, f"{job_id} has SUCCEEDED without results")
-        if after == "FAILED":
+        if after == "FAILED" and not is_by_file:
             self._look_at_failure(job_id, before, getattr(state, "cause", ""))
 
     def _queue_again(self, job_id: str) -> None:
         """A job that has begun is queued by its user, behind those like it."""
         if job_id in self.begun:
-            self.places[job_id] = max(self.places.values()) + 1
+            self.places[job_id] = max(self.places.values(), default=-1) + 1
             self.waiting[job_id] = True, _demand(self.jobs[job_id])
 
     def _look_at_failure(self, job_id: str, before: str, cause: str) -> None:
@@ -330,14 +389,37 @@ class Monitor:
         """The supervisor says that an attempt runs on other CPUs."""
         self.cpus.moves(self.latest[job_id], before, after)
 
-    def put(self, job_id: str) -> None:
+    def put(self, job: Job) -> None:
         """A job is entered anew, PENDING."""
-        record = self.records[job_id]
+        self._look_at_directory()
+        self.declared.put(job)
+        record = self.records[job.job_id]
         record.put_from = record.state
         record.state = "PENDING"
 
+    def rebuilds(self) -> None:
+        """A ledger is made from the directories of jobs: these do not say what was asked for."""
+        for record in self.records.values():
+            record.state = ""
+            record.failures = 0
+            record.last_told = ""
+            record.done.clear()
+
     def deleted(self, job_id: str) -> None:
-        raise Violation(f"{job_id} is removed from the ledger")
+        """A job is removed from the ledger, with its attempts."""
+        self.declared.deleted(job_id)
+        record = self.records[job_id]
+        if job_id not in self.declared.files.call.jobs:  # else it is entered anew
+            record.state = ""
+        record.failures = record.rung = 0
+        record.last_told = ""
+        self.latest.pop(job_id, None)
+
+    def not_entered(self, job_id: str) -> None:
+        """A job that was put was not committed, after all."""
+        if job_id not in self.states_in_ledger():
+            self.declared.by_id.pop(job_id, None)
+            self.records[job_id].state = ""
 
     def attempt_ended(
         self, job_id: str, number: int, outcome: AttemptOutcome, exit_record: ExitRecord | None
@@ -480,14 +562,19 @@ class Monitor:
                 is_expected = not text.strip() or "OddError" in text
                 self._claim(is_expected, f"an unexpected error of the supervisor: {text}")
 
-    def everything_agrees(self, exit_code: int) -> None:
-        """A run has come to its end: ledger, summary and exit code say the same."""
+    def everything_agrees(self, exit_code: int, run: Collection[str]) -> None:
+        """A run has come to its end: ledger, summary and exit code say the same.
+
+        :param run: the jobs of the run.
+        """
         states = self.states_in_ledger()
         self._claim(
-            states == {job_id: record.state for job_id, record in self.records.items()},
+            states == {id_: record.state for id_, record in self.records.items() if record.state},
             f"the ledger has {states}",
         )
-        self._claim(states.keys() == self.jobs.keys(), f"the ledger has jobs {sorted(states)}")
+        self.declared.all_are_there(states)
+        if any(verb in ("reload", "add") for (verb,) in self._rows("SELECT verb FROM requests")):
+            return  # jobs came too late for this run
         with self.world.own_work():
             rows = json.loads(self.paths.summary_json.read_bytes())
             table = self.paths.summary_csv.read_text().splitlines()
@@ -499,7 +586,8 @@ class Monitor:
         status = {row["job_id"]: row["state"] for row in shown}
         self._claim(status == states, f"`status` shows {status}, the ledger has {states}")
         self._claim(_facts(rows) == _facts(shown), "summary.json and `status` differ")
-        self._claim(exit_code == self._exit_code(states), f"exit code {exit_code} with {states}")
+        of_run = {job_id: state for job_id, state in states.items() if job_id in run}
+        self._claim(exit_code == self._exit_code(of_run), f"exit code {exit_code} with {of_run}")
         for job_id, state in states.items():
             if state == "SUCCEEDED":
                 self._look_at_results(job_id, rows)
@@ -521,7 +609,7 @@ class Monitor:
         steps = job.iterations * STEPS
         model = self.paths.job(job_id).model
         self._claim(
-            model.exists() and model.read_text() == f"{job_id} {steps}",
+            model.exists() and model.read_text() == f"{job_id} {steps} {job.version}",
             f"{job_id} has SUCCEEDED without its results",
         )
         (row,) = (row for row in rows if row["job_id"] == job_id)
@@ -542,6 +630,8 @@ class Monitor:
     def the_end(self) -> None:
         """Nothing is left to do, and no trouble comes any more."""
         for job_id, record in self.records.items():
+            if not record.state:
+                continue
             self._look_at_promises(job_id, record.state)
             if record.state == "PENDING":
                 parents = [self.records[parent].state for parent in self.jobs[job_id].after]

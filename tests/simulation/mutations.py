@@ -198,7 +198,7 @@ MUTATIONS = (
     Mutation(
         name="a worker that has outlived its supervisor is not killed",
         function=recovery.settle,
-        before="kill_leftover(attempt.pid, attempt.pid_start)",
+        before="_kill_leftover_of(attempt)",
         after="pass",
     ),
     Mutation(

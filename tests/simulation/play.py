@@ -8,32 +8,36 @@ import contextlib
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import (
+    ChangedError,
     ClusterLostError,
     DiskFullError,
     LedgerBusyError,
+    LedgerError,
+    RunDirError,
     SupervisorError,
 )
-from orchestrator.core.job import AttemptOutcome, Job, Resources, State
+from orchestrator.core.job import Attempt, AttemptOutcome, Job, Resources, State
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.core.worker_spec import INIT_JOB, WorkerSpec
 from orchestrator.experiment import session
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.run_plan import RunOptions
-from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import View
 from tests.simulation import seams
+from tests.simulation.added_jobs import Searcher, SimulatedSource
 from tests.simulation.commands import Commands
+from tests.simulation.declared_jobs import DeclaredJobs
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import Processes, SimulatedKind
+from tests.simulation.job_files import JobFiles
 from tests.simulation.monitor import Monitor
 from tests.simulation.scenario import STEPS, Scenario, SimulatedJob
+from tests.simulation.worker import INVALID, VERSION
 from tests.simulation.world import DeathError, Violation, World
 
 MOST_LIVES = 60
@@ -107,22 +111,45 @@ class _Player:
         self.processes = Processes(world=world, jobs=by_id)
         self.kind = SimulatedKind(world=world, processes=self.processes)
         self.paths = RunPaths(world.disk.run_dir)
+        self.files = JobFiles(
+            world=world,
+            scenario=scenario,
+            paths=self.paths,
+            job_of=_job,
+            recorded=self._recorded,
+            in_ledger=self._in_ledger,
+            orphans=self._orphans,
+            moved_away=self._moved_away,
+            job_source=SimulatedSource(),
+        )
+        self.declared = DeclaredJobs(
+            paths=self.paths, files=self.files, originals=dict(by_id), jobs=by_id
+        )
         self.monitor = Monitor(
-            world=world, jobs=by_id, alive=self.processes.alive, paths=self.paths
+            world=world,
+            jobs=by_id,
+            alive=self.processes.alive,
+            paths=self.paths,
+            declared=self.declared,
         )
         self.processes.launched = self.monitor.launched
         self.processes.kills = self.monitor.kills
         world.queued = self.monitor.queued
         world.asked_to_stop = self.monitor.asked_to_stop
-        self.experiment = Experiment(
-            name="simulated",
-            max_parallel=scenario.lanes,
-            order=scenario.order,
-            jobs=tuple(_job(job, number) for number, job in enumerate(scenario.jobs)),
-            source="simulated.toml",
-            base=world.root,
+        self.searcher = Searcher(
+            world=world,
+            scenario=scenario,
+            paths=self.paths,
+            job_of=_job,
+            files=self.files,
+            monitor=self.monitor,
         )
-        world.command = Commands(world=world, monitor=self.monitor).give
+        if scenario.searcher_s:
+            world.features = (self.searcher.feature,)
+        world.declared = self.files.declared
+        world.command = Commands(
+            world=world, monitor=self.monitor, files=self.files, searcher=self.searcher
+        ).give
         world.killed = self.processes.kill
         world.noted = self.monitor.noted
         world.fell_back = self.monitor.fell_back
@@ -136,31 +163,37 @@ class _Player:
                 for connection in sqlite.opened:
                     connection.close()
                 sqlite.opened.clear()
-                if is_over:
+                if not is_over:
+                    self.world.pass_time(self.scenario.gap_s)
+                elif (again_s := self.files.next_call_s()) is not None:
+                    self.world.pass_time(again_s - self.world.now)
+                elif not self.files.is_due:
                     self.monitor.the_end()
+                    if self.scenario.searcher_s:
+                        self.searcher.the_end()
                     return
-                self.world.pass_time(self.scenario.gap_s)
         raise Violation(f"not at an end after {MOST_LIVES} supervisors")
 
     def _live(self) -> bool:
         """One supervisor. Returns whether nothing is left to do."""
         world, monitor = self.world, self.monitor
         monitor.life_begins()
-        options = RunOptions(
-            run_dir=self.paths.root,
-            verdicts={job.job_id: JobVerdict() for job in self.experiment.jobs},
-            grace_s=self.scenario.grace_s,
-        )
+        self.files.begin()
         has_died = False
         try:
             with world.supervised():
-                result = session.run(self.experiment, options, _Reporter(monitor))
+                result = session.run(*self.files.arguments(), _Reporter(monitor))
         except DeathError:
             has_died = True
         except KeyboardInterrupt:
             world.log("stopped before any launch")
         except (ClusterLostError, DiskFullError, LedgerBusyError, SupervisorError) as error:
             self._look_at_error(error)
+        except ChangedError as error:
+            self.declared.refused()
+            self.files.refused(error)
+        except (LedgerError, RunDirError) as error:
+            self.files.unreadable(error)
         except Exception as error:
             text = "".join(traceback.format_exception(error))
             world.log(text)
@@ -170,7 +203,7 @@ class _Player:
             world.log(f"exit code {result.exit_code}")
             if result.interrupted:
                 return False
-            monitor.everything_agrees(result.exit_code)
+            monitor.everything_agrees(result.exit_code, result.states)
             return not monitor.has_unread_requests()
         if has_died:
             world.bury()
@@ -197,6 +230,18 @@ class _Player:
         endings = {one.ending for job in self.scenario.jobs for one in job.behaviours}
         return bool(endings & {"full", "refused-full"})
 
+    def _recorded(self) -> Mapping[str, SimulatedJob]:
+        return self.declared.recorded()
+
+    def _in_ledger(self) -> Collection[str]:
+        return self.declared.by_id.keys()
+
+    def _moved_away(self, job_id: str) -> None:
+        self.declared.moved_away(job_id)
+
+    def _orphans(self) -> list[int]:
+        return [worker.pid for worker in self.processes.alive.values() if worker.is_orphan]
+
     def _orphan_workers(self, is_power_cut: bool) -> None:
         """Workers end with their supervisor, but for those that linger. The next supervisor finds
         these by what is recorded of them.
@@ -215,12 +260,35 @@ def _observed(monitor: Monitor) -> Iterator[None]:
     put_jobs, delete_job = Ledger.put_jobs, Ledger.delete_job
     set_state, end_attempt = Ledger.set_state, Ledger.end_attempt
     move_attempt = Ledger.move_attempt
+    respecify = Ledger.update_spec
+    update, start_attempt, rebuild = (
+        Ledger.update_declaration,
+        Ledger.start_attempt,
+        session.rebuild,
+    )
 
     def seen_put(ledger: Ledger, jobs: Any) -> None:
         entered = list(jobs)
         put_jobs(ledger, entered)
         for _, job, _ in entered:
-            monitor.put(job.job_id)
+            monitor.put(job)
+
+    def seen_update(ledger: Ledger, position: int, job: Job) -> None:
+        update(ledger, position, job)
+        monitor.declared.updated(job)
+
+    def seen_respecified(ledger: Ledger, job: Job) -> None:
+        respecify(ledger, job)
+        monitor.declared.respecified(job)
+
+    def seen_start(ledger: Ledger, attempt: Attempt, *, queue_s: float) -> None:
+        start_attempt(ledger, attempt, queue_s=queue_s)
+        monitor.declared.begun(attempt.job_id)
+
+    def seen_rebuild(*arguments: Any) -> None:
+        monitor.rebuilds()
+        with monitor.declared.rebuilding():
+            rebuild(*arguments)
 
     def seen_delete(ledger: Ledger, job_id: str) -> None:
         delete_job(ledger, job_id)
@@ -242,14 +310,28 @@ def _observed(monitor: Monitor) -> Iterator[None]:
         monitor.moves(job_id, before, after)
 
     Ledger.put_jobs, Ledger.delete_job = seen_put, seen_delete  # type: ignore[method-assign]
+    Ledger.update_declaration = seen_update  # type: ignore[method-assign]
+    Ledger.update_spec = seen_respecified  # type: ignore[method-assign]
+    Ledger.start_attempt = seen_start  # type: ignore[method-assign]
+    session.rebuild = seen_rebuild  # type: ignore[attr-defined]
     Ledger.set_state, Ledger.end_attempt = seen_state, seen_end  # type: ignore[method-assign]
     Ledger.move_attempt = seen_move  # type: ignore[method-assign]
     try:
         yield
     finally:
         Ledger.put_jobs, Ledger.delete_job = put_jobs, delete_job  # type: ignore[method-assign]
+        Ledger.update_declaration = update  # type: ignore[method-assign]
+        Ledger.update_spec = respecify  # type: ignore[method-assign]
+        Ledger.start_attempt = start_attempt  # type: ignore[method-assign]
+        session.rebuild = rebuild  # type: ignore[attr-defined]
         Ledger.set_state, Ledger.end_attempt = set_state, end_attempt  # type: ignore[method-assign]
         Ledger.move_attempt = move_attempt  # type: ignore[method-assign]
+
+
+def _distinct(job: SimulatedJob) -> dict[str, Any]:
+    """In what jobs differ that are declared otherwise."""
+    values = {VERSION: job.version, INVALID: job.is_invalid}
+    return {name: value for name, value in values.items() if value}
 
 
 def _job(job: SimulatedJob, number: int) -> Job:
@@ -265,8 +347,10 @@ def _job(job: SimulatedJob, number: int) -> Job:
         checkpoint_every=2 * STEPS,
         eval_episodes=0,
         env="CartPole-v1",
+        env_kwargs=_distinct(job),
         pause_at=job.pause_at,
         after=job.after,
+        init=f"{INIT_JOB}{job.after[0]}" if job.starts and job.after else None,
     )
     resources = Resources(
         cores=job.cores,

@@ -66,9 +66,23 @@ TroubleKind: TypeAlias = Literal[
     "unreachable",
     "program",
     "run",
+    "edit",
+    "begin",
+    "damage",
+    "reload",
+    "clean",
+    "searcher",
+    "examiner",
 ]
-COMMANDS = ("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status")
+"""The last seven are of :mod:`tests.simulation.job_files`, :mod:`tests.simulation.added_jobs` and
+:mod:`tests.simulation.policies`."""
+COMMANDS = (
+    *("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status"),
+    *("reload", "clean"),
+)
 OF_JOBS = ("cancel", "pause", "resume", "retry")
+SOURCE_TABLE = "simulated"
+"""The table of a job file that has its jobs made beside the run, and the feature that does it."""
 OTHERS: tuple[TroubleKind, ...] = ("program", "run")
 """Others come who use a CPU: a program, and another run, which says so."""
 DELIVERIES: tuple[TroubleKind, ...] = ("late", "twice", "lost", "stray")
@@ -104,8 +118,18 @@ class SimulatedJob:
     pause_at: int | None = None
     """env_steps of a rung."""
     after: tuple[str, ...] = ()
+    starts: bool = False
+    """Whether it starts from the policy of the first job that it waits for."""
     behaviours: tuple[Behaviour, ...] = ()
     """Of its attempts, in order; those that follow are ``done``."""
+    version: int = 0
+    """In the place of all values that decide the result beside the number of env_steps."""
+    is_invalid: bool = False
+    """Whether the examination before the launch finds that it cannot be trained."""
+    is_declared: bool = True
+    """Whether the job file has it from the beginning."""
+    promotions: int = 0
+    """How often a search lets it go on from a rung, each time for as many env_steps again."""
 
     @property
     def job_id(self) -> str:
@@ -132,7 +156,9 @@ class Trouble:
     elsewhere: bool = False
     """Whether the command is given on another host."""
     choice: int = 0
-    """What of the unsaved writes is lost when the power fails."""
+    """What of the unsaved writes is lost when the power fails, or how a ledger is damaged."""
+    what: str = ""
+    """What is edited in the job file, or how the next supervisor begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +171,12 @@ class Scenario:
     gap_s: float = 2.0
     """Between the end of a supervisor and the start of the next one."""
     order: Literal["longest-first", "as-listed"] = "as-listed"
+    if_refused: Literal["undo", "restart", "keep"] = "undo"
+    """What users do where changed jobs are refused: undo the changes, or run with that option."""
+    searcher_s: float = 0.0
+    """Seconds from one look to the next of a search that makes the jobs; 0: there is none."""
+    searcher_jobs: int = 2
+    """It makes no more while so many have not ended."""
 
     def to_json(self) -> str:
         """Without what has its default."""
@@ -213,7 +245,8 @@ def _job(values: Mapping[str, Any]) -> SimulatedJob:
 
 def _simpler(job: SimulatedJob) -> Iterator[SimulatedJob]:
     plain = SimulatedJob(name=job.name)
-    for name in ("pause_at", "after", "min_free_disk_mib", "cores", "memory_mib"):
+    names = ("pause_at", "after", "min_free_disk_mib", "cores", "memory_mib")
+    for name in (*names, "is_invalid", "is_declared", "promotions", "starts"):
         if getattr(job, name) != getattr(plain, name):
             yield replace(job, **{name: getattr(plain, name)})
     for index in range(len(job.behaviours)):
@@ -241,6 +274,15 @@ MOST_EVENTS = 60
 
 def made(seed: int) -> Scenario:
     """The scenario of a seed."""
+    # These have the types of this module.
+    from tests.simulation import added_jobs, job_files, policies
+
+    scenario = job_files.with_changes(_made(seed), random.Random(f"{seed} job files"))
+    scenario = added_jobs.with_searcher(scenario, random.Random(f"{seed} search"))
+    return policies.with_policies(scenario, random.Random(f"{seed} policies"))
+
+
+def _made(seed: int) -> Scenario:
     chance = random.Random(seed)
     jobs: list[SimulatedJob] = []
     for number in range(chance.choice((1, 2, 2, 3, 3, 4, 5, 6))):

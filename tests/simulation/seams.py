@@ -23,17 +23,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from orchestrator.core import atomic_files
+from orchestrator.core import atomic_files, feature
+from orchestrator.core.errors import Problem
+from orchestrator.core.feature import Feature
+from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors import kinds
 from orchestrator.experiment import (
+    begun_source,
     left_batch_jobs,
+    policy_fetcher,
+    preflight,
     reconcile,
     recovery,
+    reload,
     run_directory,
     run_plan,
     session,
 )
+from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.ledger import Ledger, database_file
 from orchestrator.machine import provenance, topology
 from orchestrator.machine.topology import Cpu, Machine
@@ -42,12 +50,15 @@ from orchestrator.supervisor.supervisor import Supervisor
 from tests.simulation import disk
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import MACHINE_MIB, SimulatedKind
+from tests.simulation.policies import SimulatedChild, SimulatedSelect
+from tests.simulation.scenario import SOURCE_TABLE
+from tests.simulation.worker import INVALID
 from tests.simulation.world import FREE_MIB, World
 
 os.environ.setdefault("ORCHESTRATOR_FEATURES", "")  # none of others takes part
 kinds.executor_kinds()
 left_batch_jobs.of(RunPaths(Path("nowhere")))  # both import what features have of them
-for module in ("pictures.after_run", "search.begun_search"):  # of a run that has no search
+for module in ("pictures.after_run", "search.begun_search", "search.search_process"):
     with contextlib.suppress(ModuleNotFoundError):  # a feature that was taken away
         importlib.import_module(f"orchestrator.features.{module}")
 
@@ -231,10 +242,28 @@ def _imports(
     ]
 
 
+def examine(
+    jobs: Sequence[Job], *, watch: preflight.Watch = lambda *_: None, **_: Any
+) -> dict[str, JobVerdict]:
+    """In the place of what examines robots: jobs say themselves whether they are invalid."""
+    watch(len(jobs), len(jobs))
+    found = {}
+    for job in jobs:
+        invalid = Problem(where=job.where, message="cannot be trained")
+        is_invalid = job.spec.env_kwargs.get(INVALID, False)
+        found[job.job_id] = JobVerdict(problem=invalid if is_invalid else None)
+    return found
+
+
 def replacements(
     world: World, kind: SimulatedKind
 ) -> Sequence[tuple[object, str, Callable[..., Any] | Any]]:
     """Every name that is replaced beside modules of the standard library: where, which, by what."""
+
+    known = feature.features()
+
+    def features() -> tuple[Feature, ...]:
+        return (*known, *world.features)
 
     def process_start(pid: int) -> float | None:
         return world.lives.get(pid)
@@ -273,7 +302,15 @@ def replacements(
         (session, "Supervisor", supervisor),
         (session, "StopRequests", StopRequests),
         (provenance, "Repository", NoRepository),
+        (preflight, "examine", examine),
+        (preflight, "Child", functools.partial(SimulatedChild, world=world)),
+        (policy_fetcher, "select", SimulatedSelect),
+        (reload, "_declared", lambda *_: world.declared()),
         (run_plan, "kind_named", lambda _: kind),
+        (run_plan, "_restriction", lambda _: ""),
+        (feature, "features", features),
+        (feature, "_owners", {**feature._owners, ("job_file", SOURCE_TABLE): SOURCE_TABLE}),
+        (begun_source, "features", features),
         (topology, "detect", lambda with_gpus=False: machine(world.scenario.cpus)),
         (run_directory, "process_start", process_start),
         (recovery, "same_process", same_process),

@@ -13,8 +13,13 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from tests.simulation.scenario import STEPS, Behaviour, SimulatedJob
-from tests.simulation.world import World
+from tests.simulation.world import Violation, World
+
+VERSION = "version"
+INVALID = "is_invalid"
+"""Keys of ``env_kwargs``, in which jobs differ that are declared otherwise."""
 
 CHECKPOINT_EVERY = 2
 """Iterations."""
@@ -45,6 +50,8 @@ class Worker:
     behaviour: Behaviour
     number: int
     paths: JobPaths
+    spec: WorkerSpec
+    """As it has read it."""
     pause_at: int | None
     pid: int
     pid_start: float
@@ -114,7 +121,15 @@ class Worker:
     def _load(self) -> None:
         saved = self.paths.checkpoints_by_steps()
         self.env_steps = self.resumed_from = max(saved, default=0)
+        if saved and saved[self.env_steps].read_text() not in self._fingerprints:
+            raise Violation(f"{self.job.job_id} finds a checkpoint of another training")
         self._next()
+
+    @property
+    def _fingerprints(self) -> list[str]:
+        """Of the trainings whose checkpoints it goes on from; its own is the first."""
+        totals = (None, *self.spec.extended_from)
+        return [self.spec.fingerprint(total) for total in totals]
 
     def _next(self) -> None:
         """What comes at the end of an iteration, or before the first one."""
@@ -131,7 +146,7 @@ class Worker:
         if self.is_asked and self.behaviour.asked != "deaf":
             delay_s = SLOW_S if self.behaviour.asked == "slow" else 0.01
             self.world.after(delay_s, lambda: self._step(self._leave))
-        elif self.env_steps >= self.job.iterations * STEPS:
+        elif self.env_steps >= self.spec.total_timesteps:
             self._report("evaluating")
             self.world.after(0.05, lambda: self._step(self._finish))
         elif self.pause_at is not None and self.env_steps >= self.pause_at:
@@ -158,7 +173,8 @@ class Worker:
         self._exit(ExitCode.INTERRUPTED)
 
     def _finish(self) -> None:
-        write_whole(self.paths.model, f"{self.job.job_id} {self.env_steps}")
+        version = self.spec.env_kwargs.get(VERSION, 0)
+        write_whole(self.paths.model, f"{self.job.job_id} {self.env_steps} {version}")
         self.is_finished = True
         self.world.after(0.02, lambda: self._step(self._record_end))
 
@@ -182,7 +198,7 @@ class Worker:
     def _save(self) -> None:
         self.paths.checkpoints.mkdir(exist_ok=True)
         path = self.paths.checkpoints / f"checkpoint-{self.env_steps:012d}.pt"
-        write_whole(path, str(self.env_steps))
+        write_whole(path, self.spec.fingerprint())
         for steps in sorted(self.paths.checkpoints_by_steps())[:-KEPT]:
             (self.paths.checkpoints / f"checkpoint-{steps:012d}.pt").unlink()
 

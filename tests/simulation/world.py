@@ -83,6 +83,10 @@ class World:
     are lost."""
     queued: Callable[[Any], None] = lambda _: None
     """Told of the rows of the jobs, in order of launch, with which a supervisor begins."""
+    declared: Callable[[], Any] = lambda: None
+    """What the job file has now."""
+    features: tuple[Any, ...] = ()
+    """Beside those of the program."""
     supervisors: list[Any] = field(default_factory=list)
     """Made by the process that lives."""
     killed: Callable[[int], None] = lambda _: None
@@ -281,7 +285,7 @@ class World:
     def after_commit(self) -> None:
         with self.own_work():
             is_beside = self._others and self._is_supervised and not self._is_alone
-            if not is_beside:  # what the supervisor keeps is not in it
+            if self._note is None or not is_beside:  # what the supervisor keeps is not in it
                 self._note = self.noted()
             self.disk.committed(self._note)
         self.point("committed")
@@ -352,7 +356,7 @@ class World:
             locker = sqlite3.connect(path, isolation_level=None, timeout=0)
             try:
                 locker.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:  # the supervisor writes at this moment
+            except sqlite3.DatabaseError:  # the supervisor writes at this moment; or it is damaged
                 locker.close()
                 return
         self._lockers.append(locker)

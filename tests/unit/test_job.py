@@ -40,6 +40,7 @@ MOVES = {
     ("RUNNING", "PAUSED"),
     ("PAUSED", "PENDING"),
     ("PAUSED", "CANCELLED"),
+    ("PAUSED", "PAUSED"),
     ("RUNNING", "SUCCEEDED"),
     ("RUNNING", "FAILED"),
     ("RUNNING", "CANCELLED"),

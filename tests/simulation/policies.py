@@ -1,0 +1,101 @@
+"""Jobs that start from the policy of another one: the process that examines such policies, which
+takes its time, and may be killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.experiment import preflight
+from tests.simulation.scenario import LONGEST_S, Scenario, Trouble
+from tests.simulation.world import World
+
+EXAMINING_S = 0.4
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SimulatedChild:
+    """In the place of :class:`orchestrator.experiment.preflight.Child`."""
+
+    world: World
+    was_killed: bool = False
+    answered: int = 0
+    _request: ExaminationRequest | None = None
+    _ready_at: float = 0.0
+    _kills: int = 0
+    """How often such a process had been killed when it was asked."""
+
+    def __exit__(self, *_: object) -> None:
+        self._request = None
+
+    @property
+    def may_be_blameless(self) -> bool:
+        return self.was_killed
+
+    def suits(self, request: ExaminationRequest) -> bool:
+        return True
+
+    def ask(self, request: ExaminationRequest, _time_limit_s: float) -> None:
+        self._request = request
+        self._ready_at = self.world.now + EXAMINING_S
+        self._kills = self.world.counts["examiner"]
+
+    @property
+    def is_readable(self) -> bool:
+        return self.world.now >= self._ready_at
+
+    def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
+        if self.world.counts["examiner"] > self._kills:
+            self.was_killed = True
+            return "examining it ended with SIGKILL"
+        if not readable or self._request is None:
+            return None
+        self.answered += 1
+        with self.world.other_process(self.world.new_pid()):
+            return self._examined(self._request)
+
+    def _examined(self, request: ExaminationRequest) -> ExaminationAnswer:
+        model = Path(request.init["path"]) / "model.zip"
+        if not model.exists():
+            return ExaminationAnswer(problem=f"{model}: there is no policy", cause="init")
+        content = model.read_bytes()
+        try:
+            write_whole(preflight.staged_policy(Path(str(request.stage_to))), content)
+        except OSError as error:
+            return ExaminationAnswer(problem=str(error), errno=error.errno)
+        return ExaminationAnswer(init_sha256=hashlib.sha256(content).hexdigest())
+
+
+class SimulatedSelect:
+    """In the place of the module ``select``, where it is asked whether such a process answers."""
+
+    @staticmethod
+    def select(
+        children: Sequence[SimulatedChild], *_: Any
+    ) -> tuple[list[SimulatedChild], list[Any], list[Any]]:
+        return [child for child in children if child.is_readable], [], []
+
+
+# -- drawn from a seed
+
+
+def with_policies(scenario: Scenario, chance: random.Random) -> Scenario:
+    """``scenario``, in which jobs that wait for others often start from the policy of the first."""
+    jobs = [
+        replace(job, starts=True) if job.after and chance.random() < 0.6 else job
+        for job in scenario.jobs
+    ]
+    if not any(job.starts for job in jobs):
+        return scenario
+    deaths = [
+        Trouble(kind="examiner", at_s=round(chance.uniform(0.5, LONGEST_S / 2), 2))
+        for _ in range(chance.choice((0, 0, 1, 3)))
+    ]
+    return replace(scenario, jobs=tuple(jobs), troubles=(*scenario.troubles, *deaths))
