@@ -4,6 +4,7 @@ late, lost, repeated or in another order.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -27,12 +28,12 @@ from orchestrator.executors.base import (
 )
 from orchestrator.machine.slots import SlotPool
 from tests.simulation.disk import full_error
+from tests.simulation.machines import MACHINE_MIB
 from tests.simulation.scenario import Behaviour, SimulatedJob
 from tests.simulation.worker import Worker
 from tests.simulation.world import World
 
 SAMPLE_EVERY_S = 2.0
-MACHINE_MIB = 1000
 
 
 class OddError(Exception):
@@ -48,6 +49,8 @@ class Processes:
     alive: dict[int, Worker] = field(default_factory=dict)
     launches: Counter[str] = field(default_factory=Counter)
     """How often each job was to be launched."""
+    submitted: Callable[[str], None] = lambda _: None
+    """Told of every job of which an attempt is about to be launched."""
     launched: Callable[[Worker], None] = lambda _: None
     """Told of every worker that starts."""
     kills: Callable[[Worker], None] = lambda _: None
@@ -102,6 +105,7 @@ class SimulatedExecutor:
                 raise full_error()
             case "refused-odd":
                 raise OddError("nobody expects this")
+        self.processes.submitted(launch.job_id)
         pid = world.new_pid()
         handle = Handle(launch.job_id, launch.number, pid, world.lives[pid])
         spec = WorkerSpec.from_json((launch.job_dir / "spec.json").read_bytes())
@@ -248,6 +252,22 @@ class SimulatedKind:
 
     name = "local"
     options = ()
+    batch_jobs = None
+
+    def installed(self) -> contextlib.AbstractContextManager[None]:
+        """Replaces what else is needed within the block."""
+        return contextlib.nullcontext()
+
+    def is_disturbed(self) -> bool:
+        """Whether machines are away, so that something may take longer."""
+        return False
+
+    def supervisor_died(self) -> None:
+        """Nothing of it is left but the workers."""
+
+    def explains(self, error: Exception) -> bool:
+        """Whether what has happened to machines makes a run end so."""
+        return False
 
     def open(self, settings: BackendSettings) -> SimulatedBackend:
         executor = SimulatedExecutor(world=self.world, processes=self.processes)

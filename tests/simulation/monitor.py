@@ -10,7 +10,7 @@ import json
 import math
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -33,8 +33,14 @@ MOVES = {
 }
 """As docs/architecture.md has them; nothing takes results away here."""
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
-COUNTED = ("killed", "out-of-memory", "stalled", "launch-failed")
+COUNTED = ("killed", "out-of-memory", "stalled", "launch-failed", "rank-lost")
 """Causes that use up a retry."""
+FREE_LOSSES = 10
+"""So many attempts may be lost with their machines without using up a retry."""
+LONGEST_WAIT_S = 60.0
+"""Before a retry."""
+REPORTS_S = 1.5
+"""By how much a report of another machine may come late."""
 LATE_S = 1.0
 """How much later than a limit says an attempt may end: turns of the loop, and a sample."""
 IDLE_S = 8.0
@@ -51,6 +57,8 @@ class JobRecord:
     state: str = ""
     failures: int = 0
     """Attempts that have used up a retry, since the job was last queued by its user."""
+    losses: int = 0
+    """Attempts that were lost with their machines."""
     asked: Counter[str] = field(default_factory=Counter)
     """How often users have asked for something, by verb, but where they were refused."""
     done: Counter[str] = field(default_factory=Counter)
@@ -66,11 +74,14 @@ class JobRecord:
     """Whether its attempt has ended by a failure that is retried, and its state is not said."""
     not_before: float = 0.0
     """When it may be retried."""
+    wait_s: float = 0.0
+    """Before it may, from its last end on."""
 
     def copied(self) -> JobRecord:
         return JobRecord(
             state=self.state,
             failures=self.failures,
+            losses=self.losses,
             asked=self.asked,
             done=self.done.copy(),
             last_told=self.last_told,
@@ -101,6 +112,10 @@ class Monitor:
     """When last a worker lived, or something was in the way of all launches."""
     latest: dict[str, Worker] = field(default_factory=dict)
     """The worker of each job that was started last."""
+    is_disturbed: Callable[[], bool] = lambda: False
+    """Whether machines are away, so that something may take longer."""
+    calm_since: float = 0.0
+    """When last they were."""
 
     # -- what happens
 
@@ -108,6 +123,7 @@ class Monitor:
         self.stop_by = None
         self.stops = 0
         self.stops_itself = self.world.is_full
+        self.calm_since = self.world.now
         self.waiting.clear()
         self.places.clear()
         for record in self.records.values():
@@ -120,7 +136,7 @@ class Monitor:
         for row in rows:
             job = self.jobs[row.job_id]
             if isinstance(row.state, Pending) and not job.after:
-                demand = job.cores, job.memory_mib, job.min_free_disk_mib
+                demand = job.all_cores, job.all_memory_mib, job.min_free_disk_mib
                 self.waiting[row.job_id] = row.attempts > 0, demand
 
     def noted(self) -> dict[str, JobRecord]:
@@ -135,6 +151,7 @@ class Monitor:
         for job_id, record in self.records.items():
             committed = (note or {}).get(job_id, JobRecord())
             record.failures = committed.failures
+            record.losses = committed.losses
             record.done = committed.done.copy()
             record.put_from = ""
             if is_less:
@@ -170,19 +187,21 @@ class Monitor:
             finally:
                 connection.close()
 
+    def submitted(self, job_id: str) -> None:
+        """An attempt is about to be launched."""
+        self._look_at_order(job_id)
+        record = self.records[job_id]
+        self._claim(self.world.now >= record.not_before - 0.01, f"{job_id} is retried too early")
+        told = set(record.last_told)
+        is_held = told in ({"cancel"}, {"pause"}) and self._was_told_before(job_id)
+        self._claim(not is_held, f"{job_id} is launched after {told}")
+
     def launched(self, worker: Worker) -> None:
         """A worker starts."""
-        self._look_at_order(worker)
-        self.latest[worker.job.job_id] = worker
-        not_before = self.records[worker.job.job_id].not_before
-        self._claim(
-            self.world.now >= not_before - 0.01, f"{worker.job.job_id} is retried too early"
-        )
-        told = set(self.records[worker.job.job_id].last_told)
-        is_held = told in ({"cancel"}, {"pause"}) and self._was_told_before(worker)
-        self._claim(not is_held, f"{worker.job.job_id} is launched after {told}")
-        twins = [other for other in self.alive.values() if other.paths == worker.paths]
         job_id = worker.job.job_id
+        self.latest[job_id] = worker
+        reached = [other for other in self.alive.values() if not other.is_apart]
+        twins = [other for other in reached if other.paths == worker.paths]
         self._claim(len(twins) == 1, f"{job_id} is trained twice at once")
         self._claim(
             all(
@@ -191,28 +210,43 @@ class Monitor:
             ),
             f"{job_id} is launched before what it waits for",
         )
-        ours = [other for other in self.alive.values() if not other.is_orphan]
-        held = Counter(cpu for other in ours for cpu in other.cpus)
-        cpus = self.world.scenario.cpus
-        lanes = self.world.scenario.lanes or cpus
-        if self.world.counts["set"]:
-            lanes = max(lanes, cpus)
+        ours = [other for other in reached if not other.is_orphan]
+        self._claim(len(ours) <= self._most_jobs, f"{len(ours)} jobs at once")
+        beside = [other for other in ours if other.node == worker.node]
+        self._look_at_room(worker, beside)
+
+    @property
+    def _most_jobs(self) -> int:
+        scenario = self.world.scenario
+        cpus = sum(node.cpus for node in scenario.nodes) or scenario.cpus
+        lanes = scenario.lanes or cpus
+        return max(lanes, cpus) if self.world.counts["set"] else lanes
+
+    def _look_at_room(self, worker: Worker, beside: Sequence[Worker]) -> None:
+        """:param beside: all workers on its machine, it among them."""
+        scenario, job_id = self.world.scenario, worker.job.job_id
+        held = Counter(cpu for other in beside for cpu in other.cpus)
+        cpus, memory_mib = scenario.cpus, 1000
+        sharing = math.ceil((scenario.lanes or cpus) / cpus)
+        if scenario.nodes:
+            node = next(one for one in scenario.nodes if one.name == worker.node)
+            cpus, memory_mib, sharing = node.cpus, node.memory_mib, 1
         self._claim(max(held) < cpus, f"{job_id} has a CPU that there is not: {worker.cpus}")
-        sharing = math.ceil((self.world.scenario.lanes or cpus) / cpus)
         self._claim(max(held.values()) <= sharing, f"a CPU is given too often: {dict(held)}")
-        self._claim(len(ours) <= lanes, f"{len(ours)} jobs at once")
-        memory_mib = sum(other.job.memory_mib for other in ours)
-        self._claim(len(ours) == 1 or memory_mib <= 1000, f"{memory_mib} MiB are promised at once")
+        promised_mib = sum(other.job.all_memory_mib for other in beside)
+        is_alone = len(beside) == 1 and not scenario.nodes
+        self._claim(
+            is_alone or promised_mib <= memory_mib, f"{promised_mib} MiB are promised at once"
+        )
 
-    def _was_told_before(self, worker: Worker) -> bool:
+    def _was_told_before(self, job_id: str) -> bool:
         """Whether its user was told something of the job before this supervisor began."""
-        return self.records[worker.job.job_id].told_in < self.world.counts["lives"]
+        return self.records[job_id].told_in < self.world.counts["lives"]
 
-    def _look_at_order(self, worker: Worker) -> None:
+    def _look_at_order(self, job_id: str) -> None:
         """Of jobs that need the same, those that have begun are launched first, and each kind in
         its order.
         """
-        job_id = worker.job.job_id
         mine = self.waiting.pop(job_id, None)
         if mine is None:
             return
@@ -224,9 +258,9 @@ class Monitor:
     def kills(self, worker: Worker) -> None:
         """The supervisor is about to kill a worker."""
         job, now = worker.job, self.world.now
-        asked_s = None if worker.asked_at is None else now - worker.asked_at
+        asked_s = None if worker.told_at is None else now - worker.told_at
         was_patient = asked_s is not None and asked_s >= self.world.scenario.grace_s - 0.01
-        is_bad = worker.rss_mib > job.memory_mib or job.stall_timeout_s < NEVER_S
+        is_bad = worker.rss_mib > job.all_memory_mib or job.stall_timeout_s < NEVER_S
         is_meant = (
             self.stops + (self.stops_itself or self.world.has_erred) > 1
             or self.world.scenario.grace_s == 0.0
@@ -247,7 +281,7 @@ class Monitor:
                 record.state = after
                 return
         if after == "PENDING" and before == "RUNNING" and record.has_just_failed:
-            record.not_before = self.world.now + 2.0 ** (record.failures - 1)
+            record.not_before = self.world.now + record.wait_s
         record.has_just_failed = False
         if after == "PENDING" and before in ("PAUSED", "FAILED", "CANCELLED"):
             self._queue_again(job_id)
@@ -275,15 +309,16 @@ class Monitor:
         worker, job = self.latest.get(job_id), self.jobs[job_id]
         if self.places and worker is not None:
             self.places[job_id] = max(self.places.values()) + 1
-            demand = job.cores, job.memory_mib, job.min_free_disk_mib
+            demand = job.all_cores, job.all_memory_mib, job.min_free_disk_mib
             self.waiting[job_id] = True, demand
 
     def _look_at_failure(self, job_id: str, before: str, cause: str) -> None:
         record, job = self.records[job_id], self.jobs[job_id]
         if before == "PENDING":
-            is_too_large = job.cores > self.world.scenario.cpus
+            scenario = self.world.scenario
+            is_too_large = job.all_cores > scenario.cpus and not scenario.nodes
             self._claim(is_too_large, f"{job_id} FAILED ({cause}) before its launch")
-        elif cause in COUNTED:
+        elif cause in (*COUNTED, "node-lost"):
             most = job.max_retries + 1
             self._claim(
                 record.failures == most,
@@ -304,9 +339,15 @@ class Monitor:
         self.world.log(f"{job_id}: attempt ended: {outcome.cause}")
         self._look_at_cause(job_id, number, outcome)
         self.stops_itself |= outcome.cause == "disk-full"
-        record.has_just_failed = outcome.cause in COUNTED
-        if record.has_just_failed:
+        is_lost = outcome.cause == "node-lost"
+        record.losses += is_lost
+        is_free = is_lost and record.losses <= FREE_LOSSES
+        record.has_just_failed = is_lost or outcome.cause in COUNTED
+        if is_free:
+            record.wait_s = min(LONGEST_WAIT_S, 2.0 ** (record.losses - 1))
+        elif record.has_just_failed:
             record.failures += 1
+            record.wait_s = 2.0 ** (record.failures - 1)
             most = self.jobs[job_id].max_retries + 1
             self._claim(
                 record.failures <= most, f"{job_id} is tried {record.failures} times, not {most}"
@@ -327,7 +368,7 @@ class Monitor:
                 age_s = self.world.now - worker.began
                 self._claim(age_s >= worker.job.timeout_s, f"{job_id} is ended after {age_s} s")
             case "memory-limit":
-                is_large = worker.rss_mib > worker.job.memory_mib
+                is_large = worker.rss_mib > worker.job.all_memory_mib
                 self._claim(is_large, f"{job_id} is within its memory limit")
 
     def asked(self, trouble: Trouble) -> None:
@@ -379,14 +420,19 @@ class Monitor:
         """The supervisor has come to the end of a turn."""
         now = self.world.now
         self.stops_itself |= self.world.is_full
+        is_disturbed = self.is_disturbed()
+        if is_disturbed:
+            self.calm_since = now
         for worker in self.alive.values():
             self._look_at_limits(worker, now)
-        if self.alive or self.world.is_full or self.world.is_locked or self.stops:
+        is_excused = is_disturbed or self.world.is_full or self.world.is_locked
+        is_waiting = any(record.not_before > now for record in self.records.values())
+        if self.alive or is_excused or is_waiting or self.stops:
             self.busy_at = now
         self._claim(
             now - self.busy_at <= IDLE_S + self._latest_s, "nothing runs, and nothing happens"
         )
-        if self.stop_by is not None and self.world.is_locked:
+        if self.stop_by is not None and (self.world.is_locked or is_disturbed):
             # Who stops cannot be heard of before the ledger can be read and written again.
             self.stop_by = max(self.stop_by, now + LATE_S)
         if self.stop_by is not None and now > self.stop_by:
@@ -396,19 +442,26 @@ class Monitor:
         job, grace_s = worker.job, self.world.scenario.grace_s
         if worker.is_orphan:
             return
-        age_s, silent_s = now - worker.began, now - worker.reported
-        late_s = grace_s + LATE_S
-        self._claim(age_s <= job.timeout_s + late_s, f"{job.job_id} is over its timeout")
-        self._claim(silent_s <= job.stall_timeout_s + late_s, f"{job.job_id} hangs")
+        late_s = grace_s + LATE_S + self._reports_s
+        over_at = max(worker.began + job.timeout_s, self.calm_since)
+        self._claim(now - over_at <= late_s, f"{job.job_id} is over its timeout")
+        silent_at = max(worker.reported + job.stall_timeout_s, self.calm_since)
+        self._claim(now - silent_at <= late_s, f"{job.job_id} hangs")
         if worker.grew_at is not None:
             samples = 1 + self.world.counts["lost"]
-            late_s = samples * SAMPLE_EVERY_S + self._latest_s + LATE_S
-            is_in_time = now - worker.grew_at <= late_s
+            late_s = samples * SAMPLE_EVERY_S + self._latest_s + LATE_S + self._reports_s
+            is_in_time = now - max(worker.grew_at, self.calm_since) <= late_s
             self._claim(is_in_time, f"{job.job_id} is over its memory limit")
+
+    @property
+    def _reports_s(self) -> float:
+        """By how much reports of other machines may come late."""
+        return REPORTS_S + self._latest_s if self.world.scenario.nodes else 0.0
 
     def life_ended(self) -> None:
         """A supervisor has ended by itself."""
-        alive = [worker.job.job_id for worker in self.alive.values() if not worker.is_orphan]
+        reached = [worker for worker in self.alive.values() if not worker.is_apart]
+        alive = [worker.job.job_id for worker in reached if not worker.is_orphan]
         self._claim(not alive, f"the supervisor has ended, and these train: {alive}")
         if self.paths.error_log.exists():
             for text in self.paths.error_log.read_text().split("\n\n"):

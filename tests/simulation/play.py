@@ -5,6 +5,8 @@ do.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import importlib.util
 import tempfile
 import traceback
 from collections import Counter
@@ -13,7 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import DiskFullError, LedgerBusyError, SupervisorError
+from orchestrator.core.errors import (
+    ClusterLostError,
+    DiskFullError,
+    LedgerBusyError,
+    SupervisorError,
+    UsageError,
+)
 from orchestrator.core.job import AttemptOutcome, Job, Resources, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -32,6 +40,9 @@ from tests.simulation.scenario import STEPS, Scenario, SimulatedJob
 from tests.simulation.world import DeathError, Violation, World
 
 MOST_LIVES = 60
+REFUSED_S = 10.0
+"""After which a user tries again who was told that machines are missing."""
+HAS_CLUSTER = importlib.util.find_spec("orchestrator.features.ray") is not None
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
@@ -63,6 +74,8 @@ class _Reporter:
 
 def play(scenario: Scenario) -> Outcome:
     """Play ``scenario`` in a folder of its own, which is removed."""
+    if not HAS_CLUSTER:  # the feature was taken away
+        scenario = dataclasses.replace(scenario, nodes=())
     with tempfile.TemporaryDirectory(prefix="simulation-", dir=SCRATCH) as folder:
         root = Path(folder)
         world = World(root=root, scenario=scenario)
@@ -100,11 +113,13 @@ class _Player:
         self.scenario = scenario
         by_id = {job.job_id: job for job in scenario.jobs}
         self.processes = Processes(world=world, jobs=by_id)
-        self.kind = SimulatedKind(world=world, processes=self.processes)
+        self.kind = _kind(world, self.processes)
         self.paths = RunPaths(world.disk.run_dir)
         self.monitor = Monitor(
             world=world, jobs=by_id, alive=self.processes.alive, paths=self.paths
         )
+        self.monitor.is_disturbed = self.kind.is_disturbed
+        self.processes.submitted = self.monitor.submitted
         self.processes.launched = self.monitor.launched
         self.processes.kills = self.monitor.kills
         world.queued = self.monitor.queued
@@ -156,6 +171,8 @@ class _Player:
             world.log("stopped before any launch")
         except (DiskFullError, LedgerBusyError, SupervisorError) as error:
             self._look_at_error(error)
+        except (ClusterLostError, UsageError) as error:
+            self._look_at_refusal(error)
         except Exception as error:
             text = "".join(traceback.format_exception(error))
             world.log(text)
@@ -186,6 +203,13 @@ class _Player:
         if not causes[type(error)]:
             raise Violation(f"the run has failed: {error!r}") from error
 
+    def _look_at_refusal(self, error: Exception) -> None:
+        """What runs where there are several machines needs these: its user waits for them."""
+        self.world.log(f"the run ends: {error}")
+        if not self.kind.explains(error):
+            raise Violation(f"the run has failed: {error!r}") from error
+        self.world.pass_time(REFUSED_S)
+
     @property
     def _has_full_disks(self) -> bool:
         endings = {one.ending for job in self.scenario.jobs for one in job.behaviours}
@@ -196,11 +220,21 @@ class _Player:
         these by what is recorded of them.
         """
         recorded = self.monitor.recorded_pids()
+        self.kind.supervisor_died()
         for worker in list(self.processes.alive.values()):
-            if is_power_cut or worker.pid not in recorded:
+            if is_power_cut or (worker.pid not in recorded and not worker.node):
                 worker.kill()
             else:
                 worker.orphan()
+
+
+def _kind(world: World, processes: Processes) -> SimulatedKind:
+    """What takes the place of the executor that the scenario names."""
+    if world.scenario.nodes:
+        from tests.simulation.cluster import ClusterKind
+
+        return ClusterKind(world=world, processes=processes)
+    return SimulatedKind(world=world, processes=processes)
 
 
 @contextlib.contextmanager
@@ -251,9 +285,11 @@ def _job(job: SimulatedJob, number: int) -> Job:
         eval_episodes=0,
         env="CartPole-v1",
         pause_at=job.pause_at,
+        ranks=job.ranks,
         after=job.after,
     )
     resources = Resources(
+        ranks=job.ranks,
         cores=job.cores,
         threads=1,
         memory_mib=job.memory_mib,

@@ -33,10 +33,11 @@ Ending: TypeAlias = Literal[
     "refused",
     "refused-full",
     "refused-odd",
+    "rank-dies",
 ]
 """How an attempt ends by itself. ``silent``: with exit code 0 and no exit record; ``garbled``: with
 one that cannot be read; ``leaves``: as if asked; ``grows``: over its memory limit; ``refused``: it
-cannot be started."""
+cannot be started; ``rank-dies``: the last of its ranks is killed."""
 Asked: TypeAlias = Literal["saves", "slow", "deaf"]
 """What a worker does when it is asked to end."""
 
@@ -62,9 +63,19 @@ TroubleKind: TypeAlias = Literal[
     "set",
     "status",
     "error",
+    "node-dies",
+    "node-cut",
+    "node-sleeps",
+    "head-cut",
+    "task-dies",
 ]
 COMMANDS = ("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status")
 OF_JOBS = ("cancel", "pause", "resume", "retry")
+OF_NODES: tuple[TroubleKind, ...] = (
+    *("node-dies", "node-cut", "node-sleeps", "head-cut", "task-dies"),
+)
+"""What happens to machines of a cluster: they are gone, cannot be reached, are suspended; the head
+cannot be reached; the process of a task is killed."""
 DELIVERIES: tuple[TroubleKind, ...] = ("late", "twice", "lost", "stray")
 """What happens to an event of the executor on its way to the supervisor."""
 
@@ -87,7 +98,9 @@ class Behaviour:
 class SimulatedJob:
     name: str
     iterations: int = 4
+    ranks: int = 1
     cores: int = 1
+    """Of each rank, as the memory."""
     memory_mib: int = 100
     max_retries: int = 1
     timeout_s: float = 1000.0
@@ -102,6 +115,24 @@ class SimulatedJob:
     @property
     def job_id(self) -> str:
         return f"{self.name}-s0"
+
+    @property
+    def all_cores(self) -> int:
+        return self.ranks * self.cores
+
+    @property
+    def all_memory_mib(self) -> int:
+        return self.ranks * self.memory_mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedNode:
+    """A machine of a cluster."""
+
+    name: str
+    cpus: int = 2
+    memory_mib: int = 1000
+    joins_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +152,12 @@ class Trouble:
     job: str = ""
     number: int = 0
     """For ``set``: jobs at once."""
+    node: int = 0
+    """The machine of a cluster that it concerns."""
     elsewhere: bool = False
     """Whether the command is given on another host."""
     choice: int = 0
-    """What of the unsaved writes is lost when the power fails."""
+    """What of the unsaved writes is lost when the power fails; how the end of a machine is noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +165,8 @@ class Scenario:
     jobs: tuple[SimulatedJob, ...]
     troubles: tuple[Trouble, ...] = ()
     cpus: int = 2
+    nodes: tuple[SimulatedNode, ...] = ()
+    """Of the cluster on which the jobs run; none: they run on this machine."""
     lanes: int | None = None
     grace_s: float = 3.0
     gap_s: float = 2.0
@@ -147,7 +182,8 @@ class Scenario:
         values = json.loads(text)
         jobs = tuple(_job(job) for job in values.pop("jobs"))
         troubles = tuple(Trouble(**trouble) for trouble in values.pop("troubles", ()))
-        return cls(jobs=jobs, troubles=troubles, **values)
+        nodes = tuple(SimulatedNode(**node) for node in values.pop("nodes", ()))
+        return cls(jobs=jobs, troubles=troubles, nodes=nodes, **values)
 
     def shorter(self) -> Iterator[Scenario]:
         """The same with one part left out, larger parts first."""
@@ -160,9 +196,20 @@ class Scenario:
         if len(self.jobs) > 1:
             for job in self.jobs:
                 yield self._without(job)
+        if self.nodes:
+            yield replace(self, nodes=())
+        for index in range(1, len(self.nodes)):
+            yield self._without_node(index)
         for index, job in enumerate(self.jobs):
             for simpler in _simpler(job):
                 yield replace(self, jobs=(*self.jobs[:index], simpler, *self.jobs[index + 1 :]))
+
+    def _without_node(self, index: int) -> Scenario:
+        nodes = self.nodes[:index] + self.nodes[index + 1 :]
+        troubles = tuple(one for one in self.troubles if one.node != index)
+        later = {one: one - 1 for one in range(index + 1, len(self.nodes))}
+        moved = tuple(replace(one, node=later.get(one.node, one.node)) for one in troubles)
+        return replace(self, nodes=nodes, troubles=moved)
 
     def _without(self, job: SimulatedJob) -> Scenario:
         left = tuple(
@@ -181,14 +228,19 @@ def _plain(value: Any) -> dict[str, Any]:
         for name in asdict(value)
         if getattr(value, name) != getattr(defaults, name) or name in _required(value)
     }
-    for name in ("jobs", "troubles", "behaviours"):
+    for name in ("jobs", "troubles", "behaviours", "nodes"):
         if name in kept:
             kept[name] = [_plain(one) for one in kept[name]]
     return kept
 
 
 def _required(value: Any) -> dict[str, Any]:
-    names = {SimulatedJob: ("name",), Trouble: ("kind",), Scenario: ("jobs",)}
+    names = {
+        SimulatedJob: ("name",),
+        SimulatedNode: ("name",),
+        Trouble: ("kind",),
+        Scenario: ("jobs",),
+    }
     return {name: getattr(value, name) for name in names.get(type(value), ())}
 
 
@@ -200,7 +252,7 @@ def _job(values: Mapping[str, Any]) -> SimulatedJob:
 
 def _simpler(job: SimulatedJob) -> Iterator[SimulatedJob]:
     plain = SimulatedJob(name=job.name)
-    for name in ("pause_at", "after", "min_free_disk_mib", "cores", "memory_mib"):
+    for name in ("pause_at", "after", "min_free_disk_mib", "ranks", "cores", "memory_mib"):
         if getattr(job, name) != getattr(plain, name):
             yield replace(job, **{name: getattr(plain, name)})
     for index in range(len(job.behaviours)):
@@ -239,7 +291,7 @@ def made(seed: int) -> Scenario:
         troubles += _made_story(chance, jobs)
     for _ in range(chance.choice((0, 0, 4, 12, 24))):
         troubles.append(_made_delivery(chance))
-    return Scenario(
+    local = Scenario(
         jobs=tuple(jobs),
         troubles=tuple(troubles),
         cpus=chance.choice((1, 2, 2, 3, 4)),
@@ -248,6 +300,7 @@ def made(seed: int) -> Scenario:
         gap_s=chance.choice((0.5, 2.0, 10.0)),
         order=chance.choice(("as-listed", "longest-first")),
     )
+    return _elsewhere(random.Random(f"{seed} elsewhere"), local)
 
 
 DEATH_POINTS = ("", "commit", "committed", "remove requests/", "ask ", "submitted", "polled")
@@ -384,3 +437,61 @@ def _duration(chance: random.Random, kind: TroubleKind) -> float:
         case "jump":
             return chance.choice((-7200.0, -1.0, 3600.0))
     return 0.0
+
+
+# -- of some seeds on several machines
+
+
+def _elsewhere(chance: random.Random, scenario: Scenario) -> Scenario:
+    """The same jobs on this machine or, for some seeds, on others."""
+    if chance.random() < CLUSTER_SHARE:
+        return _on_cluster(chance, scenario)
+    return scenario
+
+
+CLUSTER_SHARE = 0.2
+NODE_KINDS: tuple[TroubleKind, ...] = (
+    *("node-dies", "node-dies", "node-cut", "node-cut", "node-sleeps", "head-cut", "task-dies"),
+)
+
+
+def _on_cluster(chance: random.Random, scenario: Scenario) -> Scenario:
+    """The first machine stays: the supervisor is there. The largest one has room for each job, and
+    always comes back.
+    """
+    cpus = [chance.choice((1, 2, 2, 4)) for _ in range(chance.choice((2, 2, 3, 4)))]
+    largest = max(range(len(cpus)), key=cpus.__getitem__)
+    cpus[largest] = max(cpus[largest], *(job.all_cores for job in scenario.jobs))
+    nodes = tuple(
+        SimulatedNode(
+            name=f"n{index}",
+            cpus=number,
+            memory_mib=2000 if index == largest else chance.choice((500, 1000, 1000)),
+            joins_s=chance.choice((0.0, 0.0, 0.0, 3.0, 12.0)) if index else 0.0,
+        )
+        for index, number in enumerate(cpus)
+    )
+    troubles = [
+        _made_node_trouble(chance, len(nodes), largest)
+        for _ in range(chance.choice((0, 1, 1, 2, 3, 5)))
+    ]
+    return replace(scenario, nodes=nodes, troubles=(*scenario.troubles, *troubles))
+
+
+def _made_node_trouble(chance: random.Random, nodes: int, largest: int) -> Trouble:
+    kind = chance.choice(NODE_KINDS)
+    node = chance.randrange(1, nodes)
+    durations = {
+        "node-dies": (1.0, 6.0, 20.0, *((0.0,) if node != largest else ())),
+        "node-cut": (2.0, 10.0, 32.0, 45.0),
+        "node-sleeps": (2.0, 15.0, 40.0),
+        "head-cut": (3.0, 12.0, 28.0, 40.0),
+        "task-dies": (0.0,),
+    }
+    return Trouble(
+        kind=kind,
+        at_s=round(chance.uniform(0.0, LONGEST_S), 2),
+        for_s=chance.choice(durations[kind]),
+        node=0 if kind == "head-cut" else node,
+        choice=chance.randrange(1000),
+    )

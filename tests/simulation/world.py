@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.disk import Disk, full_error, sqlite_error
-from tests.simulation.scenario import Scenario, Trouble
+from tests.simulation.scenario import OF_NODES, Scenario, Trouble
 
 BEGAN = 1_800_000_000.0
 """Seconds since the epoch when the world begins."""
@@ -70,6 +70,8 @@ class World:
     disk: Disk = field(init=False)
     command: Callable[[Trouble], None] = lambda _: None
     """Gives the command of a trouble."""
+    on_nodes: Callable[[Trouble], None] = lambda _: None
+    """Does to a machine of a cluster what a trouble says."""
     signalled: Callable[[int], None] | None = None
     """Delivers a signal to the supervisor that runs."""
     on_death: Callable[[bool], None] = lambda _: None
@@ -160,7 +162,7 @@ class World:
             self.now += seconds  # what is due meanwhile happens when it has returned
             return
         self.point("sleep")
-        self.pass_time(seconds)
+        self.pass_time(max(seconds, 0.001))  # the rest of a rounded number would take no time
 
     # -- processes
 
@@ -308,6 +310,8 @@ class World:
             case "error":
                 self.errors_due += self._is_supervised
                 self.has_erred |= self._is_supervised
+            case _ if kind in OF_NODES:
+                self.on_nodes(trouble)
             case _:
                 self.command(trouble)
 
