@@ -73,6 +73,8 @@ class BatchQueue:
         """Task → state and reason."""
         self._over: set[str] | None = None
         """Tasks whose end was seen; None before the first answer."""
+        self._ending_before: set[str] = set()
+        """Tasks that were ending at the first answer: whoever has ended them did it before."""
         self._completing: dict[str, float] = {}
         """Task that is ending → when that was first seen."""
         self._cancelled: set[str] = set()
@@ -159,8 +161,11 @@ class BatchQueue:
         over = {
             task for task, (state, _) in self._rows.items() if state not in (*PRESENT, "COMPLETING")
         }
-        if self._over is not None:  # else they ended before this supervisor began
-            self._take_ends(over - self._over - self.released)
+        if self._over is None:
+            self._ending_before = set(completing)
+        else:  # at the first answer: they ended before this supervisor began
+            self._ending_before &= {*completing, *over}
+            self._take_ends(over - self._over - self.released - self._ending_before)
             self._report_waiting()
         self._over = over
         self._check_submitted()

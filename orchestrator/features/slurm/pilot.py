@@ -97,6 +97,9 @@ class Pilot:
         self._pending: dict[tuple[Handle, type], Event] = {}
         """The latest progress and memory of each attempt that were not reported yet."""
         self._report_at = self._beat_at = 0.0
+        self._session = ""
+        self._look_at = 0.0
+        """When the file of the session is read again."""
 
     def signalled(self, number: int, _: FrameType | None = None) -> None:
         """A signal handler."""
@@ -106,36 +109,50 @@ class Pilot:
         """Serve the supervisor of ``session``. Returns the session to be served next; None: the
         pilot ends.
         """
+        self.begin(session)
+        with contextlib.closing(self._attempts):
+            while not self.turn():
+                pass
+        return self.next
+
+    def begin(self, session: str) -> None:
+        """Take launches of the supervisor of ``session`` from now on."""
         self._attempts = PilotAttempts(
             self._machine, self._hello.cores, self._hello.node, self._folder.parent
         )
-        with contextlib.closing(self._attempts):
-            return self._serve(session)
-
-    def _serve(self, session: str) -> str | None:
         root = self._folder / session
-        inbox, outbox = Inbox(root / f"{self._name}.orders"), Outbox(root / f"{self._name}.events")
+        self._session = session
+        self._inbox = Inbox(root / f"{self._name}.orders")
+        self._outbox = Outbox(root / f"{self._name}.events")
         self._next, self._kill_at, self._heard = None, None, time.monotonic()
         self._served.add(session)
-        outbox.send(self._hello)
-        look_at = time.monotonic() + SESSION_EVERY_S
-        while True:
-            self._act_on_signals(outbox)
-            if time.monotonic() >= look_at:
-                look_at = time.monotonic() + SESSION_EVERY_S
-                self._follow(session)
-            for order in inbox.receive():
-                self._heard = time.monotonic()
-                self._obey(order)
-            if self._kill_at is not None and time.monotonic() >= self._kill_at:
-                self._attempts.kill()
-            self._report(outbox, self._attempts.poll(POLL_S))
-            if not self._attempts and (
-                self._leaves or self._ends or self._next is not None or self._is_forgotten
-            ):
-                outbox.send(PilotBye())
-                outbox.finish(LAST_WORDS_S)
-                return None if self._leaves or self._ends else self._next
+        self._outbox.send(self._hello)
+        self._look_at = time.monotonic() + SESSION_EVERY_S
+
+    def turn(self) -> bool:
+        """Obey and report once. Returns whether the session is over: nothing of it is left here."""
+        self._act_on_signals(self._outbox)
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + SESSION_EVERY_S
+            self._follow(self._session)
+        for order in self._inbox.receive():
+            self._heard = time.monotonic()
+            self._obey(order)
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._attempts.kill()
+        self._report(self._outbox, self._attempts.poll(POLL_S))
+        is_over = not self._attempts and (
+            self._leaves or self._ends or self._next is not None or self._is_forgotten
+        )
+        if is_over:
+            self._outbox.send(PilotBye())
+            self._outbox.finish(LAST_WORDS_S)
+        return is_over
+
+    @property
+    def next(self) -> str | None:
+        """The session to be served next; None: the pilot ends."""
+        return None if self._leaves or self._ends else self._next
 
     def _follow(self, session: str) -> None:
         """See whether another supervisor, or none, is to be served."""

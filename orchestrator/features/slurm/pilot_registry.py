@@ -155,8 +155,15 @@ class PilotRegistry:
             self._list_at = now + LIST_EVERY_S
             self._list()
         for pilot in self.present:
-            for message in pilot.inbox.receive() if pilot.name in self._pilots else ():
-                pilot.heard = now
+            yield from self._read(pilot)
+
+    def _read(self, pilot: JoinedPilot) -> Iterator[Event]:
+        """The events of attempts in what the pilot has written since the last call; what follows
+        its last word is that again.
+        """
+        for message in pilot.inbox.receive() if pilot.name in self._pilots else ():
+            if pilot.name in self._pilots:
+                pilot.heard = time.monotonic()
                 yield from self._take(pilot, message)
 
     def _list(self) -> None:
@@ -202,8 +209,7 @@ class PilotRegistry:
         """Slurm has restarted a task: its earlier pilot is gone, or has to go."""
         for earlier in self.present:
             if earlier.task == pilot.task and earlier.began < pilot.began:
-                for message in earlier.inbox.receive():
-                    yield from self._take(earlier, message)
+                yield from self._read(earlier)
                 if earlier.name in self._pilots:
                     earlier.outbox.send(
                         EndPilotOrder()
@@ -324,7 +330,7 @@ class PilotRegistry:
     def _refuse_unfit(self, joined: list[JoinedPilot]) -> None:
         """:raises ClusterLostError: nothing runs, and no pilot has room for what waits."""
         hellos = [pilot.hello for pilot in joined if pilot.hello is not None]
-        if len(hellos) < len(joined) or any(pilot.attempts for pilot in joined):
+        if not joined or len(hellos) < len(joined) or any(pilot.attempts for pilot in joined):
             return
         largest = max(hellos, key=lambda hello: (hello.gpus, hello.cores, hello.memory_mib))
         has = amounts(largest.cores, largest.gpus, largest.memory_mib)
