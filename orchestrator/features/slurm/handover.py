@@ -30,8 +30,9 @@ SHOWN = 5
 
 
 def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
-    """Make ``session`` the one that pilots serve, and wait until those of the session before have
-    handed back.
+    """Make ``session`` the one that pilots serve, and wait until those of earlier sessions have
+    handed back. That is not the one before alone: its supervisor may have been killed while it
+    waited here.
 
     :param folder: ``slurm`` in the run directory, which this process has locked.
     :raises OSError: it cannot be written.
@@ -43,19 +44,20 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
     write_session(folder, Session(session=session, batch_jobs=queue.name))
     if before is None or before.ended:
         return []
-    old = folder / before.session
-    queue.heard |= {
-        task_of(name) for name in joined_pilots(old)
-    }  # that they end now is no failed start
-    awaited = unfinished_pilots(old)
-    for name in awaited:
+    awaited: dict[str, Path] = {}
+    for old in _earlier(folder, session):
+        queue.heard |= {
+            task_of(name) for name in joined_pilots(old)
+        }  # that they end now is no failed start
+        awaited |= dict.fromkeys(sorted(unfinished_pilots(old)), old)
+    for name, old in awaited.items():
         Outbox(old / f"{name}.orders").send(JoinOrder(session))
     deadline, ask_at = time.monotonic() + TIMEOUT_S, time.monotonic() + FIRST_ASK_S
     while awaited and time.monotonic() < deadline:
         time.sleep(0.1)
         awaited = {
-            name
-            for name in awaited
+            name: old
+            for name, old in awaited.items()
             if not (folder / session / f"{name}.events.0").exists()
             and not has_sent(old / f"{name}.events", PilotBye)
         }
@@ -63,11 +65,16 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
             ask_at = time.monotonic() + ASK_EVERY_S
             if queue.ask_now():
                 awaited = {
-                    name
-                    for name in awaited
+                    name: old
+                    for name, old in awaited.items()
                     if queue.state(task_of(name)) in (*PRESENT, "COMPLETING")
                 }
     if not awaited:
         return []
     text = f"pilots of the run before do not answer, and are given up: {listed(sorted(awaited), SHOWN)}"
     return [f"{text}. Their jobs resume from their last checkpoints."]
+
+
+def _earlier(folder: Path, session: str) -> list[Path]:
+    """The folders of the sessions whose supervisors were killed."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and path.name != session)

@@ -170,7 +170,7 @@ class PilotRegistry:
         entries: list[str] = []
         with contextlib.suppress(OSError):  # the file system is away for a moment
             entries = os.listdir(self._folder)
-        for entry in entries:
+        for entry in sorted(entries):
             name = entry.removesuffix(EVENTS)
             if name != entry and name not in self._pilots and name not in self._ended:
                 inbox, outbox = (
