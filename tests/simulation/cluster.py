@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -41,11 +42,12 @@ from orchestrator.features.ray.node_registry import (
     NodeLeft,
     RayNode,
 )
+from orchestrator.features.ray.rank_placement import PlacedRanks, PlacementFailed
 from orchestrator.features.ray.ray_backend import RayBackend
 from orchestrator.features.ray.ray_executor import RayExecutor
 from orchestrator.features.ray.transport import Transport
 from orchestrator.machine.provenance import VersionDifferences
-from orchestrator.machine.slots import Slot, SlotPool
+from orchestrator.machine.slots import RankSlot, Slot, SlotPool
 from tests.simulation.disk import full_error
 from tests.simulation.executor import SAMPLE_EVERY_S, OddError, Processes, SimulatedKind
 from tests.simulation.fake_ray import (
@@ -58,8 +60,9 @@ from tests.simulation.fake_ray import (
     TaskCancelledError,
     WorkerCrashedError,
 )
-from tests.simulation.machines import machine
-from tests.simulation.ranks import Follower, Process, RanksOfMachine, Team
+from tests.simulation.machines import Room, machine
+from tests.simulation.outer import OuterExecutor
+from tests.simulation.ranks import Process, RanksOfMachine, Team
 from tests.simulation.scenario import SimulatedNode, Trouble
 from tests.simulation.worker import Worker
 from tests.simulation.world import World
@@ -70,6 +73,8 @@ DECLARED_DEAD_S = (int(HEALTH["RAY_health_check_period_ms"]) / 1000) * (
 """After which the head gives up a node that it cannot reach."""
 AGENT_S = 0.2
 """Until the agent of a node answers."""
+PLACEMENT_S = 0.2
+"""Until room is reserved on several nodes."""
 TASK_S = 0.3
 """Until the process of a task has started."""
 NOTICED: Sequence[tuple[float | None, float]] = (
@@ -269,7 +274,7 @@ class Task:
             self.team.worker = self._worker(launch, behaviour, cpus)
             self.ranks.add(self.team.worker)
         for rank in range(max(first, 1), first + launch.ranks):
-            self._add_follower(rank)
+            self._add_follower(rank, cpus)
         pid = self.ranks.processes[0].pid
         placed = Placed(
             handle=self.team.handle,
@@ -313,25 +318,23 @@ class Task:
             report=report,
             ended=ended,
             node=self.node.name,
+            ranks_here=launch.ranks,
             team=None if is_single else self.team,
         )
         self._place(worker)
         return worker
 
-    def _add_follower(self, rank: int) -> None:
-        world = self.world
-        pid = world.new_pid()
-        follower = Follower(
-            world=world,
-            team=self.team,
-            rank=rank,
-            pid=pid,
-            pid_start=world.lives[pid],
+    def _add_follower(self, rank: int, cpus: tuple[int, ...]) -> None:
+        is_first = rank == self.assignment.launch.first_rank
+        follower = self.node.cluster.processes.follow(
+            self.team,
+            rank,
             ended=lambda code: self._rank_ended(rank, code, False),
             node=self.node.name,
+            cpus=cpus if is_first else (),
+            ranks_here=self.assignment.launch.ranks if is_first else 0,
         )
         self._place(follower)
-        self.team.followers[rank] = follower
         self.ranks.add(follower)
 
     def _place(self, process: Process) -> None:
@@ -414,8 +417,7 @@ class Task:
     def _sample(self) -> None:
         if self.is_over:
             return
-        rss_mib = sum(one.rss_mib for one in self.ranks.processes if one.is_alive)
-        self._latest[Sampled] = Sampled(self.team.handle, rss_mib, (0.0,))
+        self._latest[Sampled] = Sampled(self.team.handle, self.ranks.rss_mib, (0.0,))
         self.world.after(SAMPLE_EVERY_S, self._sample)
 
     def _put(self, item: Any) -> None:
@@ -573,6 +575,46 @@ class Registry:
         return send
 
 
+class SimulatedPlacement:
+    """In the place of :class:`orchestrator.features.ray.rank_placement.RankPlacement`."""
+
+    def __init__(self, cluster: Cluster, nodes: Callable[[str], RayNode | None]) -> None:
+        self._cluster, self._nodes = cluster, nodes
+        self._results: list[PlacedRanks | PlacementFailed] = []
+        self._requested: set[Handle] = set()
+
+    def request(self, handle: Handle, ranks: Sequence[RankSlot]) -> None:
+        self._requested.add(handle)
+        self._cluster.world.after(PLACEMENT_S, lambda: self._reserve(handle, ranks))
+
+    def withdraw(self, handle: Handle) -> None:
+        self._requested.discard(handle)
+
+    def results(self) -> list[PlacedRanks | PlacementFailed]:
+        results, self._results = self._results, []
+        return results
+
+    def release(self, _placement_group: Any) -> None:
+        """Nothing is reserved but the slots."""
+
+    def close(self) -> None:
+        self._requested.clear()
+
+    def _reserve(self, handle: Handle, ranks: Sequence[RankSlot]) -> None:
+        """All at once, as soon as all can be reached."""
+        if handle not in self._requested:
+            return
+        nodes = [self._cluster.node(rank.node) for rank in ranks]
+        if any(self._nodes(rank.node) is None for rank in ranks):
+            self._results.append(PlacementFailed(handle, "a node chosen for it has left"))
+        elif all(node is not None and node.is_reachable for node in nodes):
+            self._results.append(
+                PlacedRanks(handle=handle, placement_group=object(), address="n0", port=1)
+            )
+        else:
+            self._cluster.world.after(PLACEMENT_S, lambda: self._reserve(handle, ranks))
+
+
 class Nodes(CompatibleNodes):
     """The real ones; a user who is told that one is used no longer begins anew in the end."""
 
@@ -586,68 +628,17 @@ class Nodes(CompatibleNodes):
 
 
 @dataclass(slots=True, kw_only=True)
-class ClusterExecutor:
-    """The real executor, with the points of the supervisor's work and its calls that raise."""
+class ClusterExecutor(OuterExecutor):
+    """The real executor, of which events come twice."""
 
-    inner: RayExecutor
     registry: Registry
-    _handles: set[Handle] = field(default_factory=set)
 
-    never_forks = RayExecutor.never_forks
-
-    @property
-    def _world(self) -> World:
-        return self.registry.cluster.world
-
-    def prepare_to_fork(self) -> bool:
-        return self.inner.prepare_to_fork()
-
-    def submit(self, launch: Launch) -> Handle:
-        world = self._world
-        world.point(f"submit {launch.job_id}/{launch.number}")
-        self._raise_if_due()
-        self.registry.cluster.processes.submitted(launch.job_id)
-        handle = self.inner.submit(launch)
-        world.point("submitted")
-        return handle
-
-    def poll(self, timeout_s: float) -> Sequence[Event]:
-        self._world.polled()
-        self._raise_if_due()
-        events = list(self.inner.poll(timeout_s))
-        twice = [one for one in events if one.handle in self.registry.told_twice]
-        self.registry.told_twice.difference_update(one.handle for one in twice)
-        events = [*self.registry.strays, *events, *twice]
-        self.registry.strays.clear()
-        self._world.point("polled")
-        return events
-
-    def cancel(self, handle: Handle, *, kill: bool) -> None:
-        world = self._world
-        world.point(f"{'kill' if kill else 'ask'} {handle.job_id}/{handle.number}")
-        team = self.registry.teams.get(handle)
-        worker = None if team is None else team.worker
-        if worker is not None and worker.is_alive:
-            if kill:
-                self.registry.cluster.processes.kills(worker)
-                worker.was_killed = True
-            elif worker.told_at is None:
-                worker.told_at = world.now
-        self.inner.cancel(handle, kill=kill)
-        world.point("cancelled")
-
-    def checkpoint(self, handle: Handle) -> None:
-        self._world.point(f"checkpoint {handle.job_id}/{handle.number}")
-        self.inner.checkpoint(handle)
-
-    def close(self) -> None:
-        self._world.point("close the executor")
-        self.inner.close()
-
-    def _raise_if_due(self) -> None:
-        if self._world.errors_due:
-            self._world.errors_due -= 1
-            raise OddError("the executor has an error")
+    def heard(self, events: Sequence[Event]) -> Sequence[Event]:
+        registry = self.registry
+        twice = [one for one in events if one.handle in registry.told_twice]
+        registry.told_twice.difference_update(one.handle for one in twice)
+        strays, registry.strays = registry.strays, []
+        return [*strays, *events, *twice]
 
 
 class ClusterBackend(RayBackend):
@@ -659,7 +650,12 @@ class ClusterBackend(RayBackend):
         cluster.registry = registry
         self.slots = ClusterSlots(settings.max_parallel_on_nodes)
         self.nodes = Nodes(registry, self.slots, Transport("shared"))
-        self.executor: Any = ClusterExecutor(inner=RayExecutor(nodes=self.nodes), registry=registry)
+        self.executor: Any = ClusterExecutor(
+            world=cluster.world,
+            processes=cluster.processes,
+            inner=RayExecutor(nodes=self.nodes),
+            registry=registry,
+        )
         self.local_slots = SlotPool(settings.machine)
         self._stack = contextlib.ExitStack()
         self._stack.callback(self.local_slots.close)
@@ -782,6 +778,7 @@ class ClusterKind(SimulatedKind):
     """In the place of the kind ``ray``."""
 
     name = "ray"
+    is_elsewhere = True
 
     def __init__(self, *, world: World, processes: Processes) -> None:
         super().__init__(world=world, processes=processes)
@@ -796,17 +793,24 @@ class ClusterKind(SimulatedKind):
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         world, cluster = self.world, self.cluster
-        before = ray_executor.select
+        before = ray_executor.select, ray_executor.RankPlacement
 
         def is_awaited() -> bool:
             return cluster.registry is not None and cluster.registry.has_changes
 
         ray_executor.select = SimulatedSelect(world, is_awaited)  # type: ignore[assignment]
+        ray_executor.RankPlacement = functools.partial(  # type: ignore[assignment,misc]
+            SimulatedPlacement, cluster
+        )
         try:
             with Ray(world=world, start=cluster.start).installed():
                 yield
         finally:
-            ray_executor.select = before
+            ray_executor.select, ray_executor.RankPlacement = before  # type: ignore[misc]
+
+    def room(self, node: str) -> Room:
+        spec = next(one for one in self.world.scenario.nodes if one.name == node)
+        return Room(cpus=spec.cpus, memory_mib=spec.memory_mib)
 
     def is_disturbed(self) -> bool:
         cluster = self.cluster
@@ -817,9 +821,10 @@ class ClusterKind(SimulatedKind):
             return True
         return any(not node.is_gone and not registry.serves(node) for node in cluster.nodes)
 
-    def supervisor_died(self) -> None:
+    def supervisor_died(self, *, is_power_cut: bool) -> None:
         if self.cluster.registry is not None:
             self.cluster.registry.is_closed = True
+        super().supervisor_died(is_power_cut=is_power_cut)
 
     def explains(self, error: Exception) -> bool:
         troubles = self.world.counts

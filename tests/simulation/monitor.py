@@ -7,10 +7,9 @@ keeps a record of its own of all that: none of its rules asks the program whethe
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -18,7 +17,8 @@ from orchestrator.core.job import AttemptOutcome, Paused, Pending, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import control
 from orchestrator.ledger import JobRow
-from tests.simulation.executor import SAMPLE_EVERY_S
+from tests.simulation.executor import SAMPLE_EVERY_S, SimulatedKind
+from tests.simulation.ranks import Follower, Process
 from tests.simulation.scenario import STEPS, SimulatedJob, Trouble
 from tests.simulation.worker import Worker
 from tests.simulation.world import Violation, World
@@ -95,6 +95,8 @@ class Monitor:
     world: World
     jobs: Mapping[str, SimulatedJob]
     alive: Mapping[int, Worker]
+    followers: Mapping[int, Follower]
+    """Processes of ranks other than 0."""
     paths: RunPaths
     records: dict[str, JobRecord] = field(default_factory=lambda: defaultdict(JobRecord))
     stop_by: float | None = None
@@ -112,8 +114,8 @@ class Monitor:
     """When last a worker lived, or something was in the way of all launches."""
     latest: dict[str, Worker] = field(default_factory=dict)
     """The worker of each job that was started last."""
-    is_disturbed: Callable[[], bool] = lambda: False
-    """Whether machines are away, so that something may take longer."""
+    machines: SimulatedKind = field(init=False)
+    """On which the jobs run."""
     calm_since: float = 0.0
     """When last they were."""
 
@@ -187,10 +189,13 @@ class Monitor:
             finally:
                 connection.close()
 
-    def submitted(self, job_id: str) -> None:
+    def submitted(self, job_id: str, number: int) -> None:
         """An attempt is about to be launched."""
         self._look_at_order(job_id)
         record = self.records[job_id]
+        parents = [self.records[parent].state for parent in self.jobs[job_id].after]
+        is_awaited = number == 0 and any(state != "SUCCEEDED" for state in parents)
+        self._claim(not is_awaited, f"{job_id} is launched before what it waits for")
         self._claim(self.world.now >= record.not_before - 0.01, f"{job_id} is retried too early")
         told = set(record.last_told)
         is_held = told in ({"cancel"}, {"pause"}) and self._was_told_before(job_id)
@@ -203,41 +208,27 @@ class Monitor:
         reached = [other for other in self.alive.values() if not other.is_apart]
         twins = [other for other in reached if other.paths == worker.paths]
         self._claim(len(twins) == 1, f"{job_id} is trained twice at once")
-        self._claim(
-            all(
-                self.records[parent].state == "SUCCEEDED" or worker.number > 0
-                for parent in worker.job.after
-            ),
-            f"{job_id} is launched before what it waits for",
-        )
         ours = [other for other in reached if not other.is_orphan]
-        self._claim(len(ours) <= self._most_jobs, f"{len(ours)} jobs at once")
-        beside = [other for other in ours if other.node == worker.node]
-        self._look_at_room(worker, beside)
+        self._claim(len(ours) <= self.machines.most_jobs(), f"{len(ours)} jobs at once")
+        self._look_at_room(worker)
 
-    @property
-    def _most_jobs(self) -> int:
-        scenario = self.world.scenario
-        cpus = sum(node.cpus for node in scenario.nodes) or scenario.cpus
-        lanes = scenario.lanes or cpus
-        return max(lanes, cpus) if self.world.counts["set"] else lanes
-
-    def _look_at_room(self, worker: Worker, beside: Sequence[Worker]) -> None:
-        """:param beside: all workers on its machine, it among them."""
-        scenario, job_id = self.world.scenario, worker.job.job_id
+    def _look_at_room(self, worker: Worker) -> None:
+        """CPUs and memory of its machine are given once."""
+        room, job_id = self.machines.room(worker.node), worker.job.job_id
+        every: tuple[Process, ...] = (*self.alive.values(), *self.followers.values())
+        beside = [
+            other
+            for other in every
+            if other.node == worker.node and not other.is_apart and not other.is_orphan
+        ]
         held = Counter(cpu for other in beside for cpu in other.cpus)
-        cpus, memory_mib = scenario.cpus, 1000
-        sharing = math.ceil((scenario.lanes or cpus) / cpus)
-        if scenario.nodes:
-            node = next(one for one in scenario.nodes if one.name == worker.node)
-            cpus, memory_mib, sharing = node.cpus, node.memory_mib, 1
-        self._claim(max(held) < cpus, f"{job_id} has a CPU that there is not: {worker.cpus}")
-        self._claim(max(held.values()) <= sharing, f"a CPU is given too often: {dict(held)}")
-        promised_mib = sum(other.job.all_memory_mib for other in beside)
-        is_alone = len(beside) == 1 and not scenario.nodes
-        self._claim(
-            is_alone or promised_mib <= memory_mib, f"{promised_mib} MiB are promised at once"
-        )
+        self._claim(max(held) < room.cpus, f"{job_id} has a CPU that there is not: {worker.cpus}")
+        self._claim(max(held.values()) <= room.sharing, f"a CPU is given too often: {dict(held)}")
+        promised_mib = sum(other.ranks_here * other.job.memory_mib for other in beside)
+        jobs = {other.job.job_id for other in beside}
+        is_alone = len(jobs) == 1 and not self.machines.is_elsewhere
+        fits = is_alone or promised_mib <= room.memory_mib
+        self._claim(fits, f"{promised_mib} MiB are promised at once")
 
     def _was_told_before(self, job_id: str) -> bool:
         """Whether its user was told something of the job before this supervisor began."""
@@ -315,8 +306,8 @@ class Monitor:
     def _look_at_failure(self, job_id: str, before: str, cause: str) -> None:
         record, job = self.records[job_id], self.jobs[job_id]
         if before == "PENDING":
-            scenario = self.world.scenario
-            is_too_large = job.all_cores > scenario.cpus and not scenario.nodes
+            is_here = not self.machines.is_elsewhere
+            is_too_large = is_here and job.all_cores > self.world.scenario.cpus
             self._claim(is_too_large, f"{job_id} FAILED ({cause}) before its launch")
         elif cause in (*COUNTED, "node-lost"):
             most = job.max_retries + 1
@@ -420,7 +411,7 @@ class Monitor:
         """The supervisor has come to the end of a turn."""
         now = self.world.now
         self.stops_itself |= self.world.is_full
-        is_disturbed = self.is_disturbed()
+        is_disturbed = self.machines.is_disturbed()
         if is_disturbed:
             self.calm_since = now
         for worker in self.alive.values():
@@ -456,12 +447,13 @@ class Monitor:
     @property
     def _reports_s(self) -> float:
         """By how much reports of other machines may come late."""
-        return REPORTS_S + self._latest_s if self.world.scenario.nodes else 0.0
+        return REPORTS_S + self._latest_s if self.machines.is_elsewhere else 0.0
 
     def life_ended(self) -> None:
         """A supervisor has ended by itself."""
-        reached = [worker for worker in self.alive.values() if not worker.is_apart]
-        alive = [worker.job.job_id for worker in reached if not worker.is_orphan]
+        every: tuple[Process, ...] = (*self.alive.values(), *self.followers.values())
+        reached = [process for process in every if not process.is_apart]
+        alive = [process.job.job_id for process in reached if not process.is_orphan]
         self._claim(not alive, f"the supervisor has ended, and these train: {alive}")
         if self.paths.error_log.exists():
             for text in self.paths.error_log.read_text().split("\n\n"):

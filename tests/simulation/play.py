@@ -42,7 +42,10 @@ from tests.simulation.world import DeathError, Violation, World
 MOST_LIVES = 60
 REFUSED_S = 10.0
 """After which a user tries again who was told that machines are missing."""
-HAS_CLUSTER = importlib.util.find_spec("orchestrator.features.ray") is not None
+HAS_RAY, HAS_SLURM = (
+    importlib.util.find_spec(f"orchestrator.features.{name}") is not None
+    for name in ("ray", "slurm")
+)
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
@@ -74,8 +77,9 @@ class _Reporter:
 
 def play(scenario: Scenario) -> Outcome:
     """Play ``scenario`` in a folder of its own, which is removed."""
-    if not HAS_CLUSTER:  # the feature was taken away
-        scenario = dataclasses.replace(scenario, nodes=())
+    if not (HAS_RAY and HAS_SLURM):  # a feature was taken away
+        nodes, array = scenario.nodes if HAS_RAY else (), scenario.array if HAS_SLURM else 0
+        scenario = dataclasses.replace(scenario, nodes=nodes, array=array)
     with tempfile.TemporaryDirectory(prefix="simulation-", dir=SCRATCH) as folder:
         root = Path(folder)
         world = World(root=root, scenario=scenario)
@@ -114,11 +118,16 @@ class _Player:
         by_id = {job.job_id: job for job in scenario.jobs}
         self.processes = Processes(world=world, jobs=by_id)
         self.kind = _kind(world, self.processes)
+        """In the place of the executor that the scenario names."""
         self.paths = RunPaths(world.disk.run_dir)
         self.monitor = Monitor(
-            world=world, jobs=by_id, alive=self.processes.alive, paths=self.paths
+            world=world,
+            jobs=by_id,
+            alive=self.processes.alive,
+            followers=self.processes.followers,
+            paths=self.paths,
         )
-        self.monitor.is_disturbed = self.kind.is_disturbed
+        self.monitor.machines = self.kind
         self.processes.submitted = self.monitor.submitted
         self.processes.launched = self.monitor.launched
         self.processes.kills = self.monitor.kills
@@ -129,6 +138,7 @@ class _Player:
             max_parallel=scenario.lanes,
             order=scenario.order,
             jobs=tuple(_job(job, number) for number, job in enumerate(scenario.jobs)),
+            tables=self.kind.tables,
             source="simulated.toml",
             base=world.root,
         )
@@ -136,7 +146,8 @@ class _Player:
         world.killed = self.processes.kill
         world.noted = self.monitor.noted
         world.fell_back = self.monitor.fell_back
-        world.on_death = self._orphan_workers
+        world.on_death = lambda is_cut: self.kind.supervisor_died(is_power_cut=is_cut)
+        self.kind.is_recorded = lambda pid: pid in self.monitor.recorded_pids()
 
     def play(self) -> None:
         with seams.installed(self.world, self.kind) as sqlite, _observed(self.monitor):
@@ -148,6 +159,7 @@ class _Player:
                 sqlite.opened.clear()
                 if is_over:
                     self.monitor.the_end()
+                    self.kind.the_end()
                     return
                 self.world.pass_time(self.scenario.gap_s)
         raise Violation(f"not at an end after {MOST_LIVES} supervisors")
@@ -165,7 +177,9 @@ class _Player:
         try:
             with world.supervised():
                 result = session.run(self.experiment, options, _Reporter(monitor))
-        except DeathError:
+        except DeathError as error:
+            if isinstance(earlier := _first(error), Violation):
+                raise earlier from None
             has_died = True
         except KeyboardInterrupt:
             world.log("stopped before any launch")
@@ -178,7 +192,7 @@ class _Player:
             world.log(text)
             raise Violation(f"the run has failed: {error!r}") from error
         else:
-            monitor.life_ended()
+            self._life_ended()
             world.log(f"exit code {result.exit_code}")
             if result.interrupted:
                 return False
@@ -188,7 +202,7 @@ class _Player:
             world.bury()
         else:
             world.fall_back()
-            monitor.life_ended()
+            self._life_ended()
         return False
 
     def _look_at_error(self, error: Exception) -> None:
@@ -203,6 +217,10 @@ class _Player:
         if not causes[type(error)]:
             raise Violation(f"the run has failed: {error!r}") from error
 
+    def _life_ended(self) -> None:
+        self.monitor.life_ended()
+        self.kind.supervisor_ended()
+
     def _look_at_refusal(self, error: Exception) -> None:
         """What runs where there are several machines needs these: its user waits for them."""
         self.world.log(f"the run ends: {error}")
@@ -215,18 +233,6 @@ class _Player:
         endings = {one.ending for job in self.scenario.jobs for one in job.behaviours}
         return bool(endings & {"full", "refused-full"})
 
-    def _orphan_workers(self, is_power_cut: bool) -> None:
-        """Workers end with their supervisor, but for those that linger. The next supervisor finds
-        these by what is recorded of them.
-        """
-        recorded = self.monitor.recorded_pids()
-        self.kind.supervisor_died()
-        for worker in list(self.processes.alive.values()):
-            if is_power_cut or (worker.pid not in recorded and not worker.node):
-                worker.kill()
-            else:
-                worker.orphan()
-
 
 def _kind(world: World, processes: Processes) -> SimulatedKind:
     """What takes the place of the executor that the scenario names."""
@@ -234,6 +240,10 @@ def _kind(world: World, processes: Processes) -> SimulatedKind:
         from tests.simulation.cluster import ClusterKind
 
         return ClusterKind(world=world, processes=processes)
+    if world.scenario.array:
+        from tests.simulation.pilots import PilotKind
+
+        return PilotKind(world=world, processes=processes)
     return SimulatedKind(world=world, processes=processes)
 
 

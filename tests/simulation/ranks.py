@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors.base import Exited, Handle
 from orchestrator.executors.rank_group import CAUSE_WITHIN_S, RankExit, RankGroup
+from tests.simulation.scenario import SimulatedJob
 from tests.simulation.worker import Worker
 from tests.simulation.world import World
 
@@ -27,11 +28,15 @@ class Follower:
 
     world: World
     team: Team
+    job: SimulatedJob
     rank: int
     pid: int
     pid_start: float
     ended: Callable[[int], None]
     node: str = ""
+    cpus: tuple[int, ...] = ()
+    ranks_here: int = 0
+    """The ranks for whose room on its machine it stands; rank 0 stands for others beside it."""
     is_alive: bool = True
     is_apart: bool = False
     is_orphan: bool = False
@@ -132,6 +137,10 @@ class RanksOfMachine:
         is_cause = oom_killed and not self.group.rest_killed
         self.group.note(RankExit(rank=rank, returncode=code, oom_killed=is_cause))
         self.world.after(0.0, self._settle)  # when all are known that end at this moment
+
+    @property
+    def rss_mib(self) -> float:
+        return sum(process.rss_mib for process in self.processes if process.is_alive)
 
     def kill(self) -> None:
         for process in list(self.processes):

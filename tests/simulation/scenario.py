@@ -68,14 +68,21 @@ TroubleKind: TypeAlias = Literal[
     "node-sleeps",
     "head-cut",
     "task-dies",
+    "pilot-cancelled",
+    "pilot-dies",
+    "pilot-sleeps",
+    "slurm-away",
+    "slurm-refuses",
 ]
 COMMANDS = ("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status")
 OF_JOBS = ("cancel", "pause", "resume", "retry")
 OF_NODES: tuple[TroubleKind, ...] = (
     *("node-dies", "node-cut", "node-sleeps", "head-cut", "task-dies"),
+    *("pilot-cancelled", "pilot-dies", "pilot-sleeps", "slurm-away", "slurm-refuses"),
 )
 """What happens to machines of a cluster: they are gone, cannot be reached, are suspended; the head
-cannot be reached; the process of a task is killed."""
+cannot be reached; the process of a task is killed. To pilots: others cancel one, its node fails, it
+is suspended; Slurm does not answer, or refuses further ones."""
 DELIVERIES: tuple[TroubleKind, ...] = ("late", "twice", "lost", "stray")
 """What happens to an event of the executor on its way to the supervisor."""
 
@@ -136,6 +143,17 @@ class SimulatedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedPilot:
+    """A batch job of Slurm."""
+
+    waits_s: float = 1.0
+    limit_s: float | None = None
+    """Its time limit."""
+    fails: bool = False
+    """Whether it ends before it reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
     """Comes at a time (seconds since the beginning), at a point (the so-many-th file operation,
     commit or call of the supervisors), or to the so-many-th event of the executors.
@@ -167,6 +185,10 @@ class Scenario:
     cpus: int = 2
     nodes: tuple[SimulatedNode, ...] = ()
     """Of the cluster on which the jobs run; none: they run on this machine."""
+    array: int = 0
+    """Pilots of Slurm in which the jobs run, each with ``cpus``; 0: they do not."""
+    pilots: tuple[SimulatedPilot, ...] = ()
+    """In the order in which they are submitted; those that follow are as by default."""
     lanes: int | None = None
     grace_s: float = 3.0
     gap_s: float = 2.0
@@ -183,7 +205,8 @@ class Scenario:
         jobs = tuple(_job(job) for job in values.pop("jobs"))
         troubles = tuple(Trouble(**trouble) for trouble in values.pop("troubles", ()))
         nodes = tuple(SimulatedNode(**node) for node in values.pop("nodes", ()))
-        return cls(jobs=jobs, troubles=troubles, nodes=nodes, **values)
+        pilots = tuple(SimulatedPilot(**pilot) for pilot in values.pop("pilots", ()))
+        return cls(jobs=jobs, troubles=troubles, nodes=nodes, pilots=pilots, **values)
 
     def shorter(self) -> Iterator[Scenario]:
         """The same with one part left out, larger parts first."""
@@ -198,6 +221,12 @@ class Scenario:
                 yield self._without(job)
         if self.nodes:
             yield replace(self, nodes=())
+        if self.array:
+            yield replace(self, array=0, pilots=())
+        for index in range(len(self.pilots)):
+            pilots = (*self.pilots[:index], SimulatedPilot(), *self.pilots[index + 1 :])
+            if pilots != self.pilots:
+                yield replace(self, pilots=pilots)
         for index in range(1, len(self.nodes)):
             yield self._without_node(index)
         for index, job in enumerate(self.jobs):
@@ -228,7 +257,7 @@ def _plain(value: Any) -> dict[str, Any]:
         for name in asdict(value)
         if getattr(value, name) != getattr(defaults, name) or name in _required(value)
     }
-    for name in ("jobs", "troubles", "behaviours", "nodes"):
+    for name in ("jobs", "troubles", "behaviours", "nodes", "pilots"):
         if name in kept:
             kept[name] = [_plain(one) for one in kept[name]]
     return kept
@@ -444,12 +473,35 @@ def _duration(chance: random.Random, kind: TroubleKind) -> float:
 
 def _elsewhere(chance: random.Random, scenario: Scenario) -> Scenario:
     """The same jobs on this machine or, for some seeds, on others."""
-    if chance.random() < CLUSTER_SHARE:
+    where = chance.random()
+    if chance.random() < RANKS_SHARE:
+        scenario = _with_ranks(chance, scenario)
+    if where < CLUSTER_SHARE:
         return _on_cluster(chance, scenario)
+    if where < CLUSTER_SHARE + PILOTS_SHARE:
+        return _in_pilots(chance, scenario)
     return scenario
 
 
 CLUSTER_SHARE = 0.2
+PILOTS_SHARE = 0.15
+RANKS_SHARE = 0.2
+
+
+def _with_ranks(chance: random.Random, scenario: Scenario) -> Scenario:
+    jobs = [_ranked(chance, job) if chance.random() < 0.6 else job for job in scenario.jobs]
+    return replace(scenario, jobs=tuple(jobs))
+
+
+def _ranked(chance: random.Random, job: SimulatedJob) -> SimulatedJob:
+    behaviours = tuple(
+        replace(behaviour, ending="rank-dies") if chance.random() < 0.4 else behaviour
+        for behaviour in job.behaviours
+    )
+    ranks = chance.choice((2, 2, 3))
+    return replace(job, ranks=ranks, cores=1, memory_mib=100, behaviours=behaviours)
+
+
 NODE_KINDS: tuple[TroubleKind, ...] = (
     *("node-dies", "node-dies", "node-cut", "node-cut", "node-sleeps", "head-cut", "task-dies"),
 )
@@ -493,5 +545,47 @@ def _made_node_trouble(chance: random.Random, nodes: int, largest: int) -> Troub
         at_s=round(chance.uniform(0.0, LONGEST_S), 2),
         for_s=chance.choice(durations[kind]),
         node=0 if kind == "head-cut" else node,
+        choice=chance.randrange(1000),
+    )
+
+
+PILOT_KINDS: tuple[TroubleKind, ...] = (
+    *("pilot-cancelled", "pilot-dies", "pilot-dies", "pilot-sleeps"),
+    *("slurm-away", "slurm-refuses"),
+)
+
+
+def _in_pilots(chance: random.Random, scenario: Scenario) -> Scenario:
+    """Each pilot has room for each job."""
+    cpus = max(scenario.cpus, *(job.all_cores for job in scenario.jobs))
+    pilots = tuple(
+        SimulatedPilot(
+            waits_s=chance.choice((0.5, 0.5, 2.0, 8.0, 20.0)),
+            limit_s=chance.choice((None, None, 15.0, 25.0)),
+            fails=chance.random() < 0.05,
+        )
+        for _ in range(chance.choice((0, 1, 2, 4)))
+    )
+    troubles = [_made_pilot_trouble(chance) for _ in range(chance.choice((0, 0, 1, 1, 2, 4)))]
+    return replace(
+        scenario,
+        cpus=cpus,
+        array=chance.choice((1, 1, 2, 3)),
+        pilots=pilots,
+        troubles=(*scenario.troubles, *troubles),
+    )
+
+
+def _made_pilot_trouble(chance: random.Random) -> Trouble:
+    kind = chance.choice(PILOT_KINDS)
+    durations: Mapping[str, tuple[float, ...]] = {
+        "pilot-sleeps": (4.0, 30.0, 200.0),
+        "slurm-away": (5.0, 20.0),
+        "slurm-refuses": (5.0, 40.0),
+    }
+    return Trouble(
+        kind=kind,
+        at_s=round(chance.uniform(0.0, LONGEST_S), 2),
+        for_s=chance.choice(durations.get(kind, (0.0,))),
         choice=chance.randrange(1000),
     )

@@ -51,6 +51,7 @@ left_batch_jobs.of(RunPaths(Path("nowhere")))  # both import what features have 
 for module in (
     *("pictures.after_run", "search.begun_search"),  # of a run that has no search
     "ray.ray_backend",
+    *("slurm.slurm_backend", "slurm.slurm_kind", "slurm.left_pilots", "slurm.pilot"),
 ):
     with contextlib.suppress(ModuleNotFoundError):  # a feature that was taken away
         importlib.import_module(f"orchestrator.features.{module}")

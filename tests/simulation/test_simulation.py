@@ -17,7 +17,14 @@ from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import Processes, SimulatedKind
 from tests.simulation.mutations import MUTATIONS, Mutation, planted
 from tests.simulation.play import play
-from tests.simulation.scenario import Behaviour, Scenario, SimulatedJob, Trouble, made
+from tests.simulation.scenario import (
+    OF_NODES,
+    Behaviour,
+    Scenario,
+    SimulatedJob,
+    Trouble,
+    made,
+)
 from tests.simulation.shrink import kind_of, shrunk
 from tests.simulation.world import World
 
@@ -83,6 +90,32 @@ def test_a_scenario_is_read_as_it_was_written() -> None:
     for seed in range(100):
         scenario = made(seed)
         assert Scenario.from_json(scenario.to_json()) == scenario
+
+
+def test_a_share_of_the_seeds_runs_on_other_machines_and_with_ranks() -> None:
+    scenarios = [made(seed) for seed in range(1000)]
+    shares = Counter[str]()
+    for scenario in scenarios:
+        shares["cluster"] += bool(scenario.nodes)
+        shares["pilots"] += bool(scenario.array)
+        shares["ranks"] += any(job.ranks > 1 for job in scenario.jobs)
+    assert all(120 < shares[kind] < 250 for kind in ("cluster", "pilots", "ranks"))
+    troubles = {trouble.kind for scenario in scenarios for trouble in scenario.troubles}
+    assert troubles >= set(OF_NODES)
+
+
+def test_jobs_are_launched_on_nodes_in_pilots_and_as_ranks() -> None:
+    launched: Counter[str] = Counter()
+    for seed in range(150, 175):
+        for line in play(made(seed)).trace:
+            for where in (
+                " ranks on ",
+                "launched on n",
+                "launched on 100_",
+                "was killed by SIGKILL",
+            ):
+                launched[where] += where in line
+    assert all(launched.values())
 
 
 def test_deaths_come_at_every_kind_of_point_and_all_troubles_come() -> None:

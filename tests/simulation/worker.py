@@ -58,6 +58,8 @@ class Worker:
     """Told once, with the exit code, when the process is gone."""
     node: str = ""
     """Its machine, where there are several."""
+    ranks_here: int = 1
+    """Of its attempt, on its machine."""
     team: Any = None
     """The ranks of its attempt (:class:`.ranks.Team`), where it has several."""
     began: float = 0.0
