@@ -65,7 +65,7 @@ from tests.simulation.outer import OuterExecutor
 from tests.simulation.ranks import Process, RanksOfMachine, Team
 from tests.simulation.scenario import SimulatedNode, Trouble
 from tests.simulation.worker import Worker
-from tests.simulation.world import World
+from tests.simulation.world import Violation, World
 
 DECLARED_DEAD_S = (int(HEALTH["RAY_health_check_period_ms"]) / 1000) * (
     int(HEALTH["RAY_health_check_failure_threshold"]) - 1
@@ -713,8 +713,20 @@ class Cluster:
         stream.kill = task.cancelled
         if node.is_up and node.session is registry:
             node.tasks.append(task)
+            self._look_at_room(node)
             self.world.after(TASK_S, lambda: node.reach(task.begin))
         return stream
+
+    def _look_at_room(self, node: Node) -> None:
+        """Only what there is room for is submitted."""
+        tasks = [task for task in node.tasks if task.boots == node.boots]
+        launches = [task.assignment.launch for task in tasks]
+        cores = sum(task.assignment.cores for task in tasks)
+        memory_mib = sum(
+            launch.ranks * self.processes.jobs[launch.job_id].memory_mib for launch in launches
+        )
+        if cores > node.spec.cpus or memory_mib > node.spec.memory_mib:
+            raise Violation(f"{node.name} has to run {cores} cores and {memory_mib} MiB")
 
     # -- what happens to nodes
 

@@ -108,8 +108,9 @@ class Worker:
         self._exit(-signal.SIGKILL)
 
     def lose_ranks(self) -> None:
-        """Another rank has ended."""
-        self._step(self._leave_alone)
+        """Another rank has ended. One that is deaf waits for it for ever."""
+        if self.behaviour.asked != "deaf":
+            self._step(self._leave_alone)
 
     def orphan(self) -> None:
         """Its supervisor has died."""
