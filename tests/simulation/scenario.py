@@ -542,7 +542,7 @@ def _made_node_trouble(chance: random.Random, nodes: int, largest: int) -> Troub
     }
     return Trouble(
         kind=kind,
-        at_s=round(chance.uniform(0.0, LONGEST_S), 2),
+        at_s=round(chance.uniform(0.5, chance.choice((8.0, 8.0, LONGEST_S))), 2),
         for_s=chance.choice(durations[kind]),
         node=0 if kind == "head-cut" else node,
         choice=chance.randrange(1000),
@@ -585,7 +585,7 @@ def _made_pilot_trouble(chance: random.Random) -> Trouble:
     }
     return Trouble(
         kind=kind,
-        at_s=round(chance.uniform(0.0, LONGEST_S), 2),
+        at_s=round(chance.uniform(0.5, chance.choice((8.0, 8.0, LONGEST_S))), 2),
         for_s=chance.choice(durations.get(kind, (0.0,))),
         choice=chance.randrange(1000),
     )
