@@ -99,7 +99,6 @@ class Node:
     is_declared_dead: bool = False
     """Whether the head has given it up since it started last."""
     cut_since: float | None = None
-    awake_at: float = 0.0
     session: Registry | None = None
     """Whose agent it has."""
     pool: SlotPool | None = None
@@ -178,7 +177,6 @@ class Node:
         if not is_asleep:
             world.after(FENCE_AFTER_S, lambda: self._fence(boots))
         world.after(DECLARED_DEAD_S, lambda: self._declared(boots))
-        self.awake_at = world.now + for_s
         world.after(for_s, lambda: self._heal(boots))
 
     def _fence(self, boots: int) -> None:

@@ -75,8 +75,6 @@ class BatchJob:
     ended_at: float | None = None
     process: PilotProcess | None = None
     starts: int = 0
-    is_given_up: bool = False
-    """Whether its supervisor, or another user, has cancelled it."""
 
     @property
     def world(self) -> World:
@@ -501,7 +499,6 @@ class Slurm:
         for job in list(self.jobs.values()):
             is_meant = job.task in tasks if tasks else job.name == given["--name"]
             if is_meant and ("--state" not in given or job.state == "PENDING"):
-                job.is_given_up = True
                 job.cancel()
         return CommandAnswer(returncode=0, output="", errors="")
 
