@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.simulation.mutations import MUTATIONS, planted
+from tests.simulation.mutations_elsewhere import ELSEWHERE
 from tests.simulation.play import Outcome, play
 from tests.simulation.scenario import Scenario, made
 from tests.simulation.shrink import shrunk
@@ -95,7 +96,7 @@ def _print_shortest(scenario: Scenario, outcome: Outcome) -> None:
 def _find_mutations(first: int, most: int, only: str) -> int:
     """After how many seeds each planted fault is found."""
     missed = 0
-    for mutation in (one for one in MUTATIONS if only in one.name):
+    for mutation in (one for one in (*MUTATIONS, *ELSEWHERE) if only in one.name):
         with planted(mutation):
             number, violation = _first_violation(first, most)
         missed += not violation

@@ -171,6 +171,7 @@ class DeclaredJobs:
             pause_at=spec.pause_at,
             after=spec.after,
             starts=spec.init_job is not None,
+            ranks=resources.ranks,
             cores=resources.cores,
             memory_mib=resources.memory_mib,
             timeout_s=resources.timeout_s,

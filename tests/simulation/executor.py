@@ -4,13 +4,15 @@ late, lost, repeated or in another order.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from orchestrator.core.errors import ClusterLostError, Problem
 from orchestrator.core.job import Job
@@ -27,15 +29,17 @@ from orchestrator.executors.base import (
 )
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.executors.local_backend import LocalCpuMoves
+from orchestrator.executors.rank_group import RankGroup
 from orchestrator.machine.slots import SlotPool
 from tests.simulation.disk import full_error
+from tests.simulation.machines import MACHINE_MIB, Room
 from tests.simulation.neighbours import neighbours
+from tests.simulation.ranks import Follower, RanksOfMachine, Team
 from tests.simulation.scenario import Behaviour, SimulatedJob
 from tests.simulation.worker import Worker
 from tests.simulation.world import World
 
 SAMPLE_EVERY_S = 2.0
-MACHINE_MIB = 1000
 
 
 class OddError(Exception):
@@ -49,8 +53,12 @@ class Processes:
     world: World
     jobs: Mapping[str, SimulatedJob]
     alive: dict[int, Worker] = field(default_factory=dict)
+    followers: dict[int, Follower] = field(default_factory=dict)
+    """The processes of ranks other than 0 that live."""
     launches: Counter[str] = field(default_factory=Counter)
     """How often each job was to be launched."""
+    submitted: Callable[[str, int], None] = lambda *_: None
+    """Told of every attempt that is about to be launched."""
     launched: Callable[[Worker], None] = lambda _: None
     """Told of every worker that starts."""
     kills: Callable[[Worker], None] = lambda _: None
@@ -68,13 +76,41 @@ class Processes:
         self.launched(worker)
         worker.start()
 
+    def follow(self, team: Team, rank: int, **where: Any) -> Follower:
+        """A rank other than 0 starts.
+
+        :param where: what else is known of it: fields of :class:`.Follower`.
+        """
+        world = team.world
+        pid = world.new_pid()
+        ended: Callable[[int], None] = where.pop("ended")
+
+        def has_ended(code: int) -> None:
+            del self.followers[pid]
+            ended(code)
+
+        job = self.jobs[team.handle.job_id]
+        follower = Follower(
+            world=world,
+            team=team,
+            job=job,
+            rank=rank,
+            pid=pid,
+            pid_start=world.lives[pid],
+            ended=has_ended,
+            **where,
+        )
+        self.followers[pid] = team.followers[rank] = follower
+        return follower
+
     def kill(self, pid: int) -> None:
         if (worker := self.alive.get(pid)) is not None:
             worker.kill()
 
     @property
     def available_mib(self) -> int:
-        return MACHINE_MIB - int(sum(worker.rss_mib for worker in self.alive.values()))
+        all_ranks = (*self.alive.values(), *self.followers.values())
+        return MACHINE_MIB - int(sum(one.rss_mib for one in all_ranks))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,7 +120,10 @@ class SimulatedExecutor:
     world: World
     processes: Processes
     workers: dict[Handle, Worker] = field(default_factory=dict)
+    ranks: dict[Handle, RanksOfMachine] = field(default_factory=dict)
     is_closed: bool = False
+    node: str = ""
+    """Its machine, where there are several."""
     _ready: list[Event] = field(default_factory=list)
     _is_sampling: bool = False
 
@@ -105,9 +144,13 @@ class SimulatedExecutor:
                 raise full_error()
             case "refused-odd":
                 raise OddError("nobody expects this")
+        self._announce(launch)
         pid = world.new_pid()
         handle = Handle(launch.job_id, launch.number, pid, world.lives[pid])
         spec = WorkerSpec.from_json((launch.job_dir / "spec.json").read_bytes())
+        group: RankGroup[Any] = RankGroup(handle=handle, ranks=launch.ranks, running=[])
+        ranks = RanksOfMachine(world=world, group=group, send=self._send)
+        team = Team(world=world, handle=handle, ranks=launch.ranks)
         worker = Worker(
             world=world,
             job=self.processes.jobs[launch.job_id],
@@ -122,8 +165,16 @@ class SimulatedExecutor:
             sharing=lambda: self._sharing(handle),
             report=lambda progress: self._send(Progressed(handle, progress)),
             ended=lambda code: self._worker_ended(handle, code),
+            node=self.node,
+            ranks_here=launch.ranks,
+            team=team if launch.ranks > 1 else None,
         )
-        self.workers[handle] = worker
+        team.worker = worker
+        ranks.add(worker)
+        for rank in range(1, launch.ranks):
+            ended = functools.partial(ranks.ended, rank)
+            ranks.add(self.processes.follow(team, rank, ended=ended, node=self.node))
+        self.workers[handle], self.ranks[handle] = worker, ranks
         self.processes.add(worker)
         if not self._is_sampling:
             self._is_sampling = True
@@ -145,12 +196,13 @@ class SimulatedExecutor:
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
         self.world.point(f"{'kill' if kill else 'ask'} {handle.job_id}/{handle.number}")
-        if (worker := self.workers.get(handle)) is not None and worker.is_alive:
-            if kill:
+        if (worker := self.workers.get(handle)) is not None:
+            if kill and worker.is_alive:
                 self.processes.kills(worker)
                 worker.was_killed = True
-                worker.kill()
-            else:
+            if kill:
+                self.ranks[handle].kill()
+            elif worker.is_alive:
                 worker.ask()
         self.world.point("cancelled")
 
@@ -172,9 +224,18 @@ class SimulatedExecutor:
     def close(self) -> None:
         self.world.point("close the executor")
         self.is_closed = True
-        for worker in self.workers.values():
-            worker.kill()
+        for ranks in self.ranks.values():
+            ranks.kill()
         self._ready.clear()
+
+    @property
+    def _is_heard(self) -> bool:
+        """Whether there is still somebody to hear of its workers."""
+        return not self.is_closed and not self.world.is_dead
+
+    def _announce(self, launch: Launch) -> None:
+        """An attempt is about to start."""
+        self.processes.submitted(launch.job_id, launch.number)
 
     def _raise_if_due(self) -> None:
         if self.world.errors_due:
@@ -190,11 +251,11 @@ class SimulatedExecutor:
         worker = self.workers[handle]
         del self.processes.alive[worker.pid]
         oom_killed = worker.behaviour.ending == "oom" and not worker.is_asked
-        self._send(Exited(handle, code, oom_killed))
+        self.ranks[handle].ended(0, code, oom_killed=oom_killed)
 
     def _send(self, event: Event) -> None:
         """``event`` is on its way, if there is still somebody to hear of it."""
-        if self.is_closed or self.world.is_dead:
+        if not self._is_heard:
             return
         delay_s = 0.0
         for trouble in self.world.of_next_event():
@@ -212,17 +273,18 @@ class SimulatedExecutor:
         self.world.after(delay_s, lambda: self._arrive(event))
 
     def _arrive(self, event: Event) -> None:
-        if not self.is_closed and not self.world.is_dead:
+        if self._is_heard:
             self._ready.append(event)
 
     def _sample(self) -> None:
         self._is_sampling = False
-        if self.is_closed or self.world.is_dead:
+        if not self._is_heard:
             return
         alive = {handle: worker for handle, worker in self.workers.items() if worker.is_alive}
-        for handle, worker in alive.items():
+        for handle in alive:
             sharing = self._sharing(handle)
-            self._send(Sampled(handle, worker.rss_mib, (sharing / (1 + sharing),)))
+            busy = sharing / (1 + sharing)
+            self._send(Sampled(handle, self.ranks[handle].rss_mib, (busy,)))
         if alive:
             self._is_sampling = True
             self.world.after(SAMPLE_EVERY_S, self._sample)
@@ -270,9 +332,62 @@ class SimulatedKind:
     world: World
     processes: Processes
     opened: list[SimulatedBackend] = field(default_factory=list)
+    is_recorded: Callable[[int], bool] = lambda _: True
+    """Whether the ledger has a process."""
 
     name = "local"
     options = ()
+    batch_jobs = None
+
+    def installed(self) -> contextlib.AbstractContextManager[None]:
+        """Replaces what else is needed within the block."""
+        return contextlib.nullcontext()
+
+    is_elsewhere = False
+    """Whether the jobs run on other machines."""
+    tables: ClassVar[Mapping[str, Any]] = {}
+    """Of the job file."""
+
+    def room(self, node: str) -> Room:
+        """Of the machine that is named so."""
+        cpus, lanes = self.world.scenario.cpus, self.world.scenario.lanes
+        return Room(cpus=cpus, sharing=math.ceil((lanes or cpus) / cpus))
+
+    def most_jobs(self) -> int:
+        """At once."""
+        scenario = self.world.scenario
+        cpus = sum(node.cpus for node in scenario.nodes) or scenario.cpus
+        lanes = scenario.lanes or cpus
+        return max(lanes, cpus) if self.world.counts["set"] else lanes
+
+    def is_disturbed(self) -> bool:
+        """Whether machines are away, so that something may take longer."""
+        return False
+
+    def supervisor_died(self, *, is_power_cut: bool) -> None:
+        """Workers end with their supervisor, but for those that linger. The next supervisor finds
+        these by what is recorded of them.
+        """
+        processes = self.processes
+        for worker in list(processes.alive.values()):
+            if is_power_cut or not (worker.node or self.is_recorded(worker.pid)):
+                worker.kill()
+            else:
+                worker.orphan()
+        for follower in list(processes.followers.values()):
+            follower.is_orphan = True
+            if is_power_cut:
+                follower.kill()
+
+    def supervisor_ended(self) -> None:
+        """In order."""
+
+    def the_end(self) -> None:
+        """Nothing is left to do."""
+
+    def explains(self, error: Exception) -> bool:
+        """Whether what has happened to machines makes a run end so."""
+        return isinstance(error, ClusterLostError) and self.world.counts["unreachable"] > 0
 
     def open(self, settings: BackendSettings) -> SimulatedBackend:
         executor = SimulatedExecutor(world=self.world, processes=self.processes)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.core.errors import ChangedError, LedgerError, RunDirError
 from orchestrator.core.job import Job
@@ -68,6 +69,8 @@ class JobFiles:
     """Pids of workers that have outlived their supervisor."""
     job_source: JobSource
     """Of the job file, where that says that jobs are made as the run goes on."""
+    tables: Mapping[str, Any]
+    """Of executors in the job file."""
     moved_away: Callable[[str], None]
     """Told of a job whose directory a user has moved away, as `run` has advised."""
     file: dict[str, SimulatedJob] = field(init=False)
@@ -191,13 +194,14 @@ class JobFiles:
             name="simulated",
             max_parallel=lanes,
             order=order,
-            skip_invalid=True,
+            skip_invalid=not self.scenario.is_elsewhere,  # there its user waits for machines
             jobs=tuple(self.job_of(job, number) for number, job in enumerate(jobs)),
             source="simulated.toml",
             text=text.encode(),
             base=self.world.root,
             job_source=self.job_source if makes_jobs else None,
             source_table=SOURCE_TABLE if makes_jobs else "",
+            tables=self.tables,
         )
 
     def queued(self) -> None:

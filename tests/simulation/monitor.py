@@ -7,7 +7,6 @@ keeps a record of its own of all that: none of its rules asks the program whethe
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +20,8 @@ from orchestrator.experiment import control
 from orchestrator.ledger import JobRow
 from tests.simulation.cpu_rules import CpuRules
 from tests.simulation.declared_jobs import Declaration, DeclaredJobs
-from tests.simulation.executor import SAMPLE_EVERY_S
+from tests.simulation.executor import SAMPLE_EVERY_S, SimulatedKind
+from tests.simulation.ranks import Follower, Process
 from tests.simulation.scenario import OF_JOBS, STEPS, SimulatedJob, Trouble
 from tests.simulation.worker import Worker
 from tests.simulation.world import Violation, World
@@ -38,8 +38,14 @@ MOVES = {
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
 UNREAD = {"cancel", "pause", "resume", "retry", "promote", "reload", "add"}
 """Requests that the next supervisor acts on, or that there are new jobs for it."""
-COUNTED = ("killed", "out-of-memory", "stalled", "launch-failed")
+COUNTED = ("killed", "out-of-memory", "stalled", "launch-failed", "rank-lost")
 """Causes that use up a retry."""
+FREE_LOSSES = 10
+"""So many attempts may be lost with their machines without using up a retry."""
+LONGEST_WAIT_S = 60.0
+"""Before a retry."""
+REPORTS_S = 1.5
+"""By how much a report of another machine may come late."""
 LATE_S = 1.0
 """How much later than a limit says an attempt may end: turns of the loop, and a sample."""
 IDLE_S = 8.0
@@ -47,8 +53,8 @@ IDLE_S = 8.0
 NEVER_S = 1000.0
 Note: TypeAlias = "tuple[int, dict[str, JobRecord], dict[str, Declaration]]"
 """The run directory, and what is known of its jobs."""
-Demand: TypeAlias = tuple[int, int, int]
-"""Cores, MiB of memory and of free disk space."""
+Demand: TypeAlias = tuple[int, int, int, int]
+"""Ranks, cores and MiB of memory of each, and MiB of free disk space."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +64,8 @@ class JobRecord:
     state: str = ""
     failures: int = 0
     """Attempts that have used up a retry, since the job was last queued by its user."""
+    losses: int = 0
+    """Attempts that were lost with their machines."""
     asked: Counter[str] = field(default_factory=Counter)
     """How often users have asked for something, by verb, but where they were refused."""
     done: Counter[str] = field(default_factory=Counter)
@@ -76,11 +84,14 @@ class JobRecord:
     """Whether its attempt has ended by a failure that is retried, and its state is not said."""
     not_before: float = 0.0
     """When it may be retried."""
+    wait_s: float = 0.0
+    """Before it may, from its last end on."""
 
     def copied(self) -> JobRecord:
         return JobRecord(
             state=self.state,
             failures=self.failures,
+            losses=self.losses,
             asked=self.asked,
             done=self.done.copy(),
             last_told=self.last_told,
@@ -95,6 +106,8 @@ class Monitor:
     world: World
     jobs: Mapping[str, SimulatedJob]
     alive: Mapping[int, Worker]
+    followers: Mapping[int, Follower]
+    """Processes of ranks other than 0."""
     paths: RunPaths
     declared: DeclaredJobs
     records: dict[str, JobRecord] = field(default_factory=lambda: defaultdict(JobRecord))
@@ -123,6 +136,10 @@ class Monitor:
     """What is known of others, which are under other names now (``run --fresh``)."""
     notes: dict[int, Note] = field(default_factory=dict)
     """Of each of them what was remembered of its last commit."""
+    machines: SimulatedKind = field(init=False)
+    """On which the jobs run."""
+    calm_since: float = 0.0
+    """When last they were."""
     cpus: CpuRules = field(init=False)
 
     def __post_init__(self) -> None:
@@ -137,6 +154,7 @@ class Monitor:
         self.cpus.life_begins()
         self.stops = 0
         self.stops_itself = self.world.is_full
+        self.calm_since = self.world.now
         self.waiting.clear()
         self.places.clear()
         for record in self.records.values():
@@ -190,6 +208,7 @@ class Monitor:
         for job_id, record in self.records.items():
             committed = records.get(job_id, JobRecord())
             record.failures = committed.failures
+            record.losses = committed.losses
             record.done = committed.done.copy()
             record.rung = committed.rung
             record.put_from = ""
@@ -236,45 +255,52 @@ class Monitor:
             finally:
                 connection.close()
 
+    def submitted(self, job_id: str, number: int) -> None:
+        """An attempt is about to be launched."""
+        self._look_at_order(job_id)
+        record = self.records[job_id]
+        parents = [self.records[parent].state for parent in self.jobs[job_id].after]
+        is_awaited = number == 0 and any(state not in ("SUCCEEDED", "") for state in parents)
+        self._claim(not is_awaited, f"{job_id} is launched before what it waits for")
+        self._claim(self.world.now >= record.not_before - 0.01, f"{job_id} is retried too early")
+        told = record.last_told
+        is_held = told in ("cancel", "pause") and self._was_told_before(job_id)
+        self._claim(not is_held, f"{job_id} is launched after `{told}`")
+
     def launched(self, worker: Worker) -> None:
         """A worker starts."""
-        self.declared.launched(worker)
-        saved, rung = worker.paths.checkpoints_by_steps(), self.records[worker.job.job_id].rung
-        goes_on = max(saved, default=0) >= rung
-        self._claim(goes_on, f"{worker.job.job_id} does not go on from its rung at {rung}")
-        self._look_at_order(worker)
-        self.latest[worker.job.job_id] = worker
-        not_before = self.records[worker.job.job_id].not_before
-        self._claim(
-            self.world.now >= not_before - 0.01, f"{worker.job.job_id} is retried too early"
-        )
-        told = self.records[worker.job.job_id].last_told
-        is_held = told in ("cancel", "pause") and self._was_told_before(worker)
-        self._claim(not is_held, f"{worker.job.job_id} is launched after `{told}`")
-        twins = [other for other in self.alive.values() if other.paths == worker.paths]
         job_id = worker.job.job_id
+        self.declared.launched(worker)
+        saved, rung = worker.paths.checkpoints_by_steps(), self.records[job_id].rung
+        goes_on = max(saved, default=0) >= rung
+        self._claim(goes_on, f"{job_id} does not go on from its rung at {rung}")
+        self.latest[job_id] = worker
+        reached = [other for other in self.alive.values() if not other.is_apart]
+        twins = [other for other in reached if other.paths == worker.paths]
         self._claim(len(twins) == 1, f"{job_id} is trained twice at once")
         self._look_at_directories(worker)
         self.cpus.launched(worker)
-        self._claim(
-            all(
-                self.records[parent].state in ("SUCCEEDED", "") or worker.number > 0
-                for parent in worker.job.after
-            ),
-            f"{job_id} is launched before what it waits for",
-        )
-        ours = [other for other in self.alive.values() if not other.is_orphan]
-        held = Counter(cpu for other in ours for cpu in other.cpus)
-        cpus = self.world.scenario.cpus
-        lanes = self.world.scenario.lanes or cpus
-        if self.world.counts["set"]:
-            lanes = max(lanes, cpus)
-        self._claim(max(held) < cpus, f"{job_id} has a CPU that there is not: {worker.cpus}")
-        sharing = math.ceil((self.world.scenario.lanes or cpus) / cpus)
-        self._claim(max(held.values()) <= sharing, f"a CPU is given too often: {dict(held)}")
-        self._claim(len(ours) <= lanes, f"{len(ours)} jobs at once")
-        memory_mib = sum(other.job.memory_mib for other in ours)
-        self._claim(len(ours) == 1 or memory_mib <= 1000, f"{memory_mib} MiB are promised at once")
+        ours = [other for other in reached if not other.is_orphan]
+        self._claim(len(ours) <= self.machines.most_jobs(), f"{len(ours)} jobs at once")
+        self._look_at_room(worker)
+
+    def _look_at_room(self, worker: Worker) -> None:
+        """CPUs and memory of its machine are given once."""
+        room, job_id = self.machines.room(worker.node), worker.job.job_id
+        every: tuple[Process, ...] = (*self.alive.values(), *self.followers.values())
+        beside = [
+            other
+            for other in every
+            if other.node == worker.node and not other.is_apart and not other.is_orphan
+        ]
+        held = Counter(cpu for other in beside for cpu in other.cpus)
+        self._claim(max(held) < room.cpus, f"{job_id} has a CPU that there is not: {worker.cpus}")
+        self._claim(max(held.values()) <= room.sharing, f"a CPU is given too often: {dict(held)}")
+        promised_mib = sum(other.ranks_here * other.job.memory_mib for other in beside)
+        jobs = {other.job.job_id for other in beside}
+        is_alone = len(jobs) == 1 and not self.machines.is_elsewhere
+        fits = is_alone or promised_mib <= room.memory_mib
+        self._claim(fits, f"{promised_mib} MiB are promised at once")
 
     def _look_at_directories(self, worker: Worker) -> None:
         """An attempt is the last one of its job that has a directory, and nobody has ended in it."""
@@ -284,15 +310,14 @@ class Monitor:
         is_new = not worker.paths.attempt(number).exit.exists()
         self._claim(is_new, f"{job_id} is launched where the exit record of another attempt is")
 
-    def _was_told_before(self, worker: Worker) -> bool:
+    def _was_told_before(self, job_id: str) -> bool:
         """Whether its user was told something of the job before this supervisor began."""
-        return self.records[worker.job.job_id].told_in < self.world.counts["lives"]
+        return self.records[job_id].told_in < self.world.counts["lives"]
 
-    def _look_at_order(self, worker: Worker) -> None:
+    def _look_at_order(self, job_id: str) -> None:
         """Of jobs for which there is room, those that have begun are launched first, and each kind
         in its order. There is room for what needs no more than the job that is launched.
         """
-        job_id = worker.job.job_id
         mine = self.waiting.pop(job_id, None)
         self.begun.add(job_id)
         if mine is None:
@@ -306,9 +331,9 @@ class Monitor:
     def kills(self, worker: Worker) -> None:
         """The supervisor is about to kill a worker."""
         job, now = worker.job, self.world.now
-        asked_s = None if worker.asked_at is None else now - worker.asked_at
+        asked_s = None if worker.told_at is None else now - worker.told_at
         was_patient = asked_s is not None and asked_s >= self.world.scenario.grace_s - 0.01
-        is_bad = worker.rss_mib > job.memory_mib or job.stall_timeout_s < NEVER_S
+        is_bad = worker.rss_mib > job.all_memory_mib or job.stall_timeout_s < NEVER_S
         is_meant = (
             self.stops + (self.stops_itself or self.world.has_erred) > 1
             or self.world.scenario.grace_s == 0.0
@@ -333,7 +358,7 @@ class Monitor:
         if is_by_file and after == "PENDING":
             record.last_told = ""
         if after == "PENDING" and before == "RUNNING" and record.has_just_failed:
-            record.not_before = self.world.now + 2.0 ** (record.failures - 1)
+            record.not_before = self.world.now + record.wait_s
         record.has_just_failed = False
         if after == "PENDING" and before in ("PAUSED", "FAILED", "CANCELLED"):
             self._queue_again(job_id)
@@ -353,8 +378,8 @@ class Monitor:
                 f"{job_id}: {verb} was done {record.done[verb]} times, and asked for"
                 f" {record.asked[verb]} times",
             )
-        is_extended = before == "SUCCEEDED" and after == "PENDING"
-        if verb == "retry" or is_extended:
+        is_queued_again = is_by_file and before in ("SUCCEEDED", "CANCELLED") and after == "PENDING"
+        if verb == "retry" or is_queued_again:
             record.failures = 0
         if isinstance(state, Pending | Running | Paused):
             self._claim(
@@ -376,9 +401,10 @@ class Monitor:
     def _look_at_failure(self, job_id: str, before: str, cause: str) -> None:
         record, job = self.records[job_id], self.jobs[job_id]
         if before == "PENDING":
-            is_too_large = job.cores > self.world.scenario.cpus
+            is_here = not self.machines.is_elsewhere
+            is_too_large = is_here and job.all_cores > self.world.scenario.cpus
             self._claim(is_too_large, f"{job_id} FAILED ({cause}) before its launch")
-        elif cause in COUNTED:
+        elif cause in (*COUNTED, "node-lost"):
             most = job.max_retries + 1
             self._claim(
                 record.failures == most,
@@ -401,7 +427,7 @@ class Monitor:
         """A ledger is made from the directories of jobs: these do not say what was asked for."""
         for record in self.records.values():
             record.state = ""
-            record.failures = 0
+            record.failures = record.losses = 0
             record.last_told = ""
             record.done.clear()
 
@@ -411,7 +437,7 @@ class Monitor:
         record = self.records[job_id]
         if job_id not in self.declared.files.call.jobs:  # else it is entered anew
             record.state = ""
-        record.failures = record.rung = 0
+        record.failures = record.losses = record.rung = 0
         record.last_told = ""
         self.latest.pop(job_id, None)
 
@@ -428,9 +454,15 @@ class Monitor:
         self.world.log(f"{job_id}: attempt ended: {outcome.cause}")
         self._look_at_cause(job_id, number, outcome, exit_record)
         self.stops_itself |= outcome.cause == "disk-full"
-        record.has_just_failed = outcome.cause in COUNTED
-        if record.has_just_failed:
+        is_lost = outcome.cause == "node-lost"
+        record.losses += is_lost
+        is_free = is_lost and record.losses <= FREE_LOSSES
+        record.has_just_failed = is_lost or outcome.cause in COUNTED
+        if is_free:
+            record.wait_s = min(LONGEST_WAIT_S, 2.0 ** (record.losses - 1))
+        elif record.has_just_failed:
             record.failures += 1
+            record.wait_s = 2.0 ** (record.failures - 1)
             most = self.jobs[job_id].max_retries + 1
             self._claim(
                 record.failures <= most, f"{job_id} is tried {record.failures} times, not {most}"
@@ -455,7 +487,7 @@ class Monitor:
                 age_s = self.world.now - worker.began
                 self._claim(age_s >= worker.job.timeout_s, f"{job_id} is ended after {age_s} s")
             case "memory-limit":
-                is_large = worker.rss_mib > worker.job.memory_mib
+                is_large = worker.rss_mib > worker.job.all_memory_mib
                 self._claim(is_large, f"{job_id} is within its memory limit")
 
     def asked(self, trouble: Trouble) -> None:
@@ -519,15 +551,20 @@ class Monitor:
         """The supervisor has come to the end of a turn."""
         now = self.world.now
         self.stops_itself |= self.world.is_full
+        is_disturbed = self.machines.is_disturbed()
+        if is_disturbed:
+            self.calm_since = now
         for worker in self.alive.values():
             self._look_at_limits(worker, now)
         self.cpus.turn(self._latest_s)
-        if self.alive or self.world.is_full or self.world.is_locked or self.stops:
+        is_excused = is_disturbed or self.world.is_full or self.world.is_locked
+        is_waiting = any(record.not_before > now for record in self.records.values())
+        if self.alive or is_excused or is_waiting or self.stops:
             self.busy_at = now
         self._claim(
             now - self.busy_at <= IDLE_S + self._latest_s, "nothing runs, and nothing happens"
         )
-        if self.stop_by is not None and self.world.is_locked:
+        if self.stop_by is not None and (self.world.is_locked or is_disturbed):
             # Who stops cannot be heard of before the ledger can be read and written again.
             self.stop_by = max(self.stop_by, now + LATE_S)
         if self.stop_by is not None and now > self.stop_by:
@@ -537,24 +574,32 @@ class Monitor:
         job, grace_s = worker.job, self.world.scenario.grace_s
         if worker.is_orphan:
             return
-        age_s, silent_s = now - worker.began, now - worker.reported
-        late_s = grace_s + LATE_S
+        late_s = grace_s + LATE_S + self._reports_s
         if worker.asked_at is not None:
-            asked_s = now - worker.asked_at
+            asked_s = now - max(worker.asked_at, self.calm_since)
             self._claim(
                 asked_s <= late_s, f"{job.job_id} trains {asked_s:.1f} s after it was asked"
             )
-        self._claim(age_s <= job.timeout_s + late_s, f"{job.job_id} is over its timeout")
-        self._claim(silent_s <= job.stall_timeout_s + late_s, f"{job.job_id} hangs")
+        over_at = max(worker.began + job.timeout_s, self.calm_since)
+        self._claim(now - over_at <= late_s, f"{job.job_id} is over its timeout")
+        silent_at = max(worker.reported + job.stall_timeout_s, self.calm_since)
+        self._claim(now - silent_at <= late_s, f"{job.job_id} hangs")
         if worker.grew_at is not None:
             samples = 1 + self.world.counts["lost"]
-            late_s = samples * SAMPLE_EVERY_S + self._latest_s + LATE_S
-            is_in_time = now - worker.grew_at <= late_s
+            late_s = samples * SAMPLE_EVERY_S + self._latest_s + LATE_S + self._reports_s
+            is_in_time = now - max(worker.grew_at, self.calm_since) <= late_s
             self._claim(is_in_time, f"{job.job_id} is over its memory limit")
+
+    @property
+    def _reports_s(self) -> float:
+        """By how much reports of other machines may come late."""
+        return REPORTS_S + self._latest_s if self.machines.is_elsewhere else 0.0
 
     def life_ended(self) -> None:
         """A supervisor has ended by itself."""
-        alive = [worker.job.job_id for worker in self.alive.values() if not worker.is_orphan]
+        every: tuple[Process, ...] = (*self.alive.values(), *self.followers.values())
+        reached = [process for process in every if not process.is_apart]
+        alive = [process.job.job_id for process in reached if not process.is_orphan]
         self._claim(not alive, f"the supervisor has ended, and these train: {alive}")
         self.cpus.life_ended()
         if self.paths.error_log.exists():
@@ -649,7 +694,7 @@ class Monitor:
 
 
 def _demand(job: SimulatedJob) -> Demand:
-    return job.cores, job.memory_mib, job.min_free_disk_mib
+    return job.ranks, job.cores, job.memory_mib, job.min_free_disk_mib
 
 
 def _verb(before: str, state: State) -> str:

@@ -5,6 +5,8 @@ do.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import importlib.util
 import tempfile
 import traceback
 from collections import Counter
@@ -21,6 +23,7 @@ from orchestrator.core.errors import (
     LedgerError,
     RunDirError,
     SupervisorError,
+    UsageError,
 )
 from orchestrator.core.job import Attempt, AttemptOutcome, Job, Resources, State
 from orchestrator.core.paths import RunPaths
@@ -41,6 +44,12 @@ from tests.simulation.worker import INVALID, VERSION
 from tests.simulation.world import DeathError, Violation, World
 
 MOST_LIVES = 60
+REFUSED_S = 10.0
+"""After which a user tries again who was told that machines are missing."""
+HAS_RAY, HAS_SLURM = (
+    importlib.util.find_spec(f"orchestrator.features.{name}") is not None
+    for name in ("ray", "slurm")
+)
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
@@ -72,6 +81,9 @@ class _Reporter:
 
 def play(scenario: Scenario) -> Outcome:
     """Play ``scenario`` in a folder of its own, which is removed."""
+    if not (HAS_RAY and HAS_SLURM):  # a feature was taken away
+        nodes, array = scenario.nodes if HAS_RAY else (), scenario.array if HAS_SLURM else 0
+        scenario = dataclasses.replace(scenario, nodes=nodes, array=array)
     with tempfile.TemporaryDirectory(prefix="simulation-", dir=SCRATCH) as folder:
         root = Path(folder)
         world = World(root=root, scenario=scenario)
@@ -109,7 +121,8 @@ class _Player:
         self.scenario = scenario
         by_id = {job.job_id: job for job in scenario.jobs}
         self.processes = Processes(world=world, jobs=by_id)
-        self.kind = SimulatedKind(world=world, processes=self.processes)
+        self.kind = _kind(world, self.processes)
+        """In the place of the executor that the scenario names."""
         self.paths = RunPaths(world.disk.run_dir)
         self.files = JobFiles(
             world=world,
@@ -121,6 +134,7 @@ class _Player:
             orphans=self._orphans,
             moved_away=self._moved_away,
             job_source=SimulatedSource(),
+            tables=self.kind.tables,
         )
         self.declared = DeclaredJobs(
             paths=self.paths, files=self.files, originals=dict(by_id), jobs=by_id
@@ -129,9 +143,12 @@ class _Player:
             world=world,
             jobs=by_id,
             alive=self.processes.alive,
+            followers=self.processes.followers,
             paths=self.paths,
             declared=self.declared,
         )
+        self.monitor.machines = self.kind
+        self.processes.submitted = self.monitor.submitted
         self.processes.launched = self.monitor.launched
         self.processes.kills = self.monitor.kills
         world.queued = self.monitor.queued
@@ -153,7 +170,8 @@ class _Player:
         world.killed = self.processes.kill
         world.noted = self.monitor.noted
         world.fell_back = self.monitor.fell_back
-        world.on_death = self._orphan_workers
+        world.on_death = lambda is_cut: self.kind.supervisor_died(is_power_cut=is_cut)
+        self.kind.is_recorded = lambda pid: pid in self.monitor.recorded_pids()
 
     def play(self) -> None:
         with seams.installed(self.world, self.kind) as sqlite, _observed(self.monitor):
@@ -171,6 +189,7 @@ class _Player:
                     self.monitor.the_end()
                     if self.scenario.searcher_s:
                         self.searcher.the_end()
+                    self.kind.the_end()
                     return
         raise Violation(f"not at an end after {MOST_LIVES} supervisors")
 
@@ -183,23 +202,27 @@ class _Player:
         try:
             with world.supervised():
                 result = session.run(*self.files.arguments(), _Reporter(monitor))
-        except DeathError:
+        except DeathError as error:
+            if isinstance(earlier := _first(error), Violation):
+                raise earlier from None
             has_died = True
         except KeyboardInterrupt:
             world.log("stopped before any launch")
-        except (ClusterLostError, DiskFullError, LedgerBusyError, SupervisorError) as error:
+        except (DiskFullError, LedgerBusyError, SupervisorError) as error:
             self._look_at_error(error)
         except ChangedError as error:
             self.declared.refused()
             self.files.refused(error)
         except (LedgerError, RunDirError) as error:
             self.files.unreadable(error)
+        except (ClusterLostError, UsageError) as error:
+            self._look_at_refusal(error)
         except Exception as error:
             text = "".join(traceback.format_exception(error))
             world.log(text)
             raise Violation(f"the run has failed: {error!r}") from error
         else:
-            monitor.life_ended()
+            self._life_ended()
             world.log(f"exit code {result.exit_code}")
             if result.interrupted:
                 return False
@@ -209,7 +232,7 @@ class _Player:
             world.bury()
         else:
             world.fall_back()
-            monitor.life_ended()
+            self._life_ended()
         return False
 
     def _look_at_error(self, error: Exception) -> None:
@@ -219,11 +242,21 @@ class _Player:
         causes = {
             DiskFullError: counts["full"] > 0 or self._has_full_disks,
             LedgerBusyError: self.world.is_locked or counts["lock"] > 0,
-            ClusterLostError: counts["unreachable"] > 0,
             SupervisorError: counts["error"] > 0 or "still locked" in str(error),
         }
         if not causes[type(error)]:
             raise Violation(f"the run has failed: {error!r}") from error
+
+    def _life_ended(self) -> None:
+        self.monitor.life_ended()
+        self.kind.supervisor_ended()
+
+    def _look_at_refusal(self, error: Exception) -> None:
+        """What runs where there are several machines needs these: its user waits for them."""
+        self.world.log(f"the run ends: {error}")
+        if not self.kind.explains(error):
+            raise Violation(f"the run has failed: {error!r}") from error
+        self.world.pass_time(REFUSED_S)
 
     @property
     def _has_full_disks(self) -> bool:
@@ -242,16 +275,18 @@ class _Player:
     def _orphans(self) -> list[int]:
         return [worker.pid for worker in self.processes.alive.values() if worker.is_orphan]
 
-    def _orphan_workers(self, is_power_cut: bool) -> None:
-        """Workers end with their supervisor, but for those that linger. The next supervisor finds
-        these by what is recorded of them.
-        """
-        recorded = self.monitor.recorded_pids()
-        for worker in list(self.processes.alive.values()):
-            if is_power_cut or worker.pid not in recorded:
-                worker.kill()
-            else:
-                worker.orphan()
+
+def _kind(world: World, processes: Processes) -> SimulatedKind:
+    """What takes the place of the executor that the scenario names."""
+    if world.scenario.nodes:
+        from tests.simulation.cluster import ClusterKind
+
+        return ClusterKind(world=world, processes=processes)
+    if world.scenario.array:
+        from tests.simulation.pilots import PilotKind
+
+        return PilotKind(world=world, processes=processes)
+    return SimulatedKind(world=world, processes=processes)
 
 
 @contextlib.contextmanager
@@ -349,10 +384,12 @@ def _job(job: SimulatedJob, number: int) -> Job:
         env="CartPole-v1",
         env_kwargs=_distinct(job),
         pause_at=job.pause_at,
+        ranks=job.ranks,
         after=job.after,
         init=f"{INIT_JOB}{job.after[0]}" if job.starts and job.after else None,
     )
     resources = Resources(
+        ranks=job.ranks,
         cores=job.cores,
         threads=1,
         memory_mib=job.memory_mib,

@@ -34,10 +34,11 @@ Ending: TypeAlias = Literal[
     "refused",
     "refused-full",
     "refused-odd",
+    "rank-dies",
 ]
 """How an attempt ends by itself. ``silent``: with exit code 0 and no exit record; ``garbled``: with
 one that cannot be read; ``leaves``: as if asked; ``grows``: over its memory limit; ``refused``: it
-cannot be started."""
+cannot be started; ``rank-dies``: the last of its ranks is killed."""
 Asked: TypeAlias = Literal["saves", "slow", "deaf"]
 """What a worker does when it is asked to end."""
 
@@ -73,9 +74,20 @@ TroubleKind: TypeAlias = Literal[
     "clean",
     "searcher",
     "examiner",
+    "node-dies",
+    "node-cut",
+    "node-sleeps",
+    "head-cut",
+    "task-dies",
+    "pilot-cancelled",
+    "pilot-dies",
+    "pilot-sleeps",
+    "slurm-away",
+    "slurm-refuses",
 ]
-"""The last seven are of :mod:`tests.simulation.job_files`, :mod:`tests.simulation.added_jobs` and
-:mod:`tests.simulation.policies`."""
+"""``edit`` to ``examiner`` are of :mod:`tests.simulation.job_files`,
+:mod:`tests.simulation.added_jobs` and :mod:`tests.simulation.policies`; what follows: see
+:data:`OF_NODES`."""
 COMMANDS = (
     *("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status"),
     *("reload", "clean"),
@@ -85,6 +97,13 @@ SOURCE_TABLE = "simulated"
 """The table of a job file that has its jobs made beside the run, and the feature that does it."""
 OTHERS: tuple[TroubleKind, ...] = ("program", "run")
 """Others come who use a CPU: a program, and another run, which says so."""
+OF_NODES: tuple[TroubleKind, ...] = (
+    *("node-dies", "node-cut", "node-sleeps", "head-cut", "task-dies"),
+    *("pilot-cancelled", "pilot-dies", "pilot-sleeps", "slurm-away", "slurm-refuses"),
+)
+"""What happens to machines of a cluster: they are gone, cannot be reached, are suspended; the head
+cannot be reached; the process of a task is killed. To pilots: others cancel one, its node fails, it
+is suspended; Slurm does not answer, or refuses further ones."""
 DELIVERIES: tuple[TroubleKind, ...] = ("late", "twice", "lost", "stray")
 """What happens to an event of the executor on its way to the supervisor."""
 
@@ -109,7 +128,9 @@ class Behaviour:
 class SimulatedJob:
     name: str
     iterations: int = 4
+    ranks: int = 1
     cores: int = 1
+    """Of each rank, as the memory."""
     memory_mib: int = 100
     max_retries: int = 1
     timeout_s: float = 1000.0
@@ -135,6 +156,35 @@ class SimulatedJob:
     def job_id(self) -> str:
         return f"{self.name}-s0"
 
+    @property
+    def all_cores(self) -> int:
+        return self.ranks * self.cores
+
+    @property
+    def all_memory_mib(self) -> int:
+        return self.ranks * self.memory_mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedNode:
+    """A machine of a cluster."""
+
+    name: str
+    cpus: int = 2
+    memory_mib: int = 1000
+    joins_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedPilot:
+    """A batch job of Slurm."""
+
+    waits_s: float = 1.0
+    limit_s: float | None = None
+    """Its time limit."""
+    fails: bool = False
+    """Whether it ends before it reports."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
@@ -153,10 +203,13 @@ class Trouble:
     job: str = ""
     number: int = 0
     """For ``set``: jobs at once. For others who come: their CPU."""
+    node: int = 0
+    """The machine of a cluster that it concerns."""
     elsewhere: bool = False
     """Whether the command is given on another host."""
     choice: int = 0
-    """What of the unsaved writes is lost when the power fails, or how a ledger is damaged."""
+    """What of the unsaved writes is lost when the power fails, how a ledger is damaged, or how the end
+    of a machine is noticed."""
     what: str = ""
     """What is edited in the job file, or how the next supervisor begins."""
 
@@ -166,6 +219,12 @@ class Scenario:
     jobs: tuple[SimulatedJob, ...]
     troubles: tuple[Trouble, ...] = ()
     cpus: int = 2
+    nodes: tuple[SimulatedNode, ...] = ()
+    """Of the cluster on which the jobs run; none: they run on this machine."""
+    array: int = 0
+    """Pilots of Slurm in which the jobs run, each with ``cpus``; 0: they do not."""
+    pilots: tuple[SimulatedPilot, ...] = ()
+    """In the order in which they are submitted; those that follow are as by default."""
     lanes: int | None = None
     grace_s: float = 3.0
     gap_s: float = 2.0
@@ -187,12 +246,23 @@ class Scenario:
         values = json.loads(text)
         jobs = tuple(_job(job) for job in values.pop("jobs"))
         troubles = tuple(Trouble(**trouble) for trouble in values.pop("troubles", ()))
-        return cls(jobs=jobs, troubles=troubles, **values)
+        nodes = tuple(SimulatedNode(**node) for node in values.pop("nodes", ()))
+        pilots = tuple(SimulatedPilot(**pilot) for pilot in values.pop("pilots", ()))
+        return cls(jobs=jobs, troubles=troubles, nodes=nodes, pilots=pilots, **values)
 
     @property
     def has_others(self) -> bool:
         """Whether others use the machine, too."""
         return any(trouble.kind in OTHERS for trouble in self.troubles)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the jobs run on a cluster, or in pilots of Slurm."""
+        return bool(self.nodes or self.array)
+
+    def without_others(self) -> Scenario:
+        troubles = tuple(trouble for trouble in self.troubles if trouble.kind not in OTHERS)
+        return replace(self, troubles=troubles)
 
     def shorter(self) -> Iterator[Scenario]:
         """The same with one part left out, larger parts first."""
@@ -205,9 +275,26 @@ class Scenario:
         if len(self.jobs) > 1:
             for job in self.jobs:
                 yield self._without(job)
+        if self.nodes:
+            yield replace(self, nodes=())
+        if self.array:
+            yield replace(self, array=0, pilots=())
+        for index in range(len(self.pilots)):
+            pilots = (*self.pilots[:index], SimulatedPilot(), *self.pilots[index + 1 :])
+            if pilots != self.pilots:
+                yield replace(self, pilots=pilots)
+        for index in range(1, len(self.nodes)):
+            yield self._without_node(index)
         for index, job in enumerate(self.jobs):
             for simpler in _simpler(job):
                 yield replace(self, jobs=(*self.jobs[:index], simpler, *self.jobs[index + 1 :]))
+
+    def _without_node(self, index: int) -> Scenario:
+        nodes = self.nodes[:index] + self.nodes[index + 1 :]
+        troubles = tuple(one for one in self.troubles if one.node != index)
+        later = {one: one - 1 for one in range(index + 1, len(self.nodes))}
+        moved = tuple(replace(one, node=later.get(one.node, one.node)) for one in troubles)
+        return replace(self, nodes=nodes, troubles=moved)
 
     def _without(self, job: SimulatedJob) -> Scenario:
         left = tuple(
@@ -226,14 +313,19 @@ def _plain(value: Any) -> dict[str, Any]:
         for name in asdict(value)
         if getattr(value, name) != getattr(defaults, name) or name in _required(value)
     }
-    for name in ("jobs", "troubles", "behaviours"):
+    for name in ("jobs", "troubles", "behaviours", "nodes", "pilots"):
         if name in kept:
             kept[name] = [_plain(one) for one in kept[name]]
     return kept
 
 
 def _required(value: Any) -> dict[str, Any]:
-    names = {SimulatedJob: ("name",), Trouble: ("kind",), Scenario: ("jobs",)}
+    names = {
+        SimulatedJob: ("name",),
+        SimulatedNode: ("name",),
+        Trouble: ("kind",),
+        Scenario: ("jobs",),
+    }
     return {name: getattr(value, name) for name in names.get(type(value), ())}
 
 
@@ -245,7 +337,7 @@ def _job(values: Mapping[str, Any]) -> SimulatedJob:
 
 def _simpler(job: SimulatedJob) -> Iterator[SimulatedJob]:
     plain = SimulatedJob(name=job.name)
-    names = ("pause_at", "after", "min_free_disk_mib", "cores", "memory_mib")
+    names = ("pause_at", "after", "min_free_disk_mib", "ranks", "cores", "memory_mib")
     for name in (*names, "is_invalid", "is_declared", "promotions", "starts"):
         if getattr(job, name) != getattr(plain, name):
             yield replace(job, **{name: getattr(plain, name)})
@@ -273,12 +365,18 @@ MOST_EVENTS = 60
 
 
 def made(seed: int) -> Scenario:
-    """The scenario of a seed."""
+    """The scenario of a seed. On other machines there are no others who use CPUs, no search and no job
+    files that change: nobody has thought that through.
+    """
     # These have the types of this module.
     from tests.simulation import added_jobs, job_files, policies
 
-    scenario = job_files.with_changes(_made(seed), random.Random(f"{seed} job files"))
-    scenario = added_jobs.with_searcher(scenario, random.Random(f"{seed} search"))
+    scenario = _elsewhere(random.Random(f"{seed} elsewhere"), _made(seed))
+    if scenario.is_elsewhere:
+        scenario = scenario.without_others()
+    else:
+        scenario = job_files.with_changes(scenario, random.Random(f"{seed} job files"))
+        scenario = added_jobs.with_searcher(scenario, random.Random(f"{seed} search"))
     return policies.with_policies(scenario, random.Random(f"{seed} policies"))
 
 
@@ -523,3 +621,126 @@ def _duration(chance: random.Random, kind: TroubleKind) -> float:
         case "jump":
             return chance.choice((-7200.0, -1.0, 3600.0))
     return 0.0
+
+
+# -- of some seeds on several machines
+
+
+def _elsewhere(chance: random.Random, scenario: Scenario) -> Scenario:
+    """The same jobs on this machine or, for some seeds, on others."""
+    where = chance.random()
+    if chance.random() < RANKS_SHARE:
+        scenario = _with_ranks(chance, scenario)
+    if where < CLUSTER_SHARE:
+        return _on_cluster(chance, scenario)
+    if where < CLUSTER_SHARE + PILOTS_SHARE:
+        return _in_pilots(chance, scenario)
+    return scenario
+
+
+CLUSTER_SHARE = 0.2
+PILOTS_SHARE = 0.15
+RANKS_SHARE = 0.2
+
+
+def _with_ranks(chance: random.Random, scenario: Scenario) -> Scenario:
+    jobs = [_ranked(chance, job) if chance.random() < 0.6 else job for job in scenario.jobs]
+    return replace(scenario, jobs=tuple(jobs))
+
+
+def _ranked(chance: random.Random, job: SimulatedJob) -> SimulatedJob:
+    behaviours = tuple(
+        replace(behaviour, ending="rank-dies") if chance.random() < 0.4 else behaviour
+        for behaviour in job.behaviours
+    )
+    ranks = chance.choice((2, 2, 3))
+    return replace(job, ranks=ranks, cores=1, memory_mib=100, behaviours=behaviours)
+
+
+NODE_KINDS: tuple[TroubleKind, ...] = (
+    *("node-dies", "node-dies", "node-cut", "node-cut", "node-sleeps", "head-cut", "task-dies"),
+)
+
+
+def _on_cluster(chance: random.Random, scenario: Scenario) -> Scenario:
+    """The first machine stays: the supervisor is there. The largest one has room for each job, and
+    always comes back.
+    """
+    cpus = [chance.choice((1, 2, 2, 4)) for _ in range(chance.choice((2, 2, 3, 4)))]
+    largest = max(range(len(cpus)), key=cpus.__getitem__)
+    cpus[largest] = max(cpus[largest], *(job.all_cores for job in scenario.jobs))
+    nodes = tuple(
+        SimulatedNode(
+            name=f"n{index}",
+            cpus=number,
+            memory_mib=2000 if index == largest else chance.choice((500, 1000, 1000)),
+            joins_s=chance.choice((0.0, 0.0, 0.0, 3.0, 12.0)) if index else 0.0,
+        )
+        for index, number in enumerate(cpus)
+    )
+    troubles = [
+        _made_node_trouble(chance, len(nodes), largest)
+        for _ in range(chance.choice((0, 1, 1, 2, 3, 5)))
+    ]
+    return replace(scenario, nodes=nodes, troubles=(*scenario.troubles, *troubles))
+
+
+def _made_node_trouble(chance: random.Random, nodes: int, largest: int) -> Trouble:
+    kind = chance.choice(NODE_KINDS)
+    node = chance.randrange(1, nodes)
+    durations = {
+        "node-dies": (1.0, 6.0, 20.0, *((0.0,) if node != largest else ())),
+        "node-cut": (2.0, 10.0, 32.0, 45.0),
+        "node-sleeps": (2.0, 15.0, 40.0),
+        "head-cut": (3.0, 12.0, 28.0, 40.0),
+        "task-dies": (0.0,),
+    }
+    return Trouble(
+        kind=kind,
+        at_s=round(chance.uniform(0.5, chance.choice((8.0, 8.0, LONGEST_S))), 2),
+        for_s=chance.choice(durations[kind]),
+        node=0 if kind == "head-cut" else node,
+        choice=chance.randrange(1000),
+    )
+
+
+PILOT_KINDS: tuple[TroubleKind, ...] = (
+    *("pilot-cancelled", "pilot-dies", "pilot-dies", "pilot-sleeps"),
+    *("slurm-away", "slurm-refuses"),
+)
+
+
+def _in_pilots(chance: random.Random, scenario: Scenario) -> Scenario:
+    """Each pilot has room for each job."""
+    cpus = max(scenario.cpus, *(job.all_cores for job in scenario.jobs))
+    pilots = tuple(
+        SimulatedPilot(
+            waits_s=chance.choice((0.5, 0.5, 2.0, 8.0, 20.0)),
+            limit_s=chance.choice((None, None, 15.0, 25.0)),
+            fails=chance.random() < 0.05,
+        )
+        for _ in range(chance.choice((0, 1, 2, 4)))
+    )
+    troubles = [_made_pilot_trouble(chance) for _ in range(chance.choice((0, 0, 1, 1, 2, 4)))]
+    return replace(
+        scenario,
+        cpus=cpus,
+        array=chance.choice((1, 1, 2, 3)),
+        pilots=pilots,
+        troubles=(*scenario.troubles, *troubles),
+    )
+
+
+def _made_pilot_trouble(chance: random.Random) -> Trouble:
+    kind = chance.choice(PILOT_KINDS)
+    durations: Mapping[str, tuple[float, ...]] = {
+        "pilot-sleeps": (4.0, 30.0, 200.0),
+        "slurm-away": (5.0, 20.0),
+        "slurm-refuses": (5.0, 40.0),
+    }
+    return Trouble(
+        kind=kind,
+        at_s=round(chance.uniform(0.5, chance.choice((8.0, 8.0, LONGEST_S))), 2),
+        for_s=chance.choice(durations.get(kind, (0.0,))),
+        choice=chance.randrange(1000),
+    )

@@ -38,18 +38,19 @@ from orchestrator.experiment import (
     recovery,
     reload,
     run_directory,
+    run_executor,
     run_plan,
     session,
 )
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.ledger import Ledger, database_file
 from orchestrator.machine import provenance, topology
-from orchestrator.machine.topology import Cpu, Machine
 from orchestrator.supervisor import job_directory, stop_signals
 from orchestrator.supervisor.supervisor import Supervisor
 from tests.simulation import disk
 from tests.simulation.disk import UnsimulatedError
-from tests.simulation.executor import MACHINE_MIB, SimulatedKind
+from tests.simulation.executor import SimulatedKind
+from tests.simulation.machines import machine
 from tests.simulation.policies import SimulatedChild, SimulatedSelect
 from tests.simulation.scenario import SOURCE_TABLE
 from tests.simulation.worker import INVALID
@@ -58,11 +59,16 @@ from tests.simulation.world import FREE_MIB, World
 os.environ.setdefault("ORCHESTRATOR_FEATURES", "")  # none of others takes part
 kinds.executor_kinds()
 left_batch_jobs.of(RunPaths(Path("nowhere")))  # both import what features have of them
-for module in ("pictures.after_run", "search.begun_search", "search.search_process"):
+for module in (
+    *("pictures.after_run", "search.begun_search", "search.search_process"),
+    "ray.ray_backend",
+    *("slurm.slurm_backend", "slurm.slurm_kind", "slurm.left_pilots", "slurm.pilot"),
+):
     with contextlib.suppress(ModuleNotFoundError):  # a feature that was taken away
         importlib.import_module(f"orchestrator.features.{module}")
 
 PACKAGES = ("core", "executors", "experiment", "keys", "ledger", "machine", "supervisor", "jobfile")
+EXECUTORS = ("orchestrator.features.ray.", "orchestrator.features.slurm.")
 """Whose modules see the simulated ``time``, ``os``, ``socket``, ``random`` and ``datetime``."""
 
 
@@ -191,14 +197,6 @@ class NoRepository:
         pass
 
 
-def machine(cpus: int) -> Machine:
-    return Machine(
-        cpus=tuple(Cpu(index=index, core=index, package=0, numa_node=0) for index in range(cpus)),
-        quota=None,
-        memory_total_mib=MACHINE_MIB,
-    )
-
-
 @contextlib.contextmanager
 def installed(world: World, kind: SimulatedKind) -> Iterator[SimulatedSqlite]:
     """The program sees ``world`` within the block, and no other files than its own."""
@@ -217,6 +215,7 @@ def installed(world: World, kind: SimulatedKind) -> Iterator[SimulatedSqlite]:
         replaced(database_file, "sqlite3", sqlite)
         for replacement in replacements(world, kind):
             replaced(*replacement)
+        stack.enter_context(kind.installed())
         platform.platform()  # found out once, by a process
         provenance.installed_versions()
         before = set(sys.modules)
@@ -236,7 +235,7 @@ def _imports(
     return [
         (module, original)
         for name, module in list(sys.modules.items())
-        if name.startswith("orchestrator.") and name.split(".")[1] in PACKAGES
+        if _is_ours(name) and (name.split(".")[1] in PACKAGES or name.startswith(EXECUTORS))
         for original in originals
         if getattr(module, original.__name__, None) is original
     ]
@@ -307,6 +306,9 @@ def replacements(
         (policy_fetcher, "select", SimulatedSelect),
         (reload, "_declared", lambda *_: world.declared()),
         (run_plan, "kind_named", lambda _: kind),
+        (run_executor, "kind_named", lambda _: kind),
+        (run_executor, "executor_kinds", lambda: {"local": kind, kind.name: kind}),
+        (left_batch_jobs, "executor_kinds", lambda: {kind.name: kind}),
         (run_plan, "_restriction", lambda _: ""),
         (feature, "features", features),
         (feature, "_owners", {**feature._owners, ("job_file", SOURCE_TABLE): SOURCE_TABLE}),

@@ -17,8 +17,10 @@ from tests.simulation import disk, seams
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import Processes, SimulatedKind
 from tests.simulation.mutations import MUTATIONS, Mutation, planted
-from tests.simulation.play import play
+from tests.simulation.mutations_elsewhere import ELSEWHERE
+from tests.simulation.play import HAS_RAY, HAS_SLURM, play
 from tests.simulation.scenario import (
+    OF_NODES,
     Behaviour,
     Scenario,
     SimulatedJob,
@@ -92,6 +94,33 @@ def test_a_scenario_is_read_as_it_was_written() -> None:
     for seed in range(100):
         scenario = made(seed)
         assert Scenario.from_json(scenario.to_json()) == scenario
+
+
+def test_a_share_of_the_seeds_runs_on_other_machines_and_with_ranks() -> None:
+    scenarios = [made(seed) for seed in range(1000)]
+    shares = Counter[str]()
+    for scenario in scenarios:
+        shares["cluster"] += bool(scenario.nodes)
+        shares["pilots"] += bool(scenario.array)
+        shares["ranks"] += any(job.ranks > 1 for job in scenario.jobs)
+    assert all(120 < shares[kind] < 250 for kind in ("cluster", "pilots", "ranks"))
+    troubles = {trouble.kind for scenario in scenarios for trouble in scenario.troubles}
+    assert troubles >= set(OF_NODES)
+
+
+@pytest.mark.skipif(not (HAS_RAY and HAS_SLURM), reason="a feature was taken away")
+def test_jobs_are_launched_on_nodes_in_pilots_and_as_ranks() -> None:
+    launched: Counter[str] = Counter()
+    for seed in range(150, 175):
+        for line in play(made(seed)).trace:
+            for where in (
+                " ranks on ",
+                "launched on n",
+                "launched on 100_",
+                "was killed by SIGKILL",
+            ):
+                launched[where] += where in line
+    assert all(launched.values())
 
 
 def test_deaths_come_at_every_kind_of_point_and_all_troubles_come() -> None:
@@ -255,8 +284,30 @@ def test_the_trace_of_a_fault_that_was_mended_finds_it(
         assert violation in play(Scenario.from_json(path.read_text())).violation
 
 
+@pytest.mark.skipif(not HAS_SLURM, reason="the feature was taken away")
+@pytest.mark.parametrize(
+    ("trace", "name"),
+    [
+        ("last_word_of_a_pilot_comes_twice", "the last message of a pilot counts twice"),
+        (
+            "pilot_was_cancelled_by_the_supervisor_before",
+            "pilots that were cancelled before count as cancelled by the user",
+        ),
+        (
+            "dies_while_pilots_hand_back",
+            "pilots of an earlier supervisor need not hand back",
+        ),
+    ],
+)
+def test_the_trace_of_a_fault_of_pilots_finds_it(trace: str, name: str) -> None:
+    (path,) = (path for path in TRACES if path.stem == trace)
+    (mutation,) = (one for one in ELSEWHERE if one.name == name)
+    with planted(mutation):
+        assert play(Scenario.from_json(path.read_text())).violation
+
+
 def test_every_planted_fault_still_has_its_place() -> None:
-    for mutation in MUTATIONS:
+    for mutation in (*MUTATIONS, *ELSEWHERE):
         with planted(mutation):
             pass
 

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.exit_codes import ExitCode
@@ -38,7 +39,12 @@ CODES = {
     "leaves": ExitCode.INTERRUPTED,
     "orphaned": ExitCode.ORPHANED,
 }
-SIGNALS = {"killed": signal.SIGKILL, "crashed": signal.SIGSEGV, "oom": signal.SIGKILL}
+SIGNALS = {
+    "killed": signal.SIGKILL,
+    "crashed": signal.SIGSEGV,
+    "oom": signal.SIGKILL,
+    "rank-dies": signal.SIGKILL,  # of the only rank
+}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -63,6 +69,12 @@ class Worker:
     """Told once, with the exit code, when the process is gone."""
     exit_record: ExitRecord | None = None
     """What it has written of its end."""
+    node: str = ""
+    """Its machine, where there are several."""
+    ranks_here: int = 1
+    """Of its attempt, on its machine."""
+    team: Any = None
+    """The ranks of its attempt (:class:`.ranks.Team`), where it has several."""
     began: float = 0.0
     env_steps: int = 0
     resumed_from: int = 0
@@ -75,8 +87,14 @@ class Worker:
     is_finished: bool = False
     """Whether all of the training is done, and its results are written."""
     asked_at: float | None = None
+    told_at: float | None = None
+    """When its supervisor has first asked for that; an order may take its time."""
     was_killed: bool = False
     """By its supervisor."""
+    is_apart: bool = False
+    """Whether its machine cannot be reached."""
+    frozen_until: float = 0.0
+    """Its machine is suspended until then."""
     saves_next: bool = False
     is_orphan: bool = False
     reported: float = 0.0
@@ -94,13 +112,24 @@ class Worker:
     def ask(self) -> None:
         if self.asked_at is None:
             self.asked_at = self.world.now
+            self.told_at = self.world.now if self.told_at is None else self.told_at
+
+    def save(self) -> None:
+        self.saves_next = True
 
     def kill(self) -> None:
         self._exit(-signal.SIGKILL)
 
+    def lose_ranks(self) -> None:
+        """Another rank has ended. One that is deaf waits for it for ever."""
+        if self.behaviour.asked != "deaf":
+            self._step(self._leave_alone)
+
     def orphan(self) -> None:
         """Its supervisor has died."""
         self.is_orphan = True
+        if self.is_apart:  # its machine does not hear of it
+            return
         if self.behaviour.lingers:
             self.world.after(LINGERS_S, self.kill)
         else:
@@ -108,6 +137,9 @@ class Worker:
 
     def _step(self, what: Callable[[], None]) -> None:
         if not self.is_alive:
+            return
+        if self.frozen_until > self.world.now:
+            self.world.at(self.frozen_until, lambda: self._step(what))
             return
         if self.paths.attempt(self.number + 1).root.exists():  # superseded, as real ones see it
             self._exit(ExitCode.ORPHANED)
@@ -119,6 +151,9 @@ class Worker:
                 self._exit(ExitCode.DISK_FULL)
 
     def _load(self) -> None:
+        if self.team is not None and not self.team.is_complete:  # the other ranks are to come
+            self.world.after(0.2, lambda: self._step(self._load))
+            return
         saved = self.paths.checkpoints_by_steps()
         self.env_steps = self.resumed_from = max(saved, default=0)
         if saved and saved[self.env_steps].read_text() not in self._fingerprints:
@@ -137,8 +172,11 @@ class Worker:
         if ending != "done" and self.iterations >= self.behaviour.after:
             if ending == "hangs":
                 return
+            if ending == "rank-dies" and self.team is not None:
+                self.team.lose_one()
+                return
             if ending == "grows":
-                self.rss_mib = self.job.memory_mib + 50.0
+                self.rss_mib = self.job.all_memory_mib + 50.0
                 self.grew_at = self.world.now if self.grew_at is None else self.grew_at
             else:
                 self._end_badly()
@@ -171,6 +209,10 @@ class Worker:
         self._save()
         self._record(ExitCode.INTERRUPTED)
         self._exit(ExitCode.INTERRUPTED)
+
+    def _leave_alone(self) -> None:
+        self._record(ExitCode.RANK_LOST)
+        self._exit(ExitCode.RANK_LOST)
 
     def _finish(self) -> None:
         version = self.spec.env_kwargs.get(VERSION, 0)
@@ -237,4 +279,6 @@ class Worker:
         self.is_alive = False
         self.world.lives.pop(self.pid, None)
         self.world.log(f"worker {self.job.job_id}/{self.number} ends with {int(code)}")
+        if self.team is not None:
+            self.team.has_ended(0, int(code))
         self.ended(int(code))

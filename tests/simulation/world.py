@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.simulation.disk import Disk, full_error, sqlite_error
 from tests.simulation.neighbours import Others
-from tests.simulation.scenario import Scenario, Trouble
+from tests.simulation.scenario import OF_NODES, Scenario, Trouble
 
 BEGAN = 1_800_000_000.0
 """Seconds since the epoch when the world begins."""
@@ -72,6 +72,8 @@ class World:
     others: Others = field(init=False)
     command: Callable[[Trouble], None] = lambda _: None
     """Gives the command of a trouble."""
+    on_nodes: Callable[[Trouble], None] = lambda _: None
+    """Does to a machine of a cluster what a trouble says."""
     signalled: Callable[[int], None] | None = None
     """Delivers a signal to the supervisor that runs."""
     on_death: Callable[[bool], None] = lambda _: None
@@ -171,7 +173,7 @@ class World:
             self.now += seconds  # what is due meanwhile happens when it has returned
             return
         self.point("sleep")
-        self.pass_time(seconds)
+        self.pass_time(max(seconds, 0.001))  # the rest of a rounded number would take no time
 
     # -- processes
 
@@ -338,6 +340,8 @@ class World:
                 self.after(trouble.for_s, self.others.come(kind, trouble.number))
             case "unreachable":
                 self.is_unreachable = self._is_supervised
+            case _ if kind in OF_NODES:
+                self.on_nodes(trouble)
             case _:
                 self.command(trouble)
 
