@@ -45,7 +45,7 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
     if before is None or before.ended:
         return []
     awaited: dict[str, Path] = {}
-    for old in _earlier(folder, session):
+    for old in _earlier(folder, session, before):
         queue.heard |= {
             task_of(name) for name in joined_pilots(old)
         }  # that they end now is no failed start
@@ -75,6 +75,9 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
     return [f"{text}. Their jobs resume from their last checkpoints."]
 
 
-def _earlier(folder: Path, session: str) -> list[Path]:
-    """The folders of the sessions whose supervisors were killed."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and path.name != session)
+def _earlier(folder: Path, session: str, before: Session) -> list[Path]:
+    """The folders of earlier sessions. That of the session ``before`` is one of them even where a
+    file system lists new names late.
+    """
+    found = {path for path in folder.iterdir() if path.is_dir() and path.name != session}
+    return sorted({folder / before.session, *found})
