@@ -140,6 +140,9 @@ class Monitor:
     """On which the jobs run."""
     calm_since: float = 0.0
     """When last they were."""
+    asking: JobRecord = field(init=False)
+    """Of the job that the last command was about, when it began: the first supervisor may make the
+    run directory meanwhile."""
     cpus: CpuRules = field(init=False)
 
     def __post_init__(self) -> None:
@@ -493,13 +496,14 @@ class Monitor:
     def asked(self, trouble: Trouble) -> None:
         """A command begins."""
         if trouble.job:
-            self.records[trouble.job].asked[trouble.kind] += 1
+            self.asking = self.records[trouble.job]
+            self.asking.asked[trouble.kind] += 1
             self.unread = self._unread_ways(trouble.job)
 
     def refused(self, trouble: Trouble) -> None:
         """A command has ended with an error, which says that it has changed nothing."""
         if trouble.job:
-            self.records[trouble.job].asked[trouble.kind] -= 1
+            self.asking.asked[trouble.kind] -= 1
 
     def told(self, trouble: Trouble, said: str) -> None:
         """A command has said what it did."""

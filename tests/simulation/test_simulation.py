@@ -56,12 +56,8 @@ def test_everything_holds_over_some_seeds() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
-def test_everything_holds_over_a_thousand_seeds_of_this_commit(part: int) -> None:
-    git = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    first = int(git.stdout[:7] or "0", 16) + 100 * part
-    assert violations(range(first, first + 100)) == {}
+def test_everything_holds_over_a_thousand_seeds(part: int) -> None:
+    assert violations(range(100 * part, 100 * part + 100)) == {}
 
 
 @pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
