@@ -26,6 +26,7 @@ from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory
 from orchestrator.features.search import search_events
+from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of, trial_jobs
 from orchestrator.features.search.history import History
 from orchestrator.features.search.search_events import SearchEvent
@@ -79,10 +80,8 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
     sampler = make(search)
     chance = random.Random(0)
     now = time.time()
-    SearchPaths(paths.root).declaration.parent.mkdir(parents=True)
-    SearchPaths(paths.root).declaration.write_text(
-        json.dumps(experiment.declaration, indent=1) + "\n"
-    )
+    paths.root.mkdir(parents=True, exist_ok=True)
+    written.declare(paths, experiment, {})
     paths.lock.touch()
     ledger = Ledger.create(paths.ledger)
     search_events.add(ledger, [SearchEvent(kind="began", content={"lanes": 2})])

@@ -17,13 +17,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.harness import ROOT, Line, both_ways, print_table, spread
 
+T = TypeVar("T")
 INSTANT_JOBS = "from benchmarks.experiment import instant_jobs;print(instant_jobs(1)[0].values[0])"
 LEARNER_STEPS = 300_000
 """env_steps of a training of which the speed is taken."""
@@ -79,12 +81,18 @@ class Side:
 HERE = Side(checkout=ROOT)
 
 
-def ratio(what: str, before: Side, repeats: int, measure: Callable[[Side], float]) -> Line:
-    """The line of what one measurement gives here, divided by what it gives before."""
-    ratios = []
+def in_turn(before: Side, repeats: int, measure: Callable[[Side], T]) -> list[tuple[T, T]]:
+    """What is measured here and before, a pair for each repeat."""
+    pairs = []
     for number in range(repeats):
         measured = {side: measure(side) for side in both_ways(number, before, HERE)}
-        ratios.append(measured[HERE] / measured[before])
+        pairs.append((measured[HERE], measured[before]))
+    return pairs
+
+
+def ratio(what: str, pairs: Sequence[tuple[float, float]]) -> Line:
+    """The line of what was measured here, divided by what was before."""
+    ratios = [here / there for here, there in pairs]
     return Line(what=what, measured=spread(ratios, ".2f"), target="", good=True, values=ratios)
 
 
@@ -94,54 +102,35 @@ def commands(before: Side, repeats: int) -> list[Line]:
         run_dirs = {side: Path(name) / str(number) for number, side in enumerate((before, HERE))}
         for side, run_dir in run_dirs.items():
             side.orchestrator("run", "jobs/smoke.toml", "--run-dir", str(run_dir))
-        return [
-            ratio(
-                "--help, seconds",
-                before,
-                4 * repeats,
-                lambda side: side.orchestrator("--help"),
-            ),
-            ratio(
-                "status, seconds",
-                before,
-                4 * repeats,
-                lambda side: side.orchestrator("status", str(run_dirs[side])),
-            ),
-        ]
+        helps = in_turn(before, 4 * repeats, lambda side: side.orchestrator("--help"))
+        statuses = in_turn(
+            before, 4 * repeats, lambda side: side.orchestrator("status", str(run_dirs[side]))
+        )
+    return [ratio("--help, seconds", helps), ratio("status, seconds", statuses)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSpeed:
+    first_step_s: float
+    """From exec to the first env_step."""
+    env_steps_per_s: float
+    """From then on."""
 
 
 def learner(before: Side, repeats: int) -> list[Line]:
     """Start and speed of the fast learner, in trainings that are alone."""
     lines = []
     for name in LEARNERS:
-        first_step_s: dict[Side, list[float]] = {before: [], HERE: []}
-        lines.append(
-            ratio(
-                f"{name}, env_steps/s of the fast learner",
-                before,
-                repeats,
-                partial(_learner_speed, name, first_step_s),
-            )
-        )
-        ratios = [
-            here / there
-            for here, there in zip(first_step_s[HERE], first_step_s[before], strict=True)
-        ]
-        lines.append(
-            Line(
-                what=f"{name}, seconds from exec to the first env_step",
-                measured=spread(ratios, ".2f"),
-                target="",
-                good=True,
-                values=ratios,
-            )
-        )
+        pairs = in_turn(before, repeats, partial(_trained, name))
+        speeds = [(here.env_steps_per_s, there.env_steps_per_s) for here, there in pairs]
+        starts = [(here.first_step_s, there.first_step_s) for here, there in pairs]
+        lines.append(ratio(f"{name}, env_steps/s of the fast learner", speeds))
+        lines.append(ratio(f"{name}, seconds from exec to the first env_step", starts))
     return lines
 
 
-def _learner_speed(name: str, first_step_s: dict[Side, list[float]], side: Side) -> float:
-    """env_steps/s of a training from its first env_step on. Seconds until then are added to those
-    of the side."""
+def _trained(name: str, side: Side) -> TrainingSpeed:
+    """Train one of :data:`LEARNERS`."""
     with tempfile.TemporaryDirectory() as folder:
         job_file, run_dir = Path(folder) / "versions.toml", Path(folder) / "run"
         job_file.write_text(
@@ -154,27 +143,22 @@ def _learner_speed(name: str, first_step_s: dict[Side, list[float]], side: Side)
         side.orchestrator("run", str(job_file), "--run-dir", str(run_dir))
         (exit_record,) = run_dir.glob("jobs/*/attempts/0/exit.json")
         record = json.loads(exit_record.read_text())
-    first_step_s[side].append(record["first_step_s"])
-    return float(record["env_steps"] / (record["wall_s"] - record["first_step_s"]))
+    first_step_s = record["first_step_s"]
+    return TrainingSpeed(
+        first_step_s=first_step_s,
+        env_steps_per_s=record["env_steps"] / (record["wall_s"] - first_step_s),
+    )
 
 
 def instant(before: Side, repeats: int) -> list[Line]:
     """1,000 jobs whose worker is /bin/true."""
-    return [
-        ratio(
-            "1,000 instant jobs, jobs/s",
-            before,
-            repeats,
-            lambda side: float(side.python("-c", INSTANT_JOBS)),
-        )
-    ]
+    rates = in_turn(before, repeats, lambda side: float(side.python("-c", INSTANT_JOBS)))
+    return [ratio("1,000 instant jobs, jobs/s", rates)]
 
 
 def main_job(before: Side, repeats: int) -> list[Line]:
     """Wall seconds of ``run jobs/robots.toml``, from the command to its end."""
-    return [
-        ratio("the main job, seconds", before, repeats, _main_job_s),
-    ]
+    return [ratio("the main job, seconds", in_turn(before, repeats, _main_job_s))]
 
 
 def _main_job_s(side: Side) -> float:
@@ -194,6 +178,8 @@ def main() -> None:
     before = Side(checkout=known.before.resolve())
     if not (before.checkout / "orchestrator").is_dir():
         options.error(f"--before {known.before}: no checkout of this program")
+    if before == HERE:
+        options.error(f"--before {known.before}: this checkout itself; name another one")
     print_table(__doc__, {name: partial(part, before) for name, part in PARTS.items()}, options)
 
 

@@ -207,9 +207,9 @@ def _released(
 ) -> dict[str, JobRow]:
     """Those of ``rows`` that would not wait at a rung any more."""
     return {
-        job_id: dataclasses.replace(rows[job_id], state=state)
-        for job_id, (_, state) in jobs_at_rungs.released(experiment, ledger).items()
-        if job_id in rows
+        one.job.job_id: dataclasses.replace(rows[one.job.job_id], state=one.state)
+        for one in jobs_at_rungs.released(experiment, ledger)
+        if one.job.job_id in rows
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from orchestrator.core.job import Job, State, move
 from orchestrator.core.text import count, listed
@@ -14,18 +14,28 @@ from orchestrator.supervisor.retry_policy import promoted
 SHOWN = 10
 
 
-def released(experiment: Experiment, ledger: Ledger) -> Mapping[str, tuple[Job, State]]:
-    """``job_id`` → job and state with which it goes on, of those in ``ledger`` that pause or wait
-    at a rung, and are declared by ``experiment`` without one.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedJob:
+    """A job that pauses or waits at a rung, and is declared without one."""
+
+    before: State
+    job: Job
+    """As it goes on."""
+    state: State
+    """With which it goes on."""
+
+
+def released(experiment: Experiment, ledger: Ledger) -> list[ReleasedJob]:
+    """Those in ``ledger`` that ``experiment`` releases."""
     pauses = job_figures.pauses(ledger)
-    found = {}
+    found: list[ReleasedJob] = []
     for declared in experiment.jobs:
         if declared.spec.pause_at is not None or pauses.get(declared.job_id) is None:
             continue
         row = ledger.job_row(declared.job_id, decoded=False)
         if row is not None and (after := promoted(row.job, row.state, None)) is not None:
-            found[declared.job_id] = after
+            job, state = after
+            found.append(ReleasedJob(before=row.state, job=job, state=state))
     return found
 
 
@@ -34,11 +44,11 @@ def let_train_to_end(experiment: Experiment, ledger: Ledger, reporter: Reporter)
     a rung pause at none any more, and that those which wait at one go on.
     """
     gone_on: list[str] = []
-    for job_id, (job, state) in released(experiment, ledger).items():
-        ledger.update_spec(job)
-        row = ledger.job_row(job_id, decoded=False)
-        if row is not None and state != row.state:
-            ledger.set_state(job_id, move(job_id, row.state, state))
+    for one in released(experiment, ledger):
+        job_id = one.job.job_id
+        ledger.update_spec(one.job)
+        if one.state is not one.before:
+            ledger.set_state(job_id, move(job_id, one.before, one.state))
             gone_on.append(job_id)
     if gone_on:
         jobs = count(len(gone_on), "job")

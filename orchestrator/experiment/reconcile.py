@@ -99,7 +99,7 @@ def reconcile(
             text = f"{job_id} changed and starts over; its old directory is now {aside}"
             reporter.event("restarted", text, job_id=job_id)
             ledger.delete_job(job_id)
-        _set_another_aside(paths, job, verdict, reporter)
+        _set_another_aside_and_report(paths, job, verdict, reporter)
         ledger.put_jobs([(position[job_id], job, verdict.robot_hash)])
         if verdict.problem is None:
             copy_robot(paths, job_id, verdict)
@@ -388,7 +388,9 @@ def _kept(paths: RunPaths, job_id: str, verdict: JobVerdict) -> str:
     return f"; its text is in {target}"
 
 
-def _set_another_aside(paths: RunPaths, job: Job, verdict: JobVerdict, reporter: Reporter) -> None:
+def _set_another_aside_and_report(
+    paths: RunPaths, job: Job, verdict: JobVerdict, reporter: Reporter
+) -> None:
     if (aside := set_another_aside(paths, job, verdict)) is not None:
         what = "its directory was that of another declaration"
         text = f"{job.job_id} starts from the beginning: {what}, and is now {aside}"

@@ -154,7 +154,7 @@ def plan(
             **{job.job_id: named(found[job.job_id], job, experiment) for job in unknown},
         }
         stops.check()
-        of_backend = backend.ready()
+        backend_warnings = backend.ready()
         stops.check()
         jobs = [  # also those that the backend refuses
             dataclasses.replace(
@@ -162,9 +162,9 @@ def plan(
             )
             for job in experiment.jobs
         ]
-        of_jobs = _refuse_unfit(declared, verdicts, backend)
-        of_source = _problem_of_source(experiment, stops)
-        _raise_problems(experiment, examples, of_jobs, of_source, verdicts)
+        problems = _refuse_unfit(declared, verdicts, backend)
+        source_problem = _problem_of_source(experiment, stops)
+        _raise_problems(experiment, examples, problems, source_problem, verdicts)
         if options.refuses_shared and (texts := shared_problems(declared, verdicts)):
             raise SpecError(experiment.source, [Problem(where="", message=text) for text in texts])
         undo.pop_all()
@@ -179,7 +179,7 @@ def plan(
         verdicts=verdicts,
         warnings=[
             *experiment.warnings,
-            *of_backend,
+            *backend_warnings,
             *_by_robot(declared, lambda job: verdicts[job.job_id].warnings),
             *_by_robot(declared, lambda job: _not_trained(verdicts[job.job_id])),
         ],
@@ -192,16 +192,21 @@ def plan(
 def _raise_problems(
     experiment: Experiment,
     examples: Sequence[Job],
-    of_jobs: Sequence[Problem],
-    of_source: Problem | None,
+    job_problems: Sequence[Problem],
+    source_problem: Problem | None,
     verdicts: Mapping[str, JobVerdict],
 ) -> None:
     """:param examples: of the jobs that are made as the run goes on: the first one has to be valid.
-    :param of_source: why what makes the jobs cannot begin.
+    :param source_problem: why what makes the jobs cannot begin.
     :raises SpecError: the run cannot begin, or not without the jobs that have problems.
     """
-    first = [problem for job in examples[:1] if (problem := verdicts[job.job_id].problem)]
-    problems = [*(first if examples else of_jobs), *([of_source] if of_source else [])]
+    if examples:  # the others may be invalid
+        first = verdicts[examples[0].job_id].problem
+        problems = [] if first is None else [first]
+    else:
+        problems = list(job_problems)
+    if source_problem is not None:
+        problems.append(source_problem)
     if problems and (examples or not experiment.skip_invalid):
         is_all = bool(examples) or all(verdict.problem for verdict in verdicts.values())
         raise SpecError(experiment.source, problems, "" if is_all else SKIP_ADVICE)

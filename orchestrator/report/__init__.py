@@ -87,13 +87,14 @@ def _of_feature(run_dir: Path) -> Document | None:
     from orchestrator.report.added_sections import checked_document
 
     makers = list(answers("report", run_dir))
-    for feature, _ in makers[1:]:
-        note_problem(feature.name, f"makes no report of {run_dir}: {makers[0][0].name} makes it")
-    for feature, make_document in makers[:1]:
-        with problems_of(
-            feature.name, f"makes no report of {run_dir}", passing=(OrchestratorError,)
-        ):
-            return checked_document(make_document(), feature.name)
+    if not makers:
+        return None
+    (chosen, make_document), *others = makers
+    what = f"makes no report of {run_dir}"
+    for other, _ in others:
+        note_problem(other.name, f"{what}: {chosen.name} makes it")
+    with problems_of(chosen.name, what, passing=(OrchestratorError,)):
+        return checked_document(make_document(), chosen.name)
     return None
 
 

@@ -202,7 +202,7 @@ class RequestHandler:
             self.recorder.ledger.note("pause", job_id)
         elif isinstance(state, Paused) and state.at_rung:  # it ran when that was asked for
             self.jobs.move(job_id, Paused(failures=state.failures))
-            text = f"{job_id} paused at a rung, from which `resume` lets its search promote it"
+            text = f"{job_id} paused at a rung, from which it can be promoted after `resume`"
             self.recorder.reporter.event("paused", text, job_id=job_id, state="PAUSED")
 
     def resume(self, job_id: str) -> None:

@@ -5,9 +5,7 @@ over streams of tasks on machines that are gone, cut off, suspended and come bac
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -48,7 +46,6 @@ from orchestrator.features.ray.ray_executor import RayExecutor
 from orchestrator.features.ray.transport import Transport
 from orchestrator.machine.provenance import VersionDifferences
 from orchestrator.machine.slots import RankSlot, Slot, SlotPool
-from tests.simulation.disk import full_error
 from tests.simulation.executor import SAMPLE_EVERY_S, OddError, Processes, SimulatedKind
 from tests.simulation.fake_ray import (
     LEAST_S,
@@ -261,14 +258,7 @@ class Task:
         launch, processes = self.assignment.launch, self.node.cluster.processes
         first = launch.first_rank
         if first == 0:
-            behaviour = processes.behaviour(launch.job_id)
-            match behaviour.ending:
-                case "refused":
-                    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-                case "refused-full":
-                    raise full_error()
-                case "refused-odd":
-                    raise OddError("nobody expects this")
+            behaviour = processes.begun(launch.job_id)
             self.team.worker = self._worker(launch, behaviour, cpus)
             self.ranks.add(self.team.worker)
         for rank in range(max(first, 1), first + launch.ranks):

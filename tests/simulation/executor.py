@@ -64,12 +64,20 @@ class Processes:
     kills: Callable[[Worker], None] = lambda _: None
     """Told of every worker that its supervisor kills."""
 
-    def behaviour(self, job_id: str) -> Behaviour:
-        """Of the next attempt of a job."""
+    def begun(self, job_id: str) -> Behaviour:
+        """Of the next attempt of a job; raises where that cannot be started."""
         behaviours = self.jobs[job_id].behaviours
         number = self.launches[job_id]
         self.launches[job_id] += 1
-        return behaviours[number] if number < len(behaviours) else Behaviour()
+        behaviour = behaviours[number] if number < len(behaviours) else Behaviour()
+        match behaviour.ending:
+            case "refused":
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            case "refused-full":
+                raise full_error()
+            case "refused-odd":
+                raise OddError("nobody expects this")
+        return behaviour
 
     def add(self, worker: Worker) -> None:
         self.alive[worker.pid] = worker
@@ -136,14 +144,7 @@ class SimulatedExecutor:
         world = self.world
         world.point(f"submit {launch.job_id}/{launch.number}")
         self._raise_if_due()
-        behaviour = self.processes.behaviour(launch.job_id)
-        match behaviour.ending:
-            case "refused":
-                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-            case "refused-full":
-                raise full_error()
-            case "refused-odd":
-                raise OddError("nobody expects this")
+        behaviour = self.processes.begun(launch.job_id)
         self._announce(launch)
         pid = world.new_pid()
         handle = Handle(launch.job_id, launch.number, pid, world.lives[pid])

@@ -7,35 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from begun_helpers import Begun, answering
 from supervisor_helpers import make_job
 
 from orchestrator.core import feature
 from orchestrator.core.errors import LedgerBusyError, LedgerError
-from orchestrator.core.feature import Feature
 from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import begun_source, control, run_index
 from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.experiment.run_index import RunEntry
 from orchestrator.ledger import Ledger
-
-
-class Begun(BegunSource):
-    noun = "draw"
-
-    def __init__(self, *, is_underway: bool = True) -> None:
-        self._is_underway = is_underway
-
-    @property
-    def is_underway(self) -> bool:
-        return self._is_underway
-
-    @property
-    def makes_jobs(self) -> bool:
-        return True
-
-    def has_succeeded(self) -> bool:
-        return False
 
 
 class ShowsNumbers(Begun):
@@ -71,19 +53,6 @@ def ledger(paths: RunPaths) -> Iterator[Ledger]:
     ledger = Ledger.open(paths.ledger)
     yield ledger
     ledger.close()
-
-
-def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-    """Let a feature say this of every run directory; an exception is raised."""
-
-    def say(*_: object) -> Any:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    features = (Feature(name="draw", about="x.", begun_source=say),)
-    monkeypatch.setattr(begun_source, "features", lambda: features)
-    monkeypatch.setattr(feature, "_problems", {})  # which other tests need not tell
 
 
 def test_a_feature_says_whether_jobs_may_come(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from begun_helpers import Begun, answering
 from supervisor_helpers import make_job
 
 from orchestrator.core.errors import RunDirError
-from orchestrator.core.feature import Feature
 from orchestrator.core.job import Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.kinds import LeftBatchJobs
-from orchestrator.experiment import begun_source, cleaning, control, resume
-from orchestrator.experiment.begun_source import BegunSource
+from orchestrator.experiment import cleaning, control, resume
 from orchestrator.experiment.resume_advice import how_to_resume
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_job_source
@@ -87,33 +86,6 @@ def test_a_source_that_raises_is_a_problem_of_the_job_file() -> None:
     assert source is None
     (problem,) = problems
     assert "cannot read it: ValueError: the knee fell off" in problem
-
-
-class Begun(BegunSource):
-    noun = "draw"
-
-    def __init__(self, *, is_underway: bool = True) -> None:
-        self._is_underway = is_underway
-
-    @property
-    def is_underway(self) -> bool:
-        return self._is_underway
-
-    @property
-    def makes_jobs(self) -> bool:
-        return True
-
-    def has_succeeded(self) -> bool:
-        return False
-
-    def shown_jobs(self) -> Sequence[str]:
-        return ["b"]
-
-
-def answering(monkeypatch: pytest.MonkeyPatch, answer: BegunSource | None) -> None:
-    """Let a feature say this of every run directory."""
-    features = (Feature(name="draw", about="x.", begun_source=lambda *_: answer),)
-    monkeypatch.setattr(begun_source, "features", lambda: features)
 
 
 def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[RunPaths, Ledger]:

@@ -4,17 +4,16 @@ launched.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import Problem
 from orchestrator.core.exit_codes import is_killed_from_outside
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.experiment.side_process import SideProcess
+from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.declaration.spec import SAMPLERS
 from orchestrator.features.search.search_paths import SearchPaths
@@ -37,8 +36,7 @@ def examine(
     with TemporaryFolder() as folder:
         paths = RunPaths(Path(folder))
         own = SearchPaths(paths.root)
-        own.declaration.parent.mkdir()
-        write_whole(own.declaration, json.dumps(experiment.declaration), durable=False)
+        written.declare(paths, experiment, {})
         process = SideProcess(
             arguments=["orchestrator.features.search.searcher.sampler_child", folder],
             run_dir=paths.root,

@@ -131,7 +131,7 @@ class Pilot:
 
     def turn(self) -> bool:
         """Obey and report once. Returns whether the session is over: nothing of it is left here."""
-        self._act_on_signals(self._outbox)
+        self._act_on_signals()
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + SESSION_EVERY_S
             self._follow(self._session)
@@ -140,7 +140,7 @@ class Pilot:
             self._obey(order)
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._attempts.kill()
-        self._report(self._outbox, self._attempts.poll(POLL_S))
+        self._report(self._attempts.poll(POLL_S))
         is_over = not self._attempts and (
             self._leaves or self._ends or self._next is not None or self._is_forgotten
         )
@@ -168,13 +168,13 @@ class Pilot:
     def _is_forgotten(self) -> bool:
         return time.monotonic() - self._heard > WITHOUT_SUPERVISOR_S
 
-    def _act_on_signals(self, outbox: Outbox) -> None:
+    def _act_on_signals(self) -> None:
         while self._signals:
             number = self._signals.pop(0)
             why = REASONS.get(signal.Signals(number), REASONS[signal.SIGTERM])
             log(f"{signal.Signals(number).name}: {why}")
             self._leaves = True
-            outbox.send(PilotLeaving(why))
+            self._outbox.send(PilotLeaving(why))
             self._attempts.hand_back(why)
             if number != signal.SIGUSR1:
                 self._kill_at = time.monotonic() + TERMINATED_HAND_BACK_S
@@ -195,18 +195,18 @@ class Pilot:
                 self._attempts.hand_back("its supervisor has ended its pilot")
                 self._attempts.kill()
 
-    def _report(self, outbox: Outbox, events: Iterable[Event]) -> None:
+    def _report(self, events: Iterable[Event]) -> None:
         now, is_urgent = time.monotonic(), False
         for event in events:
             if isinstance(event, Placed | Exited):
                 is_urgent = True
             self._pending[event.handle, type(event)] = event
         if is_urgent or (self._pending and now >= self._report_at):
-            outbox.send(*self._pending.values())
+            self._outbox.send(*self._pending.values())
             self._pending.clear()
             self._report_at, self._beat_at = now + REPORT_EVERY_S, now + BEAT_EVERY_S
         elif now >= self._beat_at:
-            outbox.send(PilotBeat())
+            self._outbox.send(PilotBeat())
             self._beat_at = now + BEAT_EVERY_S
 
 

@@ -4,7 +4,6 @@ events."""
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +15,9 @@ from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job, Paused, Pending, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import search_events
+from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import trial_jobs
 from orchestrator.features.search.search_events import SearchEvent
-from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import from_mapping
 from orchestrator.ledger import Ledger
 
@@ -76,8 +75,8 @@ def search_run(
     data = {"name": "found", "jobs": [job], "search": table}
     experiment = from_mapping(data, source="jobs.toml", base=root.parent)
     paths = RunPaths(root)
-    SearchPaths(paths.root).declaration.parent.mkdir(parents=True)
-    SearchPaths(paths.root).declaration.write_text(json.dumps(experiment.declaration))
+    root.mkdir(parents=True, exist_ok=True)
+    written.declare(paths, experiment, {})
     ledger = Ledger.create(paths.ledger)
     events = [SearchEvent(kind="began", content={"lanes": 2})]
     position = 0
