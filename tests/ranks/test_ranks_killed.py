@@ -78,9 +78,12 @@ needs_two_cores = pytest.mark.skipif(
 
 START_S = 2.0
 """About what ranks need before they train, on a slow machine."""
-DISTURBED = 0.8
-"""The part of the training in which ranks are killed: some must be left, however slow the process
-that kills."""
+DISTURBED = 0.5
+"""The part of the training in which ranks are killed. The checkpoint that is waited for is at most
+this one, and two of four are left: what follows it takes longer than this process to notice it."""
+TRIES = 5
+"""How often a training is begun that ends before this process comes to kill it, as it may where
+others use the machine."""
 
 
 def what_was_learnt(paths: JobPaths, number: int) -> list[Any]:
@@ -157,7 +160,7 @@ def train_killing(paths: JobPaths, total_timesteps: int, kills: int) -> int:
 
     Every third is killed during its start. The instants of the others are drawn in trained steps,
     so that they come before the end however fast this machine is. Returns the number of the last
-    attempt.
+    attempt; zero where the first one ended before it was killed.
     """
     dice = random.Random(os.urandom(8))
     with local_executor() as executor:
@@ -186,7 +189,6 @@ def train_killing(paths: JobPaths, total_timesteps: int, kills: int) -> int:
             assert not any(map(is_there, pids))
             assert not carriers(token)
             if end.returncode == ExitCode.SUCCEEDED:
-                assert number > 0, "the first attempt is killed at its first checkpoints"
                 return number
             # A killed process gives back its memory last: the other may have noticed, and ended,
             # before that.
@@ -202,8 +204,12 @@ def is_there(pid: int) -> bool:
 
 
 def check_kills(root: Path, spec: WorkerSpec, learnt: list[Any], kills: int) -> None:
-    paths = worker.job(root, spec)
-    last = train_killing(paths, spec.total_timesteps, kills)
+    for number in range(TRIES):
+        paths = worker.job(root / str(number), spec)
+        last = train_killing(paths, spec.total_timesteps, kills)
+        if last > 0:
+            break
+    assert last > 0, "no attempt was killed"
     assert what_was_learnt(paths, last) == learnt
     assert list(paths.checkpoints.glob("replay*")) == [], "nobody needs them any more"
 
