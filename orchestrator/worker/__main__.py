@@ -28,7 +28,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.process_setup import block_checkpoint_signal
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.runtime import failures, import_speed, lifeline, niceness
+from orchestrator.worker.runtime import failures, import_speed, niceness, supervisor_connection
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.runtime.signal_requests import SignalRequests
@@ -36,7 +36,7 @@ from orchestrator.worker.runtime.signal_requests import SignalRequests
 
 def main(arguments: list[str]) -> NoReturn:
     block_checkpoint_signal()
-    channel = lifeline.attach(awaits_go=True)
+    channel = supervisor_connection.attach(awaits_go=True)
     # SIGTERM ends the process at once until there is something to save.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> NoReturn:
     paths = JobPaths(Path(arguments[0]))
     number = int(arguments[1])
     exit_path = paths.attempt(number).exit_of(int(os.environ.get(RANK_VARIABLE, "0")))
-    facts = AttemptFacts(started=lifeline.process_start())
+    facts = AttemptFacts(started=supervisor_connection.process_start())
     facts.note_start(os.environ.pop(START_VARIABLE, ""))
     try:
         exit_path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,11 +63,11 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def run_attempt(
-    paths: JobPaths, number: int, facts: AttemptFacts, channel: lifeline.Channel | None
+    paths: JobPaths, number: int, facts: AttemptFacts, channel: supervisor_connection.Channel | None
 ) -> None:
     """The whole attempt, from reading its spec on. Raises where it does not succeed."""
     end_if_superseded = functools.partial(
-        lifeline.end_if_superseded, paths.attempt(number + 1).root
+        supervisor_connection.end_if_superseded, paths.attempt(number + 1).root
     )
     reporter = ProgressReporter(channel, before_sending=end_if_superseded)
     reporter.report("starting", 0)

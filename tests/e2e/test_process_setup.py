@@ -161,7 +161,7 @@ def test_a_request_for_checkpoints_outside_of_the_run_ends_no_command() -> None:
 
 def test_every_child_that_is_tied_to_the_supervisor_unblocks_signals() -> None:
     code = (
-        "import signal; from orchestrator.worker.runtime import lifeline; lifeline.attach();"
+        "import signal; from orchestrator.worker.runtime import supervisor_connection; supervisor_connection.attach();"
         "print(*signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
     )
     command = [sys.executable, "-c", code]

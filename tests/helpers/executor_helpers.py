@@ -39,10 +39,10 @@ ASLEEP_FAMILY: list[Order] = [
 LIFELINE = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-from orchestrator.worker.runtime import lifeline
+from orchestrator.worker.runtime import supervisor_connection
 from orchestrator.core.messages import Progress
 from orchestrator.core.procfs import process_stat
-channel = lifeline.attach()
+channel = supervisor_connection.attach()
 if os.environ.get("RANK", "0") == "0":
     channel.send(Progress(phase="starting").to_line())
 time.sleep(600)

@@ -32,7 +32,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.jobfile.toml_models import PolicyKwargs
-from orchestrator.worker.runtime import lifeline
+from orchestrator.worker.runtime import supervisor_connection
 from orchestrator.worker.training import learners
 from orchestrator.worker.training.algorithms import activation
 from orchestrator.worker.training.checkpoint import CheckpointStore
@@ -519,7 +519,7 @@ def test_a_line_that_fits_only_in_part_is_finished_before_the_next() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
-        channel = lifeline.Channel(ours)
+        channel = supervisor_connection.Channel(ours)
         line = b"x" * 3000 + b"\n"
         sent = [channel.send(line) for _ in range(40)]
         assert not all(sent)

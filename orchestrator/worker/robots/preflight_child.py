@@ -49,7 +49,7 @@ from orchestrator.worker.robots.model_checks import ModelFindings
 from orchestrator.worker.robots.model_edits import RobotVariants
 from orchestrator.worker.robots.model_summary import summarize
 from orchestrator.worker.robots.stability_test import check_stability
-from orchestrator.worker.runtime import failures, lifeline
+from orchestrator.worker.runtime import failures, supervisor_connection
 from orchestrator.worker.tasks import AUTO, choose, find_task, gymnasium_tasks, make_task
 from orchestrator.worker.tasks.actions import scaled
 from orchestrator.worker.tasks.base import Task, find_keyframe
@@ -482,7 +482,7 @@ def _root_and_includes(xml: Path) -> tuple[str | None, tuple[str, ...]]:
 
 
 def main() -> NoReturn:
-    lifeline.attach()  # a hanging environment must not outlive the process that asked
+    supervisor_connection.attach()  # a hanging environment must not outlive the process that asked
     # stdout is for answers only: output of MuJoCo's C code or a user's environment goes to stderr.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.worker.runtime import failures, lifeline
+from orchestrator.worker.runtime import failures, supervisor_connection
 
 
 def run(command: Callable[[], None]) -> NoReturn:
     """Run ``command`` and end the process, together with the one that started it at the latest."""
-    lifeline.attach()
+    supervisor_connection.attach()
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     code, message = 0, ""
     try:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from orchestrator.core.messages import Progress
-from orchestrator.worker.runtime.lifeline import Channel
 from orchestrator.worker.runtime.resources import RunDelay
+from orchestrator.worker.runtime.supervisor_connection import Channel
 
 INTERVAL_S = 0.5
 """Shortest time between progress records."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.runtime import failures, import_speed, lifeline
+from orchestrator.worker.runtime import failures, import_speed, supervisor_connection
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
 from orchestrator.worker.runtime.progress import Phase, ProgressReporter
 
@@ -60,7 +60,7 @@ def train(job_dir: str, threads: int | None, *, over_processes: bool = False) ->
     :param over_processes: whether each environment has a process of its own.
     """
     paths = JobPaths(Path(job_dir))
-    facts = AttemptFacts(started=lifeline.process_start())
+    facts = AttemptFacts(started=supervisor_connection.process_start())
     try:
         _import()
         import torch
@@ -97,7 +97,7 @@ def _import() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    lifeline.attach()
+    supervisor_connection.attach()
     if len(arguments) < 3 or arguments[0] not in ("alone", "subproc", "fork", "spawn"):
         sys.exit(USAGE)
     how, budget, *job_dirs = arguments
