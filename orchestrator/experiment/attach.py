@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import LedgerBusyError, LedgerError, RunDirError
 from orchestrator.core.job import TERMINAL
+from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import control, left_batch_jobs, resume_advice, run_directory, run_end
 from orchestrator.experiment.control import Snapshot
@@ -20,10 +21,8 @@ from orchestrator.supervisor.events import returns
 
 LOOK_EVERY_S = 0.25
 """How late the end of the supervisor may be noticed."""
-READ_EVERY_S = 1.0
-READ_SHARE = 0.05
-"""At most this share of the time goes into reading the ledger, which takes long where there are
-many jobs."""
+READING = Pace(every_s=1.0, share=0.05)
+"""How often the ledger is read, which takes long where there are many jobs."""
 KILLED = "the supervisor was killed, or its machine restarted"
 REMOVED = "the run directory has been removed or renamed, so its end is not known"
 TIMED_OUT = 124
@@ -103,7 +102,7 @@ def follow(
         yield snapshot
         if is_over:
             return
-        due = time.monotonic() + max(READ_EVERY_S, (time.monotonic() - began) / READ_SHARE)
+        due = time.monotonic() + READING.pause_s(time.monotonic() - began)
         while time.monotonic() < min(due, until) and run_directory.holder(paths) == holder:
             time.sleep(LOOK_EVERY_S)
 

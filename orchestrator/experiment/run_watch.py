@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,14 +17,14 @@ from orchestrator.core.decoding import decode
 from orchestrator.core.environment import TRACE_FEATURES_VARIABLE
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.feature import Feature, ask, features, problems_of, untold_problems
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.control import Snapshot
 from orchestrator.supervisor.events import News, Note, Reporter, View
 
 T = TypeVar("T")
-LOOK_EVERY_S = 1.0
-LOOKING_SHARE = 0.005
-"""Largest share of time for reading what has changed."""
+LOOKING = Pace(every_s=1.0, share=0.005)
+"""How often what has changed is read."""
 
 Cell: TypeAlias = str | float | Sequence[str] | None
 """Text, a number, or ids of jobs; None: there is no value."""
@@ -248,19 +247,19 @@ class WatchReporter:
     def __init__(self, inner: Reporter, paths: RunPaths) -> None:
         self._inner = inner
         self._watches = RunWatches(paths)
-        self._due = 0.0
+        self._looking = Pacer(LOOKING)
+        self._has_looked = False
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         self._inner.event(kind, message, **facts)
 
     def tick(self, view: Callable[[], View]) -> None:
-        began = time.monotonic()
-        if began >= self._due:
-            is_first = not self._due
-            self.look()
-            now = time.monotonic()
-            # The first look reads everything, the others what is new.
-            self._due = now + max(LOOK_EVERY_S, 0.0 if is_first else (now - began) / LOOKING_SHARE)
+        if self._looking.is_due():
+            with self._looking.timed():
+                self.look()
+            if not self._has_looked:  # which has read everything; the others read what is new
+                self._has_looked = True
+                self._looking.wait(LOOKING.every_s)
         self._inner.tick(lambda: replace(view(), notes=self._watches.notes))
 
     def look(self) -> Sequence[Note]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.core.pacer import Pace
 from orchestrator.core.procfs import (
     PROC,
     TICKS_PER_S,
@@ -29,11 +30,9 @@ from orchestrator.core.procfs import (
     stat_in,
 )
 
-EVERY_S = 1.5
-"""How often :meth:`LoadSampler.tick` samples. What it finds is the mean over this time."""
-MOST_SHARE = 0.005
-"""Sampling takes at most this share of the time: on a machine with many processes, it is done less
-often."""
+SAMPLING = Pace(every_s=1.5, share=0.005)
+"""How often :meth:`LoadSampler.tick` samples: less often on a machine with many processes. What it
+finds is the mean over the time between two samples."""
 LEAST_S = 0.2
 """The shortest time to measure over: the kernel counts in hundredths of a second."""
 STALE_S = 6.0
@@ -96,8 +95,8 @@ class LoadSampler:
         self._earlier = self._scan()
         self._latest: _Scan | None = None
         self._measured = CpuLoad()
-        self._every_s = EVERY_S
-        self._next = self._earlier.at + EVERY_S
+        self._every_s = SAMPLING.every_s
+        self._next = self._earlier.at + self._every_s
 
     def tick(self) -> None:
         """Sample, if it is time to. To be called again and again."""
@@ -137,8 +136,7 @@ class LoadSampler:
         scan = self._scan()
         self._earlier, self._latest = self._last, scan
         self._measured = self._load(self._earlier, self._latest)
-        took_s = time.thread_time() - begun
-        self._every_s = max(EVERY_S, took_s / MOST_SHARE)
+        self._every_s = SAMPLING.pause_s(time.thread_time() - begun)
         self._next = scan.at + self._every_s
 
     def _scan(self) -> _Scan:

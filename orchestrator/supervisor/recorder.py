@@ -8,13 +8,14 @@ import contextlib
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orchestrator.core import job_parts
 from orchestrator.core.atomic_files import no_follow, write_whole
 from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.job import AttemptOutcome, State
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.ledger import JobRow, Ledger, Request
@@ -24,13 +25,12 @@ from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import Reporter, View
 
 RECORD_EVERY_S = 1.0
-PROGRESS_SHARE = 0.05
-"""At most this share of the supervisor's time goes into recording progress: one row per running
-job."""
-SUMMARY_SHARE = 0.005
-"""At most this share goes into ``summary.*``, which grow with the number of jobs."""
-LIVE_SHARE = 0.005
-"""At most this share goes into ``live.json``, which names every running job."""
+PROGRESS = Pace(every_s=RECORD_EVERY_S, share=0.05)
+"""How often progress is recorded: one row per running job."""
+SUMMARY = Pace(every_s=RECORD_EVERY_S, share=0.005)
+"""How often ``summary.*`` are written, which grow with the number of jobs."""
+LIVE = Pace(every_s=RECORD_EVERY_S, share=0.005)
+"""How often ``live.json`` is written, which names every running job."""
 PAGE_ROWS = 1000
 """Jobs added to ``summary.*`` at once. The next ones follow as their share of time allows; at the
 end, at once."""
@@ -57,9 +57,9 @@ class Recorder:
     """Whether ``summary.*`` are older than the ledger."""
     _unrecorded: dict[str, ActiveAttempt] = field(default_factory=dict, init=False)
     """Attempts whose latest progress is not in the ledger yet, by job."""
-    _next_progress: float = field(default=0.0, init=False)
-    _next_summary: float = field(default=0.0, init=False)
-    _next_live: float = field(default=0.0, init=False)
+    _progress: Pacer = field(default_factory=lambda: Pacer(PROGRESS), init=False)
+    _summary: Pacer = field(default_factory=lambda: Pacer(SUMMARY), init=False)
+    _live: Pacer = field(default_factory=lambda: Pacer(LIVE), init=False)
     _files: SummaryFiles = field(init=False)
     _writing: Iterator[None] | None = field(default=None, init=False)
 
@@ -140,8 +140,9 @@ class Recorder:
         Returns False while another process has the ledger locked: what happened waits for the next
         call.
         """
-        if view is not None and self.holder and now >= self._next_live:
-            self._write_live(now, view)
+        if view is not None and self.holder and self._live.is_due(now):
+            with self._live.timed(now):
+                self._write_live(now, view)
         try:
             self._write(now, final=final)
         except LedgerBusyError as error:
@@ -156,7 +157,7 @@ class Recorder:
         return True
 
     def _write_live(self, now: float, view: Callable[[], View]) -> None:
-        begun, seen = time.monotonic(), view()
+        seen = view()
         jobs = {attempt.job.job_id: _live(attempt, now) for attempt in seen.active}
         text, least_mib = (
             (None, None) if seen.waiting is None else (seen.waiting.text, seen.waiting.least_mib)
@@ -164,7 +165,6 @@ class Recorder:
         facts = LiveFacts(holder=self.holder, waiting=text, waiting_from_mib=least_mib, jobs=jobs)
         with contextlib.suppress(OSError):  # it is for who looks on, and is soon written again
             write_whole(self.paths.live, facts.to_line(), durable=False)
-        self._next_live = now + max(RECORD_EVERY_S, (time.monotonic() - begun) / LIVE_SHARE)
 
     def _report_lock(self, error: LedgerBusyError) -> None:
         self._was_refused = True
@@ -174,25 +174,29 @@ class Recorder:
             self.reporter.event("warning", text)
 
     def _write(self, now: float, *, final: bool) -> None:
-        begun = time.monotonic()
         is_due = bool(self._unrecorded) and (
-            final or (now >= self._next_progress and not self._is_locked)
+            final or (self._progress.is_due(now) and not self._is_locked)
         )
         if is_due:
-            unrecorded, self._unrecorded = self._unrecorded, {}
-            self._record_progress(unrecorded.values())
-        self.ledger.commit()
-        if is_due:
-            self._next_progress = now + max(
-                RECORD_EVERY_S, (time.monotonic() - begun) / PROGRESS_SHARE
-            )
+            with self._progress.timed(now):
+                unrecorded = self._unrecorded
+                self._unrecorded = {}
+                self._record_progress(unrecorded.values())
+                self.ledger.commit()
+        else:
+            self.ledger.commit()
         if final:
-            self._writing, self._is_behind, self._next_summary = None, True, now
-        if self._writing is None and self._is_behind and now >= self._next_summary:
+            self._start_summary_anew(0.0, now)
+        if self._writing is None and self._is_behind and self._summary.is_due(now):
             self._is_behind = False
             self._writing = self._files.writing(self.ledger, PAGE_ROWS)
-        while self._writing is not None and now >= self._next_summary:
+        while self._writing is not None and self._summary.is_due(now):
             self._write_page(now, final=final)
+
+    def _start_summary_anew(self, wait_s: float, now: float) -> None:
+        self._writing = None
+        self._is_behind = True
+        self._summary.wait(wait_s, now)
 
     def _write_page(self, now: float, *, final: bool) -> None:
         assert self._writing is not None
@@ -200,7 +204,7 @@ class Recorder:
         try:
             is_done = next(self._writing, self) is self
         except LedgerBusyError:
-            self._writing, self._is_behind, self._next_summary = None, True, now + RECORD_EVERY_S
+            self._start_summary_anew(SUMMARY.every_s, now)
             raise
         except (OSError, LedgerError) as error:  # also a damaged row of a job that is over
             is_done = True
@@ -210,8 +214,8 @@ class Recorder:
         if is_done:
             self._writing = None
         if not final:
-            least_s = RECORD_EVERY_S if is_done else 0.0
-            self._next_summary = now + max(least_s, (time.monotonic() - begun) / SUMMARY_SHARE)
+            pace = SUMMARY if is_done else replace(SUMMARY, every_s=0.0)
+            self._summary.wait(pace.pause_s(time.monotonic() - begun), now)
 
     def _record_progress(self, attempts: Iterable[ActiveAttempt]) -> None:
         rows = [

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.text import plain
 from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter, View
 from orchestrator.terminal import background_output, screen
@@ -23,14 +24,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-REFRESH_EVERY_S = 1.0
-DRAWING_SHARE = 0.005
-"""Largest share of time for drawing the table: with large tables, more would slow the workers
-down."""
+DRAWING = Pace(every_s=1.0, share=0.005)
+"""How often the table is drawn: with large tables, more would slow the workers down."""
 TOTALS_EVERY_S = 60.0
-LINES_SHARE = 0.05
-"""Largest share of time for printing lines above the table, which is drawn again below them each
-time."""
+PRINTING = Pace(share=0.05)
+"""How often lines are printed above the table, which is drawn again below them each time."""
 LINES_KEPT = 5000
 """Most events kept while the terminal is not read; then the oldest are dropped."""
 EVENT_STYLE = {
@@ -108,7 +106,8 @@ class LiveReporter(SilentReporter):
         self._lines: deque[Text] = deque()
         """Events that are not printed yet."""
         self._dropped = 0
-        self._next_lines = self._next = 0.0
+        self._printing = Pacer(PRINTING)
+        self._drawing = Pacer(DRAWING)
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         from rich.text import Text
@@ -133,26 +132,23 @@ class LiveReporter(SilentReporter):
     def draw(self, shown: Callable[[], Screen]) -> None:
         """Draw the table anew, if that is due; ``shown`` is called only then."""
         self._print_due()
-        now = time.monotonic()
-        if now >= self._next and background_output.is_read(self._console.file):
-            self._live.update(
-                screen.rendered(shown(), self._console.width, self._console.height), refresh=True
-            )
-            self._next = now + max(REFRESH_EVERY_S, (time.monotonic() - now) / DRAWING_SHARE)
+        if self._drawing.is_due() and background_output.is_read(self._console.file):
+            with self._drawing.timed():
+                table = screen.rendered(shown(), self._console.width, self._console.height)
+                self._live.update(table, refresh=True)
 
     def _print_due(self, *, at_once: bool = False) -> None:
         from rich.text import Text
 
-        now = time.monotonic()
-        is_due = now >= self._next_lines and background_output.is_read(self._console.file)
+        is_due = self._printing.is_due() and background_output.is_read(self._console.file)
         if self._lines and (at_once or is_due):
             lines = list(self._lines)
             if self._dropped:
                 lines.insert(0, Text(background_output.not_shown(self._dropped), style="yellow"))
             self._lines.clear()
             self._dropped = 0
-            self._console.print(Text("\n").join(lines))
-            self._next_lines = now + (time.monotonic() - now) / LINES_SHARE
+            with self._printing.timed():
+                self._console.print(Text("\n").join(lines))
 
     def close(self) -> None:
         try:

@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from orchestrator.core.pacer import Pacer
 from orchestrator.core.text import plain
 from orchestrator.ledger import SummaryRow
 from orchestrator.supervisor.events import SilentReporter, View
-from orchestrator.terminal.live_table import DRAWING_SHARE, REFRESH_EVERY_S
+from orchestrator.terminal.live_table import DRAWING
 from orchestrator.terminal.screen import WIDE, JobLine, job_columns, of_rows, of_view, totals
 from orchestrator.terminal.tables import Column
 
@@ -49,7 +50,7 @@ class NotebookReporter(SilentReporter):
         self._rows: Sequence[SummaryRow] | None = None
         """All jobs as they are recorded, when the run has ended."""
         self._messages: deque[str] = deque(maxlen=MESSAGES_SHOWN)
-        self._next = 0.0
+        self._drawing = Pacer(DRAWING)
         self._html = display.HTML
         self._handle = display.display(self._html(""), display_id=True)
 
@@ -63,11 +64,10 @@ class NotebookReporter(SilentReporter):
             self._messages.append(f"{time.strftime('%H:%M:%S')} {message}")
 
     def tick(self, view: Callable[[], View]) -> None:
-        self._view, begun = view, time.monotonic()
-        if begun >= self._next:
-            self._draw()
-            now = time.monotonic()
-            self._next = now + max(REFRESH_EVERY_S, (now - begun) / DRAWING_SHARE)
+        self._view = view
+        if self._drawing.is_due():
+            with self._drawing.timed():
+                self._draw()
 
     def close(self) -> None:
         """Show how it ended; the results are for the caller to show, also where nothing can be

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 import os
 import subprocess
@@ -26,6 +27,10 @@ from orchestrator.keys.value_types import key
 from orchestrator.ledger import Ledger
 
 REPOSITORY = Path(__file__).parents[2]
+HAS_SEARCH = importlib.util.find_spec("orchestrator.features.search") is not None
+GROUP = "search" if HAS_SEARCH else "cluster"
+TABLE = "search" if HAS_SEARCH else "track"
+"""A group of commands and a table of a feature that is there, also where one was taken away."""
 PACKAGE = """
 import typer
 from orchestrator.core.feature import Feature
@@ -113,7 +118,7 @@ BROKEN = {
     "call": (package().replace("lambda: app", "lambda: 1 / 0"), "no commands: ZeroDivisionError"),
     "command": (package(command="run"), "adds no commands: there is run already"),
     "case": (package().replace('"greet"', "").replace("greet(", "Status("), "there is status alr"),
-    "group": (package(command="search"), "adds no commands: there is search already"),
+    "group": (package(command=GROUP), f"adds no commands: there is {GROUP} already"),
     "groups": (
         package()
         .replace(
@@ -249,7 +254,10 @@ TAKEN = {
     "keyword": ("executors=lambda: [kind('mine', 'class')]", "'class' is no name of an option"),
     "no_executor": ("executors=lambda: [3]", "adds no executor: AttributeError"),
     "late": ("executors=lambda: (1 / 0 for _ in '1')", "adds no executors: ZeroDivisionError"),
-    "key": ("job_file=lambda: [table('search')]", "adds no table [search]: there is such a key"),
+    "key": (
+        f"job_file=lambda: [table({TABLE!r})]",
+        f"adds no table [{TABLE}]: there is such a key",
+    ),
     "table": (
         "job_file=lambda: [table('a'), table('a')]",
         "adds no table [a]: there is such a key",

@@ -48,7 +48,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     root = tmp_path_factory.mktemp("cluster")
     # Of the simulated hours, not of the seconds that they take: a share that would be most of
     # these.
-    with mock.patch.object(recorder, "SUMMARY_SHARE", recorder.SUMMARY_SHARE / 20):
+    pace = replace(recorder.SUMMARY, share=recorder.SUMMARY.share / 20)
+    with mock.patch.object(recorder, "SUMMARY", pace):
         return simulate(
             root,
             100,
@@ -127,9 +128,8 @@ def calls_of_turns(root: Path, running: int, waiting: int) -> int:
     reporter.supervisor = endless_supervisor(
         root, jobs, nodes=running // 10, cores=10, reporter=reporter
     )
-    reporter.supervisor._recorder._next_summary = (
-        1e9  # its cost is bounded by a share of time instead
-    )
+    # Its cost is bounded by a share of time instead.
+    reporter.supervisor._recorder._summary.wait(1e9)
     reporter.supervisor.run()
     return reporter.calls
 
@@ -229,7 +229,7 @@ def test_the_summary_of_many_jobs_is_written_page_by_page_as_its_share_of_time_a
     of_35_jobs: recorder.Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, paths = of_35_jobs, of_35_jobs.paths
-    monkeypatch.setattr(recorder, "SUMMARY_SHARE", 1e-9)
+    monkeypatch.setattr(recorder, "SUMMARY", replace(recorder.SUMMARY, share=1e-9))
     for time_s in (
         0.0,
         1e12,

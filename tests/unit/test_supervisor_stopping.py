@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -280,9 +281,8 @@ class FullLedger:
 def test_when_our_own_writes_find_no_space_all_workers_leave_and_we_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, call: int
 ) -> None:
-    monkeypatch.setattr(
-        recorder, "SUMMARY_SHARE", 1e9
-    )  # the fifth summary comes however slow the disk is
+    # The fifth summary comes however slow the disk is.
+    monkeypatch.setattr(recorder, "SUMMARY", replace(recorder.SUMMARY, share=1e9))
     jobs = [make_job(name) for name in names(40)]
     # Several end at the same instant: none may be waited for in vain.
     experiment = Experiment(

@@ -11,13 +11,12 @@ import traceback
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
+from orchestrator.core.pacer import Pace
 from orchestrator.features.live_page.board import Board, Changes
 
 LOOK_EVERY_S = 1.0
-LONGEST_S = 10.0
-READ_SHARE = 0.002
-"""Largest share of a core for reading; where one reading takes long, they are further apart, up to
-LONGEST_S."""
+READING = Pace(every_s=LOOK_EVERY_S, share=0.002, longest_s=10.0)
+"""How often the source is read; the share is of one core."""
 HEARTBEAT_S = 15.0
 """So often something is sent at least, so that a connection that is gone is noticed."""
 AFTER_ERROR_S = 10.0
@@ -102,9 +101,9 @@ class Feed:
                 if self._board.apply(changes):
                     self._tell()
                 cost_s += time.thread_time() - began
-                pause_s = LOOK_EVERY_S if is_first else max(LOOK_EVERY_S, cost_s / READ_SHARE)
+                pause_s = READING.every_s if is_first else READING.pause_s(cost_s)
                 is_first = False
-                await asyncio.sleep(min(LONGEST_S, pause_s))
+                await asyncio.sleep(pause_s)
         except Exception as error:
             self._start_over(error)
         finally:

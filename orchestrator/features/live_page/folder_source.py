@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import run_directory, run_index
 from orchestrator.experiment.run_follower import marks
@@ -18,12 +18,8 @@ from orchestrator.features.live_page.board import Changes
 from orchestrator.features.live_page.job_row import shown, tenths
 from orchestrator.features.live_page.run_source import LONGEST_TEXT, page_kind
 
-SEARCH_EVERY_S = 10.0
-"""How soon a new run directory is found, also by an address that is not known yet."""
-SEARCH_SHARE = 0.001
-"""Largest share of the time for looking for them, but for SEARCH_LATEST_S."""
-SEARCH_LATEST_S = 60.0
-"""How soon one is found at the latest, however long looking for it takes."""
+SEARCH = Pace(every_s=10.0, share=0.001, longest_s=60.0)
+"""How often new run directories are looked for, also at an address that is not known yet."""
 
 
 class FolderSource:
@@ -36,7 +32,7 @@ class FolderSource:
         self._lock = threading.Lock()
         self._entries: dict[str, RunEntry] = {}
         """Replaced as a whole, never changed."""
-        self._due = 0.0
+        self._search_pacer = Pacer(SEARCH)
         self._known: dict[str, tuple[tuple[object, ...], ListedRun]] = {}
         """What there was in each run directory when it was read, and what was found."""
         self._shown: set[str] = set()
@@ -65,17 +61,13 @@ class FolderSource:
     def _search(self) -> None:
         """Look for run directories, unless that was done not long ago."""
         with self._lock:
-            began = time.monotonic()
-            if began < self._due:
+            if not self._search_pacer.is_due():
                 return
-            found: Iterable[RunEntry] = (
-                run_index.entries() if self.root is None else run_index.below(self.root)
-            )
-            self._entries = {key_of(entry.run_dir): entry for entry in found}
-            ended = time.monotonic()
-            self._due = ended + min(
-                SEARCH_LATEST_S, max(SEARCH_EVERY_S, (ended - began) / SEARCH_SHARE)
-            )
+            with self._search_pacer.timed():
+                found: Iterable[RunEntry] = (
+                    run_index.entries() if self.root is None else run_index.below(self.root)
+                )
+                self._entries = {key_of(entry.run_dir): entry for entry in found}
 
     def _standing(self, key: str, entry: RunEntry) -> ListedRun:
         """As it was, where nothing has changed since it was read."""

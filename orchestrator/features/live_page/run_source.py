@@ -16,6 +16,7 @@ from orchestrator.analysis.curve_reader import CurveReader
 from orchestrator.analysis.live_contention import LiveContention
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.job import TERMINAL
+from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import left_batch_jobs, resume_advice, run_directory
 from orchestrator.experiment.control import Snapshot
@@ -33,9 +34,8 @@ MOST_CURVES = 100
 """Jobs whose learning curves the page has: those that run, and those that ended last."""
 MOST_EXAMINED = 60
 """Jobs whose files are read for contention: the same."""
-EXAMINED_SHARE = 0.001
-"""Largest share of a core for reading these files."""
-EXAMINED_EVERY_S = 20.0
+EXAMINATION = Pace(every_s=20.0, share=0.001)
+"""How often these files are read; the share is of one core."""
 MEDIA_EVERY_S = 10.0
 JOBS_A_SECOND = 20
 """So many jobs are looked at for new pictures each second, on average."""
@@ -248,9 +248,7 @@ class RunSource:
             self._delays |= {job.job_id: brief(job.share(job.run_delay_s)) for job in metrics.jobs}
             changes.set("delays", self._delays)
         changes.rare_s = time.thread_time() - began
-        self._examine_due = time.monotonic() + max(
-            EXAMINED_EVERY_S, changes.rare_s / EXAMINED_SHARE
-        )
+        self._examine_due = time.monotonic() + EXAMINATION.pause_s(changes.rare_s)
 
     def _put_findings(self, now: Sequence[ContentionFinding], changes: Changes) -> None:
         known = {(one.kind, one.job_ids) for one in now}

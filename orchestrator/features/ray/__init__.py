@@ -54,6 +54,8 @@ FEATURE = Feature(
     executors=_executors,
     belongings=(
         "tests/features/ray",
+        "tests/simulation/cluster.py",
+        "tests/simulation/fake_ray.py",
         "benchmarks/executors.py",
         "benchmarks/node_streams.py",
         "benchmarks/ray_streams.py",

@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.core.errors import ClusterLostError, DiskFullError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.pacer import Pace
 from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.rank_group import RankGroup
 from orchestrator.features.ray import node_attempt
@@ -36,9 +37,8 @@ WAIT_S = 0.25
 """Longest wait for a batch at a time, so that signals are noticed."""
 BATCHES_AHEAD = 64
 """Unread batches of an attempt, after which its task waits (its training does not)."""
-POLL_SHARE = 0.1
-"""Most of the driver's time spent on polling all streams, which takes the longer the more there
-are."""
+POLLING = Pace(share=0.1)
+"""How often all streams are polled, which takes the driver the longer the more there are."""
 BATCHES_PER_S = 500
 """Intended rate of batches of all attempts together."""
 
@@ -229,7 +229,7 @@ class RayExecutor:
         start = time.monotonic()
         ready, _ = ray.wait(streams, num_returns=len(streams), timeout=0)
         end = time.monotonic()
-        self._poll_at = end + (end - start) * (1 / POLL_SHARE - 1)
+        self._poll_at = start + POLLING.pause_s(end - start)
         if not ready and timeout_s > delay_s:
             ready, _ = ray.wait(streams, num_returns=1, timeout=timeout_s - delay_s)
         events: list[Event] = []

@@ -59,6 +59,7 @@ FEATURE = Feature(
     belongings=(
         "orchestrator/executors/slurm",
         "tests/features/slurm",
+        "tests/simulation/pilots.py",
         "benchmarks/slurm.py",
         "benchmarks/slurm_cluster.py",
         "docs/slurm.md",

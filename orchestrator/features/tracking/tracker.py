@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count
@@ -22,16 +23,15 @@ from orchestrator.features.tracking.publisher import Publisher
 from orchestrator.features.tracking.track_process import COMPLETE, HAS_BEGUN, WARNING
 from orchestrator.ledger import SummaryRow
 
-EVERY_S, RETRY_S = 2.0, 30.0
-"""Between turns, and between attempts with a tracker that failed."""
+READING = Pace(every_s=2.0, share=0.002, longest_s=300.0)
+"""How often the ledger is read and what is new is sent; the share is of one core."""
+RETRY_S = 30.0
+"""Between attempts with a tracker that failed."""
 FINAL_RETRY_S = 2.0
 PREVIEWS_S = 5.0
 """How long the end of a run sends previews to a tracker; one that has begun is finished."""
-LONGEST_S = 300.0
 FILES_OF_THIS_MACHINE = ("tensorboard", "trackio")
 """Trackers that no server can keep waiting. The others come after them."""
-SHARE = 0.002
-"""Of one core that turns take at most, as a turn that took longer is followed by a longer pause."""
 
 
 class Finish(threading.Event):
@@ -128,7 +128,7 @@ def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> boo
         if is_last:
             time.sleep(FINAL_RETRY_S)
         else:
-            finish.wait(min(LONGEST_S, max(EVERY_S, (time.process_time() - began) / SHARE)))
+            finish.wait(READING.pause_s(time.process_time() - began))
 
 
 def main(run_dir: str, *, is_at_once: bool) -> int:

@@ -15,16 +15,15 @@ import pytest
 from report_helpers import Trained, make_run_dir
 
 from orchestrator.analysis import run_reader
+from orchestrator.core import pacer
 from orchestrator.experiment import run_directory, run_index
 from orchestrator.experiment.run_follower import RunFollower
 from orchestrator.experiment.run_index import RunEntry
-from orchestrator.features.live_page import folder_source, job_details
+from orchestrator.features.live_page import feed, job_details
 from orchestrator.features.live_page.board import Board, Changes
 from orchestrator.features.live_page.feed import Feed, Source
 from orchestrator.features.live_page.folder_source import (
-    SEARCH_EVERY_S,
-    SEARCH_LATEST_S,
-    SEARCH_SHARE,
+    SEARCH,
     FolderSource,
     key_of,
 )
@@ -77,7 +76,7 @@ def test_a_viewer_gets_what_is_newer_than_what_it_has() -> None:
 def test_when_a_source_is_over_a_viewer_gets_everything_from_another_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestrator.features.live_page.feed.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(feed, "READING", dataclasses.replace(feed.READING, every_s=0.0))
     made: list[Iterator[Changes]] = []
 
     def source() -> Source:
@@ -117,7 +116,7 @@ def test_when_a_source_is_over_a_viewer_gets_everything_from_another_one(
 def test_after_an_unexpected_error_another_source_reads_everything_anew(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("orchestrator.features.live_page.feed.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(feed, "READING", dataclasses.replace(feed.READING, every_s=0.0))
     made: list[Source] = []
 
     class Breaks:
@@ -134,13 +133,13 @@ def test_after_an_unexpected_error_another_source_reads_everything_anew(
             return changes(grow={"points": [self._readings]})
 
     async def look() -> list[int]:
-        feed = Feed(lambda: Breaks(is_whole=len(made) == 2))
+        broken = Feed(lambda: Breaks(is_whole=len(made) == 2))
         for _ in range(2):
-            seen = [message async for message in feed.messages() if message.startswith("data")]
+            seen = [message async for message in broken.messages() if message.startswith("data")]
             assert [json.loads(message[6:])["grow"]["points"] for message in seen] == [[1]]
-            assert "ZeroDivisionError" in feed.problem
+            assert "ZeroDivisionError" in broken.problem
         points: list[int] = []
-        async with contextlib.aclosing(feed.messages()) as messages:
+        async with contextlib.aclosing(broken.messages()) as messages:
             async for message in messages:
                 if message.startswith("data"):
                     points += json.loads(message[6:])["grow"]["points"]
@@ -196,7 +195,7 @@ def test_an_attempt_that_a_cluster_places_later_leaves_the_page_as_it_is(tmp_pat
 def test_unknown_addresses_make_it_search_no_sooner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    takes_s = 2 * SEARCH_EVERY_S * SEARCH_SHARE
+    takes_s = 2 * SEARCH.every_s * SEARCH.share
     clock, searches = SimpleNamespace(now=1000.0), []
     below = run_index.below
 
@@ -206,22 +205,22 @@ def test_unknown_addresses_make_it_search_no_sooner(
         yield from below(folder)
 
     monkeypatch.setattr(run_index, "below", slow_below)
-    monkeypatch.setattr(folder_source, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(pacer, "time", SimpleNamespace(monotonic=lambda: clock.now))
     first = make_run_dir(tmp_path / "one", [Trained()]).root
     source = FolderSource(tmp_path)
     assert source.find(key_of(str(first))) is not None
     later = make_run_dir(tmp_path / "two", [Trained()]).root
     for _ in range(19):
-        clock.now += SEARCH_EVERY_S / 10
+        clock.now += SEARCH.every_s / 10
         assert source.find("unknown") is None
         source.read()
     assert len(searches) == 1
-    clock.now += SEARCH_EVERY_S / 10
+    clock.now += SEARCH.every_s / 10
     takes_s = 5.0
     assert source.find(key_of(str(later))) is not None
     assert len(searches) == 2
     last = make_run_dir(tmp_path / "three", [Trained()]).root
-    clock.now += SEARCH_LATEST_S
+    clock.now += SEARCH.longest_s
     assert source.find(key_of(str(last))) is not None, (
         "a search that takes long is repeated all the same"
     )

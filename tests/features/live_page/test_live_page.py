@@ -35,7 +35,7 @@ from orchestrator.analysis import run_reader
 from orchestrator.core.job import Cancelled
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import control, run_directory
-from orchestrator.features.live_page import live_server, request_timeout
+from orchestrator.features.live_page import feed, folder_source, live_server, request_timeout
 from orchestrator.features.live_page.pages import ASSETS
 from orchestrator.features.live_page.run_source import RunSource
 
@@ -216,7 +216,7 @@ def test_page_and_first_message_of_1000_jobs_are_small(tmp_path: Path) -> None:
 def test_a_viewer_that_stops_reading_holds_up_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.features.live_page.feed.LONGEST_S", 0.5)
+    monkeypatch.setattr(feed, "READING", replace(feed.READING, longest_s=0.5))
     failed = Trained(iterations=1, attempts=2, message="the knee fell off; " * 100)
     paths = make_run_dir(tmp_path / "run", [replace(failed, seed=seed) for seed in range(100)])
     with (
@@ -256,7 +256,7 @@ def test_a_page_has_the_sections_of_features_as_they_are_now(
 def test_a_folder_has_all_experiments_below_it_also_those_to_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.features.live_page.folder_source.SEARCH_EVERY_S", 1.0)
+    monkeypatch.setattr(folder_source, "SEARCH", replace(folder_source.SEARCH, every_s=1.0))
     folder = tmp_path / "runs"
     make_run_dir(folder / "one", [Trained()])
     make_run_dir(folder / "deeper/two", [Trained(state="PENDING")])

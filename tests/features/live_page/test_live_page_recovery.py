@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from report_helpers import Trained, make_run_dir
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Attempt, Succeeded
 from orchestrator.experiment import run_directory
-from orchestrator.features.live_page import run_source
+from orchestrator.features.live_page import feed, run_source
 from orchestrator.features.live_page.run_source import RunSource
 
 
@@ -28,7 +29,7 @@ def test_a_run_directory_that_is_replaced_is_read_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `run --fresh` replaces it."""
-    monkeypatch.setattr("orchestrator.features.live_page.feed.LONGEST_S", 0.5)
+    monkeypatch.setattr(feed, "READING", replace(feed.READING, longest_s=0.5))
     root = make_run_dir(tmp_path / "run", [Trained(seed=seed) for seed in range(30)]).root
     new = make_run_dir(tmp_path / "new", [Trained(seed=seed) for seed in range(6)]).root
     with serving(root) as server, Viewer(server.port) as viewer:
@@ -98,7 +99,7 @@ def test_files_are_read_for_contention_also_after_the_last_change(
         ledger.set_progress([("j0-s0", 100, 1.0, 1.0, "fast")])
         ledger.commit()
         assert "delays" not in source.read().put, "that was examined just now"
-        clock.now += run_source.EXAMINED_EVERY_S
+        clock.now += run_source.EXAMINATION.every_s
         assert json.loads(source.read().put["delays"]).keys() == {"j0-s0"}, (
             "nothing has changed since"
         )

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -195,8 +196,9 @@ def test_each_tracker_that_has_everything_is_named_and_a_server_that_is_away_is_
     away, sound = (OneTracker(backend=name, failures=0, left_out=0) for name in ("mlflow", "wandb"))
     jobs: Any = SimpleNamespace(read=list)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("RETRY_S", "EVERY_S", "FINAL_RETRY_S"):
+        for name in ("RETRY_S", "FINAL_RETRY_S"):
             patch.setattr(tracker, name, 0.0)
+        patch.setattr(tracker, "READING", replace(tracker.READING, every_s=0.0))
         assert tracker._loop([away, sound], jobs, finish)
     assert asked == ["mlflow", "wandb", "wandb", "mlflow", "wandb", "mlflow", "mlflow"]
     assert capsys.readouterr().out.splitlines() == [
@@ -315,6 +317,7 @@ time.sleep(600)
 """
 SUPERVISOR = f"""
 import os, sys, time
+from dataclasses import replace
 from pathlib import Path
 from orchestrator.experiment.side_process import SideProcess
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
-import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.features.search.declaration.spec import SAMPLERS, SearchSpec
 from orchestrator.features.search.history import History, Trial, ranked
 from orchestrator.features.search.search_events import SearchEvent
@@ -22,9 +22,8 @@ from orchestrator.features.search.searcher import samplers
 from orchestrator.features.search.searcher.space import Space
 from orchestrator.features.search.searcher.watchdog import Watchdog
 
-SAVE_EVERY_S = 5.0
-SAVE_SHARE = 0.01
-"""Largest share of the time that is spent on saving the sampler."""
+SAVING = Pace(every_s=5.0, share=0.01)
+"""How often the sampler is saved."""
 RETURNS = ("eval_mean", "ep_rew_mean")
 """Objectives for which the return at a rung says something about the value at the end."""
 OF_SEED_AND_NUMBER = ("random", "sobol")
@@ -55,7 +54,8 @@ class Proposals:
         self._learns = spec.sampler not in OF_SEED_AND_NUMBER
         self._known = 0
         """The last event that the sampler knows of from its file."""
-        self._save_at = time.monotonic() + SAVE_EVERY_S
+        self._saving = Pacer(SAVING)
+        self._saving.wait(SAVING.every_s)
 
     @property
     def in_order(self) -> bool:
@@ -139,18 +139,14 @@ class Proposals:
 
     def save(self, last_id: int) -> None:
         """Save the sampler, if it is time for that and if it can be pickled."""
-        if time.monotonic() < self._save_at or not self._learns:
+        if not self._saving.is_due() or not self._learns:
             return
-        began = time.monotonic()
-        with contextlib.suppress(
-            Exception
-        ):  # of a user's sampler, or a full disk: it is told everything again
+        # An error of a user's sampler, or a full disk: it is told everything again.
+        with self._saving.timed(), contextlib.suppress(Exception):
             with self._watchdog.limited(self._spec.sampler, "pickling"):
                 content = pickle.dumps((last_id, self._sampler))
             self._file.parent.mkdir(exist_ok=True)
             write_whole(self._file, content, durable=False)
-        now = time.monotonic()
-        self._save_at = now + max(SAVE_EVERY_S, (now - began) / SAVE_SHARE)
 
     # -- order = "fixed"
 

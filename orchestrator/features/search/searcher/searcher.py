@@ -33,6 +33,7 @@ from orchestrator.core.errors import (
     UsageError,
 )
 from orchestrator.core.job import TERMINAL, Cause, Job
+from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
 from orchestrator.experiment import additions
@@ -53,11 +54,9 @@ from orchestrator.ledger import Ledger, Request, job_figures
 from orchestrator.ledger.job_figures import Figures
 
 LOOK_EVERY_S = 0.05
-ALL_EVERY_S = 2.0
+LOOK_AT_ALL = Pace(every_s=2.0, share=0.01)
 """How often trials that do not train are looked at, too: perhaps the user has retried or cancelled
 jobs of theirs."""
-ALL_SHARE = 0.01
-"""Largest share of the time for that."""
 FIRST_FAILURES, FAILURES_IN_A_ROW = 20, 1000
 """So many failures, before the first success and after any, end a search: something is wrong with
 all of its points."""
@@ -85,7 +84,7 @@ class Searcher:
     """Whether the scheduler knows that there will be no more trials."""
     _has_news: bool = field(default=True, init=False)
     """Whether there may be something to decide, or to tell the sampler."""
-    _all_at: float = field(default=0.0, init=False)
+    _look_at_all: Pacer = field(default_factory=lambda: Pacer(LOOK_AT_ALL), init=False)
     _figures: dict[str, Figures] = field(default_factory=dict, init=False)
     """Of the jobs of trials that were looked at last: at least of those that train."""
     _search: SearchSpec | None = field(init=False)
@@ -158,7 +157,7 @@ class Searcher:
     def _turn(self) -> bool:
         """Act on what is new in the ledger. Returns whether something was done."""
         self._take_in()
-        done = self._look(at_all=time.monotonic() >= self._all_at)
+        done = self._look(at_all=self._look_at_all.is_due())
         self._close()
         if self._has_news and (self._proposals is not None or self._has_room()):
             # The jobs of a matrix come to their first rung before any goes on, as long as some
@@ -198,8 +197,7 @@ class Searcher:
         if events:
             self._record(events, requests)
         if at_all:
-            now = time.monotonic()
-            self._all_at = now + max(ALL_EVERY_S, (now - began) / ALL_SHARE)
+            self._look_at_all.wait(LOOK_AT_ALL.pause_s(time.monotonic() - began))
         return bool(events)
 
     def _ends(self, trials: Sequence[Trial]) -> tuple[list[SearchEvent], list[Request]]:
