@@ -62,7 +62,7 @@ class CensusTimeoutError(CensusError):
 
 
 def census(
-    threads: int, environment: Mapping[str, str] = os.environ, *, timeout_s: float = 30.0
+    threads: int, environment: Mapping[str, str] = os.environ, *, timeout_s: float = 120.0
 ) -> tuple[Stage, ...]:
     """Count the threads of a process set up like a worker with ``threads`` threads (1.5 s). :raises
     CensusError:
