@@ -147,24 +147,44 @@ class JobQueue:
         return self._entries.get(entry.job_id) is entry
 
 
+class Offer:
+    """A job that is offered room: it is to be accepted or refused before the next one is asked
+    for.
+    """
+
+    def __init__(self, offers: Offers, entry: _QueuedJob) -> None:
+        self._offers = offers
+        self._entry = entry
+        self.is_answered = False
+        self.is_refused = False
+
+    @property
+    def job_id(self) -> str:
+        return self._entry.job_id
+
+    def accept(self) -> None:
+        """It was launched, or has failed: it waits no longer."""
+        self.is_answered = True
+        self._offers._accepted(self._entry)
+
+    def refuse(self, shortage: Shortage) -> None:
+        """There is no room for it; it continues to wait."""
+        self.is_answered = True
+        self.is_refused = True
+        self._offers._refused.append((self._entry, shortage))
+
+
 @dataclass(slots=True)
 class Offers:
-    """One pass over a queue: iterates over job ids. A job that is not refused before the next one
-    waits no longer.
-
-    A later job may overtake one that was refused, up to :data:`PATIENCE` times.
+    """One pass over a queue. A later job may overtake one that was refused, up to :data:`PATIENCE`
+    times.
     """
 
     _queue: JobQueue
     _left: int
-    _shortage: Shortage | None = None
     _refused: list[tuple[_QueuedJob, Shortage]] = field(default_factory=list)
 
-    def refuse(self, shortage: Shortage) -> None:
-        """There is no room for the job offered last; it continues to wait."""
-        self._shortage = shortage
-
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Offer]:
         queue = self._queue
         heads = [(waiting[0].position, key) for key, waiting in queue._queues.items()]
         heapq.heapify(heads)
@@ -176,13 +196,13 @@ class Offers:
                 if self._is_held_up(entry.demand):
                     waiting.appendleft(entry)
                     continue
-                yield entry.job_id
-                if self._shortage is not None:
+                offer = Offer(self, entry)
+                yield offer
+                if not offer.is_answered:
+                    raise RuntimeError(f"{offer.job_id} was neither accepted nor refused")
+                if offer.is_refused:
                     waiting.appendleft(entry)
-                    self._refused.append((entry, self._shortage))
-                    self._shortage = None
                     continue
-                self._accepted(entry)
             if waiting:
                 heapq.heappush(heads, (waiting[0].position, key))
         queue._queues = {key: waiting for key, waiting in queue._queues.items() if waiting}
@@ -198,10 +218,7 @@ class Offers:
 
     def _accepted(self, entry: _QueuedJob) -> None:
         self._left -= 1
-        if self._queue._waits(
-            entry
-        ):  # otherwise its launch failed at once, and it waits again already
-            self._queue.remove(entry.job_id)
+        self._queue.remove(entry.job_id)
         for other, shortage in self._refused:
             other.overtaken += _takes(entry.demand, shortage)
 

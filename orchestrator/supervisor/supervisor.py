@@ -363,32 +363,32 @@ class Supervisor:
         """Launch the waiting jobs that there is room for, in the queue's order."""
         if len(self._active) >= self.slots.lanes:
             return
-        available_memory_mib = functools.cache(
-            self.available_memory_mib
-        )  # measured once a turn, if at all
-        offers = self._jobs.queue.offers(self.now(), at_most=self.slots.lanes)
-        for job_id in offers:
-            job, queue_s = self._jobs.job(job_id), self.now() - self._jobs.queue.since(job_id)
+        # Measured once a turn, if at all.
+        available_memory_mib = functools.cache(self.available_memory_mib)
+        for offer in self._jobs.queue.offers(self.now(), at_most=self.slots.lanes):
+            job = self._jobs.job(offer.job_id)
+            queue_s = self.now() - self._jobs.queue.since(offer.job_id)
             match self._launcher.launch(job, available_memory_mib):
                 case LaunchFailed(attempt=attempt, outcome=outcome, error=error):
+                    offer.accept()
                     if not isinstance(error, OSError):
                         self._recorder.log_error(error)
                     self._started_attempt(attempt, queue_s)
                     self._end(attempt, outcome)
-                    if (
-                        self._termination.failure is not None
-                    ):  # the disk is full: the rest waits for the next run
-                        return
+                    if self._termination.failure is not None:
+                        return  # the disk is full: the rest waits for the next run
                 case Launched(attempt=attempt):
+                    offer.accept()
                     self._started_attempt(attempt, queue_s)
                     if attempt.is_placed:
                         events.report_launch(self.reporter, attempt, attempt.handle.pid)
                 case "disk" | "template" as awaited:
-                    offers.refuse(awaited)
+                    offer.refuse(awaited)
                 case shortage if self._active or self.slots.grows:
                     self._report_waiting(job)
-                    offers.refuse(shortage)
+                    offer.refuse(shortage)
                 case _:
+                    offer.accept()
                     reason = f"asks for {demand(job)}, more than this machine has; see `doctor`"
                     self._jobs.fail(job.job_id, Cause.LAUNCH, reason)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from supervisor_helpers import make_job
@@ -44,11 +45,12 @@ class Room:
 
     def start(self, now: float = 0.0, at_most: int = 1000) -> list[str]:
         before = len(self.started)
-        offers = self.line.offers(now, at_most=at_most)
-        for job_id in offers:
-            shortage = self.try_start(job_id)
-            if shortage is not None:
-                offers.refuse(shortage)
+        for offer in self.line.offers(now, at_most=at_most):
+            shortage = self.try_start(offer.job_id)
+            if shortage is None:
+                offer.accept()
+            else:
+                offer.refuse(shortage)
         return self.started[before:]
 
 
@@ -163,11 +165,19 @@ def test_a_job_that_fails_at_once_and_waits_anew_is_not_lost() -> None:
     line = JobQueue()
     line.add("a", make_job().resources, now=0.0)
 
-    for job_id in line.offers(0.0, at_most=10):
-        line.remove(job_id)
-        line.add(job_id, make_job().resources, now=0.0, not_before=1.0)
+    for offer in line.offers(0.0, at_most=10):
+        offer.accept()
+        line.add(offer.job_id, make_job().resources, now=0.0, not_before=1.0)
     assert len(line) == 1
     assert line.next_due == 1.0
+
+
+def test_an_offer_without_an_answer_is_an_error() -> None:
+    line = JobQueue()
+    for name in "ab":
+        line.add(name, make_job().resources, now=0.0)
+    with pytest.raises(RuntimeError, match="a was neither accepted nor refused"):
+        list(line.offers(0.0, at_most=10))
 
 
 @given(
