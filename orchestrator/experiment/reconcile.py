@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -63,7 +64,8 @@ def reconcile(
     :raises ChangedError: when jobs that have run are declared differently now, in a way that
         ``on_change`` refuses.
     """
-    declared, kept = {job.job_id for job in jobs}, recorded or {}
+    declared = {job.job_id for job in jobs}
+    kept = recorded or {}
     others = [row for job_id, row in kept.items() if job_id not in declared]
     position = {**position, **{job_id: row.position for job_id, row in kept.items()}}
     recorded = (
@@ -75,42 +77,24 @@ def reconcile(
     if changed:
         _refuse_or_report(changed, on_change, rows, jobs, verdicts, paths, reporter)
     _requeue(recorded, rows, jobs, paths, ledger, reporter)
+    declaration = _Declaration(paths=paths, ledger=ledger, reporter=reporter, position=position)
     copied: list[Path] = []
     for job in jobs:
-        job_id, row, verdict = job.job_id, rows.get(job.job_id), verdicts[job.job_id]
-        earlier = row if row is not None and row.attempts > 0 else None
-        if earlier is not None and not (job_id in changed and on_change == "restart"):
-            if job_id in changed and on_change == "extend":
-                extension.extend(earlier, job, position[job_id], paths, ledger, reporter)
-            elif job_id not in changed and verdict.problem is None:
-                now = extension.continued(earlier.job.spec, job)
-                if (now, position[job_id]) != (earlier.job, earlier.position):
-                    ledger.update_declaration(position[job_id], now)
-                if verdict.init is not None and paths.job(job_id).root.exists():
-                    write_whole(
-                        paths.job(job_id).init, verdict.init.read_bytes(), durable=False
-                    )  # should it be gone
+        row = rows.get(job.job_id)
+        verdict = verdicts[job.job_id]
+        has_begun = row is not None and row.attempts > 0
+        is_changed = job.job_id in changed
+        if row is not None and has_begun and not (is_changed and on_change == "restart"):
+            if is_changed and on_change == "extend":
+                extension.extend(row, job, position[job.job_id], paths, ledger, reporter)
+            elif not is_changed and verdict.problem is None:
+                declaration.go_on(row, job, verdict)
             continue
-        if earlier is not None:
-            row = recovery.settle(
-                earlier, paths, ledger, reporter
-            )  # while its worker may still write there
-            aside = run_directory.set_aside(paths.job(job_id).root, paths.replaced)
-            text = f"{job_id} changed and starts over; its old directory is now {aside}"
-            reporter.event("restarted", text, job_id=job_id)
-            ledger.delete_job(job_id)
-        _set_another_aside_and_report(paths, job, verdict, reporter)
-        ledger.put_jobs([(position[job_id], job, verdict.robot_hash)])
+        if row is not None and has_begun:
+            row = declaration.start_over(row)
+        declaration.enter(job, verdict, row or recorded.get(job.job_id))
         if verdict.problem is None:
-            copy_robot(paths, job_id, verdict)
-            copied.append(paths.job(job_id).root)
-            if (held := row or recorded.get(job_id)) is not None and _is_held(held):
-                ledger.set_state(job_id, held.state)
-        else:
-            failed = Failed(
-                cause=Cause.INVALID, message=verdict.problem.message + _kept(paths, job_id, verdict)
-            )
-            ledger.set_state(job_id, move(job_id, Pending(), failed))
+            copied.append(paths.job(job.job_id).root)
     if copied:
         sync_trees(copied)
         sync_directory(paths.jobs)
@@ -122,6 +106,55 @@ def reconcile(
     ledger.commit()
     _report_earlier(settled, paths, reporter)
     return settled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declaration:
+    """Enters the declared jobs into ledger and job directories."""
+
+    paths: RunPaths
+    ledger: Ledger
+    reporter: Reporter
+    position: Mapping[str, int]
+    """Place of each job in the job file."""
+
+    def go_on(self, row: JobRow, job: Job, verdict: JobVerdict) -> None:
+        """Let a job that has begun, and is declared as before, go on."""
+        now = extension.continued(row.job.spec, job)
+        place = self.position[job.job_id]
+        if (now, place) != (row.job, row.position):
+            self.ledger.update_declaration(place, now)
+        job_paths = self.paths.job(job.job_id)
+        if verdict.init is not None and job_paths.root.exists():
+            # Should it be gone.
+            write_whole(job_paths.init, verdict.init.read_bytes(), durable=False)
+
+    def start_over(self, row: JobRow) -> JobRow:
+        """Set the directory of a job aside that has begun and is declared otherwise now. Returns
+        its row, settled.
+        """
+        # Its worker may still write there.
+        settled = recovery.settle(row, self.paths, self.ledger, self.reporter)
+        job_id = row.job_id
+        aside = run_directory.set_aside(self.paths.job(job_id).root, self.paths.replaced)
+        text = f"{job_id} changed and starts over; its old directory is now {aside}"
+        self.reporter.event("restarted", text, job_id=job_id)
+        self.ledger.delete_job(job_id)
+        return settled
+
+    def enter(self, job: Job, verdict: JobVerdict, earlier: JobRow | None) -> None:
+        """Enter a job that has not begun. :param earlier: its row of before, whose hold stays."""
+        job_id = job.job_id
+        _set_another_aside_and_report(self.paths, job, verdict, self.reporter)
+        self.ledger.put_jobs([(self.position[job_id], job, verdict.robot_hash)])
+        if verdict.problem is None:
+            copy_robot(self.paths, job_id, verdict)
+            if earlier is not None and _is_held(earlier):
+                self.ledger.set_state(job_id, earlier.state)
+            return
+        message = verdict.problem.message + _kept(self.paths, job_id, verdict)
+        failed = Failed(cause=Cause.INVALID, message=message)
+        self.ledger.set_state(job_id, move(job_id, Pending(), failed))
 
 
 def requeued(
