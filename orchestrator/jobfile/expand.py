@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,77 +167,164 @@ def expand(
     def below(preset: PresetName | None, algo: Algorithm) -> Tree:
         return overlay(built_in, preset_values(preset, algo))
 
-    broken = checked.broken.get("defaults", set()) | checked.broken.get("--set", set())
-    unused, kept = dict(trees), list[tuple[str, str, str]]()
-    robots, names = Robots(base, skip_invalid=skip_invalid), JobNames()
-    jobs: list[Job] = []
-    template: JobTemplate | None = None
+    entries = _Entries(
+        checked=checked,
+        base=base,
+        shared_choices=shared_choices,
+        common=common,
+        given=given,
+        trees=trees,
+        below=below,
+        robots=Robots(base, skip_invalid=skip_invalid),
+        maker=maker,
+        problems=problems,
+        unused=dict(trees),
+    )
     for number, values in enumerate(checked.entries):
-        bad = broken | checked.broken.get(number, set())
-        if "preset" in bad:
-            bad |= KEYS  # the values that it would have set are not known
+        entries.expand(number, values)
+    return Expansion(
+        jobs=linked(entries.jobs, problems),
+        template=entries.template,
+        warnings=[*_without_effect(entries.unused, entries.kept), *few_iterations(entries.jobs)],
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entries:
+    """Expands the entries of a job file, one after another."""
+
+    checked: Checked
+    base: Path
+    shared_choices: Mapping[str, Sequence[Choice]]
+    """The matrix of ``[defaults]``."""
+    common: Sequence[Layer]
+    """The built-in defaults and ``[defaults]``."""
+    given: Layer
+    """What was given with ``--set``."""
+    trees: Mapping[str, Tree]
+    """The same: dotted key → the key and its value as nested tables."""
+    below: Callable[[PresetName | None, Algorithm], Tree]
+    """The built-in defaults with the values of a preset."""
+    robots: Robots
+    maker: JobSource | None
+    problems: Problems
+    names: JobNames = field(default_factory=JobNames)
+    jobs: list[Job] = field(default_factory=list)
+    template: JobTemplate | None = None
+    unused: dict[str, Tree]
+    """Those of :attr:`trees` that no job has taken so far."""
+    kept: list[tuple[str, str, str]] = field(default_factory=list)
+    """The key of ``--set``, the reason and the place where jobs keep their own value."""
+
+    def expand(self, number: int, values: Tree) -> None:
+        """Add the jobs of the entry with this number. Where it is invalid, so that they cannot be
+        known, only its problems are added.
+        """
+        bad = self._invalid_keys(number)
         if "*" in bad:
-            continue
+            return
         where = f"jobs[{number}]"
-        matrix = values.pop("matrix", None)  # an empty one undoes that of [defaults]
-        choices = (
-            {}
-            if matrix == {}
-            else {**shared_choices, **matrix_choices(matrix or {}, where, problems)}
-        )
+        choices = self._choices(values, where)
         entry = Layer(values, functools.partial("{}.{}".format, where))
-        check_family(entry, problems)
+        check_family(entry, self.problems)
         algos = {choice.value for choice in choices.get("algo", ())}
-        if maker is not None:
-            maker.check_entry(values, choices, where, problems)
-            choices = {choice.key: [choice] for choice in maker.example(problems)}
-            algos = {*maker.values_of("algo")}
-        taken = {key: value for key, value in given.values.items() if not why_kept(key, values, ())}
-        settled = overlay(overlay(checked.defaults, values), taken)
-        seeds = settled.get("seeds", built_in["seeds"])
-        kept += [
-            (key, reason, where) for key in trees if (reason := why_kept(key, values, choices))
-        ]
-        files = robots.find(values.get("xml"), values.get("name"), number, problems)
-        count = math.prod(map(len, choices.values())) * len(seeds) * max(1, len(files))
-        if len(jobs) + count > MOST_JOBS:
-            message = f"files, matrix and seeds make {count:_} jobs here; an experiment can have at most {MOST_JOBS:_}"
-            problems.add(where, message)
-            continue
+        if self.maker is not None:
+            self.maker.check_entry(values, choices, where, self.problems)
+            choices = {choice.key: [choice] for choice in self.maker.example(self.problems)}
+            algos = {*self.maker.values_of("algo")}
+        settled = self._settled(values, choices, where)
+        files = self.robots.find(values.get("xml"), values.get("name"), number, self.problems)
+        if self._are_too_many(choices, settled, files, where):
+            return
         if "algo" not in bad:
-            check_tables(entry, algos or {settled.get("algo", built_in["algo"])}, problems)
+            check_tables(entry, algos or {self._value("algo", settled)}, self.problems)
         settings = EntrySettings(
             where=where,
-            layers=[*common, entry, given],
+            layers=[*self.common, entry, self.given],
             settled=settled,
-            below=below,
+            below=self.below,
             bad=bad,
             formats={robot.format for robot in files} or {None, *robot_formats()},
         )
-        variants = [
-            (settings.at(point, problems), point) for point in itertools.product(*choices.values())
-        ]
+        points = [*itertools.product(*choices.values())]
+        variants = [(settings.at(point, self.problems), point) for point in points]
         for merged, _ in variants:
-            unused = {
-                key: tree
-                for key, tree in unused.items()
-                if not takes_part(tree, merged, settings.formats)
-            }
+            self._note_taken(merged, settings)
         if bad & {"name", "xml", "seeds", "matrix", *FAMILY}:
-            continue  # names made of invalid values might only seem to collide
+            return  # names made of invalid values might only seem to collide
         for robot in files:
             for merged, point in variants:
-                jobs += _jobs(
-                    merged, point, robot, where=where, base=base, names=names, problems=problems
-                )
-                if maker is not None:
-                    maker.check_settings(merged, problems)
-                    template = JobTemplate(settings=settings, robot=robot, base=base)
-    return Expansion(
-        jobs=linked(jobs, problems),
-        template=template,
-        warnings=[*_without_effect(unused, kept), *few_iterations(jobs)],
-    )
+                self._add_jobs(settings, robot, merged, point)
+
+    def _invalid_keys(self, number: int) -> set[str]:
+        broken = self.checked.broken
+        bad = {
+            *broken.get("defaults", set()),
+            *broken.get("--set", set()),
+            *broken.get(number, set()),
+        }
+        if "preset" in bad:
+            bad |= KEYS  # the values that it would have set are not known
+        return bad
+
+    def _choices(self, values: Tree, where: str) -> Mapping[str, Sequence[Choice]]:
+        """The matrix of an entry, which is taken out of its values. An empty one undoes that of
+        ``[defaults]``.
+        """
+        matrix = values.pop("matrix", None)
+        if matrix == {}:
+            return {}
+        return {**self.shared_choices, **matrix_choices(matrix or {}, where, self.problems)}
+
+    def _settled(self, values: Tree, choices: Mapping[str, Sequence[Choice]], where: str) -> Tree:
+        """The layers above the built-in defaults together."""
+        given = self.given.values
+        taken = {key: value for key, value in given.items() if not why_kept(key, values, ())}
+        for key in self.trees:
+            if reason := why_kept(key, values, choices):
+                self.kept.append((key, reason, where))
+        return overlay(overlay(self.checked.defaults, values), taken)
+
+    def _value(self, key: str, settled: Tree) -> Any:
+        return settled.get(key, self.common[0].values[key])
+
+    def _are_too_many(
+        self,
+        choices: Mapping[str, Sequence[Choice]],
+        settled: Tree,
+        files: Sequence[Robot],
+        where: str,
+    ) -> bool:
+        points = math.prod(map(len, choices.values()))
+        count = points * len(self._value("seeds", settled)) * max(1, len(files))
+        if len(self.jobs) + count <= MOST_JOBS:
+            return False
+        made = f"files, matrix and seeds make {count:_} jobs here"
+        self.problems.add(where, f"{made}; an experiment can have at most {MOST_JOBS:_}")
+        return True
+
+    def _note_taken(self, merged: Tree, settings: EntrySettings) -> None:
+        self.unused = {
+            key: tree
+            for key, tree in self.unused.items()
+            if not takes_part(tree, merged, settings.formats)
+        }
+
+    def _add_jobs(
+        self, settings: EntrySettings, robot: Robot, merged: Tree, point: Sequence[Choice]
+    ) -> None:
+        self.jobs += _jobs(
+            merged,
+            point,
+            robot,
+            where=settings.where,
+            base=self.base,
+            names=self.names,
+            problems=self.problems,
+        )
+        if self.maker is not None:
+            self.maker.check_settings(merged, self.problems)
+            self.template = JobTemplate(settings=settings, robot=robot, base=self.base)
 
 
 def overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
@@ -332,26 +419,11 @@ def _jobs(
     problems: Problems,
 ) -> list[Job]:
     """The jobs of one robot and matrix point, one per seed."""
-    env, entry_point, task = (merged.get(key) for key in ("env", "entry_point", "task"))
     name = _name_of(robot, merged)
     chosen = {choice.key: choice.value for choice in point}
-    suffix, point_text = matrix_suffix(chosen), canonical(chosen)
-    table = merged["resources"]
-    resources = Resources(
-        cores=table["cores"],
-        threads=table["threads"] or table["cores"],
-        memory_mib=table["memory"],
-        gpus=table["gpus"],
-        timeout_s=table["timeout"],
-        stall_timeout_s=table["stall_timeout"],
-        ranks=table["ranks"],
-        log_mib=table["log"],
-        nice=table["nice"],
-        min_free_disk_mib=table["min_free_disk"],
-        start=table["start"],
-        move=table["move"],
-    )
-    every = merged["checkpoint_every"]
+    suffix = matrix_suffix(chosen)
+    point_text = canonical(chosen)
+    resources = _resources(merged["resources"])
     jobs = []
     for seed in merged["seeds"]:
         job_id, other = names.job_id(name, suffix, point_text, seed, where)
@@ -363,37 +435,9 @@ def _jobs(
             )
             problems.add(where, message)
             break
-        spec = WorkerSpec(
-            job_id=job_id,
-            name=name,
-            seed=seed,
-            xml=f"robot/{robot.xml.name}" if robot.xml else None,
-            robot_maker=robot.maker,
-            params=merged["params"] if robot.maker else {},
-            model_edits=flat(merged["model"]),
-            randomize=flat(merged["randomize"]) if "task" in merged else {},
-            asymmetric=merged["asymmetric"] if "task" in merged else False,
-            evaluate=flat(merged["evaluate"]) if "task" in merged else {},
-            parts=parts_of(merged, robot.format, where, problems),
-            task=task,
-            task_options=merged["task_options"] if "task" in merged else {},
-            env=env,
-            entry_point=entry_point,
-            env_kwargs={} if "task" in merged else merged["env_kwargs"],
-            hyperparameters=merged[merged["algo"]],
-            checkpoint_every=every if isinstance(every, int) else None,
-            checkpoint_every_s=None if isinstance(every, int) else parse_duration(every),
-            threads=resources.threads,
-            cores=resources.cores,
-            device="cuda" if resources.gpus else "cpu",
-            ranks=resources.ranks,
-            backend=merged["distributed"]["backend"],
-            mode=merged["distributed"]["mode"],
-            collective_timeout_s=merged["distributed"]["timeout"],
-            init=_init(merged["init"], base),
-            after=tuple(merged.get("after", ())),
-            search_path=str(base) if task is None or is_users_task(task) else None,
-            **{name: merged[name] for name in SAME_IN_SPEC},
+        parts = parts_of(merged, robot.format, where, problems)
+        spec = _worker_spec(
+            merged, robot, resources, job_id=job_id, name=name, seed=seed, base=base, parts=parts
         )
         check_specs_of_features(merged, spec, where, problems)
         jobs.append(
@@ -411,3 +455,69 @@ def _jobs(
             )
         )
     return jobs
+
+
+def _resources(table: Tree) -> Resources:
+    return Resources(
+        cores=table["cores"],
+        threads=table["threads"] or table["cores"],
+        memory_mib=table["memory"],
+        gpus=table["gpus"],
+        timeout_s=table["timeout"],
+        stall_timeout_s=table["stall_timeout"],
+        ranks=table["ranks"],
+        log_mib=table["log"],
+        nice=table["nice"],
+        min_free_disk_mib=table["min_free_disk"],
+        start=table["start"],
+        move=table["move"],
+    )
+
+
+def _worker_spec(
+    merged: Tree,
+    robot: Robot,
+    resources: Resources,
+    *,
+    job_id: str,
+    name: str,
+    seed: int,
+    base: Path,
+    parts: Mapping[str, Any],
+) -> WorkerSpec:
+    has_task = "task" in merged
+    task = merged.get("task")
+    every = merged["checkpoint_every"]
+    is_in_steps = isinstance(every, int)
+    return WorkerSpec(
+        job_id=job_id,
+        name=name,
+        seed=seed,
+        xml=f"robot/{robot.xml.name}" if robot.xml else None,
+        robot_maker=robot.maker,
+        params=merged["params"] if robot.maker else {},
+        model_edits=flat(merged["model"]),
+        randomize=flat(merged["randomize"]) if has_task else {},
+        asymmetric=merged["asymmetric"] if has_task else False,
+        evaluate=flat(merged["evaluate"]) if has_task else {},
+        parts=parts,
+        task=task,
+        task_options=merged["task_options"] if has_task else {},
+        env=merged.get("env"),
+        entry_point=merged.get("entry_point"),
+        env_kwargs={} if has_task else merged["env_kwargs"],
+        hyperparameters=merged[merged["algo"]],
+        checkpoint_every=every if is_in_steps else None,
+        checkpoint_every_s=None if is_in_steps else parse_duration(every),
+        threads=resources.threads,
+        cores=resources.cores,
+        device="cuda" if resources.gpus else "cpu",
+        ranks=resources.ranks,
+        backend=merged["distributed"]["backend"],
+        mode=merged["distributed"]["mode"],
+        collective_timeout_s=merged["distributed"]["timeout"],
+        init=_init(merged["init"], base),
+        after=tuple(merged.get("after", ())),
+        search_path=str(base) if task is None or is_users_task(task) else None,
+        **{key: merged[key] for key in SAME_IN_SPEC},
+    )
