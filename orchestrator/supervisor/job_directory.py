@@ -103,7 +103,9 @@ def prepare(paths: JobPaths, number: int, spec: WorkerSpec) -> None:
     for path in (paths.spec, paths.robot_hash):
         remove_partial_files(paths.root, path.name)
     remove_partial_files(paths.attempt(number - 1).root)
-    write_whole(paths.spec, spec.to_json(), durable=False)
+    # On the disk before the attempt begins: it says of which training the files beside it are,
+    # also where a power cut takes the attempt from the ledger.
+    write_whole(paths.spec, spec.to_json())
 
 
 def _remove(path: Path) -> bool:

@@ -444,6 +444,14 @@ class Monitor:
         record.last_told = ""
         self.latest.pop(job_id, None)
 
+    def moved_away(self, job_id: str) -> None:
+        """Its user has moved its directory away, to train it again: its rung is gone with it."""
+        self.declared.moved_away(job_id)
+        _, committed, _ = self.notes.get(self.directory, (0, {}, {}))
+        for records in (self.records, committed):
+            if job_id in records:
+                records[job_id].rung = 0
+
     def not_entered(self, job_id: str) -> None:
         """A job that was put was not committed, after all."""
         if job_id not in self.states_in_ledger():

@@ -272,7 +272,7 @@ class _Player:
         return self.declared.by_id.keys()
 
     def _moved_away(self, job_id: str) -> None:
-        self.declared.moved_away(job_id)
+        self.monitor.moved_away(job_id)
 
     def _orphans(self) -> list[int]:
         return [worker.pid for worker in self.processes.alive.values() if worker.is_orphan]
