@@ -54,13 +54,6 @@ class RequestHandler:
         """
         self._taken.extend(self.recorder.take_requests())
         self.act_on_taken()
-        for job_id in [
-            job_id
-            for job_id in self._to_resume
-            if not isinstance(self.jobs.states[job_id], Running)
-        ]:
-            del self._to_resume[job_id]
-            self.resume(job_id)
         if self._is_reload_due:
             self._take_new_jobs()
         was_stopping = self.termination.stage > 0
@@ -69,6 +62,15 @@ class RequestHandler:
             self.recorder.ledger.note_stop(self.holder)
         self.termination.apply_checkpoints()
         return not self._taken
+
+    def resume_exited(self) -> None:
+        """Queue the jobs again that were resumed while they were being paused, and whose workers
+        have exited. To be called before that exit is committed: only this supervisor knows of it.
+        """
+        for job_id in list(self._to_resume):
+            if not isinstance(self.jobs.states[job_id], Running):
+                del self._to_resume[job_id]
+                self.resume(job_id)
 
     def act_on_taken(self) -> bool:
         """Act on the requests that wait, in their order. Returns False while one has to wait on."""
