@@ -235,12 +235,29 @@ class DeclaredJobs:
                 is_right = call.on_change == "keep" or declared.is_invalid
                 _claim(is_right, f"{job_id} is declared otherwise, and is run as before")
             elif not call.is_directory and not declared.is_invalid:
-                _claim(entry.job == expected, f"{job_id} is declared as {expected}")
+                is_right = entry.job == expected or self._is_kept_with_its_source(job_id)
+                _claim(is_right, f"{job_id} is declared as {expected}")
         for job_id, entry in self.by_id.items():
             if job_id in call.jobs and entry.is_done:
                 state = states[job_id]
                 _claim(state == "SUCCEEDED", f"{job_id} has its results, and is {state}")
         self.take({job_id: entry for job_id, entry in self.by_id.items() if job_id in states})
+
+    def _is_kept_with_its_source(self, job_id: str) -> bool:
+        """Whether a job has begun from one that is declared otherwise now: it counts as changed,
+        and `--on-change=keep` keeps both as they were, as docs/job-file.md says.
+        """
+        call, entry = self.files.call, self.by_id[job_id]
+        while call.on_change == "keep" and entry.has_begun:
+            declared = self._expected(call.jobs[entry.job.job_id])
+            if declared.is_invalid:
+                return False
+            if _decides(entry.job) != _decides(declared):
+                return True
+            if not declared.starts or declared.after[0] not in self.by_id:
+                return False
+            entry = self.by_id[declared.after[0]]
+        return False
 
     def refused(self) -> None:
         """`run` has refused changes of jobs."""
