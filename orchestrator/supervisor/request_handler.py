@@ -119,7 +119,7 @@ class RequestHandler:
                 self.set_max_parallel(int(value))
         elif request.promotion is not None:
             self.promote(*request.promotion)
-        elif request.job_id in self.jobs.states:
+        else:
             of_jobs: Mapping[Verb, Callable[[str], None]] = {
                 "cancel": self.cancel,
                 "retry": self.retry,
@@ -127,7 +127,15 @@ class RequestHandler:
                 "resume": self.resume,
             }
             if act := of_jobs.get(request.verb):
-                act(request.job_id)
+                self._act_on_job(request, act)
+
+    def _act_on_job(self, request: Request, act: Callable[[str], None]) -> None:
+        job_id = request.job_id
+        if job_id in self.jobs.states:
+            act(job_id)
+        else:  # the job file no longer declares it, for example
+            text = f"{job_id}: its `{request.verb}` has no effect: this run does not have that job"
+            self.recorder.reporter.event("warning", text, job_id=job_id)
 
     def _take_new_jobs(self) -> None:
         rows = self.recorder.new_jobs(self.jobs.states.keys())
