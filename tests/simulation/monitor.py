@@ -130,8 +130,6 @@ class Monitor:
     """When last a worker lived, or something was in the way of all launches."""
     latest: dict[str, Worker] = field(default_factory=dict)
     """The worker of each job that was started last."""
-    given_up: set[int] = field(default_factory=set)
-    """Pids of workers whose machines could not be reached when their attempts were ended."""
     directory: int = 0
     """The inode of the run directory that the records are of."""
     directories: dict[int, Any] = field(default_factory=dict)
@@ -488,8 +486,6 @@ class Monitor:
         worker = self.latest.get(job_id)
         if worker is None or worker.number != number:
             return
-        if worker.is_apart:
-            self.given_up.add(worker.pid)
         is_its_own = exit_record in (None, worker.exit_record)
         self._claim(is_its_own, f"{job_id} has ended with the exit record of another attempt")
         match outcome.cause:
@@ -588,8 +584,8 @@ class Monitor:
 
     def _look_at_limits(self, worker: Worker, now: float) -> None:
         job, grace_s = worker.job, self.world.scenario.grace_s
-        if worker.is_orphan or (worker.is_apart and worker.pid in self.given_up):
-            return  # nobody reaches it
+        if worker.is_orphan:
+            return
         late_s = grace_s + LATE_S + self._reports_s
         if worker.asked_at is not None:
             asked_s = now - max(worker.asked_at, self.calm_since)
