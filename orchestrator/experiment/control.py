@@ -338,12 +338,15 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     """
     snapshot, command = status(run_dir), COMMANDS[verb]
 
+    def standing(row: SummaryRow) -> str:
+        return _standing(row, verb, is_supervised=snapshot.holder is not None)
+
     def fits(row: SummaryRow) -> bool:
         is_invalid = verb == "retry" and row["cause"] == Cause.INVALID
-        return _standing(row, verb) in command.from_states and not is_invalid
+        return standing(row) in command.from_states and not is_invalid
 
     named = resolve(snapshot, jobs, fits=fits) if jobs else [row["job_id"] for row in snapshot.rows]
-    states = {job_id: _standing(row_of(snapshot, job_id), verb) for job_id in named}
+    states = {job_id: standing(row_of(snapshot, job_id)) for job_id in named}
     if verb == "retry" and (
         invalid := [id_ for id_ in named if row_of(snapshot, id_)["cause"] == Cause.INVALID]
     ):
@@ -389,10 +392,14 @@ def _left_running(paths: RunPaths, chosen: Sequence[str]) -> list[str]:
     return [row.job_id for row in rows if row.job_id in chosen and isinstance(row.state, Running)]
 
 
-def _standing(row: SummaryRow, verb: JobVerb) -> str:
-    """The state of a job; the user resumes none that is compared with others at a rung."""
+def _standing(row: SummaryRow, verb: JobVerb, *, is_supervised: bool) -> str:
+    """The state of a job. The user resumes none that is compared with others at a rung; a supervisor
+    does not have those that the job file no longer declares.
+    """
     if verb == "resume" and row["cause"] == Cause.RUNG:
         return "PAUSED at a rung, where it waits to be compared with other jobs"
+    if verb == "retry" and row["cause"] == Cause.UNDECLARED and is_supervised:
+        return "no longer declared by the job file, so that the present run does not have it"
     return row["state"]
 
 
@@ -530,11 +537,12 @@ def resolve(
 
 
 def exit_code_of(snapshot: Snapshot) -> int:
-    """The exit code for the jobs of ``snapshot``; where something makes them, that of `run`, as far
-    as it is known.
+    """The exit code for the jobs of ``snapshot``, but for those that are CANCELLED as the job file no
+    longer declares them, which `run` leaves out; where something makes the jobs, that of `run`, as
+    far as it is known.
     """
     if snapshot.standing == "none":
-        return exit_code(snapshot.rows)
+        return exit_code(row for row in snapshot.rows if row["cause"] != Cause.UNDECLARED)
     with run_directory.opened_ledger(snapshot.paths, read_only=True) as ledger:
         outcome = begun_source.outcome(snapshot.paths, ledger)
     if outcome == "as its jobs":

@@ -94,16 +94,18 @@ def prepare(paths: JobPaths, number: int, spec: WorkerSpec) -> None:
     """
     attempt = paths.attempt(number)
     attempt.root.mkdir(parents=True, exist_ok=True)
+    # What was being written when a supervisor or the attempt before was killed.
+    for path in (paths.spec, paths.robot_hash):
+        remove_partial_files(paths.root, path.name)
+    remove_partial_files(paths.attempt(number - 1).root)
+    # On the disk before the attempt begins: it says of which training the files beside it are,
+    # also where a power cut takes the attempt from the ledger.
+    write_whole(paths.spec, spec.to_json())
     # A supervisor that died between launch and record may have left files under the same number.
     possible = (attempt.rendezvous, *map(attempt.exit_of, range(spec.ranks)))
     removed = [path for path in possible if _remove(path)]
     if removed:
         sync_directory(attempt.root)  # or a power cut brings them back, as those of this attempt
-    # What was being written when a supervisor or the attempt before was killed.
-    for path in (paths.spec, paths.robot_hash):
-        remove_partial_files(paths.root, path.name)
-    remove_partial_files(paths.attempt(number - 1).root)
-    write_whole(paths.spec, spec.to_json(), durable=False)
 
 
 def _remove(path: Path) -> bool:

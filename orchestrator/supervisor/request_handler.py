@@ -54,13 +54,6 @@ class RequestHandler:
         """
         self._taken.extend(self.recorder.take_requests())
         self.act_on_taken()
-        for job_id in [
-            job_id
-            for job_id in self._to_resume
-            if not isinstance(self.jobs.states[job_id], Running)
-        ]:
-            del self._to_resume[job_id]
-            self.resume(job_id)
         if self._is_reload_due:
             self._take_new_jobs()
         was_stopping = self.termination.stage > 0
@@ -69,6 +62,15 @@ class RequestHandler:
             self.recorder.ledger.note_stop(self.holder)
         self.termination.apply_checkpoints()
         return not self._taken
+
+    def resume_exited(self) -> None:
+        """Queue the jobs again that were resumed while they were being paused, and whose workers
+        have exited. To be called before that exit is committed: only this supervisor knows of it.
+        """
+        for job_id in list(self._to_resume):
+            if not isinstance(self.jobs.states[job_id], Running):
+                del self._to_resume[job_id]
+                self.resume(job_id)
 
     def act_on_taken(self) -> bool:
         """Act on the requests that wait, in their order. Returns False while one has to wait on."""
@@ -117,7 +119,7 @@ class RequestHandler:
                 self.set_max_parallel(int(value))
         elif request.promotion is not None:
             self.promote(*request.promotion)
-        elif request.job_id in self.jobs.states:
+        else:
             of_jobs: Mapping[Verb, Callable[[str], None]] = {
                 "cancel": self.cancel,
                 "retry": self.retry,
@@ -125,7 +127,15 @@ class RequestHandler:
                 "resume": self.resume,
             }
             if act := of_jobs.get(request.verb):
-                act(request.job_id)
+                self._act_on_job(request, act)
+
+    def _act_on_job(self, request: Request, act: Callable[[str], None]) -> None:
+        job_id = request.job_id
+        if job_id in self.jobs.states:
+            act(job_id)
+        else:  # the job file no longer declares it, for example
+            text = f"{job_id}: its `{request.verb}` has no effect: this run does not have that job"
+            self.recorder.reporter.event("warning", text, job_id=job_id)
 
     def _take_new_jobs(self) -> None:
         rows = self.recorder.new_jobs(self.jobs.states.keys())

@@ -186,6 +186,7 @@ class Supervisor:
         while self._unhandled:
             self._handle(self._unhandled[0])
             self._unhandled.popleft()
+        self._requests.resume_exited()
         self._termination.enforce_limits()
         self._jobs.take_policies()
         self._move_attempts()
@@ -471,7 +472,8 @@ class Supervisor:
                     break
                 time.sleep(IDLE_S)
         with contextlib.suppress(Exception):
-            self._requests.handle()  # a `resume` of a job that was being paused, for example
+            self._requests.handle()
+            self._requests.resume_exited()
         with contextlib.suppress(Exception):
             self._recorder.end_turn(self.now(), final=True)
 

@@ -42,6 +42,8 @@ class DeclaredJobs:
     """All jobs as they are trained, whether they are in the ledger or not. Others see it, too."""
     by_id: dict[str, Declaration] = field(default_factory=dict)
     """Of the jobs in the ledger."""
+    _entered: dict[str, SimulatedJob] = field(default_factory=dict)
+    """Jobs as they were entered last."""
     _lost: Mapping[str, Declaration] | None = None
     """While a ledger is made from the directories of jobs: what was in the one before."""
 
@@ -56,6 +58,7 @@ class DeclaredJobs:
         """A job is entered, PENDING and without attempts."""
         job_id = job.job_id
         entered, before = self._simulated(job), self.by_id.get(job_id)
+        self._entered[job_id] = entered
         if self._lost is not None:
             lost = self._lost.get(job_id)
             was_done = lost is not None and lost.is_done and _decides(lost.job) == _decides(entered)
@@ -202,8 +205,8 @@ class DeclaredJobs:
         """What was not committed is gone. :param before: at the last commit."""
         kept = {job_id: before[job_id] for job_id in in_ledger if job_id in before}
         for job_id in in_ledger:  # others than the supervisor have entered these meanwhile
-            if job_id not in kept and (entry := self.by_id.get(job_id)) is not None:
-                kept[job_id] = replace(entry, has_begun=False, is_done=False)
+            if job_id not in kept and job_id in self.by_id:  # promoted later, perhaps
+                kept[job_id] = Declaration(job=self._entered[job_id])
         self.take(kept)
 
     def take(self, entries: Mapping[str, Declaration]) -> None:
@@ -232,12 +235,29 @@ class DeclaredJobs:
                 is_right = call.on_change == "keep" or declared.is_invalid
                 _claim(is_right, f"{job_id} is declared otherwise, and is run as before")
             elif not call.is_directory and not declared.is_invalid:
-                _claim(entry.job == expected, f"{job_id} is declared as {expected}")
+                is_right = entry.job == expected or self._is_kept_with_its_source(job_id)
+                _claim(is_right, f"{job_id} is declared as {expected}")
         for job_id, entry in self.by_id.items():
             if job_id in call.jobs and entry.is_done:
                 state = states[job_id]
                 _claim(state == "SUCCEEDED", f"{job_id} has its results, and is {state}")
         self.take({job_id: entry for job_id, entry in self.by_id.items() if job_id in states})
+
+    def _is_kept_with_its_source(self, job_id: str) -> bool:
+        """Whether a job has begun from one that is declared otherwise now: it counts as changed,
+        and `--on-change=keep` keeps both as they were, as docs/job-file.md says.
+        """
+        call, entry = self.files.call, self.by_id[job_id]
+        while call.on_change == "keep" and entry.has_begun:
+            declared = self._expected(call.jobs[entry.job.job_id])
+            if declared.is_invalid:
+                return False
+            if _decides(entry.job) != _decides(declared):
+                return True
+            if not declared.starts or declared.after[0] not in self.by_id:
+                return False
+            entry = self.by_id[declared.after[0]]
+        return False
 
     def refused(self) -> None:
         """`run` has refused changes of jobs."""

@@ -444,6 +444,14 @@ class Monitor:
         record.last_told = ""
         self.latest.pop(job_id, None)
 
+    def moved_away(self, job_id: str) -> None:
+        """Its user has moved its directory away, to train it again: its rung is gone with it."""
+        self.declared.moved_away(job_id)
+        _, committed, _ = self.notes.get(self.directory, (0, {}, {}))
+        for records in (self.records, committed):
+            if job_id in records:
+                records[job_id].rung = 0
+
     def not_entered(self, job_id: str) -> None:
         """A job that was put was not committed, after all."""
         if job_id not in self.states_in_ledger():
@@ -627,7 +635,8 @@ class Monitor:
         with self.world.own_work():
             rows = json.loads(self.paths.summary_json.read_bytes())
             table = self.paths.summary_csv.read_text().splitlines()
-            shown = control.status(self.paths.root).rows
+            snapshot = control.status(self.paths.root)
+            code_shown, shown = control.exit_code_of(snapshot), snapshot.rows
         summary = {row["job_id"]: row["state"] for row in rows}
         self._claim(summary == states, f"summary.json has {summary}, the ledger {states}")
         in_table = {cells[0]: cells[2] for cells in (line.split(",") for line in table[1:])}
@@ -637,6 +646,13 @@ class Monitor:
         self._claim(_facts(rows) == _facts(shown), "summary.json and `status` differ")
         of_run = {job_id: state for job_id, state in states.items() if job_id in run}
         self._claim(exit_code == self._exit_code(of_run), f"exit code {exit_code} with {of_run}")
+        failed = {id_ for id_, state in states.items() if state in ("FAILED", "CANCELLED")}
+        undeclared = {id_ for id_, entry in self.declared.by_id.items() if entry.is_undeclared}
+        # Else `status` counts more jobs, as it says; and what it says of rungs and searches is that
+        # of real searches, which decide of the exit code of the run, too.
+        has_search = bool(self.world.scenario.searcher_s) or any(map(self._is_at_rung, states))
+        if failed - undeclared <= set(run) and not has_search:
+            self._claim(exit_code == code_shown, f"exit code {exit_code}, of `status` {code_shown}")
         for job_id, state in states.items():
             if state == "SUCCEEDED":
                 self._look_at_results(job_id, rows)

@@ -198,7 +198,7 @@ class _Player:
         world, monitor = self.world, self.monitor
         monitor.life_begins()
         self.files.begin()
-        has_died = False
+        has_died = is_refused = False
         try:
             with world.supervised():
                 result = session.run(*self.files.arguments(), _Reporter(monitor))
@@ -217,6 +217,7 @@ class _Player:
             self.files.unreadable(error)
         except (ClusterLostError, UsageError) as error:
             self._look_at_refusal(error)
+            is_refused = True
         except Exception as error:
             text = "".join(traceback.format_exception(error))
             world.log(text)
@@ -233,6 +234,8 @@ class _Player:
         else:
             world.fall_back()
             self._life_ended()
+        if is_refused:  # its user waits for machines
+            world.pass_time(REFUSED_S)
         return False
 
     def _look_at_error(self, error: Exception) -> None:
@@ -252,11 +255,10 @@ class _Player:
         self.kind.supervisor_ended()
 
     def _look_at_refusal(self, error: Exception) -> None:
-        """What runs where there are several machines needs these: its user waits for them."""
+        """What runs where there are several machines needs these."""
         self.world.log(f"the run ends: {error}")
         if not self.kind.explains(error):
             raise Violation(f"the run has failed: {error!r}") from error
-        self.world.pass_time(REFUSED_S)
 
     @property
     def _has_full_disks(self) -> bool:
@@ -270,7 +272,7 @@ class _Player:
         return self.declared.by_id.keys()
 
     def _moved_away(self, job_id: str) -> None:
-        self.declared.moved_away(job_id)
+        self.monitor.moved_away(job_id)
 
     def _orphans(self) -> list[int]:
         return [worker.pid for worker in self.processes.alive.values() if worker.is_orphan]

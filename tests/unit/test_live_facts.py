@@ -148,6 +148,7 @@ def test_the_time_of_a_resumed_job_counts_up_and_without_a_supervisor_none_is_ru
         ([Succeeded(), Succeeded()], 0),
         ([Succeeded(), Failed(cause=Cause.ERROR, message="")], 1),
         ([None, Cancelled()], 1),
+        ([Succeeded(), Cancelled(is_undeclared=True)], 0),
         ([Succeeded(), None], 130),
         ([Succeeded(), Paused()], 130),
     ],
@@ -158,4 +159,4 @@ def test_the_exit_code_of_status(states: list[Any], code: int, tmp_path: Path) -
         if state is not None:
             experiment.ledger.set_state(f"j{number}", state)
     experiment.ledger.close()
-    assert control.exit_code(control.status(tmp_path).rows) == code
+    assert control.exit_code_of(control.status(tmp_path)) == code

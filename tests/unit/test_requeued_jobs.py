@@ -12,9 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F401 - a fixture
+from supervisor_helpers import (
+    Experiment,
+    ask,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+    once,
+)
 
+from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Cancelled, Job, Paused, Pending, State, Succeeded
+from orchestrator.experiment import control, run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.ledger import JobRow
@@ -167,3 +175,21 @@ def test_only_a_job_that_was_cancelled_as_it_was_not_declared_resumes_when_it_is
     assert [(row.state, row.attempts) for row in rows] == [(Pending(), 1), (Pending(), 0)]
     experiment.ledger.set_state("a", Cancelled())
     assert reconciled(experiment, [gone, other])[0].state == Cancelled()
+
+
+def test_a_job_that_is_not_declared_is_retried_without_a_supervisor_only(tmp_path: Path) -> None:
+    experiment = after(tmp_path, Cancelled(is_undeclared=True))
+    experiment.ledger.close()
+    with (
+        run_directory.claim(tmp_path),
+        pytest.raises(UsageError, match="a is no longer declared by the job file"),
+    ):
+        control.ask(tmp_path, ["a"], "retry")
+    assert "queued 1 job (a) again" in control.ask(tmp_path, ["a"], "retry")
+
+
+def test_a_request_about_a_job_that_a_run_does_not_have_is_reported(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    experiment.reporter.each_turn = once(lambda _: True, lambda: ask(tmp_path, ("retry", "gone")))
+    assert experiment.run() == {"a": "SUCCEEDED"}
+    assert "gone: its `retry` has no effect" in experiment.reporter.messages()
