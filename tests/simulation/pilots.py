@@ -282,18 +282,20 @@ class PilotProcess:
             self.world.after(TICK_S, lambda: self.signalled(signal.SIGTERM))
 
     def sleep(self, for_s: float) -> None:
-        """It stands still, with its workers."""
-        self.frozen_until = self.world.now + for_s
+        """It stands still, with its workers. One that stands still already goes on no sooner: a
+        virtual machine that is paused cannot be paused again.
+        """
+        self.frozen_until = max(self.frozen_until, self.world.now + for_s)
         if self.executor is None:
             return
         for ranks in self.executor.ranks.values():
             for process in ranks.processes:
                 process.frozen_until = self.frozen_until
                 process.is_apart = True
-        self.world.after(for_s, self._wake)
+        self.world.at(self.frozen_until, self._wake)
 
     def _wake(self) -> None:
-        if self.executor is not None:
+        if self.executor is not None and self.frozen_until <= self.world.now:
             for ranks in self.executor.ranks.values():
                 for process in ranks.processes:
                     process.is_apart = self.is_given_up
