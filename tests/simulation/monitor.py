@@ -607,7 +607,8 @@ class Monitor:
         every: tuple[Process, ...] = (*self.alive.values(), *self.followers.values())
         reached = [process for process in every if not process.is_apart]
         alive = [process.job.job_id for process in reached if not process.is_orphan]
-        self._claim(not alive, f"the supervisor has ended, and these train: {alive}")
+        is_ended = not alive or not self.machines.has_taken_over
+        self._claim(is_ended, f"the supervisor has ended, and these train: {alive}")
         self.cpus.life_ended()
         if self.paths.error_log.exists():
             for text in self.paths.error_log.read_text().split("\n\n"):

@@ -629,10 +629,22 @@ class PilotKind(SimulatedKind):
         if is_power_cut:
             self.slurm.lose_power()
 
+    @property
+    def has_taken_over(self) -> bool:
+        """A supervisor that ends before it has a session, as the ledger is locked for example, leaves
+        the pilots of the one before as they are: they go on, for the next one that begins.
+        """
+        return self._has_opened and self.slurm.backend._is_begun
+
     def supervisor_ended(self) -> None:
-        has_begun, self._has_opened = self._has_opened and self.slurm.backend._is_begun, False
+        has_begun, self._has_opened = self.has_taken_over, False
         if has_begun and not self.world.counts["slurm-away"]:
             self._look_for_left("the supervisor has ended")
+
+    def was_stopped(self) -> None:
+        """Then nobody wants them to go on: they are told to end, whether it has a session or not."""
+        if not self.world.counts["slurm-away"]:
+            self._look_for_left("a stop was requested")
 
     def the_end(self) -> None:
         """Pilots end by themselves where Slurm has not answered."""
