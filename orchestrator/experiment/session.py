@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from orchestrator.core.text import count
 from orchestrator.experiment import (
     begun_source,
     jobs_at_rungs,
+    left_batch_jobs,
     preflight,
     resume,
     run_directory,
@@ -183,6 +184,7 @@ def _open(
     claimed = _claimed(options, stack)
     beside.claimed(claimed.options)
     paths = claimed.paths
+    stack.enter_context(_left_batch_jobs_stopped(paths, beside))
     stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
     if options.is_listed:
         run_index.note(options.run_dir, experiment.name)
@@ -207,6 +209,19 @@ def _open(
         outcome=outcome,
         beside=beside,
     )
+
+
+@contextlib.contextmanager
+def _left_batch_jobs_stopped(paths: RunPaths, reporter: Reporter) -> Iterator[None]:
+    """Where a stop is requested within the block, what an earlier supervisor has left and this one
+    has not taken over yet is ended, too: whoever stops a run wants none of its jobs to go on.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (done := left_batch_jobs.end(paths)) is not None:
+            reporter.event("warning", done)
+        raise
 
 
 def _plan(opened: _Opened, warm: preflight.Child | None, stack: contextlib.ExitStack) -> _Planned:

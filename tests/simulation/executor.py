@@ -380,8 +380,16 @@ class SimulatedKind:
             if is_power_cut:
                 follower.kill()
 
+    @property
+    def has_taken_over(self) -> bool:
+        """Whether the supervisor that lives has what the one before has left."""
+        return True
+
     def supervisor_ended(self) -> None:
         """In order."""
+
+    def was_stopped(self) -> None:
+        """A stop was requested before the supervisor has launched anything."""
 
     def the_end(self) -> None:
         """Nothing is left to do."""

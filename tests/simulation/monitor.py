@@ -586,20 +586,23 @@ class Monitor:
         job, grace_s = worker.job, self.world.scenario.grace_s
         if worker.is_orphan:
             return
+        # While its machine is suspended it cannot end, also when its supervisor has given it up and
+        # no longer waits for it.
+        calm_since = max(self.calm_since, worker.frozen_until)
         late_s = grace_s + LATE_S + self._reports_s
         if worker.asked_at is not None:
-            asked_s = now - max(worker.asked_at, self.calm_since)
+            asked_s = now - max(worker.asked_at, calm_since)
             self._claim(
                 asked_s <= late_s, f"{job.job_id} trains {asked_s:.1f} s after it was asked"
             )
-        over_at = max(worker.began + job.timeout_s, self.calm_since)
+        over_at = max(worker.began + job.timeout_s, calm_since)
         self._claim(now - over_at <= late_s, f"{job.job_id} is over its timeout")
-        silent_at = max(worker.reported + job.stall_timeout_s, self.calm_since)
+        silent_at = max(worker.reported + job.stall_timeout_s, calm_since)
         self._claim(now - silent_at <= late_s, f"{job.job_id} hangs")
         if worker.grew_at is not None:
             samples = 1 + self.world.counts["lost"]
             late_s = samples * SAMPLE_EVERY_S + self._latest_s + LATE_S + self._reports_s
-            is_in_time = now - max(worker.grew_at, self.calm_since) <= late_s
+            is_in_time = now - max(worker.grew_at, calm_since) <= late_s
             self._claim(is_in_time, f"{job.job_id} is over its memory limit")
 
     @property
@@ -612,7 +615,8 @@ class Monitor:
         every: tuple[Process, ...] = (*self.alive.values(), *self.followers.values())
         reached = [process for process in every if not process.is_apart]
         alive = [process.job.job_id for process in reached if not process.is_orphan]
-        self._claim(not alive, f"the supervisor has ended, and these train: {alive}")
+        is_ended = not alive or not self.machines.has_taken_over
+        self._claim(is_ended, f"the supervisor has ended, and these train: {alive}")
         self.cpus.life_ended()
         if self.paths.error_log.exists():
             for text in self.paths.error_log.read_text().split("\n\n"):

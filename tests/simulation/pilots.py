@@ -282,18 +282,20 @@ class PilotProcess:
             self.world.after(TICK_S, lambda: self.signalled(signal.SIGTERM))
 
     def sleep(self, for_s: float) -> None:
-        """It stands still, with its workers."""
-        self.frozen_until = self.world.now + for_s
+        """It stands still, with its workers. One that stands still already goes on no sooner: a
+        virtual machine that is paused cannot be paused again.
+        """
+        self.frozen_until = max(self.frozen_until, self.world.now + for_s)
         if self.executor is None:
             return
         for ranks in self.executor.ranks.values():
             for process in ranks.processes:
                 process.frozen_until = self.frozen_until
                 process.is_apart = True
-        self.world.after(for_s, self._wake)
+        self.world.at(self.frozen_until, self._wake)
 
     def _wake(self) -> None:
-        if self.executor is not None:
+        if self.executor is not None and self.frozen_until <= self.world.now:
             for ranks in self.executor.ranks.values():
                 for process in ranks.processes:
                     process.is_apart = self.is_given_up
@@ -627,10 +629,22 @@ class PilotKind(SimulatedKind):
         if is_power_cut:
             self.slurm.lose_power()
 
+    @property
+    def has_taken_over(self) -> bool:
+        """A supervisor that ends before it has a session, as the ledger is locked for example, leaves
+        the pilots of the one before as they are: they go on, for the next one that begins.
+        """
+        return self._has_opened and self.slurm.backend._is_begun
+
     def supervisor_ended(self) -> None:
-        has_begun, self._has_opened = self._has_opened and self.slurm.backend._is_begun, False
+        has_begun, self._has_opened = self.has_taken_over, False
         if has_begun and not self.world.counts["slurm-away"]:
             self._look_for_left("the supervisor has ended")
+
+    def was_stopped(self) -> None:
+        """Then nobody wants them to go on: they are told to end, whether it has a session or not."""
+        if not self.world.counts["slurm-away"]:
+            self._look_for_left("a stop was requested")
 
     def the_end(self) -> None:
         """Pilots end by themselves where Slurm has not answered."""

@@ -208,6 +208,7 @@ class _Player:
             has_died = True
         except KeyboardInterrupt:
             world.log("stopped before any launch")
+            self.kind.was_stopped()
         except (DiskFullError, LedgerBusyError, SupervisorError) as error:
             self._look_at_error(error)
         except ChangedError as error:
