@@ -39,6 +39,7 @@ from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import Processes, SimulatedKind
 from tests.simulation.job_files import JobFiles
 from tests.simulation.monitor import Monitor
+from tests.simulation.onlookers import Onlooker
 from tests.simulation.scenario import STEPS, Scenario, SimulatedJob
 from tests.simulation.worker import INVALID, VERSION
 from tests.simulation.world import DeathError, Violation, World
@@ -68,8 +69,9 @@ class Outcome:
 class _Reporter:
     """Tells the monitor what the supervisor reports, and of every turn."""
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: Monitor, onlooker: Onlooker | None = None) -> None:
         self._monitor = monitor
+        self._onlooker = onlooker
         self.violation: Violation | None = None
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
@@ -77,6 +79,8 @@ class _Reporter:
 
     def tick(self, view: Callable[[], View]) -> None:
         self._monitor.turn()
+        if self._onlooker is not None:
+            self._onlooker.tick(view)
 
 
 def play(scenario: Scenario) -> Outcome:
@@ -163,6 +167,8 @@ class _Player:
         )
         if scenario.searcher_s:
             world.features = (self.searcher.feature,)
+        self.onlooker: Onlooker | None = None
+        """Who looks on, while the world is the simulated one."""
         world.declared = self.files.declared
         world.command = Commands(
             world=world, monitor=self.monitor, files=self.files, searcher=self.searcher
@@ -175,6 +181,10 @@ class _Player:
 
     def play(self) -> None:
         with seams.installed(self.world, self.kind) as sqlite, _observed(self.monitor):
+            if looks_s := self.scenario.looks_s:
+                self.onlooker = Onlooker(
+                    world=self.world, paths=self.paths, monitor=self.monitor, looks_s=looks_s
+                )
             for _ in range(MOST_LIVES):
                 is_over = self._live()
                 self.world.forget_supervisors()
@@ -201,7 +211,7 @@ class _Player:
         has_died = False
         try:
             with world.supervised():
-                result = session.run(*self.files.arguments(), _Reporter(monitor))
+                result = session.run(*self.files.arguments(), _Reporter(monitor, self.onlooker))
         except DeathError as error:
             if isinstance(earlier := _first(error), Violation):
                 raise earlier from None

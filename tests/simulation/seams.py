@@ -45,7 +45,7 @@ from orchestrator.experiment import (
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.ledger import Ledger, database_file
 from orchestrator.machine import provenance, topology
-from orchestrator.supervisor import job_directory, stop_signals
+from orchestrator.supervisor import job_directory, recorder, stop_signals
 from orchestrator.supervisor.supervisor import Supervisor
 from tests.simulation import disk
 from tests.simulation.disk import UnsimulatedError
@@ -320,6 +320,7 @@ def replacements(
         (Ledger, "wait_for_lock", wait_for_lock),
         (reconcile, "sync_trees", sync_trees),
         (job_directory, "sync_trees", sync_trees),
+        (recorder, "PAGE_ROWS", world.scenario.page_rows or recorder.PAGE_ROWS),
     )
 
 
