@@ -33,6 +33,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import View
 from tests.simulation import seams
 from tests.simulation.added_jobs import Searcher, SimulatedSource
+from tests.simulation.callers import Caller, CallerError
 from tests.simulation.commands import Commands
 from tests.simulation.declared_jobs import DeclaredJobs
 from tests.simulation.disk import UnsimulatedError
@@ -41,6 +42,7 @@ from tests.simulation.job_files import JobFiles
 from tests.simulation.monitor import Monitor
 from tests.simulation.onlookers import Onlooker
 from tests.simulation.scenario import STEPS, Scenario, SimulatedJob
+from tests.simulation.terminals import Listener, Terminal
 from tests.simulation.worker import INVALID, VERSION
 from tests.simulation.world import DeathError, Violation, World
 
@@ -157,6 +159,7 @@ class _Player:
         self.processes.kills = self.monitor.kills
         world.queued = self.monitor.queued
         world.asked_to_stop = self.monitor.asked_to_stop
+        world.hung_up = self.monitor.hung_up
         self.searcher = Searcher(
             world=world,
             scenario=scenario,
@@ -211,13 +214,15 @@ class _Player:
         has_died = False
         try:
             with world.supervised():
-                result = session.run(*self.files.arguments(), _Reporter(monitor, self.onlooker))
+                result = self._run()
         except DeathError as error:
             if isinstance(earlier := _first(error), Violation):
                 raise earlier from None
             has_died = True
         except KeyboardInterrupt:
             world.log("stopped before any launch")
+        except CallerError as error:
+            world.log(f"the run ends: {error}")
         except (DiskFullError, LedgerBusyError, SupervisorError) as error:
             self._look_at_error(error)
         except ChangedError as error:
@@ -244,6 +249,34 @@ class _Player:
             world.fall_back()
             self._life_ended()
         return False
+
+    def _run(self) -> session.RunResult:
+        """As `run` or a Python program calls it."""
+        reporter = _Reporter(self.monitor, self.onlooker)
+        experiment, options = self.files.arguments()
+        if (until := self.scenario.until_s) and self.world.now < until:
+            options = dataclasses.replace(options, until=self.world.wall - self.world.now + until)
+            self._stop_later(self.world.pid, until - self.scenario.grace_s)
+        if self.scenario.is_called:
+            experiment = dataclasses.replace(experiment, text=None)
+            caller = Caller(world=self.world, monitor=self.monitor).reporter(reporter)
+            return session.run(experiment, options, caller, callbacks=caller)
+        closes = [one for one in self.scenario.troubles if one.kind == "terminal"]
+        if closes:
+            error = ValueError("closed file") if closes[0].choice % 2 else OSError("closed")
+            terminal = Terminal(world=self.world, error=error)
+            listener = Listener(told=self.monitor.event, turn=self.monitor.turn)
+            return session.run(experiment, options, terminal, beside={"listener": listener})
+        return session.run(experiment, options, reporter)
+
+    def _stop_later(self, pid: int, at_s: float) -> None:
+        """The supervisor of that pid is to stop by itself then, if it is not stopped before."""
+
+        def stop() -> None:
+            if self.world.pid == pid and self.world.is_supervised and not self.monitor.stops:
+                self.monitor.asked_to_stop(1)
+
+        self.world.at(max(at_s, self.world.now), stop)
 
     def _look_at_error(self, error: Exception) -> None:
         """Errors that end a run are those that the world has caused."""
@@ -407,6 +440,7 @@ def _job(job: SimulatedJob, number: int) -> Job:
         timeout_s=job.timeout_s,
         stall_timeout_s=job.stall_timeout_s,
         min_free_disk_mib=job.min_free_disk_mib,
+        start=job.start,
     )
     return Job(
         job_id=job.job_id,

@@ -9,7 +9,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import (
+    LONGEST_S,
+    MOST_EVENTS,
+    Scenario,
+    Trouble,
+    TroubleKind,
+)
 
 SHARE = 0.3
 """Of all scenarios, those that have any of this."""
@@ -23,4 +29,56 @@ def richer(scenario: Scenario, chance: random.Random) -> Scenario:
         scenario = replace(scenario, looks_s=chance.choice((0.3, 1.0, 3.0)))
     if chance.random() < 0.3:
         scenario = replace(scenario, page_rows=chance.choice((1, 2)))
+    if not scenario.is_elsewhere:
+        scenario = _richer_here(scenario, chance)
     return scenario
+
+
+def _richer_here(scenario: Scenario, chance: random.Random) -> Scenario:
+    """On this machine alone."""
+    if chance.random() < 0.3:
+        scenario = _with_starts(scenario, chance)
+    if chance.random() < 0.25:
+        scenario = _with_end(scenario, chance)
+    if chance.random() < 0.25:
+        scenario = replace(scenario, is_called=not scenario.searcher_s)
+    scenario = replace(scenario, is_nohup=chance.random() < 0.1)
+    jobs = [replace(job, is_measured=chance.random() < 0.3) for job in scenario.jobs]
+    troubles = list(scenario.troubles)
+    for _ in range(chance.choice((0, 1, 2, 3))):
+        troubles.append(_made_trouble(chance, is_called=scenario.is_called))
+    return replace(scenario, jobs=tuple(jobs), troubles=tuple(troubles))
+
+
+def _with_starts(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Workers are forked from a process that takes its time to be ready."""
+    starts = chance.choice((("auto",), ("auto", "exec", "fork"), ("fork",)))
+    jobs = tuple(
+        replace(job, start=chance.choice(starts) if job.ranks == 1 else "auto")
+        for job in scenario.jobs
+    )
+    return replace(scenario, jobs=jobs, template_s=chance.choice((0.3, 1.5, 4.0)))
+
+
+def _with_end(scenario: Scenario, chance: random.Random) -> Scenario:
+    """All is to have ended by some time. The clock goes on steadily then."""
+    troubles = tuple(trouble for trouble in scenario.troubles if trouble.kind != "jump")
+    until_s = scenario.grace_s + chance.choice((1.0, 4.0, 8.0, 15.0))
+    return replace(scenario, troubles=troubles, until_s=until_s)
+
+
+def _made_trouble(chance: random.Random, *, is_called: bool) -> Trouble:
+    kinds: tuple[TroubleKind, ...] = (
+        *("hangup", "hangup", "fills", "fills", "terminal", "template"),
+        *("odd-requests", "odd-event"),
+    )
+    kind = chance.choice((*kinds, "callback", "callback") if is_called else kinds)
+    if kind == "odd-event":
+        return Trouble(kind=kind, at_event=chance.randrange(1, MOST_EVENTS))
+    return Trouble(
+        kind=kind,
+        at_s=round(chance.uniform(0.0, LONGEST_S / 2), 2),
+        for_s=chance.choice((1.5, 4.0, 10.0)) if kind == "fills" else 0.0,
+        choice=chance.randrange(1000),
+        what=chance.choice(("", "", "unknown")) if kind == "fills" else "",
+    )

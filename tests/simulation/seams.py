@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import functools
 import importlib
 import os
@@ -53,6 +54,7 @@ from tests.simulation.executor import SimulatedKind
 from tests.simulation.machines import machine
 from tests.simulation.policies import SimulatedChild, SimulatedSelect
 from tests.simulation.scenario import SOURCE_TABLE
+from tests.simulation.signals import SimulatedSignal
 from tests.simulation.worker import INVALID
 from tests.simulation.world import FREE_MIB, World
 
@@ -127,7 +129,9 @@ class SimulatedOs:
         self._world.killed(pid)
 
     def statvfs(self, _path: Any) -> os.statvfs_result:
-        free = 0 if self._world.is_full else FREE_MIB
+        free = 0 if self._world.is_full else self._world.free_mib
+        if free is None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         mib = 1 << 20
         return os.statvfs_result((mib, mib, 2 * FREE_MIB, free, free, 0, 0, 0, 0, 255))
 
@@ -283,23 +287,9 @@ def replacements(
         world.supervisors.append(made)
         return made
 
-    class StopRequests(stop_signals.StopRequests):
-        """Whose signals the world delivers."""
-
-        @contextlib.contextmanager
-        def installed(self) -> Iterator[None]:
-            def deliver(number: int) -> None:
-                if number in stop_signals.STOP_SIGNALS:
-                    self.handle_signal(number, None)
-                else:
-                    self.request_checkpoints()
-
-            world.signalled = deliver
-            yield
-
     return (
         (session, "Supervisor", supervisor),
-        (session, "StopRequests", StopRequests),
+        (stop_signals, "signal", SimulatedSignal(world)),
         (provenance, "Repository", NoRepository),
         (preflight, "examine", examine),
         (preflight, "Child", functools.partial(SimulatedChild, world=world)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,12 @@ CODES = {
     "leaves": ExitCode.INTERRUPTED,
     "orphaned": ExitCode.ORPHANED,
 }
+MEASURED: Mapping[str, Any] = {
+    "eval_mean": 2.0,
+    "ep_rew_mean_first": 0.5,
+    "measures": {"height": 1.5, "falls": None},
+}
+"""What an exit record has of an evaluation with measures."""
 SIGNALS = {
     "killed": signal.SIGKILL,
     "crashed": signal.SIGSEGV,
@@ -253,6 +259,7 @@ class Worker:
             first_step_s=self.behaviour.start_s,
             wall_s=round(self.world.now - self.began, 3),
             ep_rew_mean=1.0,
+            **(MEASURED if self.job.is_measured and code == ExitCode.SUCCEEDED else {}),
         )
         self.exit_record = record
         write_whole(self._attempt / "exit.json", record.to_json())
