@@ -31,7 +31,7 @@ from orchestrator.core.worker_spec import INIT_JOB, WorkerSpec
 from orchestrator.experiment import session
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import View
-from tests.simulation import seams
+from tests.simulation import seams, spoiling
 from tests.simulation.added_jobs import Searcher, SimulatedSource
 from tests.simulation.callers import Caller, CallerError
 from tests.simulation.commands import Commands
@@ -41,7 +41,7 @@ from tests.simulation.executor import Processes, SimulatedKind
 from tests.simulation.job_files import JobFiles
 from tests.simulation.monitor import Monitor
 from tests.simulation.onlookers import Onlooker
-from tests.simulation.scenario import STEPS, Scenario, SimulatedJob
+from tests.simulation.scenario import STEPS, Scenario, SimulatedJob, Trouble
 from tests.simulation.terminals import Listener, Terminal
 from tests.simulation.worker import INVALID, VERSION
 from tests.simulation.world import DeathError, Violation, World
@@ -160,6 +160,7 @@ class _Player:
         world.queued = self.monitor.queued
         world.asked_to_stop = self.monitor.asked_to_stop
         world.hung_up = self.monitor.hung_up
+        world.others_change = self._others_change
         self.searcher = Searcher(
             world=world,
             scenario=scenario,
@@ -269,6 +270,11 @@ class _Player:
             return session.run(experiment, options, terminal, beside={"listener": listener})
         return session.run(experiment, options, reporter)
 
+    def _others_change(self, trouble: Trouble) -> None:
+        """Other programs change files of the run directory."""
+        with self.world.own_work():
+            spoiling.send_odd_requests(self.paths, trouble.choice)
+
     def _stop_later(self, pid: int, at_s: float) -> None:
         """The supervisor of that pid is to stop by itself then, if it is not stopped before."""
 
@@ -299,6 +305,8 @@ class _Player:
         self.world.log(f"the run ends: {error}")
         if not self.kind.explains(error):
             raise Violation(f"the run has failed: {error!r}") from error
+        if not self.kind.is_elsewhere:
+            self.monitor.life_ended()
         self.world.pass_time(REFUSED_S)
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from tests.simulation import spoiling
 from tests.simulation.scenario import (
     LONGEST_S,
     MOST_EVENTS,
@@ -47,7 +48,29 @@ def _richer_here(scenario: Scenario, chance: random.Random) -> Scenario:
     troubles = list(scenario.troubles)
     for _ in range(chance.choice((0, 1, 2, 3))):
         troubles.append(_made_trouble(chance, is_called=scenario.is_called))
+    if chance.random() < 0.3 and not scenario.searcher_s:  # whose jobs are declared nowhere else
+        troubles += _made_damages(chance, scenario)
+    elif chance.random() < 0.5 and scenario.searcher_s:
+        at_s = round(chance.uniform(1.0, LONGEST_S / 2), 2)
+        troubles += [
+            Trouble(kind="begin", at_s=at_s, what="directory"),
+            Trouble(kind="kill", at_s=at_s),
+        ]
     return replace(scenario, jobs=tuple(jobs), troubles=tuple(troubles))
+
+
+def _made_damages(chance: random.Random, scenario: Scenario) -> list[Trouble]:
+    """Files are damaged between two runs, of which the first one often dies."""
+    at_s = round(chance.uniform(1.0, LONGEST_S), 2)
+    job = chance.choice(scenario.jobs).job_id
+    ends: TroubleKind = chance.choice(("kill", "stop", "signal"))
+    what = chance.choice(spoiling.KINDS)
+    begin = "directory" if what == "job-file" or chance.random() < 0.2 else "refuse"
+    return [
+        Trouble(kind="damage", at_s=at_s, what=what, job=job),
+        Trouble(kind=ends, at_s=at_s),
+        Trouble(kind="begin", at_s=at_s, what=begin),
+    ]
 
 
 def _with_starts(scenario: Scenario, chance: random.Random) -> Scenario:
