@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -83,6 +84,8 @@ class JobFiles:
     """Whether the ledger is lost, and none was made in its place."""
     has_odd_rows: bool = field(default=False, init=False)
     """Whether there may be rows in it that cannot be read, which nobody may have tried."""
+    lost: set[str] = field(default_factory=set, init=False)
+    """Jobs whose directories users have removed."""
     _on_change: OnChange = field(default="refuse", init=False)
     _once: list[str] = field(default_factory=list, init=False)
     """Other options of the next call of `run` alone."""
@@ -131,6 +134,9 @@ class JobFiles:
         with self.world.own_work():
             if not ledger.exists():
                 return
+            if trouble.what in spoiling.OF_JOBS:
+                self._remove_files(trouble)
+                return
             if trouble.what:
                 self.is_damaged |= spoiling.spoil(self.paths, trouble)
                 self.has_odd_rows |= trouble.what in spoiling.PERHAPS_READ
@@ -138,6 +144,18 @@ class JobFiles:
                 self._lose_ledger(trouble.choice)
         for pid in self.orphans():  # a ledger that is made anew knows of no process
             self.world.killed(pid)
+
+    def _remove_files(self, trouble: Trouble) -> None:
+        """A user has removed the directory of a job, or what it was trained for."""
+        directory = self.paths.job(trouble.job)
+        if any(self.world.lives.get(pid) for pid in self.orphans()) or not directory.root.exists():
+            return
+        if trouble.what == "results":
+            directory.model.unlink(missing_ok=True)
+            return
+        shutil.rmtree(directory.root)
+        self.lost.add(trouble.job)
+        self.moved_away(trouble.job)
 
     def _lose_ledger(self, choice: int) -> None:
         ledger, self.is_damaged = self.paths.ledger, True
@@ -302,6 +320,8 @@ def _edited(now: SimulatedJob, original: SimulatedJob, what: str, number: int) -
             return replace(now, cores=number, memory_mib=100 * number)
         case "validity":
             return replace(now, is_invalid=not now.is_invalid)
+        case "robot":
+            return replace(now, robot=now.robot + 1 if now.robot else 0)
         case "alone":
             return replace(now, after=())
     raise AssertionError(what)

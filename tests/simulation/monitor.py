@@ -672,6 +672,8 @@ class Monitor:
 
     def _look_at_results(self, job_id: str, rows: list[dict[str, Any]]) -> None:
         job = self.jobs[job_id]
+        if job_id in self.declared.files.lost and not self.paths.job(job_id).root.exists():
+            return  # and its robot was not there to train it again
         steps = job.iterations * STEPS
         model = self.paths.job(job_id).model
         self._claim(

@@ -41,6 +41,7 @@ from tests.simulation.executor import Processes, SimulatedKind
 from tests.simulation.job_files import JobFiles
 from tests.simulation.monitor import Monitor
 from tests.simulation.onlookers import Onlooker
+from tests.simulation.robots import Robots
 from tests.simulation.scenario import STEPS, Scenario, SimulatedJob, Trouble
 from tests.simulation.terminals import Listener, Terminal
 from tests.simulation.worker import INVALID, VERSION
@@ -130,11 +131,13 @@ class _Player:
         self.kind = _kind(world, self.processes)
         """In the place of the executor that the scenario names."""
         self.paths = RunPaths(world.disk.run_dir)
+        self.robots = Robots(world=world, paths=self.paths)
+        job_of = self.robots.job_of(_job)
         self.files = JobFiles(
             world=world,
             scenario=scenario,
             paths=self.paths,
-            job_of=_job,
+            job_of=job_of,
             recorded=self._recorded,
             in_ledger=self._in_ledger,
             orphans=self._orphans,
@@ -143,7 +146,11 @@ class _Player:
             tables=self.kind.tables,
         )
         self.declared = DeclaredJobs(
-            paths=self.paths, files=self.files, originals=dict(by_id), jobs=by_id
+            paths=self.paths,
+            files=self.files,
+            originals=dict(by_id),
+            jobs=by_id,
+            robots=self.robots,
         )
         self.monitor = Monitor(
             world=world,
@@ -165,7 +172,7 @@ class _Player:
             world=world,
             scenario=scenario,
             paths=self.paths,
-            job_of=_job,
+            job_of=job_of,
             files=self.files,
             monitor=self.monitor,
         )
@@ -272,6 +279,9 @@ class _Player:
 
     def _others_change(self, trouble: Trouble) -> None:
         """Other programs change files of the run directory."""
+        if trouble.kind == "robot":
+            self.robots.change(trouble)
+            return
         with self.world.own_work():
             spoiling.send_odd_requests(self.paths, trouble.choice)
 
@@ -322,6 +332,7 @@ class _Player:
 
     def _moved_away(self, job_id: str) -> None:
         self.declared.moved_away(job_id)
+        self.monitor.records[job_id].rung = 0
 
     def _orphans(self) -> list[int]:
         return [worker.pid for worker in self.processes.alive.values() if worker.is_orphan]
@@ -356,7 +367,8 @@ def _observed(monitor: Monitor) -> Iterator[None]:
     def seen_put(ledger: Ledger, jobs: Any) -> None:
         entered = list(jobs)
         put_jobs(ledger, entered)
-        for _, job, _ in entered:
+        for _, job, robot_hash in entered:
+            monitor.declared.with_robot(job, robot_hash)
             monitor.put(job)
 
     def seen_update(ledger: Ledger, position: int, job: Job) -> None:

@@ -41,6 +41,8 @@ def _richer_here(scenario: Scenario, chance: random.Random) -> Scenario:
         scenario = _with_starts(scenario, chance)
     if chance.random() < 0.25:
         scenario = _with_end(scenario, chance)
+    if chance.random() < 0.3 and not scenario.searcher_s:
+        scenario = _with_robots(scenario, chance)
     if chance.random() < 0.25:
         scenario = replace(scenario, is_called=not scenario.searcher_s)
     scenario = replace(scenario, is_nohup=chance.random() < 0.1)
@@ -57,6 +59,32 @@ def _richer_here(scenario: Scenario, chance: random.Random) -> Scenario:
             Trouble(kind="kill", at_s=at_s),
         ]
     return replace(scenario, jobs=tuple(jobs), troubles=tuple(troubles))
+
+
+def _with_robots(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Robots, which their users change, and copies of them, which others change."""
+    jobs = tuple(replace(job, robot=int(chance.random() < 0.7)) for job in scenario.jobs)
+    names = [job.job_id for job in jobs if job.robot]
+    troubles = list(scenario.troubles)
+    for _ in range(chance.choice((1, 2, 3)) if names else 0):
+        at_s, job = round(chance.uniform(0.5, LONGEST_S / 2), 2), chance.choice(names)
+        troubles.append(
+            Trouble(
+                kind=chance.choice(("edit", "robot", "robot")),
+                at_s=at_s,
+                job=job,
+                what=chance.choice(("alter", "alter", "remove")),
+                choice=chance.randrange(1000),
+            )
+        )
+        if troubles[-1].kind == "edit":
+            troubles[-1] = replace(troubles[-1], what="robot", choice=0)
+        if chance.random() < 0.7:
+            troubles.append(Trouble(kind=chance.choice(("kill", "stop", "reload")), at_s=at_s))
+        if chance.random() < 0.5:
+            what = chance.choice(("restart", "keep", "directory", "extend"))
+            troubles.append(Trouble(kind="begin", at_s=at_s, what=what))
+    return replace(scenario, jobs=jobs, troubles=tuple(troubles))
 
 
 def _made_damages(chance: random.Random, scenario: Scenario) -> list[Trouble]:

@@ -53,6 +53,7 @@ from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import SimulatedKind
 from tests.simulation.machines import machine
 from tests.simulation.policies import SimulatedChild, SimulatedSelect
+from tests.simulation.robots import staged
 from tests.simulation.scenario import SOURCE_TABLE
 from tests.simulation.signals import SimulatedSignal
 from tests.simulation.worker import INVALID
@@ -246,7 +247,12 @@ def _imports(
 
 
 def examine(
-    jobs: Sequence[Job], *, watch: preflight.Watch = lambda *_: None, **_: Any
+    jobs: Sequence[Job],
+    *,
+    world: World,
+    staging: Path,
+    watch: preflight.Watch = lambda *_: None,
+    **_: Any,
 ) -> dict[str, JobVerdict]:
     """In the place of what examines robots: jobs say themselves whether they are invalid."""
     watch(len(jobs), len(jobs))
@@ -254,7 +260,8 @@ def examine(
     for job in jobs:
         invalid = Problem(where=job.where, message="cannot be trained")
         is_invalid = job.spec.env_kwargs.get(INVALID, False)
-        found[job.job_id] = JobVerdict(problem=invalid if is_invalid else None)
+        verdict = JobVerdict(problem=invalid) if is_invalid else staged(job, staging, world)
+        found[job.job_id] = verdict
     return found
 
 
@@ -291,7 +298,7 @@ def replacements(
         (session, "Supervisor", supervisor),
         (stop_signals, "signal", SimulatedSignal(world)),
         (provenance, "Repository", NoRepository),
-        (preflight, "examine", examine),
+        (preflight, "examine", functools.partial(examine, world=world)),
         (preflight, "Child", functools.partial(SimulatedChild, world=world)),
         (policy_fetcher, "select", SimulatedSelect),
         (reload, "_declared", lambda *_: world.declared()),

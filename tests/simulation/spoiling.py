@@ -11,9 +11,11 @@ from tests.simulation.scenario import Trouble
 OF_ROWS = ("spec", "state", "attempts", "figure")
 """Rows of a ledger that cannot be read: of the declaration of one job, of its state, of its last
 attempt, and of its progress."""
+OF_JOBS = ("job", "results")
+"""The directory of a job, or its results, are gone."""
 PERHAPS_READ = ("spec", "attempts")
 """Of these, those that nobody may come to read."""
-KINDS = ("older", "newer", "program", "short", "page", "link", "job-file", *OF_ROWS)
+KINDS = ("older", "newer", "program", "short", "page", "link", "job-file", *OF_ROWS, *OF_JOBS)
 """A ledger of another version, of another program, or that ends within a page; one with a page of
 another content; one that is a symbolic link; the copy of the job file."""
 PRAGMAS = {"older": "user_version=1", "newer": "user_version=99", "program": "application_id=7"}

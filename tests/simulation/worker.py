@@ -170,7 +170,8 @@ class Worker:
     def _fingerprints(self) -> list[str]:
         """Of the trainings whose checkpoints it goes on from; its own is the first."""
         totals = (None, *self.spec.extended_from)
-        return [self.spec.fingerprint(total) for total in totals]
+        robot = f" {self.job.robot}" if self.job.robot else ""
+        return [f"{self.spec.fingerprint(total)}{robot}" for total in totals]
 
     def _next(self) -> None:
         """What comes at the end of an iteration, or before the first one."""
@@ -246,7 +247,7 @@ class Worker:
     def _save(self) -> None:
         self.paths.checkpoints.mkdir(exist_ok=True)
         path = self.paths.checkpoints / f"checkpoint-{self.env_steps:012d}.pt"
-        write_whole(path, self.spec.fingerprint())
+        write_whole(path, self._fingerprints[0])
         for steps in sorted(self.paths.checkpoints_by_steps())[:-KEPT]:
             (self.paths.checkpoints / f"checkpoint-{steps:012d}.pt").unlink()
 
