@@ -188,5 +188,6 @@ def _unchanged(
 def _verdict(row: JobRow) -> JobVerdict:
     job = row.job
     if isinstance(row.state, Failed) and not row.attempts:  # invalid, and never launched
-        return JobVerdict(problem=Problem(where=f"jobs/{job.job_id}", message=row.state.message))
+        problem = Problem(where=f"jobs/{job.job_id}", message=row.state.message)
+        return JobVerdict(problem=problem, robot_hash=row.robot_hash)
     return JobVerdict(problem=None, robot_hash=row.robot_hash)

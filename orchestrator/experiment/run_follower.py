@@ -57,6 +57,7 @@ def marks(paths: RunPaths, holder: LockHolder | None) -> tuple[object, ...]:
         paths.ledger.with_name(f"{paths.ledger.name}-wal"),
         paths.live,
         paths.run_end,
+        paths.takes_jobs,
     )
     elsewhere = mark(paths.summary_json) if holder is not None and holder.is_elsewhere else None
     return None if holder is None else holder.key, paths.lock.exists(), elsewhere, *map(mark, files)
@@ -74,6 +75,9 @@ class RunFollower:
         self._reader = RowReader()
         self._ledger_inode = 0
         """Of the ledger that was found sound."""
+        self._plan: tuple[object, ...] = ()
+        """Differs when jobs may have been declared anew: the supervisor, and the marks of what it
+        writes when the ledger agrees with its job file, and at its end."""
         self._left_running: dict[str, tuple[SummaryRow, SummaryRow]] = {}
         """Jobs that a supervisor left RUNNING: the row of the ledger, and as it is shown."""
 
@@ -122,6 +126,10 @@ class RunFollower:
 
     def _read(self, holder: LockHolder | None) -> RunLook:
         paths = self.paths
+        key = None if holder is None else holder.key
+        plan = key, mark(paths.takes_jobs), mark(paths.run_end)
+        if plan != self._plan:
+            self._reader, self._plan = RowReader(), plan
         inode = paths.ledger.stat().st_ino
         if inode != self._ledger_inode:
             self._forget()

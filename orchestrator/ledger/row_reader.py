@@ -20,6 +20,13 @@ MOVES = (
     "learner_reason",
 )
 """Columns that change together with others of the row, which is read whole then."""
+PLACE = ("node", "cpus", "started_at")
+"""Columns of the attempt of a running job: it may be placed, or moved, later than it was launched."""
+COLUMNS = ", ".join([*(f"j.{name}" for name in PROGRESS + MOVES), *(f"a.{name}" for name in PLACE)])
+JOBS = f"""
+SELECT j.job_id, {COLUMNS} FROM jobs j
+LEFT JOIN attempts a ON j.state = 'RUNNING' AND a.job_id = j.job_id AND a.number = j.attempts - 1
+"""  # noqa: S608 - our own columns
 
 
 class RowReader:
@@ -51,7 +58,7 @@ class RowReader:
     def update(self, ledger: Ledger) -> None:
         """:raises LedgerError: a row cannot be read."""
         first = len(PROGRESS) + 1
-        found = ledger.select(f"SELECT job_id, {', '.join(PROGRESS + MOVES)} FROM jobs")  # noqa: S608 - our own columns
+        found = ledger.select(JOBS)
         moves = {row[0]: row[first:] for row in map(tuple, found)}
         progress = {row[0]: row[1:first] for row in map(tuple, found)}
         if not self.rows:

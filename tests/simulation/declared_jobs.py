@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.core.job import Cancelled, Job, State
 from orchestrator.core.paths import RunPaths
 from tests.simulation.job_files import JobFiles, as_declared
+from tests.simulation.robots import Robots
 from tests.simulation.scenario import STEPS, SimulatedJob
 from tests.simulation.worker import INVALID, VERSION, Worker
 from tests.simulation.world import Violation
@@ -42,8 +43,11 @@ class DeclaredJobs:
     """All jobs as they are trained, whether they are in the ledger or not. Others see it, too."""
     by_id: dict[str, Declaration] = field(default_factory=dict)
     """Of the jobs in the ledger."""
+    robots: Robots
     _entered: dict[str, SimulatedJob] = field(default_factory=dict)
     """Jobs as they were entered last."""
+    _entered_robots: dict[str, int] = field(default_factory=dict)
+    """Contents of the robots of the jobs that are entered next."""
     _lost: Mapping[str, Declaration] | None = None
     """While a ledger is made from the directories of jobs: what was in the one before."""
 
@@ -53,6 +57,14 @@ class DeclaredJobs:
         return self._lost is not None
 
     # -- what is written to the ledger
+
+    def with_robot(self, job: Job, found: str | None) -> None:
+        """The robot of the job that is entered next has this hash; an invalid one has none."""
+        job_id, declared = job.job_id, self.files.call.jobs.get(job.job_id)
+        if declared is not None and declared.is_invalid:
+            self._entered_robots[job_id] = declared.robot
+        else:
+            self._entered_robots[job_id] = self.robots.entered(self.originals[job_id], found)
 
     def put(self, job: Job) -> None:
         """A job is entered, PENDING and without attempts."""
@@ -181,6 +193,7 @@ class DeclaredJobs:
             stall_timeout_s=resources.stall_timeout_s,
             min_free_disk_mib=resources.min_free_disk_mib,
             max_retries=job.max_retries,
+            robot=self._entered_robots.pop(job.job_id, self.jobs[job.job_id].robot),
         )
 
     def _set(self, job_id: str, entry: Declaration) -> None:
@@ -282,6 +295,7 @@ class DeclaredJobs:
     def launched(self, worker: Worker) -> None:
         job_id, job = worker.job.job_id, self.jobs[worker.job.job_id]
         entry = self.by_id[job_id]
+        self.robots.launched(worker, job)
         _claim(not entry.is_done, f"{job_id} has its results, and is trained again")
         trained = worker.spec.total_timesteps // STEPS, worker.spec.env_kwargs.get(VERSION, 0)
         _claim(trained == (job.iterations, job.version), f"{job_id} is trained as {trained}")
@@ -303,9 +317,10 @@ class DeclaredJobs:
             _claim(is_left, f"{job_id} is not declared, and is {states[job_id]}")
 
 
-def _decides(job: SimulatedJob) -> tuple[int, int, str]:
+def _decides(job: SimulatedJob) -> tuple[int, int, str, int]:
     """What decides its result."""
-    return job.iterations, job.version, job.after[0] if job.starts and job.after else ""
+    source = job.after[0] if job.starts and job.after else ""
+    return job.iterations, job.version, source, job.robot
 
 
 def _claim(holds: bool, otherwise: str) -> None:

@@ -37,13 +37,20 @@ from tests.simulation.neighbours import neighbours
 from tests.simulation.ranks import Follower, RanksOfMachine, Team
 from tests.simulation.scenario import Behaviour, SimulatedJob
 from tests.simulation.worker import Worker
-from tests.simulation.world import World
+from tests.simulation.world import Violation, World
 
 SAMPLE_EVERY_S = 2.0
 
 
 class OddError(Exception):
     """An error that nothing expects."""
+
+
+class OddProgress:
+    """A report that nobody can read."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OddError(name)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,16 +139,34 @@ class SimulatedExecutor:
     is_closed: bool = False
     node: str = ""
     """Its machine, where there are several."""
+    _template: tuple[int, float] | None = None
+    """The process that workers are forked from: its number, and when it is ready."""
     _ready: list[Event] = field(default_factory=list)
     _is_sampling: bool = False
 
     never_forks = ""
 
     def prepare_to_fork(self) -> bool:
-        return True
+        """Whether there is a process that workers can be forked from; else one is started."""
+        world = self.world
+        if not world.scenario.template_s:
+            return True
+        if self._template is None or self._template[0] != world.templates:
+            self._template = world.templates, world.now + world.scenario.template_s
+        return world.now >= self._template[1]
+
+    def _look_at_start(self, launch: Launch) -> None:
+        """A worker is forked where that was asked for, from a process that there is."""
+        start = self.processes.jobs[launch.job_id].start
+        if launch.fork == (start == "exec") and start != "auto":
+            raise Violation(f"{launch.job_id} is to be started by {start}, forked: {launch.fork}")
+        is_ready = self.world.scenario.template_s == 0 or self._template is not None
+        if launch.fork and not (is_ready and self.prepare_to_fork()):
+            raise Violation(f"{launch.job_id} is forked from nothing")
 
     def submit(self, launch: Launch) -> Handle:
         world = self.world
+        self._look_at_start(launch)
         world.point(f"submit {launch.job_id}/{launch.number}")
         self._raise_if_due()
         behaviour = self.processes.begun(launch.job_id)
@@ -267,6 +292,10 @@ class SimulatedExecutor:
                     return
                 case "twice":
                     self.world.after(delay_s, lambda: self._arrive(event))
+                case "odd-event":
+                    odd: Any = OddProgress()
+                    arrive = functools.partial(self._arrive, Progressed(event.handle, odd))
+                    self.world.after(0.0, arrive)
                 case "stray":
                     stranger = Handle(event.handle.job_id, event.handle.number + 7)
                     arrive = functools.partial(self._arrive, Exited(stranger, 0))

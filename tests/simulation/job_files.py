@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from orchestrator.experiment.reconcile import OnChange
 from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import JobSource
+from tests.simulation import spoiling
 from tests.simulation.scenario import (
     LONGEST_S,
     SOURCE_TABLE,
@@ -80,6 +82,10 @@ class JobFiles:
     call: Call = field(init=False)
     is_damaged: bool = field(default=False, init=False)
     """Whether the ledger is lost, and none was made in its place."""
+    has_odd_rows: bool = field(default=False, init=False)
+    """Whether there may be rows in it that cannot be read, which nobody may have tried."""
+    lost: set[str] = field(default_factory=set, init=False)
+    """Jobs whose directories users have removed."""
     _on_change: OnChange = field(default="refuse", init=False)
     _once: list[str] = field(default_factory=list, init=False)
     """Other options of the next call of `run` alone."""
@@ -128,18 +134,40 @@ class JobFiles:
         with self.world.own_work():
             if not ledger.exists():
                 return
-            self.is_damaged = True
-            for path in self.paths.root.glob(f"{ledger.name}-*"):
-                path.unlink()
-            match trouble.choice % DAMAGES:
-                case 0:
-                    ledger.unlink()
-                case 1:
-                    ledger.write_bytes(b"")
-                case 2:
-                    ledger.write_bytes(GARBLED + ledger.read_bytes()[len(GARBLED) :])
+            if trouble.what in spoiling.OF_JOBS:
+                self._remove_files(trouble)
+                return
+            if trouble.what:
+                self.is_damaged |= spoiling.spoil(self.paths, trouble)
+                self.has_odd_rows |= trouble.what in spoiling.PERHAPS_READ
+            else:
+                self._lose_ledger(trouble.choice)
         for pid in self.orphans():  # a ledger that is made anew knows of no process
             self.world.killed(pid)
+
+    def _remove_files(self, trouble: Trouble) -> None:
+        """A user has removed the directory of a job, or what it was trained for."""
+        directory = self.paths.job(trouble.job)
+        if any(self.world.lives.get(pid) for pid in self.orphans()) or not directory.root.exists():
+            return
+        if trouble.what == "results":
+            directory.model.unlink(missing_ok=True)
+            return
+        shutil.rmtree(directory.root)
+        self.lost.add(trouble.job)
+        self.moved_away(trouble.job)
+
+    def _lose_ledger(self, choice: int) -> None:
+        ledger, self.is_damaged = self.paths.ledger, True
+        for path in self.paths.root.glob(f"{ledger.name}-*"):
+            path.unlink()
+        match choice % DAMAGES:
+            case 0:
+                ledger.unlink()
+            case 1:
+                ledger.write_bytes(b"")
+            case 2:
+                ledger.write_bytes(GARBLED + ledger.read_bytes()[len(GARBLED) :])
 
     # -- calls of `run`
 
@@ -206,6 +234,7 @@ class JobFiles:
 
     def queued(self) -> None:
         """The supervisor is about to launch jobs: what `run` was called with is accepted."""
+        self.has_odd_rows &= not self._is_rebuilding
         self.is_damaged = self._is_rebuilding = False
         if not self.call.is_directory:
             self.accepted = dict(self.file if self.scenario.searcher_s else self.call.jobs)
@@ -223,9 +252,10 @@ class JobFiles:
     def unreadable(self, error: LedgerError | RunDirError) -> None:
         """`run` says that it cannot use the run directory as it is."""
         self.world.log(f"the run ends: {error}")
-        if not (self.is_damaged or self.call.is_directory or self.call.is_rebuilding):
+        is_known = self.is_damaged or self.has_odd_rows
+        if not (is_known or self.call.is_directory or self.call.is_rebuilding):
             raise Violation(f"the run has failed: {error!r}") from error
-        self._is_unreadable = self.is_damaged or self.call.is_rebuilding
+        self._is_unreadable = is_known or self.call.is_rebuilding
         if (advice := MOVE_AWAY.search(str(error))) is not None:
             folder = Path(advice[1])
             self.world.counts["moved away"] += 1
@@ -290,6 +320,8 @@ def _edited(now: SimulatedJob, original: SimulatedJob, what: str, number: int) -
             return replace(now, cores=number, memory_mib=100 * number)
         case "validity":
             return replace(now, is_invalid=not now.is_invalid)
+        case "robot":
+            return replace(now, robot=now.robot + 1 if now.robot else 0)
         case "alone":
             return replace(now, after=())
     raise AssertionError(what)

@@ -24,7 +24,7 @@ from tests.simulation.executor import SAMPLE_EVERY_S, SimulatedKind
 from tests.simulation.ranks import Follower, Process
 from tests.simulation.scenario import OF_JOBS, STEPS, SimulatedJob, Trouble
 from tests.simulation.worker import Worker
-from tests.simulation.world import Violation, World
+from tests.simulation.world import LITTLE_MIB, Violation, World
 
 MOVES = {
     "PENDING": ("RUNNING", "PAUSED", "FAILED", "CANCELLED"),
@@ -53,8 +53,10 @@ IDLE_S = 8.0
 NEVER_S = 1000.0
 Note: TypeAlias = "tuple[int, dict[str, JobRecord], dict[str, Declaration]]"
 """The run directory, and what is known of its jobs."""
-Demand: TypeAlias = tuple[int, int, int, int]
-"""Ranks, cores and MiB of memory of each, and MiB of free disk space."""
+Demand: TypeAlias = tuple[int, int, int, int, int]
+"""Ranks, cores and MiB of memory of each, MiB of free disk space, and how much a process is needed
+that the worker is forked from."""
+STARTS = {"exec": 0, "auto": 1, "fork": 2}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -267,6 +269,9 @@ class Monitor:
         self._claim(not is_awaited, f"{job_id} is launched before what it waits for")
         self._claim(self.world.now >= record.not_before - 0.01, f"{job_id} is retried too early")
         told = record.last_told
+        since, asked_mib = self.world.short_since, self.jobs[job_id].min_free_disk_mib
+        is_short = since is not None and self.world.now - since > LATE_S
+        self._claim(not is_short or asked_mib <= LITTLE_MIB, f"{job_id} is launched without space")
         is_held = told in ("cancel", "pause") and self._was_told_before(job_id)
         self._claim(not is_held, f"{job_id} is launched after `{told}`")
 
@@ -337,6 +342,7 @@ class Monitor:
         asked_s = None if worker.told_at is None else now - worker.told_at
         was_patient = asked_s is not None and asked_s >= self.world.scenario.grace_s - 0.01
         is_bad = worker.rss_mib > job.all_memory_mib or job.stall_timeout_s < NEVER_S
+        is_bad |= self.world.counts["odd-event"] > 0
         is_meant = (
             self.stops + (self.stops_itself or self.world.has_erred) > 1
             or self.world.scenario.grace_s == 0.0
@@ -534,6 +540,13 @@ class Monitor:
     def has_jumped(self) -> bool:
         return self.world.counts["jump"] > 0
 
+    def hung_up(self) -> None:
+        """The terminal of the supervisor has closed; that is no second stop."""
+        if self.stops:
+            self.stops += 1  # or it is, where the first one was no signal
+        else:
+            self.asked_to_stop(1)
+
     def asked_to_stop(self, times: int) -> None:
         """The supervisor that lives is asked to stop."""
         if times:
@@ -545,7 +558,8 @@ class Monitor:
     def event(self, kind: str, message: str) -> None:
         """The supervisor reports something."""
         self.world.log(f"event {kind}: {message}")
-        self._claim("could not handle an event" not in message, message)
+        is_odd = self.world.counts["odd-event"] > 0
+        self._claim("could not handle an event" not in message or is_odd, message)
         self._claim("a request could not be handled" not in message, message)
 
     @property
@@ -570,6 +584,7 @@ class Monitor:
             self._look_at_limits(worker, now)
         self.cpus.turn(self._latest_s)
         is_excused = is_disturbed or self.world.is_full or self.world.is_locked
+        is_excused |= self.world.short_since is not None
         is_waiting = any(record.not_before > now for record in self.records.values())
         if self.alive or is_excused or is_waiting or self.stops:
             self.busy_at = now
@@ -628,6 +643,8 @@ class Monitor:
 
         :param run: the jobs of the run.
         """
+        if self.declared.files.has_odd_rows:
+            return  # nobody can read them
         states = self.states_in_ledger()
         self._claim(
             states == {id_: record.state for id_, record in self.records.items() if record.state},
@@ -675,6 +692,8 @@ class Monitor:
 
     def _look_at_results(self, job_id: str, rows: list[dict[str, Any]]) -> None:
         job = self.jobs[job_id]
+        if job_id in self.declared.files.lost and not self.paths.job(job_id).root.exists():
+            return  # and its robot was not there to train it again
         steps = job.iterations * STEPS
         model = self.paths.job(job_id).model
         self._claim(
@@ -718,7 +737,7 @@ class Monitor:
 
 
 def _demand(job: SimulatedJob) -> Demand:
-    return job.ranks, job.cores, job.memory_mib, job.min_free_disk_mib
+    return job.ranks, job.cores, job.memory_mib, job.min_free_disk_mib, STARTS[job.start]
 
 
 def _verb(before: str, state: State) -> str:

@@ -31,15 +31,19 @@ from orchestrator.core.worker_spec import INIT_JOB, WorkerSpec
 from orchestrator.experiment import session
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import View
-from tests.simulation import seams
+from tests.simulation import seams, spoiling
 from tests.simulation.added_jobs import Searcher, SimulatedSource
+from tests.simulation.callers import Caller, CallerError
 from tests.simulation.commands import Commands
 from tests.simulation.declared_jobs import DeclaredJobs
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import Processes, SimulatedKind
 from tests.simulation.job_files import JobFiles
 from tests.simulation.monitor import Monitor
-from tests.simulation.scenario import STEPS, Scenario, SimulatedJob
+from tests.simulation.onlookers import Onlooker
+from tests.simulation.robots import Robots
+from tests.simulation.scenario import STEPS, Scenario, SimulatedJob, Trouble
+from tests.simulation.terminals import Listener, Terminal
 from tests.simulation.worker import INVALID, VERSION
 from tests.simulation.world import DeathError, Violation, World
 
@@ -68,8 +72,9 @@ class Outcome:
 class _Reporter:
     """Tells the monitor what the supervisor reports, and of every turn."""
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: Monitor, onlooker: Onlooker | None = None) -> None:
         self._monitor = monitor
+        self._onlooker = onlooker
         self.violation: Violation | None = None
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
@@ -77,6 +82,8 @@ class _Reporter:
 
     def tick(self, view: Callable[[], View]) -> None:
         self._monitor.turn()
+        if self._onlooker is not None:
+            self._onlooker.tick(view)
 
 
 def play(scenario: Scenario) -> Outcome:
@@ -124,11 +131,13 @@ class _Player:
         self.kind = _kind(world, self.processes)
         """In the place of the executor that the scenario names."""
         self.paths = RunPaths(world.disk.run_dir)
+        self.robots = Robots(world=world, paths=self.paths)
+        job_of = self.robots.job_of(_job)
         self.files = JobFiles(
             world=world,
             scenario=scenario,
             paths=self.paths,
-            job_of=_job,
+            job_of=job_of,
             recorded=self._recorded,
             in_ledger=self._in_ledger,
             orphans=self._orphans,
@@ -137,7 +146,11 @@ class _Player:
             tables=self.kind.tables,
         )
         self.declared = DeclaredJobs(
-            paths=self.paths, files=self.files, originals=dict(by_id), jobs=by_id
+            paths=self.paths,
+            files=self.files,
+            originals=dict(by_id),
+            jobs=by_id,
+            robots=self.robots,
         )
         self.monitor = Monitor(
             world=world,
@@ -153,16 +166,20 @@ class _Player:
         self.processes.kills = self.monitor.kills
         world.queued = self.monitor.queued
         world.asked_to_stop = self.monitor.asked_to_stop
+        world.hung_up = self.monitor.hung_up
+        world.others_change = self._others_change
         self.searcher = Searcher(
             world=world,
             scenario=scenario,
             paths=self.paths,
-            job_of=_job,
+            job_of=job_of,
             files=self.files,
             monitor=self.monitor,
         )
         if scenario.searcher_s:
             world.features = (self.searcher.feature,)
+        self.onlooker: Onlooker | None = None
+        """Who looks on, while the world is the simulated one."""
         world.declared = self.files.declared
         world.command = Commands(
             world=world, monitor=self.monitor, files=self.files, searcher=self.searcher
@@ -175,6 +192,10 @@ class _Player:
 
     def play(self) -> None:
         with seams.installed(self.world, self.kind) as sqlite, _observed(self.monitor):
+            if looks_s := self.scenario.looks_s:
+                self.onlooker = Onlooker(
+                    world=self.world, paths=self.paths, monitor=self.monitor, looks_s=looks_s
+                )
             for _ in range(MOST_LIVES):
                 is_over = self._live()
                 self.world.forget_supervisors()
@@ -201,7 +222,7 @@ class _Player:
         has_died = is_refused = False
         try:
             with world.supervised():
-                result = session.run(*self.files.arguments(), _Reporter(monitor))
+                result = self._run()
         except DeathError as error:
             if isinstance(earlier := _first(error), Violation):
                 raise earlier from None
@@ -209,6 +230,8 @@ class _Player:
         except KeyboardInterrupt:
             world.log("stopped before any launch")
             self.kind.was_stopped()
+        except CallerError as error:
+            world.log(f"the run ends: {error}")
         except (DiskFullError, LedgerBusyError, SupervisorError) as error:
             self._look_at_error(error)
         except ChangedError as error:
@@ -238,6 +261,42 @@ class _Player:
         if is_refused:  # its user waits for machines
             world.pass_time(REFUSED_S)
         return False
+
+    def _run(self) -> session.RunResult:
+        """As `run` or a Python program calls it."""
+        reporter = _Reporter(self.monitor, self.onlooker)
+        experiment, options = self.files.arguments()
+        if (until := self.scenario.until_s) and self.world.now < until:
+            options = dataclasses.replace(options, until=self.world.wall - self.world.now + until)
+            self._stop_later(self.world.pid, until - self.scenario.grace_s)
+        if self.scenario.is_called:
+            experiment = dataclasses.replace(experiment, text=None)
+            caller = Caller(world=self.world, monitor=self.monitor).reporter(reporter)
+            return session.run(experiment, options, caller, callbacks=caller)
+        closes = [one for one in self.scenario.troubles if one.kind == "terminal"]
+        if closes:
+            error = ValueError("closed file") if closes[0].choice % 2 else OSError("closed")
+            terminal = Terminal(world=self.world, error=error)
+            listener = Listener(told=self.monitor.event, turn=self.monitor.turn)
+            return session.run(experiment, options, terminal, beside={"listener": listener})
+        return session.run(experiment, options, reporter)
+
+    def _others_change(self, trouble: Trouble) -> None:
+        """Other programs change files of the run directory."""
+        if trouble.kind == "robot":
+            self.robots.change(trouble)
+            return
+        with self.world.own_work():
+            spoiling.send_odd_requests(self.paths, trouble.choice)
+
+    def _stop_later(self, pid: int, at_s: float) -> None:
+        """The supervisor of that pid is to stop by itself then, if it is not stopped before."""
+
+        def stop() -> None:
+            if self.world.pid == pid and self.world.is_supervised and not self.monitor.stops:
+                self.monitor.asked_to_stop(1)
+
+        self.world.at(max(at_s, self.world.now), stop)
 
     def _look_at_error(self, error: Exception) -> None:
         """Errors that end a run are those that the world has caused."""
@@ -308,7 +367,8 @@ def _observed(monitor: Monitor) -> Iterator[None]:
     def seen_put(ledger: Ledger, jobs: Any) -> None:
         entered = list(jobs)
         put_jobs(ledger, entered)
-        for _, job, _ in entered:
+        for _, job, robot_hash in entered:
+            monitor.declared.with_robot(job, robot_hash)
             monitor.put(job)
 
     def seen_update(ledger: Ledger, position: int, job: Job) -> None:
@@ -400,6 +460,7 @@ def _job(job: SimulatedJob, number: int) -> Job:
         timeout_s=job.timeout_s,
         stall_timeout_s=job.stall_timeout_s,
         min_free_disk_mib=job.min_free_disk_mib,
+        start=job.start,
     )
     return Job(
         job_id=job.job_id,

@@ -74,6 +74,14 @@ TroubleKind: TypeAlias = Literal[
     "clean",
     "searcher",
     "examiner",
+    "hangup",
+    "fills",
+    "terminal",
+    "template",
+    "odd-requests",
+    "odd-event",
+    "robot",
+    "callback",
     "node-dies",
     "node-cut",
     "node-sleeps",
@@ -86,7 +94,11 @@ TroubleKind: TypeAlias = Literal[
     "slurm-refuses",
 ]
 """``edit`` to ``examiner`` are of :mod:`tests.simulation.job_files`,
-:mod:`tests.simulation.added_jobs` and :mod:`tests.simulation.policies`; what follows: see
+:mod:`tests.simulation.added_jobs` and :mod:`tests.simulation.policies`. ``hangup``: the signal of a
+terminal that closes; ``fills``: the disk has less space than jobs ask for; ``terminal``: what is
+printed cannot be written any more; ``template``: the process ends that workers are forked from;
+``odd-requests``, ``odd-event``: what nobody sends; ``robot``: a copy in the directory of a job is
+changed; ``callback``: a function of the calling program raises. What follows: see
 :data:`OF_NODES`."""
 COMMANDS = (
     *("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status"),
@@ -151,6 +163,12 @@ class SimulatedJob:
     """Whether the job file has it from the beginning."""
     promotions: int = 0
     """How often a search lets it go on from a rung, each time for as many env_steps again."""
+    robot: int = 0
+    """Which contents its robot has; 0: it has none."""
+    start: Literal["auto", "exec", "fork"] = "auto"
+    """How its worker is to be started."""
+    is_measured: bool = False
+    """Whether its evaluation has measures."""
 
     @property
     def job_id(self) -> str:
@@ -236,6 +254,18 @@ class Scenario:
     """Seconds from one look to the next of a search that makes the jobs; 0: there is none."""
     searcher_jobs: int = 2
     """It makes no more while so many have not ended."""
+    looks_s: float = 0.0
+    """Seconds between the looks of others at the run; 0: nobody looks."""
+    page_rows: int = 0
+    """Jobs that are written to the summary files at once; 0: as many as always."""
+    until_s: float = 0.0
+    """By when all is to have ended that is begun before; 0: there is no such time."""
+    template_s: float = 0.0
+    """How long the process takes to be ready that workers are forked from."""
+    is_nohup: bool = False
+    """Whether the signal of a terminal that closes is ignored."""
+    is_called: bool = False
+    """Whether a Python program calls the run, with functions that are told of jobs."""
 
     def to_json(self) -> str:
         """Without what has its default."""
@@ -279,6 +309,10 @@ class Scenario:
             yield replace(self, nodes=())
         if self.array:
             yield replace(self, array=0, pilots=())
+        for name in RICHER:
+            plain = Scenario.__dataclass_fields__[name].default
+            if getattr(self, name) != plain:
+                yield replace(self, **{name: plain})
         for index in range(len(self.pilots)):
             pilots = (*self.pilots[:index], SimulatedPilot(), *self.pilots[index + 1 :])
             if pilots != self.pilots:
@@ -304,6 +338,10 @@ class Scenario:
         )
         troubles = tuple(trouble for trouble in self.troubles if trouble.job != job.job_id)
         return replace(self, jobs=left, troubles=troubles)
+
+
+RICHER = ("looks_s", "page_rows", "until_s", "template_s", "is_nohup", "is_called")
+"""Fields of a scenario that are left out when it is shortened."""
 
 
 def _plain(value: Any) -> dict[str, Any]:
@@ -338,7 +376,8 @@ def _job(values: Mapping[str, Any]) -> SimulatedJob:
 def _simpler(job: SimulatedJob) -> Iterator[SimulatedJob]:
     plain = SimulatedJob(name=job.name)
     names = ("pause_at", "after", "min_free_disk_mib", "ranks", "cores", "memory_mib")
-    for name in (*names, "is_invalid", "is_declared", "promotions", "starts"):
+    flags = ("is_invalid", "is_declared", "promotions", "starts", "robot", "start", "is_measured")
+    for name in (*names, *flags):
         if getattr(job, name) != getattr(plain, name):
             yield replace(job, **{name: getattr(plain, name)})
     for index in range(len(job.behaviours)):
@@ -369,7 +408,7 @@ def made(seed: int) -> Scenario:
     files that change: nobody has thought that through.
     """
     # These have the types of this module.
-    from tests.simulation import added_jobs, job_files, policies
+    from tests.simulation import added_jobs, job_files, policies, richer
 
     scenario = _elsewhere(random.Random(f"{seed} elsewhere"), _made(seed))
     if scenario.is_elsewhere:
@@ -377,7 +416,8 @@ def made(seed: int) -> Scenario:
     else:
         scenario = job_files.with_changes(scenario, random.Random(f"{seed} job files"))
         scenario = added_jobs.with_searcher(scenario, random.Random(f"{seed} search"))
-    return policies.with_policies(scenario, random.Random(f"{seed} policies"))
+    scenario = policies.with_policies(scenario, random.Random(f"{seed} policies"))
+    return richer.richer(scenario, random.Random(f"{seed} richer"))
 
 
 def _made(seed: int) -> Scenario:

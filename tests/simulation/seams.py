@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import functools
 import importlib
 import os
@@ -45,14 +46,16 @@ from orchestrator.experiment import (
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.ledger import Ledger, database_file
 from orchestrator.machine import provenance, topology
-from orchestrator.supervisor import job_directory, stop_signals
+from orchestrator.supervisor import job_directory, recorder, stop_signals
 from orchestrator.supervisor.supervisor import Supervisor
 from tests.simulation import disk
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import SimulatedKind
 from tests.simulation.machines import machine
 from tests.simulation.policies import SimulatedChild, SimulatedSelect
+from tests.simulation.robots import staged
 from tests.simulation.scenario import SOURCE_TABLE
+from tests.simulation.signals import SimulatedSignal
 from tests.simulation.worker import INVALID
 from tests.simulation.world import FREE_MIB, World
 
@@ -127,7 +130,9 @@ class SimulatedOs:
         self._world.killed(pid)
 
     def statvfs(self, _path: Any) -> os.statvfs_result:
-        free = 0 if self._world.is_full else FREE_MIB
+        free = 0 if self._world.is_full else self._world.free_mib
+        if free is None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         mib = 1 << 20
         return os.statvfs_result((mib, mib, 2 * FREE_MIB, free, free, 0, 0, 0, 0, 255))
 
@@ -242,7 +247,12 @@ def _imports(
 
 
 def examine(
-    jobs: Sequence[Job], *, watch: preflight.Watch = lambda *_: None, **_: Any
+    jobs: Sequence[Job],
+    *,
+    world: World,
+    staging: Path,
+    watch: preflight.Watch = lambda *_: None,
+    **_: Any,
 ) -> dict[str, JobVerdict]:
     """In the place of what examines robots: jobs say themselves whether they are invalid."""
     watch(len(jobs), len(jobs))
@@ -250,7 +260,8 @@ def examine(
     for job in jobs:
         invalid = Problem(where=job.where, message="cannot be trained")
         is_invalid = job.spec.env_kwargs.get(INVALID, False)
-        found[job.job_id] = JobVerdict(problem=invalid if is_invalid else None)
+        verdict = JobVerdict(problem=invalid) if is_invalid else staged(job, staging, world)
+        found[job.job_id] = verdict
     return found
 
 
@@ -283,25 +294,11 @@ def replacements(
         world.supervisors.append(made)
         return made
 
-    class StopRequests(stop_signals.StopRequests):
-        """Whose signals the world delivers."""
-
-        @contextlib.contextmanager
-        def installed(self) -> Iterator[None]:
-            def deliver(number: int) -> None:
-                if number in stop_signals.STOP_SIGNALS:
-                    self.handle_signal(number, None)
-                else:
-                    self.request_checkpoints()
-
-            world.signalled = deliver
-            yield
-
     return (
         (session, "Supervisor", supervisor),
-        (session, "StopRequests", StopRequests),
+        (stop_signals, "signal", SimulatedSignal(world)),
         (provenance, "Repository", NoRepository),
-        (preflight, "examine", examine),
+        (preflight, "examine", functools.partial(examine, world=world)),
         (preflight, "Child", functools.partial(SimulatedChild, world=world)),
         (policy_fetcher, "select", SimulatedSelect),
         (reload, "_declared", lambda *_: world.declared()),
@@ -320,6 +317,7 @@ def replacements(
         (Ledger, "wait_for_lock", wait_for_lock),
         (reconcile, "sync_trees", sync_trees),
         (job_directory, "sync_trees", sync_trees),
+        (recorder, "PAGE_ROWS", world.scenario.page_rows or recorder.PAGE_ROWS),
     )
 
 

@@ -94,9 +94,9 @@ def test_what_changes_comes_about(scenario: Scenario, event: str, attempts: int)
             RESTARTED,
             Mutation(
                 name="what starts over is not set aside",
-                function=reconcile.reconcile,
-                before="aside = run_directory.set_aside(paths.job(job_id).root, paths.replaced)",
-                after="aside = paths.root",
+                function=reconcile._Declaration.start_over,
+                before="run_directory.set_aside(self.paths.job(job_id).root, self.paths.replaced)",
+                after="self.paths.root",
             ),
         ),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,12 @@ CODES = {
     "leaves": ExitCode.INTERRUPTED,
     "orphaned": ExitCode.ORPHANED,
 }
+MEASURED: Mapping[str, Any] = {
+    "eval_mean": 2.0,
+    "ep_rew_mean_first": 0.5,
+    "measures": {"height": 1.5, "falls": None},
+}
+"""What an exit record has of an evaluation with measures."""
 SIGNALS = {
     "killed": signal.SIGKILL,
     "crashed": signal.SIGSEGV,
@@ -164,7 +170,8 @@ class Worker:
     def _fingerprints(self) -> list[str]:
         """Of the trainings whose checkpoints it goes on from; its own is the first."""
         totals = (None, *self.spec.extended_from)
-        return [self.spec.fingerprint(total) for total in totals]
+        robot = f" {self.job.robot}" if self.job.robot else ""
+        return [f"{self.spec.fingerprint(total)}{robot}" for total in totals]
 
     def _next(self) -> None:
         """What comes at the end of an iteration, or before the first one."""
@@ -240,7 +247,7 @@ class Worker:
     def _save(self) -> None:
         self.paths.checkpoints.mkdir(exist_ok=True)
         path = self.paths.checkpoints / f"checkpoint-{self.env_steps:012d}.pt"
-        write_whole(path, self.spec.fingerprint())
+        write_whole(path, self._fingerprints[0])
         for steps in sorted(self.paths.checkpoints_by_steps())[:-KEPT]:
             (self.paths.checkpoints / f"checkpoint-{steps:012d}.pt").unlink()
 
@@ -253,6 +260,7 @@ class Worker:
             first_step_s=self.behaviour.start_s,
             wall_s=round(self.world.now - self.began, 3),
             ep_rew_mean=1.0,
+            **(MEASURED if self.job.is_measured and code == ExitCode.SUCCEEDED else {}),
         )
         self.exit_record = record
         write_whole(self._attempt / "exit.json", record.to_json())

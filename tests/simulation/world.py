@@ -35,6 +35,8 @@ MOST_POLLS = 4000
 MOST_SLEEPS = 200
 """Of one command. One that needs more waits for ever."""
 FREE_MIB = 10_000
+LITTLE_MIB = 100
+"""Free while the disk has less space than jobs ask for."""
 
 
 class DeathError(BaseException):
@@ -63,6 +65,20 @@ class World:
     is_dead: bool = False
     """Whether the supervisor has died; what its stack still does must have no effect."""
     is_full: bool = False
+    free_mib: int | None = FREE_MIB
+    """On the disk, as far as it is not full; None while that cannot be found out."""
+    short_since: float | None = None
+    """Since when the disk has less space than jobs ask for."""
+    is_terminal_gone: bool = False
+    """Whether nothing can be printed any more."""
+    templates: int = 0
+    """How many processes have ended that workers are forked from."""
+    fails_callback: bool = False
+    """Whether the next function of the calling program that is called raises."""
+    hung_up: Callable[[], None] = lambda: None
+    """Told that the terminal has closed."""
+    others_change: Callable[[Trouble], None] = lambda _: None
+    """Does what a trouble says that is no command, and concerns files."""
     is_unremovable: bool = False
     """Whether files of requests cannot be removed."""
     points: int = 0
@@ -202,6 +218,7 @@ class World:
             self.errors_due = 0
             self.is_unreachable = False
             self.has_erred = False
+            self.is_terminal_gone = self.fails_callback = False
             self.lives.pop(pid, None)
 
     @contextlib.contextmanager
@@ -340,10 +357,30 @@ class World:
                 self.after(trouble.for_s, self.others.come(kind, trouble.number))
             case "unreachable":
                 self.is_unreachable = self._is_supervised
+            case "hangup":
+                if self.signalled is not None and not self.scenario.is_nohup:
+                    self.hung_up()
+                    self.signalled(signal.SIGHUP)
+            case "fills":
+                self.free_mib = None if trouble.what else LITTLE_MIB
+                self.short_since = None if trouble.what else self.now
+                self.after(trouble.for_s, self._make_space)
+            case "terminal":
+                self.is_terminal_gone = self._is_supervised
+            case "template":
+                self.templates += 1
+            case "callback":
+                self.fails_callback = self._is_supervised
+            case "odd-requests" | "robot":
+                self.others_change(trouble)
             case _ if kind in OF_NODES:
                 self.on_nodes(trouble)
             case _:
                 self.command(trouble)
+
+    def _make_space(self) -> None:
+        self.free_mib, self.short_since = FREE_MIB, None
+        self.log("the disk has space again")
 
     def _make_room(self) -> None:
         self.is_full = False

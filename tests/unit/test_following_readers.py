@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,37 @@ def test_a_follower_reads_only_what_has_changed(tmp_path: Path) -> None:
     assert second.snapshot is not None
     assert [row["state"] for row in second.snapshot.rows] == ["PENDING", "SUCCEEDED"]
     assert second.snapshot.rows[0] is first.snapshot.rows[0]
+
+
+def test_a_running_job_that_is_placed_or_moved_is_shown_where_it_runs(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(state="RUNNING")])
+    ledger, reader = Ledger.open(paths.ledger), RowReader()
+    try:
+        reader.update(ledger)
+        attempt = replace(ledger.last_attempt("j0-s0"), node="n1", cpus=(5,), started_at=9.0)
+        ledger.place_attempt(attempt)
+        reader.update(ledger)
+        assert list(reader.rows.values()) == ledger.summary()
+        ledger.move_attempt("j0-s0", attempt.number, (5,), (6,), at=10.0)
+        reader.update(ledger)
+        assert list(reader.rows.values()) == ledger.summary()
+    finally:
+        ledger.abandon()
+
+
+def test_a_job_that_a_run_declares_anew_is_shown_as_it_is_now(tmp_path: Path) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(state="FAILED")])
+    follower = RunFollower(paths.root)
+    follower.look()
+    with run_directory.opened_ledger(paths) as ledger:
+        job = ledger.jobs()[0].job
+        ledger.update_declaration(0, job.with_spec(total_timesteps=777))
+        ledger.commit()
+    paths.run_end.write_text("a run has ended")
+    seen = follower.look()
+    assert seen is not None
+    assert seen.snapshot is not None
+    assert [row["total_timesteps"] for row in seen.snapshot.rows] == [777]
 
 
 def test_a_follower_of_a_ledger_that_is_replaced_reads_the_new_one(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""Robots of simulated jobs: files of the user, which change, and the copies that are trained."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orchestrator.core.errors import DiskFullError
+from orchestrator.core.job import Job
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.robot_hash import robot_hash
+from orchestrator.experiment.preflight import JobVerdict
+from tests.simulation.scenario import SimulatedJob, Trouble
+from tests.simulation.worker import Worker
+from tests.simulation.world import Violation, World
+
+MAIN = "body.xml"
+MESH = "meshes/foot.stl"
+MOST_CONTENTS = 12
+"""Of one robot."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Robots:
+    """The files of robots, and their copies in the directories of jobs."""
+
+    world: World
+    paths: RunPaths
+    _changed_in: dict[str, int] = field(default_factory=dict)
+    """During which supervisor the copy of a job was changed by others, by ``job_id``."""
+    _launched_in: dict[str, int] = field(default_factory=dict)
+    """By which supervisor a job was launched last."""
+
+    def job_of(
+        self, made: Callable[[SimulatedJob, int], Job]
+    ) -> Callable[[SimulatedJob, int], Job]:
+        """``made`` with robots, whose files are as they are declared."""
+
+        def with_robot(simulated: SimulatedJob, number: int) -> Job:
+            job = made(simulated, number)
+            if not simulated.robot:
+                return job
+            folder = self.world.root / "robots" / simulated.name
+            with self.world.own_work():
+                for name, content in _files(simulated).items():
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / name).write_text(content)
+            return replace(job.with_spec(xml=f"robot/{MAIN}"), xml_source=folder / MAIN)
+
+        return with_robot
+
+    def entered(self, job: SimulatedJob, found: str | None) -> int:
+        """Which contents the robot has whose hash is entered with ``job``; 0: it has none."""
+        if found is None:
+            return 0
+        for number in range(1, MOST_CONTENTS):
+            one = {name: text.encode() for name, text in _files(replace(job, robot=number)).items()}
+            if robot_hash(MAIN, one) == found:
+                return number
+        raise Violation(f"{job.job_id} is entered with a robot that there was never")
+
+    # -- copies in the directories of jobs
+
+    def change(self, trouble: Trouble) -> None:
+        """Others change a copy, or remove it."""
+        copy = self.paths.job(trouble.job).robot
+        if not copy.exists():
+            return
+        self._changed_in[trouble.job] = self.world.counts["lives"]
+        with self.world.own_work():
+            if trouble.what == "remove":
+                shutil.rmtree(copy)
+            else:
+                (copy / (MESH if trouble.choice % 2 else MAIN)).write_text("another robot")
+
+    def launched(self, worker: Worker, job: SimulatedJob) -> None:
+        """The copy that is trained is the one that was examined, as far as the supervisor has had an
+        occasion to see that.
+        """
+        lives, job_id = self.world.counts["lives"], job.job_id
+        was_compared = self._launched_in.get(job_id) == lives
+        is_excused = was_compared and self._changed_in.get(job_id) == lives
+        self._launched_in[job_id] = lives
+        expected = _files(job) if job.robot else {}
+        if _contents(worker.paths.robot) != expected and not is_excused:
+            raise Violation(f"{job_id} is trained with another robot than {job.robot}")
+
+
+def staged(job: Job, staging: Path, world: World) -> JobVerdict:
+    """A copy in ``staging`` of the robot of ``job``, made by the process that examines it."""
+    if job.xml_source is None:
+        return JobVerdict()
+    origin, copy = job.xml_source.parent, staging / job.job_id
+    with world.other_process(world.new_pid()):
+        try:
+            for name in (MAIN, MESH):
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                (copy / name).write_bytes((origin / name).read_bytes())
+        except OSError as error:
+            raise DiskFullError(f"{copy}: {error}") from error
+        found = robot_hash(MAIN, {name: copy / name for name in (MAIN, MESH)})
+    return JobVerdict(bundle=copy, xml=MAIN, robot_hash=found)
+
+
+def _files(job: SimulatedJob) -> Mapping[str, str]:
+    return {MAIN: f"robot of {job.name}, {job.robot}", MESH: f"foot of {job.name}"}
+
+
+def _contents(folder: Path) -> Mapping[str, str]:
+    paths = folder.rglob("*") if folder.exists() else ()
+    return {
+        path.relative_to(folder).as_posix(): path.read_text() for path in paths if path.is_file()
+    }
