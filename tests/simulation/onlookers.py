@@ -108,9 +108,7 @@ class Onlooker:
         path = self.paths.takes_jobs
         return not path.exists() or path.read_text() != holder.key
 
-    def _look_at_changes(
-        self, before: list[dict[str, Any]], now: list[dict[str, Any]]
-    ) -> None:
+    def _look_at_changes(self, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> None:
         """What is done stays done while the ledger is the same."""
         earlier = {row["job_id"]: row for row in before}
         for row in now:
@@ -137,7 +135,7 @@ class Onlooker:
         advice = resume_advice.how_to_resume(self.paths).partition(" ")[0]
         is_advised = advice in end.message
         self._claim(is_advised or not was_killed, f"a run that was killed: {end.message}")
-        died = self.world.counts["deaths"] > 0
+        died = self.world.counts["deaths"] > 0 or self.world.counts["full refusals"] > 0
         self._claim(died or not was_killed, "a run has ended, and was not killed")
 
     # -- figures
@@ -186,7 +184,9 @@ class Onlooker:
             self._claim(spans[-1]["cpus"] == attempt["cpus"], "an attempt has left its CPUs")
             begun = [span["since"] for span in spans]
             has_jumped = self.monitor.has_jumped
-            self._claim(has_jumped or begun == sorted(begun), "an attempt has moved before it began")
+            self._claim(
+                has_jumped or begun == sorted(begun), "an attempt has moved before it began"
+            )
         for job_id, found in numbers.items():
             self._claim(found == sorted(set(found)), f"{job_id} has attempts {found}")
 

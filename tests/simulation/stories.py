@@ -78,7 +78,9 @@ def _withdrawn_pause(chance: random.Random) -> Scenario:
     )
     return Scenario(
         jobs=(
-            SimulatedJob(name="j0", iterations=12, behaviours=(Behaviour(), Behaviour(asked="slow"))),
+            SimulatedJob(
+                name="j0", iterations=12, behaviours=(Behaviour(), Behaviour(asked="slow"))
+            ),
             SimulatedJob(name="j1", iterations=20),
         ),
         troubles=troubles,
@@ -88,9 +90,7 @@ def _withdrawn_pause(chance: random.Random) -> Scenario:
     )
 
 
-def _of_long_job(
-    chance: random.Random, troubles: tuple[Trouble, ...], *, asked: Asked
-) -> Scenario:
+def _of_long_job(chance: random.Random, troubles: tuple[Trouble, ...], *, asked: Asked) -> Scenario:
     behaviour = Behaviour(iteration_s=chance.choice((0.5, 1.0)))
     first = replace(behaviour, asked=asked)
     job = SimulatedJob(name="j0", iterations=20, behaviours=(first, behaviour))
@@ -105,7 +105,9 @@ def _of_long_job(
 
 def _growth_in_the_grace_time(chance: random.Random) -> Scenario:
     """A job is to end, does not, and grows beyond its limit meanwhile."""
-    behaviour = Behaviour(ending="grows", after=chance.choice((2, 3)), iteration_s=1.0, asked="deaf")
+    behaviour = Behaviour(
+        ending="grows", after=chance.choice((2, 3)), iteration_s=1.0, asked="deaf"
+    )
     ends: TroubleKind = chance.choice(("pause", "cancel", "stop"))
     job = "" if ends == "stop" else "j0-s0"
     return Scenario(
