@@ -294,8 +294,8 @@ class SimulatedExecutor:
                     self.world.after(delay_s, lambda: self._arrive(event))
                 case "odd-event":
                     odd: Any = OddProgress()
-                    arrive = functools.partial(self._arrive, Progressed(event.handle, odd))
-                    self.world.after(0.0, arrive)
+                    report = functools.partial(self._arrive, Progressed(event.handle, odd))
+                    self.world.after(0.0, report)
                 case "stray":
                     stranger = Handle(event.handle.job_id, event.handle.number + 7)
                     arrive = functools.partial(self._arrive, Exited(stranger, 0))

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Job, Paused, Pending, Running, State
 from orchestrator.core.paths import RunPaths
+from orchestrator.executors.rank_group import CAUSE_WITHIN_S
 from orchestrator.experiment import control
 from orchestrator.ledger import JobRow
 from tests.simulation.cpu_rules import CpuRules
@@ -614,6 +615,11 @@ class Monitor:
         self._claim(now - over_at <= late_s, f"{job.job_id} is over its timeout")
         silent_at = max(worker.reported + job.stall_timeout_s, calm_since)
         self._claim(now - silent_at <= late_s, f"{job.job_id} hangs")
+        lost_at = None if worker.team is None else worker.team.lost_at
+        if lost_at is not None and not self.machines.is_elsewhere:
+            stays_s = now - lost_at
+            is_in_time = stays_s <= CAUSE_WITHIN_S + LATE_S + self._latest_s
+            self._claim(is_in_time, f"{job.job_id} stays {stays_s:.1f} s after one of its ranks")
         if worker.grew_at is not None:
             samples = 1 + self.world.counts["lost"]
             late_s = samples * SAMPLE_EVERY_S + self._latest_s + LATE_S + self._reports_s

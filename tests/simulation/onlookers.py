@@ -135,7 +135,7 @@ class Onlooker:
         advice = resume_advice.how_to_resume(self.paths).partition(" ")[0]
         is_advised = advice in end.message
         self._claim(is_advised or not was_killed, f"a run that was killed: {end.message}")
-        died = self.world.counts["deaths"] > 0
+        died = self.world.counts["deaths"] > 0 or self.world.counts["full refusals"] > 0
         self._claim(died or not was_killed, "a run has ended, and was not killed")
 
     # -- figures

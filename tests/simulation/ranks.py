@@ -76,6 +76,8 @@ class Team:
     ranks: int
     worker: Worker | None = None
     followers: dict[int, Follower] = field(default_factory=dict)
+    lost_at: float | None = None
+    """When the first of them has ended."""
 
     @property
     def is_complete(self) -> bool:
@@ -86,6 +88,7 @@ class Team:
         self.followers[self.ranks - 1].kill()
 
     def has_ended(self, rank: int, code: int) -> None:
+        self.lost_at = self.world.now if self.lost_at is None else self.lost_at
         others: list[Process] = [one for one in self.followers.values() if one.rank != rank]
         if rank and self.worker is not None:
             others.insert(0, self.worker)

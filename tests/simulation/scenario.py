@@ -408,7 +408,7 @@ def made(seed: int) -> Scenario:
     files that change: nobody has thought that through.
     """
     # These have the types of this module.
-    from tests.simulation import added_jobs, job_files, policies, richer
+    from tests.simulation import added_jobs, job_files, policies, richer, stories
 
     scenario = _elsewhere(random.Random(f"{seed} elsewhere"), _made(seed))
     if scenario.is_elsewhere:
@@ -417,6 +417,7 @@ def made(seed: int) -> Scenario:
         scenario = job_files.with_changes(scenario, random.Random(f"{seed} job files"))
         scenario = added_jobs.with_searcher(scenario, random.Random(f"{seed} search"))
     scenario = policies.with_policies(scenario, random.Random(f"{seed} policies"))
+    scenario = stories.with_story(scenario, random.Random(f"{seed} story"))
     return richer.richer(scenario, random.Random(f"{seed} richer"))
 
 
