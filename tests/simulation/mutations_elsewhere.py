@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.rank_group import RankGroup
+from orchestrator.experiment import session
 from orchestrator.supervisor import retry_policy
 from tests.simulation.mutations import Mutation
 from tests.simulation.play import HAS_RAY, HAS_SLURM
@@ -63,6 +64,12 @@ if HAS_SLURM:
             function=handover.begin_session,
             before="while awaited and time.monotonic() < deadline:",
             after="while False:",
+        ),
+        Mutation(
+            name="a stop while a run starts leaves pilots of an earlier supervisor",
+            function=session._open,
+            before="stack.enter_context(_left_batch_jobs_stopped(paths, beside))",
+            after="pass",
         ),
         Mutation(
             name="an attempt that Slurm has ended counts as failed",

@@ -109,7 +109,7 @@ class BatchJob:
         self.state = "COMPLETING"
         process.ends_as = state
         process.terminate()
-        self.world.after(KILL_WAIT_S, process.kill)
+        self.world.after(KILL_WAIT_S, process.kill_when_awake)
 
     def fail(self, *, comes_back: bool) -> None:
         """Its node fails."""
@@ -357,6 +357,13 @@ class PilotProcess:
                     return
                 self.pilot.begin(session)
         self.world.after(TICK_S, self._tick)
+
+    def kill_when_awake(self) -> None:
+        """Slurm kills it by a daemon on its node, which stands still with it."""
+        if self.frozen_until > self.world.now:
+            self.world.at(self.frozen_until, self.kill_when_awake)
+        else:
+            self.kill()
 
     def kill(self) -> None:
         """It is gone, and its workers with it."""

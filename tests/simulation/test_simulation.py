@@ -293,6 +293,10 @@ def test_the_trace_of_a_fault_that_was_mended_finds_it(
             "dies_while_pilots_hand_back",
             "pilots of an earlier supervisor need not hand back",
         ),
+        (
+            "stop_while_a_run_starts_beside_pilots_that_were_left",
+            "a stop while a run starts leaves pilots of an earlier supervisor",
+        ),
     ],
 )
 def test_the_trace_of_a_fault_of_pilots_finds_it(trace: str, name: str) -> None:
