@@ -593,8 +593,9 @@ class Monitor:
             now - self.busy_at <= IDLE_S + self._latest_s, "nothing runs, and nothing happens"
         )
         if self.stop_by is not None and (self.world.is_locked or is_disturbed):
-            # Who stops cannot be heard of before the ledger can be read and written again.
-            self.stop_by = max(self.stop_by, now + LATE_S)
+            # Who stops cannot be heard of before the ledger can be read and written again, and an
+            # exit may come late then, too.
+            self.stop_by = max(self.stop_by, now + LATE_S + self._latest_s)
         if self.stop_by is not None and now > self.stop_by:
             raise Violation(f"a stop is not obeyed by {self.stop_by:.1f}")
 
