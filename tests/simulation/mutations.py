@@ -186,8 +186,8 @@ MUTATIONS = (
     Mutation(
         name="a job that was refused is forgotten",
         function=Offers.__iter__,
-        before="self._refused.append((entry, self._shortage))",
-        after="waiting.popleft(); self._refused.append((entry, self._shortage))",
+        before="if offer.is_refused:",
+        after="if False:",
     ),
     Mutation(
         name="jobs that wait for a job are not released",
@@ -252,8 +252,8 @@ MUTATIONS = (
     Mutation(
         name="summary files are not written at the end",
         function=Recorder._write,
-        before="if final:\n        self._writing",
-        after="if False:\n        self._writing",
+        before="if final:\n        self._start_summary_anew",
+        after="if False:\n        self._start_summary_anew",
     ),
     Mutation(
         name="failures are not read from the ledger",

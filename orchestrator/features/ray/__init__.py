@@ -56,6 +56,7 @@ FEATURE = Feature(
         "tests/features/ray",
         "tests/simulation/cluster.py",
         "tests/simulation/fake_ray.py",
+        "tests/simulation/mutations_of_ray.py",
         "benchmarks/executors.py",
         "benchmarks/node_streams.py",
         "benchmarks/ray_streams.py",
