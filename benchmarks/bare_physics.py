@@ -51,7 +51,8 @@ class BarePhysics:
         import numpy as np
 
         model, datas, frame_skip = self._model, self._datas, self._frame_skip
-        whole, step = mujoco.mjtState.mjSTATE_INTEGRATION, mujoco.mj_step
+        whole = mujoco.mjtState.mjSTATE_INTEGRATION
+        step = mujoco.mj_step
 
         def walk() -> None:
             for data, state in zip(datas, trajectory.before, strict=True):
@@ -85,7 +86,8 @@ class Shadow:
         self._batched = hasattr(twin, "simulation")
         self._state: Any = None
         if self._batched:
-            model, frame_skip = twin.simulation.model, twin.simulation.task.frame_skip
+            model = twin.simulation.model
+            frame_skip = twin.simulation.task.frame_skip
         else:
             twin.reset()
             base = twin.envs[0].unwrapped

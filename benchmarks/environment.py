@@ -96,10 +96,8 @@ def _against_bare(venv: MujocoVecEnv) -> tuple[float, float]:
     import numpy as np
 
     simulation = venv.simulation
-    bounds, bare = (
-        simulation.task.actions,
-        BarePhysics(simulation.model, N_ENVS, simulation.task.frame_skip),
-    )
+    bounds = simulation.task.actions
+    bare = BarePhysics(simulation.model, N_ENVS, simulation.task.frame_skip)
     rng = np.random.default_rng(0)
     seconds = [0.0, 0.0]
     venv.reset()

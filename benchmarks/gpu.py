@@ -87,7 +87,9 @@ class Trained:
 
         from orchestrator.worker.training import algorithms
 
-        model, first, begun = self.model, self.model.num_timesteps, time.perf_counter()
+        model = self.model
+        first = self.model.num_timesteps
+        begun = time.perf_counter()
         assert model.env is not None
         while model.num_timesteps < first + LEAST_STEPS:
             before = model.num_timesteps

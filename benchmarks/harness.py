@@ -107,7 +107,8 @@ def cpu_share(processes: Sequence[psutil.Process], seconds: float) -> float:
             times.user + times.system for times in (process.cpu_times() for process in processes)
         )
 
-    before_s, since = taken_s(), time.perf_counter()
+    before_s = taken_s()
+    since = time.perf_counter()
     time.sleep(seconds)
     return (taken_s() - before_s) / (time.perf_counter() - since)
 

@@ -55,7 +55,8 @@ class SB3Learner:
     def iterate(self) -> tuple[float, NDArray[Any]]:
         """A rollout and an update. Returns CPU seconds, and the actions as the environments
         received them."""
-        rollout_s, space = self.collect(), self.model.action_space
+        rollout_s = self.collect()
+        space = self.model.action_space
         # Before train(), as stock PPO flattens the buffer there.
         actions = np.clip(self.model.rollout_buffer.actions, space.low, space.high)
         return rollout_s + cpu_timed(self.model.train)[0], actions
@@ -126,7 +127,8 @@ class Update:
         buffer.reset()
         for name, values in self._rollout.items():
             getattr(buffer, name)[...] = values
-        buffer.pos, buffer.full = buffer.buffer_size, True
+        buffer.pos = buffer.buffer_size
+        buffer.full = True
         self._model.policy.load_state_dict(self._parameters)
         gc.collect()
         return cpu_timed(self._model.train)[0] / self.minibatches

@@ -68,7 +68,8 @@ def robot_of_ours(robot: str, repeats: int) -> list[Line]:
     )
     as_in_jobs = replace(job.spec, xml=str(job.xml_source), normalize=False)
     defaults = replace(as_in_jobs, hyperparameters={}, policy_kwargs={})
-    over_stock, of_physics = OVER_STOCK.get(robot, ()), OF_PHYSICS.get(robot, ())
+    over_stock = OVER_STOCK.get(robot, ())
+    of_physics = OF_PHYSICS.get(robot, ())
     lines = []
     for words, spec in (("hyperparameters of robots.toml", as_in_jobs), ("defaults", defaults)):
         for normalize in (False, True):
@@ -187,7 +188,8 @@ def compare(
             (name, STOCK) if name == IN_JOB else (FAST, name) for name in measured if name != FAST
         ]
     ]
-    products, env_steps = products_of(measured[FAST].model), measured[FAST].env_steps
+    products = products_of(measured[FAST].model)
+    env_steps = measured[FAST].env_steps
     if of_physics is not None:
         bare_s = statistics.median(fast.bare_s)
         most = bare_s / (bare_s + roofline.seconds(products) / env_steps)

@@ -336,7 +336,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _drawn(a: Side, b: Side, long: Side | None) -> list[tuple[str, bytes]]:
     """Names and PNG files of the figures; ``long`` is the run for the comparison with published
     results."""
-    labels, robots = [_label(a, b, place) for place in (0, 1)], in_common(a, b)
+    labels = [_label(a, b, place) for place in (0, 1)]
+    robots = in_common(a, b)
     figures = learning_figures.comparison(
         labels, [{robot: side.robots[robot] for robot in robots} for side in (a, b)]
     )

@@ -144,7 +144,8 @@ def _mean(axes: Axes, trained: Sequence[Trained], style: Style) -> None:
     seeds = [np.array(one.curve).T for one in trained if one.curve]
     if not seeds:
         return
-    begin, end = max(steps[0] for steps, _ in seeds), min(steps[-1] for steps, _ in seeds)
+    begin = max(steps[0] for steps, _ in seeds)
+    end = min(steps[-1] for steps, _ in seeds)
     grid = np.linspace(begin, end, GRID_POINTS)
     middle = np.mean([np.interp(grid, steps, returns) for steps, returns in seeds], axis=0)
     axes.plot(grid, middle, color=style.colour, linewidth=1.8, linestyle=style.dashes)
@@ -212,7 +213,10 @@ def among(label: str, robots: Robots) -> Drawn:
     sources = [*published.RECIPE, *published.OTHERS]
     names = [f"{label}, training", f"{label}, evaluation"]
     names += [f"{source.name} ({source.versions})" for source in sources]
-    height, below, above, right = ROW_IN * len(names), 0.48, 0.3, 0.1
+    height = ROW_IN * len(names)
+    below = 0.48
+    above = 0.3
+    right = 0.1
     drawn = drawing.empty_figure(height + below + above + ABOVE_IN)
     width = (drawing.WIDTH_IN - NAMES_IN) / len(robots)
     for place, (robot, trained) in enumerate(robots.items()):

@@ -84,7 +84,8 @@ def _train(paths: JobPaths, todo: Work, seed: int) -> None:
     number = next(number for number in itertools.count() if not paths.attempt(number).root.exists())
     attempt = paths.attempt(number)
     attempt.root.mkdir(parents=True)
-    size, cpus = todo.job.resources.ranks, sorted(os.sched_getaffinity(0))
+    size = todo.job.resources.ranks
+    cpus = sorted(os.sched_getaffinity(0))
     processes = []
     secret = {RANKS_SECRET_VARIABLE: new_secret()}
     for rank in range(size):

@@ -55,11 +55,15 @@ def read(run_dir: Path) -> Side:
     have trained in it."""
     paths = run_directory.existing(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
-        rows, jobs = ledger.summary(), {row.job_id: row for row in ledger.jobs()}
+        rows = ledger.summary()
+        jobs = {row.job_id: row for row in ledger.jobs()}
     robots: dict[str, list[Trained]] = {}
-    learners, work, unfinished = set(), {}, []
+    learners = set()
+    work = {}
+    unfinished = []
     for row in rows:
-        job_id, job = row["job_id"], jobs[row["job_id"]]
+        job_id = row["job_id"]
+        job = jobs[row["job_id"]]
         if row["state"] != "SUCCEEDED" or row["ep_rew_mean"] is None:
             unfinished.append(job_id)
             continue

@@ -44,7 +44,9 @@ from orchestrator.experiment import run_directory
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 
-RUNNING, VIEWERS, MEASURED_S = 100, 5, 60.0
+RUNNING = 100
+VIEWERS = 5
+MEASURED_S = 60.0
 MANY = 1_000
 WARM_UP_S = 15.0
 MOST_SHARE, MOST_PAINT_MS, MOST_PAGE_KIB = 0.5, 500.0, 300.0
@@ -174,7 +176,8 @@ def _advance_for(run: PretendedRun, seconds: float) -> None:
 
 
 def _share(server: psutil.Process, meanwhile: Any) -> float:
-    began, before = time.monotonic(), _cpu_s(server)
+    began = time.monotonic()
+    before = _cpu_s(server)
     meanwhile()
     return 100 * (_cpu_s(server) - before) / (time.monotonic() - began)
 

@@ -193,13 +193,16 @@ def stop(popen: subprocess.Popen[bytes]) -> None:
 
 def measure(name: str, machine: Machine, out: Path, limit_s: float) -> dict[str, Any]:
     """Run a section. Returns its entry in ``machine.json``."""
-    begun, section, content = time.monotonic(), SECTIONS[name], Content()
+    begun = time.monotonic()
+    section = SECTIONS[name]
+    content = Content()
     state, message = run(command(section, machine, out), out / f"{name}.log", limit_s)
     try:
         content = section.read(out)
     except (UsageError, OSError, LookupError, TypeError, ValueError) as error:
         if state == "complete":
-            state, message = "failed", f"its results cannot be read: {error}"
+            state = "failed"
+            message = f"its results cannot be read: {error}"
     return {
         "state": state,
         "message": message,
@@ -268,7 +271,8 @@ def in_words(entry: Mapping[str, Any]) -> str:
 
 def markdown(document: Mapping[str, Any]) -> str:
     machine, versions = document["machine"], document["versions"]
-    cpus, cores = len(machine["cpus"]), machine["physical_cores"]
+    cpus = len(machine["cpus"])
+    cores = machine["physical_cores"]
     quota = machine["cpu_quota"]
     facts = {
         "measured": f"{document['begun']} – {document['updated']}",
@@ -338,7 +342,8 @@ def main() -> int:
     if unknown := set(chosen) - SECTIONS.keys():
         parser.error(f"--only {','.join(sorted(unknown))}: unknown; valid: {','.join(SECTIONS)}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    out, machine = arguments.out.absolute(), topology.detect()
+    out = arguments.out.absolute()
+    machine = topology.detect()
     try:
         document = begin(out / "machine.json", machine)
         out.mkdir(parents=True, exist_ok=True)

@@ -33,9 +33,11 @@ class Content(NamedTuple):
 def of_scaling(robot: str, folder: str, out: Path) -> Content:
     """A case for each baseline and level. The notes name what takes the rest, by metrics of the
     kernel."""
-    bench, analysis = samples.read(out / folder), scaling_analysis.analyse(out / folder)
+    bench = samples.read(out / folder)
+    analysis = scaling_analysis.analyse(out / folder)
     cases: dict[str, Values] = {}
-    bounds, notes = [], [entry["text"] for entry in analysis["attribution"]]
+    bounds = []
+    notes = [entry["text"] for entry in analysis["attribution"]]
     for baseline, measured in bench.baselines.items():
         for level, one in measured.items():
             case = f"{robot}, {baseline} × {level}"
@@ -44,7 +46,8 @@ def of_scaling(robot: str, folder: str, out: Path) -> Content:
             notes += (
                 [f"The machine was not idle while {case} was measured."] if one.disturbed else []
             )
-    pinned, cores = bench.baselines.get("pinned", {}), int(bench.plan["machine"]["physical_cores"])
+    pinned = bench.baselines.get("pinned", {})
+    cores = int(bench.plan["machine"]["physical_cores"])
     cpus = len(bench.plan["machine"]["cpus"])
     if cpus > cores and {cpus, cores} <= pinned.keys():
         case = f"{robot}, {cpus} processes on SMT siblings / {cores} on cores"
@@ -55,7 +58,8 @@ def of_scaling(robot: str, folder: str, out: Path) -> Content:
 
 
 def _level(bench: Benchmark, baseline: str, level: int) -> Values:
-    measured, pinned = bench.baselines[baseline][level], bench.baselines.get("pinned", {})
+    measured = bench.baselines[baseline][level]
+    pinned = bench.baselines.get("pinned", {})
     values = {
         STEPS: measured.throughputs,
         "a process": [value / level for value in measured.throughputs],

@@ -59,7 +59,8 @@ class Training:
         """One for each report: the chunks of what has changed and the latest progress, pickled as
         they are sent."""
         while True:
-            before, self._at_s = self._at_s, self._at_s + self.report_every_s
+            before = self._at_s
+            self._at_s = self._at_s + self.report_every_s
             paths = JobPaths(self.root)
             rows = ROW * (_times(self._at_s, ITERATION_EVERY_S) - _times(before, ITERATION_EVERY_S))
             for table in (paths.progress_csv, paths.timings_csv):
@@ -191,7 +192,8 @@ def measure(
     supervisor.reporter = _EachTurn(each_turn)
     with contextlib.suppress(_Over), booked(parts):
         supervisor.run()
-    wall_s, cluster_s = time.perf_counter() - begun[0], streams.time_s - begun[1]
+    wall_s = time.perf_counter() - begun[0]
+    cluster_s = streams.time_s - begun[1]
     ledger.abandon()
     cpu_s = {part: one / cluster_s for part, one in parts.cpu_s.items()}
     return Load(

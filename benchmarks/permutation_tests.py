@@ -156,7 +156,8 @@ def holm(p: Sequence[float]) -> list[float]:
     S. Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of
     Statistics 6, 1979.
     """
-    corrected, least = [0.0] * len(p), 0.0
+    corrected = [0.0] * len(p)
+    least = 0.0
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         least = max(least, min(1.0, p[place] * (len(p) - rank)))
         corrected[place] = least
@@ -183,7 +184,8 @@ def _edge(kept: Callable[[float], bool], centre: float, reach: float) -> float:
         return centre
     if kept(centre + reach):
         return math.copysign(math.inf, reach)
-    inside, outside = centre, centre + reach
+    inside = centre
+    outside = centre + reach
     while abs(outside - inside) > 0.001:
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if kept(middle) else (inside, middle)
@@ -226,7 +228,8 @@ class Design:
     def found_with(self, power: float = 0.8) -> float:
         """The smallest shift of the mean, to 0.01 standard deviations, found with a probability of
         ``power``."""
-        low, high = 0.0, REACH
+        low = 0.0
+        high = REACH
         if self.power(high) < power:
             return math.inf
         while high - low > 0.01:

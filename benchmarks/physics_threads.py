@@ -41,7 +41,8 @@ class WideTraining:
         from benchmarks.interleaved_learners import SB3Learner
         from orchestrator.worker.envs import env_factory
 
-        self._cpus, self._iterations = CPUS[:cores], 0
+        self._cpus = CPUS[:cores]
+        self._iterations = 0
         self._bind()  # threads of the simulation inherit it
         venv = env_factory.make(
             replace(spec, cores=cores), ROOT, n_envs=spec.n_envs, seed=spec.seed

@@ -84,7 +84,8 @@ class PlainPPO:
         self.n_steps, self.batch_size, self.n_epochs = n_steps, batch_size, n_epochs
         self.gamma, self.gae_lambda, self.clip_range = gamma, gae_lambda, clip_range
         self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
-        self.venv, self.agent = venv, Agent(observation[0], actions[0])
+        self.venv = venv
+        self.agent = Agent(observation[0], actions[0])
         self.optimizer = torch.optim.Adam(self.agent.parameters(), learning_rate, eps=1e-5)
         self.observations, self.actions = (
             torch.zeros(n_steps, venv.num_envs, *shape) for shape in (observation, actions)
@@ -115,22 +116,23 @@ class PlainPPO:
         """Generalised advantage estimates (Schulman et al. 2016), ``(n_steps, n_envs)``."""
         advantages = torch.zeros_like(self.rewards)
         with torch.no_grad():
-            next_values, last = (
-                self.agent.critic(self.next_observation).flatten(),
-                torch.zeros(self.venv.num_envs),
-            )
+            next_values = self.agent.critic(self.next_observation).flatten()
+            last = torch.zeros(self.venv.num_envs)
         going_on = 1 - self.next_begin
         for step in reversed(range(self.n_steps)):
             delta = self.rewards[step] + self.gamma * next_values * going_on - self.values[step]
             advantages[step] = last = delta + self.gamma * self.gae_lambda * going_on * last
-            next_values, going_on = self.values[step], 1 - self.begins[step]
+            next_values = self.values[step]
+            going_on = 1 - self.begins[step]
         return advantages
 
     def train(self) -> None:
         advantages = self.advantages()
         returns = (advantages + self.values).flatten()
-        advantages, log_probs = advantages.flatten(), self.log_probs.flatten()
-        observations, actions = self.observations.flatten(0, 1), self.actions.flatten(0, 1)
+        advantages = advantages.flatten()
+        log_probs = self.log_probs.flatten()
+        observations = self.observations.flatten(0, 1)
+        actions = self.actions.flatten(0, 1)
         for _ in range(self.n_epochs):
             order = np.random.permutation(len(returns))
             for start in range(0, len(returns), self.batch_size):

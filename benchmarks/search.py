@@ -77,7 +77,8 @@ class ShortRun:
 def measured_run(count: int, how: str, **settings: int) -> ShortRun:
     with tempfile.TemporaryDirectory() as name:
         path = short_jobs(Path(name), count, how, **settings)
-        before, begun = sum(os.times()[:4]), time.perf_counter()
+        before = sum(os.times()[:4])
+        begun = time.perf_counter()
         run = orchestrator.run(path, run_dir=Path(name) / "run")
         makespan_s, cpu_s = time.perf_counter() - begun, sum(os.times()[:4]) - before
         assert run.ok

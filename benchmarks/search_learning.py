@@ -162,10 +162,8 @@ def _within(
     what: str, near: Sequence[bool], values: Sequence[float], *, has_target: bool = True
 ) -> Line:
     """How many choices are ``near``; the target is all of them."""
-    measured, target = (
-        f"{sum(near)} of {len(near)}",
-        f"{len(near)} of {len(near)}" if has_target else "",
-    )
+    measured = f"{sum(near)} of {len(near)}"
+    target = f"{len(near)} of {len(near)}" if has_target else ""
     return Line(
         what=what, measured=measured, target=target, good=all(near) or not has_target, values=values
     )
@@ -206,7 +204,8 @@ def _rung_ppo() -> dict[str, Any]:
 def inheritance(repeats: int, *, figures: Path | None) -> list[Line]:
     """env_steps of each body of ``jobs/variants.toml`` to the return of the unchanged one, with its
     policy or not."""
-    ratios, children = [], list[tuple[int, int]]()
+    ratios = []
+    children = list[tuple[int, int]]()
     for seed in range(repeats):
         with tempfile.TemporaryDirectory() as name:
             pairs = _pairs(Path(name), seed)
@@ -278,10 +277,8 @@ def samplers(repeats: int, *, figures: Path | None) -> list[Line]:
 
 def _against_random(what: str, sampler: str, found: Mapping[str, Sequence[float]]) -> Line:
     """:param found: the best values by sampler, one for each seed."""
-    pair, several = (
-        Pair(np.array(found["random"]), np.array(found[sampler])),
-        len(found[sampler]) > 1,
-    )
+    pair = Pair(np.array(found["random"]), np.array(found[sampler]))
+    several = len(found[sampler]) > 1
     p = p_value([pair]) if several else 1.0
     return Line(
         what=f"{what}: {sampler} against random, permutation test",
@@ -300,7 +297,8 @@ def together(repeats: int, *, figures: Path | None) -> list[Line]:
     Beside it, random points with rungs and inheritance, and what both have found for a quarter of
     the grid's env_steps.
     """
-    ratios, curves = [], list[Curve]()
+    ratios = []
+    curves = list[Curve]()
     found: dict[str, list[float]] = {"random": [], "cmaes": []}
     for seed in range(repeats):
         reference = grid(seed)

@@ -88,10 +88,12 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
     for first in range(0, trials, ENTERED_AT_ONCE):
         events = list[SearchEvent]()
         for number in range(first, min(first + ENTERED_AT_ONCE, trials)):
-            point, value = sampler.ask(number), chance.gauss(100.0, 10.0)
+            point = sampler.ask(number)
+            value = chance.gauss(100.0, 10.0)
             (job,) = trial_jobs(experiment, number, point)
             ledger.put_jobs([(number, job, "0" * 64)])
-            cpus, ended = (number % 2,), AttemptOutcome(cause=None)
+            cpus = (number % 2,)
+            ended = AttemptOutcome(cause=None)
             attempt = Attempt(
                 job_id=job.job_id, number=0, cpus=cpus, gpus=(), pid=None, started_at=now + number
             )

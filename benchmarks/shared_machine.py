@@ -125,7 +125,8 @@ def compare_disturbed(options: Options, folder: Path) -> None:
                     flush=True,
                 )
         ratios.append(speeds[True] / speeds[False])
-    low, high = min(ratios), max(ratios)
+    low = min(ratios)
+    high = max(ratios)
     print(
         f"env_steps/s, disturbed / undisturbed: {statistics.median(ratios):.3f} ({low:.3f} - {high:.3f})"
     )

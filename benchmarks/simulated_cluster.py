@@ -249,10 +249,8 @@ class Work:
         return random.Random(job_id).random()
 
     def behave(self, launch: Launch) -> Behaviour:
-        left_s, lost_s = (
-            self._left_s[launch.job_id],
-            self._nodes.lost_at(launch.rank_slots[0]) - self._now(),
-        )
+        left_s = self._left_s[launch.job_id]
+        lost_s = self._nodes.lost_at(launch.rank_slots[0]) - self._now()
         own = self._own_fate(launch, left_s)
         if lost_s < min(own.after_s, own.hangs_after_s):
             self._lose(launch.job_id, lost_s)
@@ -265,7 +263,9 @@ class Work:
 
     def _own_fate(self, launch: Launch, left_s: float) -> Behaviour:
         """The end of the attempt if its node survives. Failures happen in the middle."""
-        rates, lot, middle_s = self._rates, self._lot(launch.job_id), START_S + left_s / 2
+        rates = self._rates
+        lot = self._lot(launch.job_id)
+        middle_s = START_S + left_s / 2
         if lot < rates.faulty:
             return self._fate(launch.job_id, middle_s, int(ExitCode.ERROR))
         if launch.number == 0 and lot < rates.faulty + rates.killed:

@@ -130,7 +130,8 @@ def simulate(
     :param progress_every_s: of each worker; None for as often as they speak, or as two million
         records allow.
     """
-    chance, parts = random.Random(seed), Parts()
+    chance = random.Random(seed)
+    parts = Parts()
     jobs = list(make_jobs(count, chance, max_retries=MAX_RETRIES, stall_timeout_s=STALL_TIMEOUT_S))
     work_s = [job.spec.total_timesteps / STEPS_PER_S for job in jobs]
     ideal_s = max(

@@ -104,7 +104,8 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=ROOT / "docs/pictures", metavar="FOLDER")
     options = parser.parse_args()
-    job_file, output = options.job_file.absolute(), options.output.absolute()
+    job_file = options.job_file.absolute()
+    output = options.output.absolute()
     output.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "orchestrator"]
     with tempfile.TemporaryDirectory() as folder:

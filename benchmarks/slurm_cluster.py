@@ -63,7 +63,8 @@ PartitionName=urgent Nodes=node0,node1 PriorityTier=10 MaxTime=INFINITE State=UP
 
 class SlurmCluster:
     def __init__(self, root: Path) -> None:
-        self.root, self.conf = root, root / "slurm.conf"
+        self.root = root
+        self.conf = root / "slurm.conf"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         (root / "state").mkdir()
         for node in NODES:
@@ -242,7 +243,8 @@ def slurm_at_hand() -> Iterator[SlurmCluster]:
         raise FileNotFoundError(
             f"{', '.join(missing)} not found: apt-get install slurm-wlm munge util-linux"
         )
-    root, before = Path(tempfile.mkdtemp(prefix="slurm-")), os.environ.get("SLURM_CONF")
+    root = Path(tempfile.mkdtemp(prefix="slurm-"))
+    before = os.environ.get("SLURM_CONF")
     cluster = SlurmCluster(root)
     try:
         cluster.start()

@@ -35,8 +35,10 @@ WATCH_S = 4.0
 
 
 def cost(tracker: str, repeats: int, *, env_steps: int) -> list[Line]:
-    what, seconds = f"{tracker}, {env_steps:,} env_steps", list[float]()
-    tables, beside = f"[track]\n{TABLES[tracker]}\n", functools.partial(_watched, seconds)
+    what = f"{tracker}, {env_steps:,} env_steps"
+    seconds = list[float]()
+    tables = f"[track]\n{TABLES[tracker]}\n"
+    beside = functools.partial(_watched, seconds)
     lines = slower(
         f"slower with {what}", repeats, env_steps=env_steps, tables=tables, beside=beside
     )

@@ -21,7 +21,8 @@ from benchmarks import search_simulation
 from benchmarks.harness import ROOT, Line, at_least, both_ways, print_table
 from orchestrator.machine import topology
 
-LEAST_ENV_STEPS, MOST_TO_LEAST = 10_240, 8.0
+LEAST_ENV_STEPS = 10_240
+MOST_TO_LEAST = 8.0
 GENERATION = 8
 SIMULATED_CORES = (2, 4, 8)
 PPO = {"n_steps": 256, "batch_size": 256}
@@ -36,7 +37,8 @@ def asynchronous(repeats: int, *, bodies: int) -> list[Line]:
         for number in range(bodies)
     ]
     random.Random(0).shuffle(costs)
-    ratios, busy = [], dict[str, list[float]](asynchronous=[], generations=[])
+    ratios = []
+    busy = dict[str, list[float]](asynchronous=[], generations=[])
     for number in range(repeats):
         seconds: dict[str, float] = {}
         for how in both_ways(number, *busy):
@@ -50,7 +52,8 @@ def asynchronous(repeats: int, *, bodies: int) -> list[Line]:
                 pool.submit(
                     ROOT / "mjcf/runner.xml", seed=bodies, total_timesteps=LEAST_ENV_STEPS
                 ).result()  # warm
-                begun, results = time.perf_counter(), list[orchestrator.Result]()
+                begun = time.perf_counter()
+                results = list[orchestrator.Result]()
                 for first in range(0, bodies, at_once):
                     some = enumerate(costs[first : first + at_once], first)
                     robots = [
@@ -63,7 +66,8 @@ def asynchronous(repeats: int, *, bodies: int) -> list[Line]:
             busy[how].append(sum(result.wall_s or 0 for result in results) / (seconds[how] * cores))
         ratios.append(seconds["generations"] / seconds["asynchronous"])
     what = f"{bodies} bodies of runner, up to {MOST_TO_LEAST:g} times as expensive"
-    here, ratio = f"{what}, on {cores} cores", "makespan in generations / asynchronous"
+    here = f"{what}, on {cores} cores"
+    ratio = "makespan in generations / asynchronous"
     return [
         at_least(
             f"{here}: share of the cores' time with a training, asynchronous",

@@ -355,7 +355,8 @@ def _finish(
     show: bool,
     callbacks: CallbackReporter | None,
 ) -> session.RunResult:
-    root, begun = options.run_dir, time.monotonic()
+    root = options.run_dir
+    begun = time.monotonic()
     experiment, options = run_plan.with_on_change(experiment, options)
     with _reporter(show=show) as reporter:
         reporter.event("directory", f"results in {root}", run_dir=str(root))

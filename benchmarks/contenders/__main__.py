@@ -138,7 +138,8 @@ def measure(asked: argparse.Namespace, results: Results, save: Callable[[], None
     os.environ.update(worker_thread_settings(1))
     measurement = Measurement(results=results, part=asked.part, start=start, save=save)
     if asked.part == "speed":
-        core, steps = asked.cores[-1], asked.speed_steps
+        core = asked.cores[-1]
+        steps = asked.speed_steps
         measurement.speed(
             asked.only, asked.robots, repeats=asked.repeats, env_steps=steps, core=core
         )

@@ -45,7 +45,8 @@ class GymnasiumVector:
 
 
 def train(asked: Asked) -> None:
-    watch, venv = Stopwatch(), GymnasiumVector(asked.robot, asked.seed)
+    watch = Stopwatch()
+    venv = GymnasiumVector(asked.robot, asked.seed)
     ppo = PlainPPO(
         venv,  # type: ignore[arg-type]
         n_steps=stopwatch.N_STEPS,

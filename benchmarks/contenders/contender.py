@@ -111,7 +111,8 @@ def python_of(contender: Contender, cache: Path) -> Path:
         return Path(sys.executable)
     pins = PINS / f"{contender.pins}.txt"
     folder = cache / f"{contender.pins}-{hashlib.sha256(pins.read_bytes()).hexdigest()[:8]}"
-    python, whole = folder / "bin" / "python", folder / "installed"
+    python = folder / "bin" / "python"
+    whole = folder / "installed"
     if not whole.exists():
         for command in (
             [sys.executable, "-m", "venv", "--clear", str(folder)],

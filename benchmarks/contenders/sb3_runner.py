@@ -82,7 +82,8 @@ def fast_wide(asked: Asked) -> Any:
         hyperparameters={**HYPERPARAMETERS, **changes, "batch_size": 2048, "max_grad_norm": 1.0},
         policy_kwargs={"net_arch": net_arch, "activation_fn": "elu"},
     )
-    spec, task = replace(spec, seed=asked.seed, n_envs=64), f"gymnasium:{asked.robot}"
+    spec = replace(spec, seed=asked.seed, n_envs=64)
+    task = f"gymnasium:{asked.robot}"
     venv = MujocoVecEnv(
         gymnasium_tasks.default_xml(task), task, n_envs=spec.n_envs, seed=asked.seed
     )
@@ -90,7 +91,8 @@ def fast_wide(asked: Asked) -> Any:
 
 
 def train(asked: Asked) -> None:
-    watch, model = Stopwatch(), model_of(asked)
+    watch = Stopwatch()
+    model = model_of(asked)
     model.set_logger(
         Logger(folder=None, output_formats=[])
     )  # its own makes a temporary folder at every `learn`

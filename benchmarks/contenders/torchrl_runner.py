@@ -62,7 +62,8 @@ def actor_and_critic(observation: int, actions: int) -> tuple[Any, Any]:
 
 def train(asked: Asked) -> None:
     torch.manual_seed(asked.seed)
-    watch, env = Stopwatch(), environment(asked.robot, asked.seed)
+    watch = Stopwatch()
+    env = environment(asked.robot, asked.seed)
     actor, critic = actor_and_critic(
         env.observation_spec["observation"].shape[-1], env.action_spec_unbatched.shape[-1]
     )

@@ -66,7 +66,8 @@ class Measurement:
     ) -> None:
         """Make the trainings in their order, one at a time on each core. Whatever ends this method
         ends them, too."""
-        waiting, free = collections.deque(tasks), list(cores)
+        waiting = collections.deque(tasks)
+        free = list(cores)
         running: list[tuple[Task, int, Running]] = []
         try:
             while waiting or running:

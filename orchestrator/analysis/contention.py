@@ -264,10 +264,8 @@ def _slow(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[Con
             peers = [other for other in group if other is not job and other.job_id not in explained]
             if job.job_id in explained or len(peers) < FEWEST_PEERS:
                 continue
-            own, usual = (
-                job.wall_s / job.env_steps,
-                median(peer.wall_s / peer.env_steps for peer in peers),
-            )
+            own = job.wall_s / job.env_steps
+            usual = median(peer.wall_s / peer.env_steps for peer in peers)
             if own <= SLOW * usual:
                 continue
             yield _finding(
@@ -285,7 +283,8 @@ def _why_slow(job: JobMetrics, peers: Sequence[JobMetrics]) -> str:
     if job.cpu_s is None or not usual:
         return "the reason is not known, since CPU time was not measured"
     where = f" on {_cpus_of(job)}" if job.cpus else ""
-    own, typical = job.cpu_s / job.env_steps, median(usual)
+    own = job.cpu_s / job.env_steps
+    typical = median(usual)
     if own <= SLOW * typical:
         return f"it used as much CPU time{where}; otherwise it did not wait for a CPU, but for a disk, pipe or lock"
     return (

@@ -28,7 +28,8 @@ class CurveReader:
     """
 
     def __init__(self, path: Path, total: int) -> None:
-        self._table, self._spacing = GrowingTable(path), total / CURVE_POINTS
+        self._table = GrowingTable(path)
+        self._spacing = total / CURVE_POINTS
         self._points: list[tuple[float, float]] = []
 
     def is_due(self, env_steps: int) -> bool:
@@ -43,7 +44,8 @@ class CurveReader:
             points = self._thinned(lines, self._points[-1:])
             self._points += points
             return NewPoints(points)
-        before, self._points = self._points, self._thinned(lines, [])
+        before = self._points
+        self._points = self._thinned(lines, [])
         if self._points[: len(before)] == before:  # rewritten, with a column more
             return NewPoints(self._points[len(before) :])
         return NewPoints(self._points, starts_over=True)

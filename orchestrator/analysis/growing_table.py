@@ -36,7 +36,9 @@ class GrowingTable:
             with open_regular(self.path) as file:
                 status = os.fstat(file.fileno())
                 if (status.st_dev, status.st_ino) != self._file or status.st_size < self._offset:
-                    self._file, self._offset, self.header = (status.st_dev, status.st_ino), 0, b""
+                    self._file = (status.st_dev, status.st_ino)
+                    self._offset = 0
+                    self.header = b""
                 self.modified = status.st_mtime
                 file.seek(self._offset)
                 content = read_up_to(file, self.most_bytes)

@@ -107,7 +107,8 @@ def rises(path: Path, column: str) -> list[float]:
     where it is missing.
     """
     found: list[float] = []
-    steps_before, value_before = 0.0, math.inf
+    steps_before = 0.0
+    value_before = math.inf
     for steps, value in _numbers(path, (STEPS_COLUMN, column)):
         if steps is not None and value is not None:
             if value > value_before:

@@ -294,7 +294,8 @@ def _level(level: int, records: Sequence[MeasurementRecord]) -> LevelSamples | N
     ]
     if not samples:
         return None
-    statuses, messages = _statuses(records), _messages(records)
+    statuses = _statuses(records)
+    messages = _messages(records)
     return LevelSamples(
         processes=level,
         samples=samples,

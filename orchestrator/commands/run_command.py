@@ -317,7 +317,8 @@ def _run(
                 "ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root)
             )
         else:
-            root, is_stopped = finished.paths.root, finished.interrupted
+            root = finished.paths.root
+            is_stopped = finished.interrupted
             status_view.show_end(
                 root,
                 finished.rows,

@@ -106,7 +106,8 @@ def _fields(kind: Any) -> tuple[Mapping[str, Reader], frozenset[str]]:
 
 
 def _reader(kind: Any) -> Reader:
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if kind is Any:
         return lambda value: value
     if kind is str:

@@ -59,10 +59,12 @@ def _cut(path: Path, limit_bytes: int) -> None:
         log = file.fileno()
         dropped = dropped_bytes(log)
         deadline = time.monotonic() + BUDGET_S
-        source, target = _end(log, limit_bytes, HEAD_BYTES), HEAD_BYTES + GAP_BYTES
+        source = _end(log, limit_bytes, HEAD_BYTES)
+        target = HEAD_BYTES + GAP_BYTES
         while os.fstat(log).st_size > source and time.monotonic() < deadline:
             if target >= limit_bytes:  # it is written faster than it is copied
-                source, target = _end(log, limit_bytes, target), HEAD_BYTES + GAP_BYTES
+                source = _end(log, limit_bytes, target)
+                target = HEAD_BYTES + GAP_BYTES
             while target < limit_bytes and (content := os.pread(log, COPY_BYTES, source)):
                 written = os.pwrite(log, content, target)
                 source, target = source + written, target + written

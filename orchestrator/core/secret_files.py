@@ -55,7 +55,8 @@ def read(path: Path, *, missing: str, exposed: str, anew: str) -> str:
     """
     try:
         with path.open("rb") as file:
-            status, content = os.fstat(file.fileno()), file.read(LARGEST_BYTES)
+            status = os.fstat(file.fileno())
+            content = file.read(LARGEST_BYTES)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no token. {missing}") from None
     except OSError as error:

@@ -366,7 +366,8 @@ def unfit_for_fast(
     if algo != "ppo":
         return {"algo": f"algo is {algo}, and the fast learner supports only ppo"}
     activation = policy_kwargs.get("activation_fn", "tanh")
-    supports, fast = "and the fast learner supports", ", ".join(FAST_ACTIVATIONS)
+    supports = "and the fast learner supports"
+    fast = ", ".join(FAST_ACTIVATIONS)
     reasons = (
         ("policy", policy != "MlpPolicy", f"is {policy}, {supports} only MlpPolicy"),
         (

@@ -60,7 +60,8 @@ class LocalBackend:
         return list(self.slots.warnings())
 
     def problems(self, job: Job) -> list[Problem]:
-        asked, machine = job.resources, self._machine
+        asked = job.resources
+        machine = self._machine
         largest = topology.largest_job(machine)
         found: list[Problem] = []
 

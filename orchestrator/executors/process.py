@@ -192,7 +192,8 @@ def start(
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has been killed
             channel.sendall(environment.GO)
         channel.setblocking(False)
-        pid_start, pidfd = process_start(popen.pid), _pidfd(popen.pid)
+        pid_start = process_start(popen.pid)
+        pidfd = _pidfd(popen.pid)
     except BaseException:
         channel.close()
         end_group(popen)

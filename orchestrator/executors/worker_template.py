@@ -144,7 +144,8 @@ class WorkerTemplate:
         """
         if self._popen is not None and process.has_ended(self._popen.pid):
             self._lost()
-        kills, self._kills = self._kills, 0
+        kills = self._kills
+        self._kills = 0
         return kills
 
     def close(self) -> None:
@@ -228,7 +229,8 @@ class WorkerTemplate:
             ours.close()
             self._refused = f"it could not be started ({error})"
         else:
-            self._control, self._wait_until = ours, time.monotonic() + IMPORT_PATIENCE_S
+            self._control = ours
+            self._wait_until = time.monotonic() + IMPORT_PATIENCE_S
 
     def _lost(self, *, hangs: bool = False) -> None:
         """Replace a template that has ended or hangs, unless that has happened too often."""

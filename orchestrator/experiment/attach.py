@@ -132,7 +132,8 @@ def wait(run_dir: Path, names: Sequence[str], *, timeout_s: float) -> WaitEnd:
 
     :raises UsageError: not a run directory, or no such job.
     """
-    paths, until = run_directory.existing(run_dir), time.monotonic() + timeout_s
+    paths = run_directory.existing(run_dir)
+    until = time.monotonic() + timeout_s
     holder = _current_holder(paths)
     rows: Sequence[SummaryRow] = []
     late = f"{run_dir}: has not ended within {timeout_s:g} s; the experiment continues"

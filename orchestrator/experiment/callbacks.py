@@ -153,8 +153,10 @@ def progress_of(view: View, indices: Mapping[str, int]) -> ExperimentProgress:
 
 
 def _progress_of(attempt: ActiveAttempt, indices: Mapping[str, int]) -> JobProgress:
-    job, progress = attempt.job, attempt.progress or Progress(phase="starting")
-    to_go, speed = max(0, job.spec.total_timesteps - progress.env_steps), progress.env_steps_per_s
+    job = attempt.job
+    progress = attempt.progress or Progress(phase="starting")
+    to_go = max(0, job.spec.total_timesteps - progress.env_steps)
+    speed = progress.env_steps_per_s
     return JobProgress(
         job_id=job.job_id,
         xml=None if job.xml_source is None else str(job.xml_source),

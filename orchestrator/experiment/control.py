@@ -108,7 +108,8 @@ class Snapshot:
             return {}
         is_running = row["state"] == "RUNNING"
         job = self.live.jobs.get(row["job_id"]) if is_running else None
-        least_mib, asked = self.live.waiting_from_mib, self.free_disk_asked
+        least_mib = self.live.waiting_from_mib
+        asked = self.free_disk_asked
         is_refused = least_mib is None or asked is None or asked.get(row["job_id"], 0) >= least_mib
         return {
             "phase": job.phase if job else "starting" if is_running else None,
@@ -224,7 +225,8 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
 
 
 def _ask_to_stop(paths: RunPaths, holder: LockHolder, *, now: bool) -> str:
-    run_dir, request = paths.root, Request(verb="stop", job_id=holder.key)
+    run_dir = paths.root
+    request = Request(verb="stop", job_id=holder.key)
     if holder.is_elsewhere or not paths.ledger.exists():
         files = RequestFiles(paths.requests)
         if not now and request in files.take():
@@ -517,7 +519,8 @@ def resolve(
         raise UsageError(f"{snapshot.paths.root}: its supervisor ({snapshot.holder}) {what}")
     resolved: dict[str, None] = {}
     for name in names:
-        matches, may_be_several = matching(name, job_ids), is_pattern(name) and not one
+        matches = matching(name, job_ids)
+        may_be_several = is_pattern(name) and not one
         if not matches or (len(matches) > 1 and not may_be_several):
             shown = (
                 matches or difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]

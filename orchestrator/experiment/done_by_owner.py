@@ -98,9 +98,11 @@ def _become(owner: int) -> None:
     try:
         account = pwd.getpwuid(owner)
     except KeyError:  # as of a user of another machine
-        group, groups = owner, []
+        group = owner
+        groups = []
     else:
-        group, groups = account.pw_gid, os.getgrouplist(account.pw_name, account.pw_gid)
+        group = account.pw_gid
+        groups = os.getgrouplist(account.pw_name, account.pw_gid)
     os.setgroups(groups)
     os.setresgid(group, group, group)
     os.setresuid(owner, owner, owner)

@@ -50,7 +50,8 @@ def obstacles(
 def _obstacles(
     row: JobRow, job: Job, verdict: JobVerdict, differences: Sequence[str], directory: JobPaths
 ) -> Sequence[str]:
-    before, total = row.job.spec, job.spec.total_timesteps
+    before = row.job.spec
+    total = job.spec.total_timesteps
     is_other = (
         row.robot_hash != verdict.robot_hash
         or job.spec.fingerprint(before.total_timesteps) != row.fingerprint

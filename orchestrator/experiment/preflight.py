@@ -141,7 +141,8 @@ def requests_of(
     key_of: dict[str, bytes] = {}
     by_id = {job.job_id: job for job in (*sources, *jobs)}
     for job in jobs:
-        spec, source = job.spec, by_id.get(job.spec.init_job or "")
+        spec = job.spec
+        source = by_id.get(job.spec.init_job or "")
         init: Mapping[str, Any] = {}
         if source is not None:
             examined = {"job": source.spec.name, "request": dataclasses.asdict(_request(source))}
@@ -155,7 +156,8 @@ def requests_of(
 
 
 def _request(job: Job) -> ExaminationRequest:
-    spec, has_task = job.spec, job.spec.task is not None
+    spec = job.spec
+    has_task = job.spec.task is not None
     return ExaminationRequest(
         xml=None if job.xml_source is None else str(job.xml_source),
         robot_settings=job.robot_settings,
@@ -187,7 +189,8 @@ def request_for_source(job: Job, paths: RunPaths, stage_to: Path) -> Examination
     """Can ``job`` start from the policy of the job that it names? Both are in the run directory,
     robots included.
     """
-    directory, spec = paths.job(job.job_id), job.spec
+    directory = paths.job(job.job_id)
+    spec = job.spec
     return dataclasses.replace(
         _request(job),
         xml=None if spec.xml is None else str(directory.root / spec.xml),
@@ -264,7 +267,9 @@ def ask(
     lanes = min(at_once, math.ceil(len(requests) / ROBOTS_A_CHILD))
     memory_mib = max(LEAST_MEMORY_MIB, int(available_memory_mib() * MEMORY_SHARE / max(1, lanes)))
     answers: dict[int, ExaminationAnswer] = {}
-    waiting, repeated, killed = deque(range(len(requests))), set[int](), set[int]()
+    waiting = deque(range(len(requests)))
+    repeated = set[int]()
+    killed = set[int]()
     with contextlib.ExitStack() as children:
 
         def opened(child: Child) -> Child:
@@ -335,10 +340,8 @@ class Child:
         environment = child_environment(
             TMPDIR=self._folder.name
         )  # removed even when the process is killed
-        command, pipe = (
-            command_of_child("orchestrator.worker.robots.preflight_child"),
-            subprocess.PIPE,
-        )
+        command = command_of_child("orchestrator.worker.robots.preflight_child")
+        pipe = subprocess.PIPE
         folder = working_directory(Path(self._folder.name))
         self._popen = subprocess.Popen(
             command,

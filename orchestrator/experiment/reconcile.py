@@ -169,7 +169,8 @@ def requeued(
     """
     now = dict(rows)
     for job in (job for job in jobs if job.job_id in rows):
-        job_id, row = job.job_id, rows[job.job_id]
+        job_id = job.job_id
+        row = rows[job.job_id]
         is_back = isinstance(row.state, Cancelled) and row.state.is_undeclared
         if is_back or (isinstance(row.state, Succeeded) and not _has_results(row, paths)):
             if paths.job(job_id).root.exists():
@@ -250,7 +251,8 @@ def changed_jobs(
     """Jobs that have run and would now train something else → the differences."""
     changed: dict[str, list[str]] = {}
     for job in jobs:
-        row, verdict = rows.get(job.job_id), verdicts[job.job_id]
+        row = rows.get(job.job_id)
+        verdict = verdicts[job.job_id]
         if (
             row
             and row.attempts

@@ -196,7 +196,8 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     """
     if not isinstance(row.state, Running):
         return row
-    attempt, directory = row.state.attempt, paths.job(row.job_id)
+    attempt = row.state.attempt
+    directory = paths.job(row.job_id)
     _kill_leftover_of(attempt)
     warn = functools.partial(reporter.event, "warning", job_id=row.job_id)
     rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks, warn)
@@ -218,7 +219,8 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     files = (of_attempt.worker_log, of_attempt.exit, directory.timings_csv)
     last_write = max((path.stat().st_mtime for path in files if path.exists()), default=None)
     _end_attempt(ledger, attempt, outcome, record, last_write)
-    failures, max_retries = row.state.failures, row.job.max_retries
+    failures = row.state.failures
+    max_retries = row.job.max_retries
     new = retry_policy.next_state(
         outcome, failures=failures, max_retries=max_retries, now=time.monotonic()
     )

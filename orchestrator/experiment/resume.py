@@ -169,7 +169,8 @@ def _unchanged(
     main = main_file(before.xml)
     if job.spec.model_edits or not job.xml_source.as_posix().endswith(f"/{main}"):
         return None
-    origin, copy = job.xml_source.parents[main.count("/")], paths.job(job.job_id).robot
+    origin = job.xml_source.parents[main.count("/")]
+    copy = paths.job(job.job_id).robot
     try:
         names = tuple(
             sorted(path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file())

@@ -118,7 +118,8 @@ def check(
     """
     items = list(_items(paths, time_limit_s))
     examined = [item for item in items if isinstance(item, _Item)]
-    requests, at_once = [item.request for item in examined], topology.detect().capacity
+    requests = [item.request for item in examined]
+    at_once = topology.detect().capacity
     answers = preflight.ask(requests, at_once=at_once, time_limit_s=time_limit_s, watch=watch)
     answered = dict(zip(map(id, examined), answers, strict=True))
     includers = _includers(

@@ -84,7 +84,8 @@ def put_aside(
 
     :param prepare: called before that, while the directory is locked.
     """
-    paths, aside = RunPaths(root), None
+    paths = RunPaths(root)
+    aside = None
     with _errors_explained(root):
         _refuse_others(paths)
         if is_run_directory(paths):
@@ -160,7 +161,8 @@ def _refuse_untrusted(root: Path) -> None:
     systems may give every file one owner, others keep no permission bits.
     """
     with tempfile.TemporaryFile(dir=root) as file:
-        ours, found = os.fstat(file.fileno()), root.stat()
+        ours = os.fstat(file.fileno())
+        found = root.stat()
     pickles = "A run loads its checkpoints, which are pickles and can run any code"
     if found.st_uid not in (ours.st_uid, 0):
         advice = "Choose another with --run-dir, or copy it (`cp -r`) if you trust its content: the copy is yours"
@@ -316,7 +318,9 @@ def _locked(paths: RunPaths) -> Iterator[None]:
                     f"{paths.root}: is running already, held by another supervisor ({this}). {advice}"
                 )
             file.truncate(0)
-            pid, host, since = os.getpid(), socket.gethostname(), str(datetime.datetime.now())
+            pid = os.getpid()
+            host = socket.gethostname()
+            since = str(datetime.datetime.now())
             this = LockHolder(pid=pid, pid_start=process_start(pid), host=host, since=since)
             try:
                 file.write(json.dumps(dataclasses.asdict(this)).encode())
@@ -356,7 +360,8 @@ def set_aside(directory: Path, into: Path) -> Path:
 
 
 def _unused(path: Path) -> Path:
-    candidate, number = path, 1
+    candidate = path
+    number = 1
     while candidate.exists():
         number += 1
         candidate = path.with_name(f"{path.name}-{number}")

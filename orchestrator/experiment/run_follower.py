@@ -100,7 +100,8 @@ class RunFollower:
         return seen
 
     def _forget(self) -> None:
-        self._reader, self._ledger_inode = RowReader(), 0
+        self._reader = RowReader()
+        self._ledger_inode = 0
         self._left_running.clear()
         self.generation += 1
 
@@ -129,7 +130,8 @@ class RunFollower:
         key = None if holder is None else holder.key
         plan = key, mark(paths.takes_jobs), mark(paths.run_end)
         if plan != self._plan:
-            self._reader, self._plan = RowReader(), plan
+            self._reader = RowReader()
+            self._plan = plan
         inode = paths.ledger.stat().st_ino
         if inode != self._ledger_inode:
             self._forget()

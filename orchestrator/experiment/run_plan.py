@@ -247,7 +247,8 @@ def named(verdict: JobVerdict, job: Job, experiment: Experiment) -> JobVerdict:
     robot = None if job.xml_source is None else experiment.unnamed.get(job.xml_source)
     if robot is None:
         return verdict
-    problem, warnings = verdict.problem, tuple(map(robot.explained, verdict.warnings))
+    problem = verdict.problem
+    warnings = tuple(map(robot.explained, verdict.warnings))
     if problem is None:
         return dataclasses.replace(verdict, warnings=warnings)
     of_all = dataclasses.replace(robot, label="the robot")  # the same text for every robot

@@ -93,7 +93,8 @@ def run(
         training = _prepare(opened, planned, rows, ledger, stack)
         states = _train(opened, training, callbacks)
         summary = _finish(opened, planned, training, states)
-    supervisor, exit_code = training.supervisor, opened.outcome.exit_code
+    supervisor = training.supervisor
+    exit_code = opened.outcome.exit_code
     return RunResult(
         paths=opened.paths,
         states=states,
@@ -284,7 +285,8 @@ def _prepare(
 ) -> _Training:
     """Make the supervisor and what is beside it, and record what the run is made with."""
     paths, beside, stops = opened.paths, opened.beside, opened.stops
-    options, backend = planned.options, planned.plan.backend
+    options = planned.options
+    backend = planned.plan.backend
     stack.callback(beside.end)  # before the backend is closed
     supervisor = Supervisor(
         paths=paths,
@@ -352,7 +354,8 @@ def _finish(
     opened: _Opened, planned: _Planned, training: _Training, states: Mapping[str, State]
 ) -> Sequence[SummaryRow]:
     """Let features add results, wait for what is beside the run, and sum up. Returns the summary."""
-    supervisor, beside = training.supervisor, opened.beside
+    supervisor = training.supervisor
+    beside = opened.beside
 
     def is_stopped() -> bool:
         beside.after_turn()
@@ -433,7 +436,8 @@ def _claimed(options: RunOptions, stack: contextlib.ExitStack) -> _ClaimedDirect
 
 
 def _report_plan(opened: _Opened, planned: _Planned) -> None:
-    options, reporter = planned.options, opened.beside
+    options = planned.options
+    reporter = opened.beside
     if opened.claimed.aside is not None:
         text = f"starts over; the earlier run directory is now {opened.claimed.aside}"
         reporter.event("fresh", text, aside=str(opened.claimed.aside))

@@ -70,7 +70,8 @@ class SideProcess:
             self._channel, standard_input = socket.socketpair()
             self._while_open.enter_context(kept_from_forks(self._channel.fileno()))
             self._channel.setblocking(False)
-            self._log_begin, self._started_at = output.tell(), time.monotonic()
+            self._log_begin = output.tell()
+            self._started_at = time.monotonic()
             self.liveness = Liveness(looked_at=self._started_at)
             with standard_input:
                 self._popen = subprocess.Popen(

@@ -46,7 +46,8 @@ def video_as_gif(video: Path, *, width: int, fps: int) -> bytes:
         picture.quantize(palette=palette, dither=Image.Dither.NONE)
         for picture in chain([first], scaled)
     )
-    content, pause_ms = io.BytesIO(), round(1000 / fps)
+    content = io.BytesIO()
+    pause_ms = round(1000 / fps)
     next(quantized).save(
         content, "GIF", save_all=True, append_images=quantized, duration=pause_ms, loop=0
     )

@@ -102,7 +102,8 @@ def log(
         snapshot = control.status(run_dir)
         latest = max(1, control.row_of(snapshot, job_id)["attempts"])
         if attempt is None and latest != number:
-            number, reader = latest, None
+            number = latest
+            reader = None
             lines = 0
             yield f"--- attempt {latest} ---\n"
 
@@ -148,7 +149,8 @@ class LogReader:
             while chunk := file.read(CHUNK):
                 self._position = log_limit.position_in_output(file.tell(), dropped)
                 yield self._decoder.decode(chunk)
-            self._position, self._mark = log_limit.position_in_output(file.tell(), dropped), mark
+            self._position = log_limit.position_in_output(file.tell(), dropped)
+            self._mark = mark
 
     def rest(self) -> str:
         """What an incomplete character at the end stands for."""

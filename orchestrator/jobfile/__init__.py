@@ -149,7 +149,8 @@ def load(
     :param skip_invalid: as ``on_invalid = "skip"`` in the file.
     :raises SpecError: with every problem of the file.
     """
-    source, text = str(path), ""
+    source = str(path)
+    text = ""
     try:
         with path.open("rb") as file:
             content = read_up_to(file, LARGEST_BYTES + 1)  # once: it may be a pipe

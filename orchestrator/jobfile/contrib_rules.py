@@ -32,7 +32,8 @@ def check_contrib(merged: Mapping[str, Any], bad: set[str], report: Report) -> N
 
 def _check_values(values: Mapping[str, Any], report: Report) -> None:
     """:param values: hyperparameters of the algorithm and of its policy, whose names differ."""
-    dropped, quantiles = values.get("top_quantiles_to_drop_per_net", 0), values["n_quantiles"]
+    dropped = values.get("top_quantiles_to_drop_per_net", 0)
+    quantiles = values["n_quantiles"]
     if dropped >= quantiles:
         text = f"top_quantiles_to_drop_per_net = {dropped} leaves none of policy_kwargs.n_quantiles = {quantiles}"
         report(

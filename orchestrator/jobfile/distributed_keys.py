@@ -23,14 +23,16 @@ def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Report) -> Non
     """
     if bad & {"resources", "algo"}:
         return
-    ranks, algo = merged["resources"]["ranks"], merged["algo"]
+    ranks = merged["resources"]["ranks"]
+    algo = merged["algo"]
     if ranks == 1:
         return
     if algo not in RANKED:
         text = f"resources.ranks = {ranks}, but only {joined(RANKED)} can have several ranks, and algo is {algo}"
         report(["resources.ranks", "algo"], text)
         return
-    gpus, n_envs = merged["resources"]["gpus"], merged["n_envs"]
+    gpus = merged["resources"]["gpus"]
+    n_envs = merged["n_envs"]
     if 0 < gpus < 1:
         text = (
             f"resources.gpus = {gpus:g} is a share of one GPU, and each of {ranks} ranks needs a GPU of its own; "
@@ -44,7 +46,8 @@ def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Report) -> Non
         # The minibatches of PPO must also divide its rollout.
         rollout = values["n_steps"] * n_envs if algo == "ppo" and "n_envs" not in bad else 0
         for name in ("batch_size", "buffer_size"):
-            value, text = values.get(name, 0), ""
+            value = values.get(name, 0)
+            text = ""
             if value % ranks:
                 default = "" if name in merged[algo] else " (Stable-Baselines3's default)"
                 text = uneven(f"{name} = {value}{default}", value, ranks, rollout)

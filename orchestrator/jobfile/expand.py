@@ -340,7 +340,9 @@ def _override_trees(
     """The valid overrides: dotted key → the key and its value as nested tables."""
     trees: dict[str, Tree] = {}
     for key, value in overrides.items():
-        where, top, tree = f"--set {key}", key.partition(".")[0], None
+        where = f"--set {key}"
+        top = key.partition(".")[0]
+        tree = None
         if top in _NOT_ON_COMMAND_LINE:
             problems.add(where, _NOT_ON_COMMAND_LINE[top])
         else:

@@ -34,10 +34,13 @@ def linked(jobs: Sequence[Job], problems: Problems) -> list[Job]:
         names.setdefault(job.spec.name, []).append(job)
     for job in jobs:
         names.setdefault(job.job_id, [job])
-    has_all, places = not problems, dict[str, None]()
-    result, links = [], 0
+    has_all = not problems
+    places = dict[str, None]()
+    result = []
+    links = 0
     for job in jobs:
-        spec, parents = job.spec, dict[str, None]()
+        spec = job.spec
+        parents = dict[str, None]()
         for number, name in enumerate(spec.after):
             if name not in names and has_all:
                 _refuse(f"{job.where}.after[{number}]", _unknown(name, names), places, problems)
@@ -84,7 +87,9 @@ def _alike(job: Job, candidates: Sequence[Job]) -> Job | None:
 
 
 def _ambiguous(job: Job, candidates: Sequence[Job]) -> str:
-    name, seed, first = job.spec.init_job, job.spec.seed, candidates[0].job_id
+    name = job.spec.init_job
+    seed = job.spec.seed
+    first = candidates[0].job_id
     ids = listed([other.job_id for other in candidates], SHOWN)
     which = "none" if all(other.spec.seed != seed for other in candidates) else "several"
     text = f"{len(candidates)} jobs have the name {quoted(str(name))}, and {which} of them fit {job.job_id}"

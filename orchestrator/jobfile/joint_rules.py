@@ -323,7 +323,8 @@ def _check_policy(
             report(
                 [f"policy_kwargs.{key}"], f"the policies of {algo} have no {key}; they have {known}"
             )
-    critic, arch = "qf" if algo in OFF_POLICY else "vf", policy_kwargs.get("net_arch")
+    critic = "qf" if algo in OFF_POLICY else "vf"
+    arch = policy_kwargs.get("net_arch")
     if isinstance(arch, dict) and critic not in arch:
         message = f"the networks of {algo} are pi and {critic}: {{ pi = […], {critic} = […] }}"
         report(["policy_kwargs.net_arch"], message)
@@ -337,7 +338,9 @@ def _check_policy(
 def _check_off_policy(
     algo: str, values: Mapping[str, Any], merged: Mapping[str, Any], report: Report
 ) -> None:
-    n_envs, total, frequency = merged["n_envs"], merged["total_timesteps"], values["train_freq"]
+    n_envs = merged["n_envs"]
+    total = merged["total_timesteps"]
+    frequency = values["train_freq"]
     if isinstance(frequency, list) and frequency[1] == "episode" and n_envs > 1:
         message = f"whole episodes need n_envs = 1, and n_envs is {n_envs}; set n_envs = 1, or a number of steps"
         report([f"{algo}.train_freq"], message)
@@ -357,8 +360,11 @@ def _check_off_policy(
 def _check_minibatches(
     algo: str, values: Mapping[str, Any], merged: Mapping[str, Any], report: Report
 ) -> None:
-    n_steps, n_envs, ranks = values["n_steps"], merged["n_envs"], merged["resources"]["ranks"]
-    batch_size, rollout = values["batch_size"], n_steps * n_envs
+    n_steps = values["n_steps"]
+    n_envs = merged["n_envs"]
+    ranks = merged["resources"]["ranks"]
+    batch_size = values["batch_size"]
+    rollout = n_steps * n_envs
     if values["normalize_advantage"] and batch_size == 1:
         report([f"{algo}.batch_size"], "must be greater than 1, because normalize_advantage is on")
     elif rollout % batch_size and batch_size % ranks == 0:
@@ -396,10 +402,8 @@ def _few_iterations(total: int, n_envs: int, n_steps: int, batch_size: int) -> s
     rollout = n_steps * n_envs
     made = math.ceil(total / rollout)
     rounded = f", so {made * rollout:_} env_steps are trained" if total % rollout else ""
-    longest, unit = (
-        (total - 1) // ((FEWEST_ITERATIONS - 1) * n_envs),
-        batch_size // math.gcd(batch_size, n_envs),
-    )
+    longest = (total - 1) // ((FEWEST_ITERATIONS - 1) * n_envs)
+    unit = batch_size // math.gcd(batch_size, n_envs)
     shorter = 1 << longest.bit_length() - 1 if longest else 0
     if shorter % unit:
         shorter = longest // unit * unit

@@ -79,7 +79,8 @@ class RobotArgument:
 
     def explained(self, error: str) -> str:
         """``error`` with the robot's label in the place of a file that the user does not know."""
-        text, folder = error.replace(str(self.file), self.label), str(self.file.parent)
+        text = error.replace(str(self.file), self.label)
+        folder = str(self.file.parent)
         if folder not in text:
             return text
         for unknown in (f" in {folder}", folder + os.sep, folder):
@@ -193,7 +194,8 @@ def _from_text(text: str, number: int, position: int, folder: Path) -> RobotArgu
 
 
 def _from_spec(spec: Spec, number: int, position: int, folder: Path, caller: str) -> RobotArgument:
-    from_folder, label = spec.modelfiledir, _label(position)
+    from_folder = spec.modelfiledir
+    label = _label(position)
     spec, assets = spec.copy(), dict(spec.assets)
     try:
         if from_folder and not assets:
@@ -202,7 +204,8 @@ def _from_spec(spec: Spec, number: int, position: int, folder: Path, caller: str
         robot = _from_text(spec.to_xml(), number, position, folder)
     except ValueError as error:  # MuJoCo's
         fault = f"{label}: MuJoCo cannot write it as XML: {error}"
-        name, file = _name(number, "robot"), folder / str(number)
+        name = _name(number, "robot")
+        file = folder / str(number)
         return RobotArgument(name=name, file=file, index=position, label=label, fault=fault)
     for name, content in assets.items():
         for below in {"", spec.meshdir, spec.texturedir}:

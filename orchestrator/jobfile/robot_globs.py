@@ -144,7 +144,8 @@ def matching_paths(pattern: str, base: Path) -> set[str]:
     recursive = _RECURSIVE.search(pattern)
     if recursive is None:
         return {str(base / match) for match in glob.glob(pattern, root_dir=base)}  # noqa: PTH207
-    head, tail = pattern[: recursive.start()], pattern[recursive.end() :] or "*"
+    head = pattern[: recursive.start()]
+    tail = pattern[recursive.end() :] or "*"
     tops = matching_paths(head, base) if head else {str(base)}
     return {
         match for top in tops for folder in _folders(top) for match in matching_paths(tail, folder)
@@ -163,10 +164,8 @@ def _folders(top: str) -> Iterator[Path]:
 def _leads_back_up(folder: Path, top: str) -> bool:
     if not folder.is_symlink():
         return False
-    target, entered = (
-        folder.resolve(),
-        (parent for parent in folder.parents if parent.is_relative_to(top)),
-    )
+    target = folder.resolve()
+    entered = (parent for parent in folder.parents if parent.is_relative_to(top))
     return any(parent.resolve().is_relative_to(target) for parent in entered)
 
 

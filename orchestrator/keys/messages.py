@@ -123,7 +123,8 @@ def _wrong_value(layout: Layout, location: Location, details: ErrorDetails) -> s
     if kind == "value_error":
         error = details["ctx"]["error"]
         return f"{error}, found {shown(value)}" if isinstance(error, ExpectedError) else str(error)
-    info, example = layout.field_at(location), _example(layout, location)
+    info = layout.field_at(location)
+    example = _example(layout, location)
     advice = _hint(value, info) or (f"; for example {example}" if example else "")
     return f"expected {_expected(info)}, found {shown(value)}{advice}"
 

@@ -447,7 +447,8 @@ class Ledger:
         read_rows = functools.partial(self._summary_rows, self.varied_keys(), rows.OF_PAGE)
         last: Sequence[Any] = (-(2**63), "")
         while found := self.select(rows.PAGE, (*last, page_rows)):
-            before, last = last, tuple(found[-1])
+            before = last
+            last = tuple(found[-1])
             yield [job_id for _, job_id in found], functools.partial(read_rows, (*before, *last))
 
     def _summary_rows(

@@ -214,7 +214,8 @@ def checked(kind: Any, row: dict[str, Any], only: Iterable[str] = ()) -> dict[st
     """
     types = _types(kind)
     for name in only or types:
-        accepted, value = types[name], row[name]
+        accepted = types[name]
+        value = row[name]
         found = type(value)
         if found is float and not abs(value) <= LARGEST and NoneType in accepted:
             row[name] = None
@@ -387,7 +388,9 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str]) -> SummaryRow:
     """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is
     one of its name.
     """
-    point, spec, record = parsed_object(row["point"]), parsed_object(row["spec"]), _record(row)
+    point = parsed_object(row["point"])
+    spec = parsed_object(row["spec"])
+    record = _record(row)
     values = {key: record.get(key) for key in RECORDED} | {
         # Earlier versions have stored texts of any length and content.
         "message": None if row["message"] is None else shortened(row["message"]),

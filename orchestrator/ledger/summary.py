@@ -55,8 +55,11 @@ class SummaryFiles:
         :raises DiskFullError, LedgerError, OSError: the files before are still there.
         """
         columns = _columns(ledger.varied_keys(), ledger.measure_names())
-        moved, kept = self.moved, self._kept if columns == self._columns else {}
-        self.moved, self._kept, self._columns = set(), {}, columns
+        moved = self.moved
+        kept = self._kept if columns == self._columns else {}
+        self.moved = set()
+        self._kept = {}
+        self._columns = columns
         with (
             disk_full_explained(self.paths.root),
             writing_whole(self.paths.summary_json, durable=False) as array,
@@ -99,10 +102,8 @@ def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
     """
     try:
         with open_regular(paths.summary_json) as file:
-            rows, written = (
-                parsed_json(read_up_to(file, LARGEST_BYTES)),
-                os.fstat(file.fileno()).st_mtime,
-            )
+            rows = parsed_json(read_up_to(file, LARGEST_BYTES))
+            written = os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return [], None
     except (OSError, ValueError) as error:

@@ -68,7 +68,8 @@ def _keyed(path: Path) -> dict[str, int]:
 def _mounts(root: Path) -> Iterator[_Mount]:
     for line in (text_of(root / "proc/self/mountinfo") or "").splitlines():
         before, separator, after = line.partition(" - ")
-        fields, kind = before.split(" "), after.split(" ")
+        fields = before.split(" ")
+        kind = after.split(" ")
         if (
             not separator
             or kind[0] not in ("cgroup", "cgroup2")

@@ -215,7 +215,8 @@ class CpuHolders:
             except OSError:
                 os.unlink(beside, dir_fd=directory)
                 raise
-            earlier, self._locked = self._locked, opened.pop_all()
+            earlier = self._locked
+            self._locked = opened.pop_all()
         self._touch_at = time.monotonic() + TOUCH_S
         if earlier is not None:
             earlier.close()

@@ -134,7 +134,8 @@ class LoadSampler:
     def _sample(self) -> None:
         begun = time.thread_time()
         scan = self._scan()
-        self._earlier, self._latest = self._last, scan
+        self._earlier = self._last
+        self._latest = scan
         self._measured = self._load(self._earlier, self._latest)
         self._every_s = SAMPLING.pause_s(time.thread_time() - begun)
         self._next = scan.at + self._every_s
@@ -229,7 +230,8 @@ def _unexplained(
 
 
 def _ticks_between(before: _Scan, after: _Scan, pid: int) -> int:
-    now, earlier = after.processes[pid], before.processes.get(pid)
+    now = after.processes[pid]
+    earlier = before.processes.get(pid)
     is_same = earlier is not None and earlier.start_ticks == now.start_ticks
     return now.own_ticks - (earlier.own_ticks if earlier is not None and is_same else 0)
 

@@ -43,7 +43,8 @@ class FreeGpus:
         Ray chooses in the same way: GPUs that are not shared stay whole, for jobs that need a whole
         one.
         """
-        parts, number = _parts(gpus), math.ceil(gpus)
+        parts = _parts(gpus)
+        number = math.ceil(gpus)
         fitting = sorted(
             (name for name, free in self._free.items() if free >= parts), key=self._free.__getitem__
         )

@@ -95,7 +95,8 @@ def differences(here: Versions, there: Versions, *, word: str = "here") -> Versi
     deciding: list[str] = []
     others: list[str] = []
     for name in {**here, **there}:
-        ours, theirs = here.get(name), there.get(name)
+        ours = here.get(name)
+        theirs = there.get(name)
         if ours != theirs:
             line = f"{name} {theirs or 'missing'}, {word} {ours or 'missing'}"
             (deciding if _changes_results(name, ours, theirs) else others).append(line)

@@ -352,8 +352,10 @@ class SlotPool:
 
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with the number of jobs at once."""
-        asked, capacity = self._asked, self._machine.capacity
-        cpus, physical = len(self._machine.cpus), self._machine.physical_cores
+        asked = self._asked
+        capacity = self._machine.capacity
+        cpus = len(self._machine.cpus)
+        physical = self._machine.physical_cores
         texts = []
         if asked is not None and asked > self.lanes:
             texts.append(

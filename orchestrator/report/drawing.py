@@ -314,8 +314,10 @@ def gantt(axes: Axes, rows: Lanes, *, span_s: float, unit_s: float) -> None:
     """Bars with their names where there is room, on an axis of ``span_s`` seconds in units of
     ``unit_s`` seconds.
     """
-    extent, dots_per_in = axes.get_window_extent(), axes.figure.dpi
-    width_in, lane_in = extent.width / dots_per_in, extent.height / dots_per_in / len(rows)
+    extent = axes.get_window_extent()
+    dots_per_in = axes.figure.dpi
+    width_in = extent.width / dots_per_in
+    lane_in = extent.height / dots_per_in / len(rows)
     for lane, bars in enumerate(rows.values()):
         for colour in dict.fromkeys(bar.colour for bar in bars):
             spans = [

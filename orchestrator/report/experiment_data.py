@@ -86,7 +86,8 @@ def gather(
 
     :raises OrchestratorError: it is no run directory, or its ledger is damaged.
     """
-    paths, now = run_directory.existing(run_dir), time.time()
+    paths = run_directory.existing(run_dir)
+    now = time.time()
     running = run_directory.holder(paths) is not None
     rows, declared, launches = _ledger(paths, running)
     attempts = [_attempt(row, declared[row["job_id"]], paths, running, now) for row in launches]
@@ -161,7 +162,8 @@ def _ledger(
     if running and not paths.ledger.exists():
         return [], {}, []
     with run_directory.reading_ledger(paths) as ledger:
-        rows, declared = ledger.summary(), {row.job_id: row for row in ledger.jobs()}
+        rows = ledger.summary()
+        declared = {row.job_id: row for row in ledger.jobs()}
         known = declared.keys() & {
             row["job_id"] for row in rows
         }  # a run that begins meanwhile may restart jobs
@@ -173,9 +175,12 @@ def _ledger(
 def _attempt(
     row: AttemptRow, declared: JobRow, paths: RunPaths, running: bool, now: float
 ) -> ReportedAttempt:
-    job, cpu_s, until = paths.job(row["job_id"]), row["cpu_s"], row["ended_at"]
+    job = paths.job(row["job_id"])
+    cpu_s = row["cpu_s"]
+    until = row["ended_at"]
     if cpu_s is not None:
-        ranks, exits = declared.job.resources.ranks, job.attempt(row["number"]).exits()
+        ranks = declared.job.resources.ranks
+        exits = job.attempt(row["number"]).exits()
         records = (read_exit_record(path) for rank, path in exits.items() if 0 < rank < ranks)
         cpu_s += sum(record.cpu_s or 0.0 for record in records if record is not None)
     if until is None:
@@ -211,10 +216,12 @@ def _job(
 ) -> ReportedJob:
     """:param read: whether its files are read; else it has what the ledger knows."""
     paths = run.job(row["job_id"])
-    timings, point = _timings(paths.timings_csv) if read else _sums([]), declared.job.point
+    timings = _timings(paths.timings_csv) if read else _sums([])
+    point = declared.job.point
     curve = run_reader.learning_curve(paths.progress_csv) if read else []
     group = without_seed(row["job_id"], row["seed"])
-    wall_s, env_steps = timings["wall_s"], timings["env_steps"] or 0.0
+    wall_s = timings["wall_s"]
+    env_steps = timings["env_steps"] or 0.0
     is_running, several = row["state"] == "RUNNING", row["ranks"] > 1
     allreduce_s = timings["allreduce_s"] if several else None
     first = row["ep_rew_mean_first"]
@@ -292,7 +299,8 @@ def _totals(jobs: Sequence[ReportedJob], attempts: Sequence[ReportedAttempt]) ->
 
 def _covered(spans: Iterable[tuple[float, float]]) -> float:
     """Seconds that at least one of ``spans`` covers."""
-    total, covered_until = 0.0, float("-inf")
+    total = 0.0
+    covered_until = float("-inf")
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, covered_until))
         covered_until = max(covered_until, end)

@@ -63,7 +63,9 @@ def document(
     :param has_robots: whether there is a section of robots.
     :param is_begun: whether sections of features come first, which say how far it is.
     """
-    robots, jobs, about = facts["robots"], facts["jobs"], ABOUT
+    robots = facts["robots"]
+    jobs = facts["jobs"]
+    about = ABOUT
     if jobs:
         sections = [
             _findings(facts["findings"], jobs),

@@ -114,7 +114,8 @@ def _median_curve(axes: Axes, seeds: Sequence[LearningCurve], colour: str) -> No
     """Median over seeds with its interval, over the range that all of them cover."""
     import numpy as np
 
-    begin, end = max(curve[0][0] for curve in seeds), min(curve[-1][0] for curve in seeds)
+    begin = max(curve[0][0] for curve in seeds)
+    end = min(curve[-1][0] for curve in seeds)
     if begin >= end:
         return
     steps = np.linspace(begin, end, GRID_POINTS)

@@ -128,7 +128,8 @@ def _draw_map(axes: Axes, panel: GridPanel) -> None:
         for y in range(rows)
         if (mean := panel.mean(x, y)) is not None
     }
-    low, high = min(cells.values()), max(cells.values())
+    low = min(cells.values())
+    high = max(cells.values())
     for (x, y), mean in cells.items():
         strength = PALEST + (1 - PALEST) * ((mean - low) / (high - low) if high > low else 1.0)
         cell = Rectangle(

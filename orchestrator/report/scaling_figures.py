@@ -69,7 +69,8 @@ def draw_curves(
     """:param bound: the mark of bounds."""
     for number, (name, points) in enumerate(curves.items()):
         shift = (number - (len(curves) - 1) / 2) * DODGE
-        colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
+        colour = SERIES[number % len(SERIES)]
+        marker = MARKERS[number % len(MARKERS)]
         places = {levels.index(level) + shift: points[level] for level in sorted(points)}
         medians = [one["median"] * scale for one in places.values()]
         axes.plot(list(places), medians, color=colour, linewidth=1, alpha=0.5)
@@ -89,7 +90,8 @@ def draw_curves(
                 )
         for level in sorted(points.keys() & cut.get(name, ())):
             above: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
-            place, median = levels.index(level) + shift, points[level]["median"] * scale
+            place = levels.index(level) + shift
+            median = points[level]["median"] * scale
             axes.annotate(bound, (place, median), color=colour, **above)
     axes.set_xticks(range(len(levels)), list(map(str, levels)))
     axes.set_xlim(-0.45, len(levels) - 0.55)

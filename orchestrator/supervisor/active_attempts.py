@@ -159,12 +159,10 @@ class ActiveAttempts:
 
     def placed(self, attempt: ActiveAttempt, event: Placed, now: float) -> None:
         """Its time limits count from now: until now it may have waited for its node."""
-        attempt.is_placed, attempt.node, attempt.started, attempt.last_progress = (
-            True,
-            event.node,
-            now,
-            now,
-        )
+        attempt.is_placed = True
+        attempt.node = event.node
+        attempt.started = now
+        attempt.last_progress = now
         attempt.slot = replace(attempt.slot, cpus=event.cpus, gpus=event.gpus)
         self.check_at(attempt, retry_policy.next_limit_at(attempt.usage))
 

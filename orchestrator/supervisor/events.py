@@ -137,8 +137,11 @@ class DetachableReporter:
 
 def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -> None:
     """:param pid: of rank 0, on its own machine."""
-    job_id, number = attempt.job.job_id, attempt.handle.number
-    node, cpus, ranks = attempt.node, attempt.slot.cpus, attempt.job.resources.ranks
+    job_id = attempt.job.job_id
+    number = attempt.handle.number
+    node = attempt.node
+    cpus = attempt.slot.cpus
+    ranks = attempt.job.resources.ranks
     as_ranks, on_node = (
         f"as {ranks} ranks " if ranks > 1 else "",
         "" if node is None else f"{node}, ",
@@ -168,7 +171,8 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
 
 
 def report_move(reporter: Reporter, move: Move) -> None:
-    job_id, ranks = move.attempt.job.job_id, move.attempt.job.resources.ranks
+    job_id = move.attempt.job.job_id
+    ranks = move.attempt.job.resources.ranks
     before, after = (cpus_by_rank(slot.cpus, ranks) for slot in (move.before, move.after))
     others = listed(move.because_of, MOST_OTHERS) or "another job of this run"
     text = f"{job_id} moved from CPU {before} to CPU {after}: it waited {move.wait_share:.0%} of the time"

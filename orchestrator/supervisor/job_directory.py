@@ -47,7 +47,8 @@ class RobotCopies:
         :raises RobotAlteredError: there is no staged copy of the same robot.
         :raises OSError: files cannot be read or written.
         """
-        expected, directory = self.hashes.get(job.job_id), self.paths.job(job.job_id)
+        expected = self.hashes.get(job.job_id)
+        directory = self.paths.job(job.job_id)
         if expected is None or job.spec.xml is None or job.job_id in self._compared:
             return
         if (what := alteration(directory, job.spec.xml, expected)) is not None:

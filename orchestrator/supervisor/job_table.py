@@ -63,7 +63,8 @@ class JobTable:
     def load(self, rows: Iterable[JobRow], losses: Mapping[str, int]) -> None:
         """:param losses: how often attempts of a job were lost with their node."""
         self._losses.update(losses)
-        now, loaded = self.now(), list(rows)
+        now = self.now()
+        loaded = list(rows)
         for row in loaded:
             job_id = row.job_id
             self._rows[job_id] = row
@@ -175,7 +176,8 @@ class JobTable:
 
     def _queue(self, job_id: str, now: float, *, is_ahead: bool = False) -> None:
         """Let a PENDING job be launched, unless it has to wait for other jobs or for its policy."""
-        job, state = self.job(job_id), self.states[job_id]
+        job = self.job(job_id)
+        state = self.states[job_id]
         assert isinstance(state, Pending)
         lacks_policy = job.spec.init_job is not None and self.policies.needs(job)
         if lacks_policy or not self._attempts[job_id]:  # what has begun goes on
@@ -191,7 +193,8 @@ class JobTable:
         if lacks_policy:
             self.policies.request(job)
         else:
-            begun, due = self._attempts[job_id] > 0, state.not_before
+            begun = self._attempts[job_id] > 0
+            due = state.not_before
             self.queue.add(
                 job_id,
                 job.resources,
@@ -211,7 +214,8 @@ class JobTable:
                     self._queue(job_id, self.now(), is_ahead=True)
 
     def _take_policy(self, fetched: FetchedPolicy) -> None:
-        job_id, job = fetched.job_id, self.job(fetched.job_id)
+        job_id = fetched.job_id
+        job = self.job(fetched.job_id)
         if fetched.sha256 is not None:
             self.replace(job.with_spec(init_sha256=fetched.sha256))
         if not isinstance(self.states[job_id], Pending):  # it was paused or cancelled meanwhile

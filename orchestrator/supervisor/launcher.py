@@ -59,11 +59,9 @@ class Launcher:
     process."""
 
     def __post_init__(self) -> None:
-        root, reporter, asked = (
-            self.robots.paths.root,
-            self.robots.reporter,
-            self.jobs.queue.free_disk_mib,
-        )
+        root = self.robots.paths.root
+        reporter = self.robots.reporter
+        asked = self.jobs.queue.free_disk_mib
         self.disk = FreeDisk(root=root, reporter=reporter, now=self.now, asked=asked)
 
     def launch(
@@ -84,7 +82,8 @@ class Launcher:
         slot = self._acquire(job.resources, available_memory_mib)
         if not isinstance(slot, Slot):
             return slot
-        number, error = self.jobs.next_number(job.job_id), None
+        number = self.jobs.next_number(job.job_id)
+        error = None
         try:
             number = job_directory.free_number(self.robots.paths.job(job.job_id), number)
             self.robots.ensure_intact(job)
@@ -92,8 +91,10 @@ class Launcher:
         except OrchestratorError:  # not of this job
             raise
         except Exception as why:  # of this job alone
-            handle, error = Handle(job.job_id, number), why
-        now, is_placed = self.now(), not slot.rank_slots
+            handle = Handle(job.job_id, number)
+            error = why
+        now = self.now()
+        is_placed = not slot.rank_slots
         attempt = ActiveAttempt(
             job=job, handle=handle, slot=slot, is_placed=is_placed, started=now, last_progress=now
         )

@@ -141,7 +141,9 @@ class RequestHandler:
         rows = self.recorder.new_jobs(self.jobs.states.keys())
         if rows is None:
             return
-        answers, self._is_asked_by_user, self._is_reload_due = self._is_asked_by_user, False, False
+        answers = self._is_asked_by_user
+        self._is_asked_by_user = False
+        self._is_reload_due = False
         self.robots.hashes.update({row.job_id: row.robot_hash for row in rows})
         self.jobs.load(rows, {})
         if not answers:
@@ -158,7 +160,8 @@ class RequestHandler:
         """Launch jobs up to ``asked`` at once from now on, as far as there is room; no job is ended
         for it.
         """
-        lanes, running = self.slots.resize(asked), len(self.termination.active)
+        lanes = self.slots.resize(asked)
+        running = len(self.termination.active)
         parts = [
             f"max_parallel = {asked}, set by `set`: up to {count(lanes, 'job')} at once until this run ends"
         ]

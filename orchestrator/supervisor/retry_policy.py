@@ -86,7 +86,8 @@ def parents_first(jobs: Sequence[Job]) -> list[Job]:
     for number, job in enumerate(jobs):
         for parent in set(job.spec.after):
             children.setdefault(parent, []).append(number)
-    ready, ordered = [number for number, count_ in enumerate(missing) if not count_], []
+    ready = [number for number, count_ in enumerate(missing) if not count_]
+    ordered = []
     while ready:
         ordered.append(jobs[heapq.heappop(ready)])
         for child in children.get(ordered[-1].job_id, ()):

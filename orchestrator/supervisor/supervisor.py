@@ -324,7 +324,8 @@ class Supervisor:
         returncode: int | None = None,
         record: ExitRecord | None = None,
     ) -> None:
-        now, job = self.now(), attempt.job
+        now = self.now()
+        job = attempt.job
         # First, because it may raise: what follows ends the attempt as a whole.
         self._recorder.ended(attempt, returncode, outcome, record, wall_s=now - attempt.started)
         self._active.remove(attempt)

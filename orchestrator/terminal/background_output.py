@@ -121,9 +121,11 @@ class BackgroundWriter(io.BufferedIOBase):
             self._changed.wait_for(lambda: self._waiting or self._is_ended)
             if not self._waiting:
                 return b""
-            text, dropped = self._waiting.popleft(), self._dropped
+            text = self._waiting.popleft()
+            dropped = self._dropped
             self._waiting_bytes -= len(text)
-            self._is_writing, self._dropped = True, 0
+            self._is_writing = True
+            self._dropped = 0
         return self._notice(dropped).encode() + text if dropped else text
 
     def _write_whole(self, descriptor: int, text: memoryview) -> None:

@@ -13,10 +13,8 @@ from orchestrator.terminal.tables import Column, number_column
 
 def show(cleaned: Cleaned) -> None:
     kinds = [row for row in facts(cleaned)["kinds"] if row["count"]]
-    items, size = (
-        count(len(cleaned.leftovers), "item"),
-        bytes_text(sum(row["bytes"] for row in kinds)),
-    )
+    items = count(len(cleaned.leftovers), "item")
+    size = bytes_text(sum(row["bytes"] for row in kinds))
     if not kinds:
         print(f"{cleaned.run_dir}: there is nothing to remove")
         return

@@ -57,7 +57,9 @@ class _DetachedReporter:
     """
 
     def __init__(self, process: DetachedProcess, run_dir: Path, *, as_json: bool) -> None:
-        self._process, self._paths, self._as_json = process, RunPaths(run_dir), as_json
+        self._process = process
+        self._paths = RunPaths(run_dir)
+        self._as_json = as_json
         self._log: Reporter | None = None
         self._log_descriptor = -1
         self._terminal: Reporter | None = self._lines(None)

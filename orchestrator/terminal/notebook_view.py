@@ -59,7 +59,8 @@ class NotebookReporter(SilentReporter):
             self._note = message
             self._draw()
         elif kind == "ended":
-            self._rows, self._note = facts["rows"], message
+            self._rows = facts["rows"]
+            self._note = message
         elif kind in SHOWN_EVENTS:
             self._messages.append(f"{time.strftime('%H:%M:%S')} {message}")
 

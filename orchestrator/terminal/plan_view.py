@@ -41,7 +41,8 @@ LEFT_AS_IT_IS = {
 
 
 def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
-    plan, jobs = dry.plan, dry.plan.jobs
+    plan = dry.plan
+    jobs = dry.plan.jobs
     where = _where(dry)
     refusals = _refusals(dry, run_dir)
     launched = sum(prospect.is_launched for prospect in dry.prospects.values())
@@ -227,7 +228,8 @@ def _by_values(jobs: Sequence[Job], values_of: Callable[[Job], str]) -> list[str
 
 
 def _set_values(job: Job) -> str:
-    spec, defaults = job.spec, DEFAULTS[job.spec.algo]
+    spec = job.spec
+    defaults = DEFAULTS[job.spec.algo]
     values = {
         f"{spec.algo}.{key}": value
         for key, value in spec.hyperparameters.items()
@@ -257,7 +259,8 @@ def _columns(dry: DryRun) -> list[Column[Job]]:
         number_column("memory", lambda job: f"{job.resources.memory_mib:,} MiB", rank=4),
         number_column("GPUs", lambda job: str(job.resources.gpus), rank=5),
     ]
-    defaults, resources = ResourcesTable(), [job.resources for job in dry.plan.jobs]
+    defaults = ResourcesTable()
+    resources = [job.resources for job in dry.plan.jobs]
     if any(one.nice for one in resources):
         columns.append(number_column("nice", lambda job: str(job.resources.nice), rank=3))
     if any(one.timeout_s != defaults.timeout for one in resources):

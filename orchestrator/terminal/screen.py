@@ -154,7 +154,8 @@ def _of_attempt(
     attempt: ActiveAttempt, ended: str | None = None, silent_s: float | None = None
 ) -> JobLine:
     """:param ended: the state of its job; None while it runs."""
-    last, total = attempt.progress, attempt.job.spec.total_timesteps
+    last = attempt.progress
+    total = attempt.job.spec.total_timesteps
     steps = 0 if last is None else last.env_steps
     is_starting = last is None or last.phase == "starting"
     rate = None if last is None or ended else last.env_steps_per_s
@@ -266,7 +267,8 @@ def _steps_to_go(row: SummaryRow, goals: Mapping[str, int]) -> int:
 
 def _ended_work(snapshot: Snapshot) -> EndedWork:
     """What the present supervisor has brought to its end in one attempt each."""
-    work, since = EndedWork(), _since(snapshot)
+    work = EndedWork()
+    since = _since(snapshot)
     for row in snapshot.rows:
         begun, ended = row["started_at"], row["ended_at"]
         is_whole = row["state"] == "SUCCEEDED" and row["attempts"] == 1

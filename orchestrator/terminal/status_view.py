@@ -160,7 +160,8 @@ def _status(snapshot: Snapshot, width: int) -> Group:
 
 def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:
     """Below the table: the learners, and why jobs failed."""
-    learners, failed = learner_summary(rows), [*reasons(rows), *_held_back(rows)]
+    learners = learner_summary(rows)
+    failed = [*reasons(rows), *_held_back(rows)]
     lines = [Text(), Text(f"learner: {learners}", style="dim")] if learners else []
     return (
         lines

@@ -49,7 +49,9 @@ def entries(kinds: Mapping[Path, str], base: Path, folders: Iterable[Path]) -> l
     :param folders: absolute paths of folders of which every file may be looked at.
     """
     finder = Robots(base, skip_invalid=False)
-    left, names, made = dict(kinds), set[str](), list[RobotEntry]()
+    left = dict(kinds)
+    names = set[str]()
+    made = list[RobotEntry]()
     for find in (_whole_folders, _parts_of_folders):
         for pattern in find(dict(left), base, list(folders)):
             problems = Problems()

@@ -22,7 +22,9 @@ from orchestrator.keys.names import is_showable, safe_name
 from orchestrator.keys.value_types import MOST
 
 PRESET = PRESETS["quick"]
-TIMESTEPS, N_ENVS, N_STEPS = PRESET["total_timesteps"], PRESET["n_envs"], PRESET["ppo"]["n_steps"]
+TIMESTEPS = PRESET["total_timesteps"]
+N_ENVS = PRESET["n_envs"]
+N_STEPS = PRESET["ppo"]["n_steps"]
 ITERATIONS = 5
 """A training has at least so many iterations; ``n_steps`` is reduced for a short one."""
 USUAL_TIMEOUT_S = 7200.0
@@ -54,7 +56,8 @@ def parse_timesteps(text: str) -> int:
         number = float(plain_text[:-1] if factor > 1 else plain_text) * factor
         whole = round(number)
     except (ValueError, OverflowError):
-        number, whole = 0.5, 0
+        number = 0.5
+        whole = 0
     if abs(number - whole) > 1e-6 or not 1 <= whole <= MOST:
         expected = f"a whole number from 1 to {MOST:_}, such as 200_000, 2e5 or 200k"
         raise UsageError(f"--timesteps {text}: expected {expected}")
@@ -115,7 +118,8 @@ def _sorted_out(
         located(row.path): row for row in reversed(rows)
     }  # folders on the command line may overlap
     for row in reversed(distinct.values()):
-        reason, whole = faults[row.path], row.included_by
+        reason = faults[row.path]
+        whole = row.included_by
         if (
             reason is None
             and whole is not None

@@ -315,7 +315,8 @@ def _fit_minibatch(job: _ZooJob) -> None:
         name: job.values.get(f"{algo}.{name}", DEFAULTS[algo][name])
         for name in ("n_steps", "batch_size")
     }
-    rollout, batch_size = values["n_steps"] * job.values["n_envs"], values["batch_size"]
+    rollout = values["n_steps"] * job.values["n_envs"]
+    batch_size = values["batch_size"]
     sizes = near(batch_size, 1, rollout) if rollout % batch_size else []
     if sizes:
         job.values[f"{algo}.batch_size"] = sizes[0]

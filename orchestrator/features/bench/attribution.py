@@ -123,7 +123,8 @@ def _shares(now: LevelSamples, base: LevelSamples) -> dict[str, float]:
     """
     differences = {}
     for phase in PHASES:
-        later, earlier = now.values(phase), base.values(phase)
+        later = now.values(phase)
+        earlier = base.values(phase)
         if not later or not earlier:
             return {}
         differences[phase] = median(later) - median(earlier)
@@ -221,7 +222,8 @@ def _startup(now: LevelSamples, base: LevelSamples) -> dict[str, Any] | None:
     """The start-up, which is no part of the loss in steady training; None where it does not take
     longer.
     """
-    later, earlier = now.values("first_step_s"), base.values("first_step_s")
+    later = now.values("first_step_s")
+    earlier = base.values("first_step_s")
     if not later or not earlier or median(later) < median(earlier) * SLOW_START:
         return None
     text = f"Start-up takes {median(later):.1f} s instead of {median(earlier):.1f} s"

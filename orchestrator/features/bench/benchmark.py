@@ -68,7 +68,8 @@ def _scaling(
     experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup
 ) -> int:
     """Weak and strong scaling. Returns how many measurements have failed."""
-    machine, cores = setup.machine, work.job.resources.cores
+    machine = setup.machine
+    cores = work.job.resources.cores
     levels = plan.levels(options.levels, machine, cores)
     unfit = [level for level in levels if not plan.has_slots(machine, level, cores)]
     remarks = notes(machine, levels, unfit, cores, options.baselines)
@@ -139,7 +140,8 @@ def _over_ranks(
     numbers, remarks = rank_benchmark.fitting(ranks, work, setup.machine)
     for remark in remarks:
         setup.tell(remark)
-    path, log = paths.bench / "ranks.json", MeasurementLog(paths.bench / "ranks.jsonl")
+    path = paths.bench / "ranks.json"
+    log = MeasurementLog(paths.bench / "ranks.jsonl")
     new = rank_benchmark.plan_of(experiment, work, setup.machine, options, numbers, remarks)
     begun = plan.begin(path, new)
     missing = log.missing(weak_scaling.planned_measurements(begun, ()), options.retakes)

@@ -79,7 +79,8 @@ def law(fits: Mapping[str, Facts], speedups: Curves) -> Drawn:
         predicted = {int(cores): one for cores, one in fit["predictions"].items()}
         most = max(predicted)
         cores = [most ** (step / LAW_POINTS) for step in range(LAW_POINTS + 1)]
-        sigma, kappa = fit["sigma"]["median"], fit["kappa"]["median"]
+        sigma = fit["sigma"]["median"]
+        kappa = fit["kappa"]["median"]
         axes.plot(cores, cores, color=DIM, linestyle="--", linewidth=1)
         axes.plot(cores, [by_law(number, sigma, kappa) for number in cores], color=SERIES[0])
         for number, one in predicted.items():
@@ -184,7 +185,9 @@ def packing(points: Sequence[Facts], best: Facts | None) -> Drawn:
     axes = drawing.axes_at(drawn, left, below, width, row_in * len(rows))
     most = max(known.values(), default=1.0)
     for (n_envs, column), throughput in known.items():
-        place, height, share = columns.index(column), rows.index(n_envs), throughput / most
+        place = columns.index(column)
+        height = rows.index(n_envs)
+        share = throughput / most
         is_best = best is not None and (best["processes"], best["threads"], best["n_envs"]) == (
             *column[:2],
             n_envs,

@@ -46,7 +46,8 @@ def kernel_s(cpus: Sequence[int]) -> float:
 
 
 def _timed() -> float:
-    begun, value = time.perf_counter(), 0.5
+    begun = time.perf_counter()
+    value = 0.5
     for number in range(ROUNDS):
         value = math.sin(value) + number * 1e-9
     return time.perf_counter() - begun

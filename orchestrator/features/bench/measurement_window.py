@@ -91,7 +91,8 @@ def process(series: TimeSeries, begin: float, end: float) -> dict[str, Any]:
     iterations = sum(share for _, share in counted)
     sums = {name: _sum(counted, name) for name in SUMMED}
     phases = [sums[name] for name in PHASES]
-    wall, updates = sums["wall_s"], series.updates_an_iteration
+    wall = sums["wall_s"]
+    updates = series.updates_an_iteration
     rest = (
         None
         if wall is None or None in phases
@@ -133,7 +134,9 @@ def bounded(all_series: Sequence[TimeSeries], cut_at: float) -> Throughput:
     at the end of the warm-up, or, where the process has not come that far, at its first environment
     step or its launch.
     """
-    processes, bound, longest = [], 0.0, 0.0
+    processes = []
+    bound = 0.0
+    longest = 0.0
     for series in all_series:
         begin = _counted_from(series)
         entry = process(series, begin, cut_at)

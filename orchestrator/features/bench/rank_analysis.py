@@ -58,11 +58,9 @@ def facts(run_dir: Path) -> dict[str, Any] | None:
     records, unreadable = samples.records(folder / "ranks.jsonl")
     ways, failed = samples.by_baseline(records, plan.get("arms", ()))
     one = ways.get(REFERENCE_WAY, {}).get(1)
-    job, work, machine = (
-        (plan.get("jobs") or ["the job"])[0],
-        plan.get("work") or {},
-        plan.get("machine") or {},
-    )
+    job = (plan.get("jobs") or ["the job"])[0]
+    work = plan.get("work") or {}
+    machine = plan.get("machine") or {}
     result = verdict(
         ways, job=job, cores=int(work.get("cores") or 1), capacity=int(machine.get("capacity") or 1)
     )
@@ -154,7 +152,8 @@ def verdict(
 
 def _choice(better: Estimate, *, at_least: bool) -> Choice:
     """:param better: throughput of many jobs divided by that of one wide job."""
-    least, most = low(better), math.inf if at_least else high(better)
+    least = low(better)
+    most = math.inf if at_least else high(better)
     if least > SAME:
         return "jobs"
     if most < 1 / SAME:

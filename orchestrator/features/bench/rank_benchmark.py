@@ -77,7 +77,8 @@ def fitting(ranks: Sequence[int], work: Work, machine: Machine) -> tuple[list[in
 
 def _unfit(number: int, work: Work, machine: Machine) -> str:
     """Why that number of ranks cannot be measured; empty where it can."""
-    cores, largest = work.job.resources.cores, largest_job(machine)
+    cores = work.job.resources.cores
+    largest = largest_job(machine)
     if number * cores > largest or not plan.has_slots(machine, number, cores):
         return (
             f"they ask for {count(number * cores, 'core')}, and this machine has {largest} for jobs"
@@ -102,7 +103,8 @@ def plan_of(
     """``ranks.json`` before anything has been measured. :param ranks: numbers of ranks, including
     1.
     """
-    ways, notes = dict(WAYS), list(notes)
+    ways = dict(WAYS)
+    notes = list(notes)
     processes = work.job.spec.n_envs + 1
     if processes > plan.max_processes(machine):
         del ways["subproc"]

@@ -119,10 +119,12 @@ def measure(
     await_end(pids)
     all_series = _time_series(processes, work, affinities, until=cut_at)
     after_s = drift.kernel_s(setup.cpus)
-    others_cores, message = None, failure
+    others_cores = None
+    message = failure
     result: Throughput = {"throughput": None, "window_s": None, "processes": []}
     if window is not None:
-        status, result = "ok", measurement_window.measured(all_series, window)
+        status = "ok"
+        result = measurement_window.measured(all_series, window)
         first, last = loads[0], loads[-1]
         others_cores = None if first is None or last is None else last.others_since(first)
         if window.length_s < seconds:
@@ -132,7 +134,8 @@ def measure(
     else:
         warm = sum(len(series.rows) >= measurement_window.WARM_UP for series in all_series)
         text = f"cut off after {limit_s:.0f} s, when {warm} of {len(all_series)} processes had finished their warm-up"
-        status, result = "cut", measurement_window.bounded(all_series, cut_at)
+        status = "cut"
+        result = measurement_window.bounded(all_series, cut_at)
         message = f"{text}; the throughput is an upper bound"
     shutil.rmtree(folder, ignore_errors=True)
     times_s = {"before_s": before_s, "after_s": after_s, "reference_s": reference_s}
@@ -161,8 +164,10 @@ def _launch(
     measurement: Measurement, work: Work, setup: Setup, folder: Path, token: str
 ) -> MeasuredProcesses:
     baseline = ALL_BASELINES[measurement.baseline]
-    jobs, threads = work.copies(measurement.level), work.job.resources.threads
-    log, run_dir = folder / "log", folder / "run" if baseline.how == "supervised" else None
+    jobs = work.copies(measurement.level)
+    threads = work.job.resources.threads
+    log = folder / "log"
+    run_dir = folder / "run" if baseline.how == "supervised" else None
     cpus = _cpus_of_ranks(work, setup.machine) if baseline.how == "subproc" else None
     if run_dir is not None:
         commands = [

@@ -160,7 +160,8 @@ def worth(sigma: float, kappa: float) -> float:
     """The largest N up to :data:`MOST` with C(N) − C(N − 1) ≥ :data:`WORTH`; this difference falls
     with N.
     """
-    low, high = 1, MOST
+    low = 1
+    high = MOST
     while low < high:
         middle = (low + high + 1) // 2
         added = speedup(middle, sigma, kappa) - speedup(middle - 1, sigma, kappa)
@@ -211,7 +212,8 @@ def _solve(inverse: Mapping[int, Floats], both: bool) -> Floats:
     seconds = np.concatenate(list(inverse.values()), axis=1) * cores
     columns = np.stack([np.ones_like(cores), cores - 1, cores * (cores - 1)], axis=1)
     weighted = columns[None] / seconds[:, :, None]  # (n_samples, n_values, 3)
-    products, sums = weighted.transpose(0, 2, 1) @ weighted, weighted.sum(axis=1)
+    products = weighted.transpose(0, 2, 1) @ weighted
+    sums = weighted.sum(axis=1)
     solutions = np.zeros((len(seconds), 2))
     least = np.full(len(seconds), np.inf)
     for used in ([0, 1, 2], [0, 1], [0, 2], [0]) if both else ([0, 1], [0]):

@@ -94,7 +94,8 @@ def run(
     plan.write(path, document)
     document = _calibrated(path, document, work, setup)
     planned = planned_measurements(document, without_pinned)
-    cell_s, tell = document["calibration"]["cell_s"], setup.tell
+    cell_s = document["calibration"]["cell_s"]
+    tell = setup.tell
     queue = deque(log.missing(planned, retakes))
     if len(queue) < len(planned):
         tell(f"{len(planned) - len(queue)} of {len(planned)} measurements are already finished.")
@@ -102,8 +103,10 @@ def run(
         tell(
             f"{len(queue)} measurements to take, about {duration(cell_s * len(queue))} if none is slow."
         )
-    done, begun = 0, time.monotonic()
-    retakes_left, given_up = forecast.most_retakes(len(queue)), set[Measurement]()
+    done = 0
+    begun = time.monotonic()
+    retakes_left = forecast.most_retakes(len(queue))
+    given_up = set[Measurement]()
     while queue:
         measurement = queue.popleft()
         started, its_work = started_as(measurement, work)

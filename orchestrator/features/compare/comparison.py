@@ -306,7 +306,8 @@ def _settings(a: _Side, b: _Side) -> list[tuple[str, str, str]]:
     common = [case for case in a.settings if case in b.settings]
     cases_with: dict[tuple[str, str, str], list[str]] = {}
     for case in common:
-        old, new = a.settings[case], b.settings[case]
+        old = a.settings[case]
+        new = b.settings[case]
         for key in {**old, **new}:
             if old.get(key) != new.get(key):
                 cases_with.setdefault((key, _short(old.get(key)), _short(new.get(key))), []).append(
@@ -324,7 +325,8 @@ def _settings(a: _Side, b: _Side) -> list[tuple[str, str, str]]:
 
 def _declared(rows: Sequence[JobRow]) -> dict[str, Any]:
     """What the jobs of one case, which differ in their seed, are trained with."""
-    job, spec = rows[0].job, rows[0].job.spec
+    job = rows[0].job
+    spec = rows[0].job.spec
     defaults = {f"{spec.algo}.{key}": value for key, value in DEFAULTS[spec.algo].items()}
     keys = {key: value for key, value in decisive_keys(job).items() if key not in OF_ONE_JOB}
     hashes = sorted({row.robot_hash[:HASH_SHOWN] for row in rows if row.robot_hash})

@@ -32,7 +32,8 @@ def _check(merged: Mapping[str, Any], own: Sequence[Layer], report: Report) -> N
                 "is for tasks, built-in or your own; an environment of its own has none",
             )
         return
-    written, stages = merged["curriculum"]["advance"], numbers_with_stages(merged)
+    written = merged["curriculum"]["advance"]
+    stages = numbers_with_stages(merged)
     if not stages:
         if has_table and written:
             message = 'is for numbers with stages, and this job has none; such as push_speed = "stages(0, 0.5, 1)"'

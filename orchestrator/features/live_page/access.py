@@ -84,7 +84,8 @@ class Guard:
         self, method: str, path: str, headers: Mapping[str, str]
     ) -> tuple[int, str] | None:
         """Status code and reason; None if the request is allowed."""
-        rules, host = self._rules, host_name(headers.get("host", ""))
+        rules = self._rules
+        host = host_name(headers.get("host", ""))
         if host not in rules.hosts:
             return 421, "This server is not called that. Use the address that `serve` has printed."
         if method in ("GET", "HEAD"):

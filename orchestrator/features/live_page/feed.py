@@ -68,14 +68,16 @@ class Feed:
         try:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read())
-            seen, board = 0, self._board
+            seen = 0
+            board = self._board
             yield _clock()
             while True:
                 changed = self._changed
                 if self._reading.done():
                     return  # an error has ended it; the page connects again
                 if board is not self._board:
-                    seen, board = 0, self._board
+                    seen = 0
+                    board = self._board
                     yield _clock()
                 if text := board.since(seen):
                     seen = board.version
@@ -90,12 +92,14 @@ class Feed:
             self._viewers -= 1
 
     async def _read(self) -> None:
-        cost_s, is_first = 0.0, self._board.version == 0
+        cost_s = 0.0
+        is_first = self._board.version == 0
         try:
             while self._viewers:
                 changes, cost_s = await asyncio.to_thread(self._timed)
                 if changes.is_over:
-                    self._source, self._board = None, Board()
+                    self._source = None
+                    self._board = Board()
                     continue
                 began = time.thread_time()
                 if self._board.apply(changes):
@@ -110,7 +114,9 @@ class Feed:
             self._tell()
 
     def _start_over(self, error: Exception) -> None:
-        self._source, self._board, self._failed_at = None, Board(), time.monotonic()
+        self._source = None
+        self._board = Board()
+        self._failed_at = time.monotonic()
         self._problem = f"reading has failed ({type(error).__name__}); `serve` has printed where"
         text = "".join(traceback.format_exception(error))
         if text != self._told:

@@ -136,7 +136,8 @@ def times(rows: Sequence[Iteration]) -> list[tuple[int, float | int | None, floa
     before = 0.0
     for first in range(0, len(rows), stride):
         some = rows[first : first + stride]
-        wall_s, end = sum(one.wall_s for one in some), some[-1].env_steps
+        wall_s = sum(one.wall_s for one in some)
+        end = some[-1].env_steps
         delays = [one.run_delay_s for one in some if one.run_delay_s is not None]
         is_first = not points
         rate = (

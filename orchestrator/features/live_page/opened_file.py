@@ -14,7 +14,8 @@ class OpenedFileResponse(FileResponse):
 
     def __init__(self, file: BinaryIO, *, media_type: str, headers: dict[str, str]) -> None:
         descriptor = file.fileno()
-        path, found = f"/proc/self/fd/{descriptor}", os.fstat(descriptor)
+        path = f"/proc/self/fd/{descriptor}"
+        found = os.fstat(descriptor)
         super().__init__(path, media_type=media_type, headers=headers, stat_result=found)
         self._file = file
 

@@ -138,7 +138,8 @@ class LivePages:
             self._runs = {path: feed for path, feed in self._runs.items() if feed.has_viewers}
 
     async def _log(self, request: Request) -> Response:
-        run_dir, job = await self._run_dir(request), request.path_params["job"]
+        run_dir = await self._run_dir(request)
+        job = request.path_params["job"]
         row = None if run_dir is None else await asyncio.to_thread(job_details.row, run_dir, job)
         if run_dir is None or row is None:
             return _missing()
@@ -170,7 +171,8 @@ class LivePages:
         )
 
     async def _media(self, request: Request) -> Response:
-        run_dir, name = await self._run_dir(request), request.path_params["name"]
+        run_dir = await self._run_dir(request)
+        name = request.path_params["name"]
         if run_dir is None or name not in MEDIA:
             return _missing()
         file = await asyncio.to_thread(_opened, run_dir, request.path_params["job"], name)
@@ -181,7 +183,8 @@ class LivePages:
         )
 
     async def _thumbnail(self, request: Request) -> Response:
-        run_dir, job = await self._run_dir(request), request.path_params["job"]
+        run_dir = await self._run_dir(request)
+        job = request.path_params["job"]
         content = None if run_dir is None else await asyncio.to_thread(_small, run_dir, job)
         return (
             _missing()
@@ -198,7 +201,8 @@ class LivePages:
             return _missing()
         try:
             asked = parsed_json(await _body(request))
-            verb, jobs = asked["verb"], asked.get("jobs", [])
+            verb = asked["verb"]
+            jobs = asked.get("jobs", [])
             if not (isinstance(jobs, list) and all(isinstance(job, str) for job in jobs)):
                 raise TypeError(jobs)
             message = await asyncio.to_thread(_act, run_dir, verb, jobs)
@@ -248,13 +252,12 @@ def _stream(feed: Feed) -> Response:
 async def _log_events(path: Path, run_dir: Path) -> AsyncIterator[str]:
     """The end of a log, and what is written to it."""
     reader = LogReader(path, LOG_LINES, below=run_dir)
-    quiet_s, problem = 0.0, ""
+    quiet_s = 0.0
+    problem = ""
     while True:
         try:
-            texts, problem = (
-                await asyncio.to_thread(list, islice(reader.new_text(), CHUNKS_AT_ONCE)),
-                "",
-            )
+            texts = await asyncio.to_thread(list, islice(reader.new_text(), CHUNKS_AT_ONCE))
+            problem = ""
         except OrchestratorError as error:
             texts = [] if str(error) == problem else [f"{error}\n"]
             problem = str(error)

@@ -73,7 +73,8 @@ class RunSource:
         """The name of the experiment, and what there was when it was read."""
 
     def read(self) -> Changes:
-        look, changes = self._follower.look(), Changes()
+        look = self._follower.look()
+        changes = Changes()
         if look is not None:
             had_content = self._look is not None and self._look.snapshot is not None
             if had_content and self._generation != self._follower.generation:
@@ -113,10 +114,8 @@ class RunSource:
         live = snapshot.live
         for position, row in enumerate(snapshot.rows):
             job_id = row["job_id"]
-            reported, media = (
-                live.jobs.get(job_id) if live else None,
-                self._media.get(job_id, NO_MEDIA),
-            )
+            reported = live.jobs.get(job_id) if live else None
+            media = self._media.get(job_id, NO_MEDIA)
             made_of = (row, position, reported, live is None, snapshot.goals.get(job_id), media)
             before = self._shown.get(job_id)
             if before is None or before[0] is not row or before[1:] != made_of[1:]:
@@ -185,14 +184,16 @@ class RunSource:
 
     def _look_for_media(self, rows: Sequence[SummaryRow]) -> bool:
         """Returns whether there are other pictures than before."""
-        jobs, found = str(self.paths.jobs), {}
+        jobs = str(self.paths.jobs)
+        found = {}
         for row in rows:
             if row["attempts"]:
                 job = f"{jobs}/{row['job_id']}"
                 found[row["job_id"]] = _media(
                     _written(f"{job}/preview.png"), _written(f"{job}/video.mp4")
                 )
-        before, self._media = self._media, found
+        before = self._media
+        self._media = found
         return before != found
 
     def _read_curves(self, rows: Sequence[SummaryRow], changes: Changes) -> None:
@@ -201,7 +202,8 @@ class RunSource:
             del self._curves[job_id]
             changes.drop.append(f"curve:{job_id}")
         for row in chosen:
-            job_id, reader = row["job_id"], self._curves.get(row["job_id"])
+            job_id = row["job_id"]
+            reader = self._curves.get(row["job_id"])
             before = self._shown.get(job_id)
             is_moved = reader is None or before is None or before[0] is not row
             if reader is None:

@@ -124,7 +124,8 @@ class NotifyPrograms(BesideRun):
         base = self.run.experiment.base
         try:
             with self._open_log() as log:
-                when, what = time.strftime("%Y-%m-%d %H:%M:%S"), shlex.join(notification.command)
+                when = time.strftime("%Y-%m-%d %H:%M:%S")
+                what = shlex.join(notification.command)
                 log.write(f"--- {when} {notification.key}: {what}\n".encode(errors="replace"))
                 popen = subprocess.Popen(
                     notification.command,

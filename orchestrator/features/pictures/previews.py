@@ -111,7 +111,8 @@ class StillsDrawing:
         if self.outcome.is_impossible:
             return None
         first, *others = (self.paths.job(job_id) for job_id in self.jobs)
-        roots, library = tuple(job.root for job in others), self.outcome.library
+        roots = tuple(job.root for job in others)
+        library = self.outcome.library
         request = StillsRequest(
             others=roots, library=library, is_probing=self.is_probing and not library
         )

@@ -58,7 +58,8 @@ class TrainingFuture(Future[Result]):
     def __init__(self, on_cancel: Callable[[], None], on_exit: OnExit) -> None:
         super().__init__()
         self._on_cancel, self._on_exit = on_cancel, on_exit
-        self._lock, self._is_cancelling = threading.Lock(), False
+        self._lock = threading.Lock()
+        self._is_cancelling = False
         self.is_training = False
         """Whether a worker trains it now; :meth:`running` is that, too."""
 
@@ -68,7 +69,8 @@ class TrainingFuture(Future[Result]):
     def cancel(self) -> bool:
         """Cancel the job, or end its worker. Returns False if it has ended already."""
         with self._lock:
-            is_first, self._is_cancelling = not self._is_cancelling, True
+            is_first = not self._is_cancelling
+            self._is_cancelling = True
         try:
             return super().cancel()
         finally:  # also where a function of the program's has raised
@@ -253,7 +255,8 @@ class PoolJobs:
         batch: dict[str, Submission] = {}
         while self._waiting and len(batch) < room:
             submission = self._waiting[0]
-            job_id, is_wanted = submission.job.job_id, not submission.future.done()
+            job_id = submission.job.job_id
+            is_wanted = not submission.future.done()
             if job_id in batch and is_wanted:
                 break
             self._waiting.popleft()
@@ -289,7 +292,8 @@ class PoolJobs:
         new: list[Job] = []
         requests: list[Request] = []
         for submission in batch:
-            job, verdict = submission.job, verdicts[submission.job.job_id]
+            job = submission.job
+            verdict = verdicts[submission.job.job_id]
             row = self._ledger.job_row(job.job_id)
             if verdict.settings_problem:
                 submission.finish(UsageError(f"TrainingPool.submit: {verdict.settings_problem}"))
@@ -327,7 +331,8 @@ class PoolJobs:
                 raise PoolStopped
             self.look()
 
-        jobs, at_once = [submission.job for submission in batch], max(1, self.lanes // CPU_SHARE)
+        jobs = [submission.job for submission in batch]
+        at_once = max(1, self.lanes // CPU_SHARE)
         verdicts = additions.examine(self.paths, jobs, self.children, at_once=at_once, watch=watch)
         return {
             one.job.job_id: run_plan.named(verdicts[one.job.job_id], one.job, one.experiment)
@@ -353,7 +358,9 @@ class PoolJobs:
         if (
             job.state == "CANCELLED" and job.is_cancelled and job.is_wanted
         ):  # it has been submitted again since
-            job.state, job.is_cancelled, job.is_retried = "PENDING", False, True
+            job.state = "PENDING"
+            job.is_cancelled = False
+            job.is_retried = True
             self._write(lambda ledger: ledger.add_requests([Request(verb="retry", job_id=job_id)]))
             return
         results = [self._result(job_id, submission) for submission in job.submissions]
@@ -383,7 +390,8 @@ class PoolJobs:
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> Sequence[str]:
     """What ``job`` would train other than the job of ``row``."""
-    begun, job = dataclasses.replace(row, attempts=1), run_plan.examined(job, verdict)
+    begun = dataclasses.replace(row, attempts=1)
+    job = run_plan.examined(job, verdict)
     return reconcile.changed_jobs({job.job_id: begun}, [job], {job.job_id: verdict}).get(
         job.job_id, []
     )

@@ -90,7 +90,8 @@ class PoolReporter:
     """
 
     def __init__(self, paths: RunPaths) -> None:
-        self._paths, self._is_ready = paths, False
+        self._paths = paths
+        self._is_ready = False
 
     @functools.cached_property
     def _log(self) -> LineReporter:
@@ -140,7 +141,8 @@ def _earlier(paths: RunPaths) -> list[JobRow]:
 def main(run_dir: str, max_parallel: str) -> int:
     block_checkpoint_signal()
     set_up_process()
-    program, paths = Program(), RunPaths(Path(run_dir))
+    program = Program()
+    paths = RunPaths(Path(run_dir))
     try:
         rows = _earlier(paths)
         experiment = Experiment(

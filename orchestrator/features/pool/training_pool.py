@@ -370,8 +370,10 @@ class TrainingPool:
             failure.__cause__ = error
         self._supervisor.end(stops=lambda: True)
         with self._changed:
-            self._failure, self._is_closing = failure, True
-            new, self._new = self._new, []
+            self._failure = failure
+            self._is_closing = True
+            new = self._new
+            self._new = []
         jobs.give_up(failure, new)
         jobs.close()
         self._supervisor.close()
@@ -385,7 +387,8 @@ class TrainingPool:
         while not self._is_stopping:
             self._raise_callback_failure()
             with self._changed:
-                new, self._new = self._new, []
+                new = self._new
+                self._new = []
                 self._any_cancelled = False
             with contextlib.suppress(PoolStopped, LedgerBusyError):
                 if jobs.turn(new):

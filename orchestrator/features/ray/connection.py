@@ -66,7 +66,8 @@ def connect(ray_address: str, machine: Machine) -> Connection:
         cluster_token.require_ray()
     except UsageError as error:
         raise UsageError(f"--executor ray: {error}") from None
-    directory, options = None, dict[str, Any]()
+    directory = None
+    options = dict[str, Any]()
     if ray_address == LOCAL:
         cluster_token.create_token()
         directory = _create_directory()
@@ -84,7 +85,8 @@ def connect(ray_address: str, machine: Machine) -> Connection:
         }
     else:
         cluster = _find_cluster(ray_address)
-        client, variables = cluster_token.client_environment(cluster), dict(node_settings.HEALTH)
+        client = cluster_token.client_environment(cluster)
+        variables = dict(node_settings.HEALTH)
         options = {"address": cluster, "_node_ip_address": address_in(cluster)}
     before = dict(os.environ)
     try:

@@ -107,7 +107,8 @@ class NodeAgent:
             self._held[holder.key] = CpuHold(
                 slot=self._slots.resume(holder.cpus), holder=holder, inherited=True
             )
-        self._node_id, self._is_declared_dead = node_id, False
+        self._node_id = node_id
+        self._is_declared_dead = False
         self._head = HeadLiveness(head)
         threading.Thread(target=self._fence, name="fence", daemon=True).start()
 

@@ -181,7 +181,8 @@ def _acquire_cpus(assignment: Assignment, agent: Any) -> Generator[Batch, None, 
     import ray
 
     launch, holder = assignment.launch, (os.getpid(), process_start(os.getpid()))
-    start, is_noticed = time.monotonic(), False
+    start = time.monotonic()
+    is_noticed = False
 
     def ask() -> CpuGrant | None:
         request = agent.acquire_cpus.remote(
@@ -261,7 +262,8 @@ def _batches_of(chunks: Iterable[Chunk]) -> Iterator[Batch]:
         size += payload_bytes(chunk) + CHUNK_OVERHEAD_BYTES
         if size >= BATCH_BYTES:
             yield Batch(chunks=tuple(batch))
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield Batch(chunks=tuple(batch))
 
@@ -291,7 +293,8 @@ class SupervisedWorkers:
         )
         with contextlib.closing(self._executor):
             handle = self._executor.submit(launch)
-            node, cpus = self._assignment.node, launch.cpus
+            node = self._assignment.node
+            cpus = launch.cpus
             placed = Placed(
                 handle=handle,
                 node=node,

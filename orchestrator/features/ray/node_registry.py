@@ -196,11 +196,9 @@ class NodeRegistry:
 
         for node_id in drain(self._suspected):
             if (entry := self._entries.get(node_id)) is not None and entry.is_reported:
-                entry.is_suspected, entry.request, entry.ask_at = (
-                    True,
-                    None,
-                    time.monotonic() + SUSPICION_S,
-                )
+                entry.is_suspected = True
+                entry.request = None
+                entry.ask_at = time.monotonic() + SUSPICION_S
         for node_id, entry in self._entries.items():
             if entry.request is not None and ray.wait([entry.request], timeout=0)[0]:
                 self._take_answer(node_id, entry)
@@ -210,10 +208,12 @@ class NodeRegistry:
         later after that.
         """
         change = self._answer(entry)
-        entry.request, entry.ask_at = None, time.monotonic() + PING_EVERY_S
+        entry.request = None
+        entry.ask_at = time.monotonic() + PING_EVERY_S
         match change:
             case NodeFailed() if entry.is_reported:
-                entry.agent, entry.is_reported = self._start_agent(node_id, entry.row), False
+                entry.agent = self._start_agent(node_id, entry.row)
+                entry.is_reported = False
                 entry.request = entry.agent.facts.remote()
             case NodeFailed():
                 entry.ask_at = time.monotonic() + RETRY_EVERY_S
@@ -236,7 +236,8 @@ class NodeRegistry:
             namespace=NAMESPACE,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
         )
-        cpus, head = int(row["Resources"].get("CPU", 0)), self._connection.head
+        cpus = int(row["Resources"].get("CPU", 0))
+        head = self._connection.head
         return actor.remote(
             self._session, node_id, cpus, self._driver_directory, self._transport, head
         )

@@ -31,7 +31,8 @@ class RayBackend:
     cpu_moves = None
 
     def __init__(self, settings: BackendSettings) -> None:
-        run_dir, jobs = settings.run_dir.absolute(), settings.jobs
+        run_dir = settings.run_dir.absolute()
+        jobs = settings.jobs
         self._address = settings.options["ray_address"]
         self._storage = settings.options["storage"]
         self._stack = contextlib.ExitStack()

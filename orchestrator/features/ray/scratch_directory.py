@@ -126,7 +126,8 @@ class ScratchDirectory:
     def remove(self) -> None:
         """Remove it unless another process has locked it or an attempt in it."""
         with contextlib.ExitStack() as stack:
-            held, self._lock = self._lock or lock(self.root), None
+            held = self._lock or lock(self.root)
+            self._lock = None
             for locked in itertools.chain([held], map(lock, self.root.glob("*/"))):
                 if locked is None:
                     return

@@ -70,7 +70,8 @@ def _kept(before: Mapping[str, Any], experiment: Experiment, changes: Sequence[s
     data = _replaced(before["data"], now, of_the_run)
     if "search" in data:
         data["search"] = _replaced(data["search"], now.get("search", data["search"]), BUDGET)
-    overrides, skip = before["options"]["overrides"], experiment.skip_invalid
+    overrides = before["options"]["overrides"]
+    skip = experiment.skip_invalid
     kept = from_mapping(
         data,
         source=experiment.source,

@@ -86,7 +86,8 @@ def export(
             f"search export: needs Optuna, which is not installed ({error}): {INSTALL}"
         ) from None
     exported = optuna_journal.export(run_dir, out)
-    trials, file = sum(exported.states.values()), str(exported.file)
+    trials = sum(exported.states.values())
+    file = str(exported.file)
     if as_json:
         facts = {
             "states": dict(exported.states),

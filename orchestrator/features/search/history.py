@@ -179,11 +179,9 @@ class History:
             case "told":
                 self.untold.pop(trial.number, None)
             case "over":
-                trial.is_over, trial.why, trial.env_steps = (
-                    True,
-                    content["why"],
-                    content["env_steps"],
-                )
+                trial.is_over = True
+                trial.why = content["why"]
+                trial.env_steps = content["env_steps"]
                 trial.values, trial.measures = content["values"], content["measures"]
                 trial.failed_jobs = content.get("failed", ())
                 if trial.values is None:
@@ -191,7 +189,8 @@ class History:
                 else:
                     self._succeed()
             case "retried":
-                trial.is_over, trial.why = False, ""
+                trial.is_over = False
+                trial.why = ""
                 self.whys.pop(trial.number, None)
         self._sort_in(trial)
 

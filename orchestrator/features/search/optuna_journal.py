@@ -174,7 +174,8 @@ def _write_study(
         rungs=reader.rungs if len(search.objectives) == 1 else (),
         repeated=reader.repeated,
     )
-    trials, numbers = reader.history.trials, itertools.count()
+    trials = reader.history.trials
+    numbers = itertools.count()
     last_ends = {event.trial: event.id for event in events if event.kind in ("over", "retried")}
     for event in events:
         number = next(numbers) if event.kind == "asked" else event.trial
@@ -231,7 +232,8 @@ class _TrialWriter:
         self.ids[trial.number] = self.storage.create_new_trial(self.study_id, template)
 
     def reach_rung(self, trial: Trial, event: SearchEvent) -> None:
-        before, value = self.reached.setdefault(trial.number, []), event.content["value"]
+        before = self.reached.setdefault(trial.number, [])
+        value = event.content["value"]
         if len(before) < len(self.rungs) and value is not None:
             self.storage.set_trial_intermediate_value(
                 self.ids[trial.number], self.rungs[len(before)], value

@@ -231,7 +231,9 @@ def _axis(axis: ArchiveAxis) -> ReportedAxis:
 def _spent(
     events: Iterable[search_events.SearchEvent], finished: set[int]
 ) -> dict[int, tuple[int, float]]:
-    history, total, found = History(), 0, {}
+    history = History()
+    total = 0
+    found = {}
     for event in events:
         before = history.trials[event.trial].env_steps if event.trial is not None else 0
         history.apply(event)
@@ -268,7 +270,8 @@ def _improvements(
 def _dimension(
     dimension: Dimension, trials: Sequence[Trial], outcomes: Mapping[str, Values]
 ) -> ReportedDimension:
-    points, key = {trial.number: trial.point for trial in trials}, dimension.key
+    points = {trial.number: trial.point for trial in trials}
+    key = dimension.key
     is_range = not dimension.choices
     return {
         "key": dimension.key,
@@ -300,7 +303,8 @@ def effect(pairs: Sequence[tuple[float, float]], *, ordered: bool) -> ReportedEf
     groups: dict[float, list[float]] = {}
     for label, rank in zip(labels, ranks, strict=True):
         groups.setdefault(label, []).append(rank)
-    n, mean = len(pairs), (len(pairs) - 1) / 2
+    n = len(pairs)
+    mean = (len(pairs) - 1) / 2
     total = sum((rank - mean) ** 2 for rank in ranks)
     if n < FEWEST_RATED or not 1 < len(groups) < n or not total:
         return {"share": None, "correlation": None, "n": n}
@@ -319,7 +323,8 @@ def effect(pairs: Sequence[tuple[float, float]], *, ordered: bool) -> ReportedEf
 def _ranks(values: Sequence[float]) -> list[float]:
     """From 0; equal values have the mean of their ranks."""
     order = sorted(range(len(values)), key=values.__getitem__)
-    ranks, first = [0.0] * len(values), 0
+    ranks = [0.0] * len(values)
+    first = 0
     while first < len(order):
         last = first
         while last + 1 < len(order) and values[order[last + 1]] == values[order[first]]:

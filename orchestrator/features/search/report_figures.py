@@ -73,7 +73,8 @@ def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
     unit_s, unit = drawing.time_unit(max(one["elapsed_s"] for one in seeds))
     for place, name in enumerate(objectives):
         for part, scale in enumerate((1.0, unit_s)):
-            axes, curves = panels[2 * place + part], list[list[tuple[float, float]]]()
+            axes = panels[2 * place + part]
+            curves = list[list[tuple[float, float]]]()
             for one in seeds:
                 if steps := one["improvements"][name]:
                     spent = [
@@ -109,7 +110,8 @@ def _median_of_steps(axes: Axes, curves: Sequence[Sequence[tuple[float, float]]]
     """The median of curves that rise in steps with its interval, over the range that all of them
     cover.
     """
-    begin, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    begin = max(curve[0][0] for curve in curves)
+    end = min(curve[-1][0] for curve in curves)
     at = sorted(
         {place for curve in curves for place, _ in curve if begin <= place <= end} | {begin, end}
     )
@@ -245,7 +247,8 @@ def parallel(
     name, direction = objective
     shown = [one for one in drawn_trials if one["values"]]
     values = _values(shown, 0)
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     columns = [_units(dimension, shown) for dimension in dimensions]
     columns.append([(value - low) / (high - low) if high > low else 0.5 for value in values])
     lines = dict(zip((one["trial"] for one in shown), zip(*columns, strict=True), strict=True))
@@ -285,7 +288,8 @@ def _units(dimension: ReportedDimension, trials: Sequence[ReportedTrial]) -> lis
     import math
 
     places = _along(dimension, trials)
-    low, high = 0.0, float(max(1, len(dimension["choices"]) - 1))
+    low = 0.0
+    high = float(max(1, len(dimension["choices"]) - 1))
     if dimension["low"] is not None and dimension["high"] is not None:
         low, high = dimension["low"], dimension["high"]
     if dimension["log"]:
@@ -341,7 +345,8 @@ def archive_map(facts: SearchFacts) -> Drawn:
     from matplotlib.patches import Rectangle
 
     axes_of = facts["axes"][:2]
-    columns, rows = axes_of[0]["cells"], axes_of[1]["cells"] if len(axes_of) > 1 else 1
+    columns = axes_of[0]["cells"]
+    rows = axes_of[1]["cells"] if len(axes_of) > 1 else 1
     sign = 1 if facts["directions"][0] == "maximize" else -1
     best: dict[tuple[int, int], tuple[float, int]] = {}
     for elite in facts["archive"]:
@@ -349,7 +354,8 @@ def archive_map(facts: SearchFacts) -> Drawn:
         if cell not in best or sign * elite["value"] > sign * best[cell][0]:
             best[cell] = elite["value"], elite["trial"]
     values = [value for value, _ in best.values()]
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     left, below, right, above = 0.65, 0.45, 0.2, 0.35
     width_in = drawing.WIDTH_IN - left - right
     height_in = min(max(0.4, width_in * rows / columns), 4.2)

@@ -234,7 +234,8 @@ def _space(facts: SearchFacts) -> list[Section]:
         return []
     outcomes = list(facts["dimensions"][0]["effects"])
     ranked = sorted(facts["dimensions"], key=lambda one: -_largest(one))
-    shown, which = ranked[:MOST_DIMENSIONS], ""
+    shown = ranked[:MOST_DIMENSIONS]
+    which = ""
     if len(ranked) > len(shown):
         which = f" The figure shows the {len(shown)} dimensions with the largest effect of {len(ranked)}."
     drawn, some = _chosen(facts, finished)
@@ -395,7 +396,8 @@ def _archive(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
 
 
 def _range(facts: SearchFacts, place: int, elite: ArchiveElite) -> str:
-    axis, cell = facts["axes"][place], elite["cell"][place]
+    axis = facts["axes"][place]
+    cell = elite["cell"][place]
     width = (axis["high"] - axis["low"]) / axis["cells"]
     return f"{number(axis['low'] + cell * width)} to {number(axis['low'] + (cell + 1) * width)}"
 

@@ -56,7 +56,8 @@ class TrialReader:
         """
         if not SearchPaths(paths.root).declaration.exists():
             return None
-        data, problems = read_declaration(paths)["data"], Problems()
+        data = read_declaration(paths)["data"]
+        problems = Problems()
         try:
             declared = SearchDeclaration.of_tables(check(data, problems).top, problems)
         except (ValueError, KeyError, TypeError) as error:
@@ -198,10 +199,8 @@ class TrialReader:
         """
         waiting = self.waiting
         of_waiting = sum(map(self._total, waiting))
-        left, whole = (
-            of_waiting - sum(trial.env_steps for trial in waiting),
-            of_waiting + self._done_steps,
-        )
+        left = of_waiting - sum(trial.env_steps for trial in waiting)
+        whole = of_waiting + self._done_steps
         return left / whole if whole else None
 
 

@@ -119,8 +119,11 @@ def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
 
     :param front: number of trials of the Pareto front, where there are several objectives.
     """
-    search, asked = reader.search, len(reader.asked)
-    failed, waiting, stopped = reader.failed, len(reader.waiting), _why_stopped(reader.paths)
+    search = reader.search
+    asked = len(reader.asked)
+    failed = reader.failed
+    waiting = len(reader.waiting)
+    stopped = _why_stopped(reader.paths)
     saved, objectives = reader.saved_share, reader.objectives
     parts = [count(asked, "trial")]
     if search is not None:

@@ -306,11 +306,13 @@ class _Campaign:
         return range(1, len(self.options.faults) + 1)
 
     def _take_round(self, number: int, fault: Fault, moment: Moment, rng: Random) -> None:
-        begun, row = time.monotonic(), self.rows[fault.name]
+        begun = time.monotonic()
+        row = self.rows[fault.name]
         row.rounds += 1
         what = f"round {number}: {fault.name}, {moment}" if number else "undisturbed"
         folder = self.root / f"round-{number}"
-        outcome, texts = "", list[str]()
+        outcome = ""
+        texts = list[str]()
         with round_folder.under_way(folder):
             try:
                 was_applied = self._disturb(folder, fault, moment, rng, texts)
@@ -417,5 +419,6 @@ class _Campaign:
             expected = {**expected, FAILING: FAILED}
         texts, results = shortfalls(paths, expected, may_have_errors=fault.may_fail)
         if self.expected is None:
-            self.expected, self.iterations = results, iterations(paths)
+            self.expected = results
+            self.iterations = iterations(paths)
         return texts

@@ -107,8 +107,10 @@ class CommandRun:
         output: Output,
         stops: StopRequests,
     ) -> None:
-        self.paths, self.log = RunPaths(folder / RUN_DIR), folder / LOG
-        self._begun, self._stops = time.monotonic(), stops
+        self.paths = RunPaths(folder / RUN_DIR)
+        self.log = folder / LOG
+        self._begun = time.monotonic()
+        self._stops = stops
         self._unread: int | None = None
         self._reader: threading.Thread | None = None
         with os.fdopen(self._opened(output), "ab") as out:

@@ -57,7 +57,8 @@ def collect(tasks: Collection[str], measured: Mapping[str, Sequence[float]]) -> 
 
     :param measured: task → the core seconds of each attempt there.
     """
-    deadline, rows = time.monotonic() + PATIENCE_S, list[PilotAccount]()
+    deadline = time.monotonic() + PATIENCE_S
+    rows = list[PilotAccount]()
     jobs = ",".join(sorted({task.partition("_")[0] for task in tasks}))
     while jobs:
         options = (f"--jobs={jobs}", "--parsable2", "--noheader", f"--format={FORMAT}")
@@ -109,7 +110,8 @@ def write(folder: Path, rows: Iterable[PilotAccount]) -> None:
 
     :raises OSError: the file cannot be written.
     """
-    names, lines = [field.name for field in fields(PilotAccount)], dict[str, Sequence[object]]()
+    names = [field.name for field in fields(PilotAccount)]
+    lines = dict[str, Sequence[object]]()
     with (
         contextlib.suppress(FileNotFoundError, csv.Error),
         (folder / FILE).open(newline="", encoding="utf-8", errors="replace") as file,

@@ -109,7 +109,8 @@ def end_left_pilots(folder: Path) -> str | None:
 
     :raises UsageError: Slurm does not obey, and the pilots cannot be told by a file either.
     """
-    left, session = left_pilots([folder]).get(folder), read_session(folder)
+    left = left_pilots([folder]).get(folder)
+    session = read_session(folder)
     if left is None or session is None:
         return None
     answer = cancel_named(left.name, user=left.user)

@@ -34,7 +34,9 @@ class Outbox:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._number, self._bytes = path, _last_number(path), 0
+        self._path = path
+        self._number = _last_number(path)
+        self._bytes = 0
         self._unsent = b""
 
     def send(self, *messages: Any) -> None:
@@ -54,7 +56,8 @@ class Outbox:
         self._unsent = b""
         self._bytes += len(data)
         if is_last:
-            self._number, self._bytes = self._number + 1, 0
+            self._number = self._number + 1
+            self._bytes = 0
 
     def finish(self, patience_s: float) -> None:
         """Try for so long to send what could not be sent before."""
@@ -68,7 +71,9 @@ class Inbox:
     """The reader's end. What is no message is skipped: a line may be cut off."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._number, self._offset = path, 0, 0
+        self._path = path
+        self._number = 0
+        self._offset = 0
 
     def receive(self) -> list[Any]:
         """All messages that have arrived since the last call; none while the file cannot be
@@ -83,7 +88,8 @@ class Inbox:
                 messages.pop()
                 with contextlib.suppress(OSError):
                     _numbered(self._path, self._number).unlink()
-                self._number, self._offset = self._number + 1, 0
+                self._number = self._number + 1
+                self._offset = 0
         return messages
 
     def _lines(self) -> list[bytes]:

@@ -124,7 +124,9 @@ class Pilot:
         self._session = session
         self._inbox = Inbox(root / f"{self._name}.orders")
         self._outbox = Outbox(root / f"{self._name}.events")
-        self._next, self._kill_at, self._heard = None, None, time.monotonic()
+        self._next = None
+        self._kill_at = None
+        self._heard = time.monotonic()
         self._served.add(session)
         self._outbox.send(self._hello)
         self._look_at = time.monotonic() + SESSION_EVERY_S
@@ -188,7 +190,8 @@ class Pilot:
             case CheckpointOrder(handle):
                 self._attempts.checkpoint(handle)
             case JoinOrder(session) if self._next is None:
-                self._next, self._kill_at = session, time.monotonic() + HAND_BACK_S
+                self._next = session
+                self._kill_at = time.monotonic() + HAND_BACK_S
                 self._attempts.hand_back("another supervisor has taken over")
             case EndPilotOrder():
                 self._ends = True
@@ -196,7 +199,8 @@ class Pilot:
                 self._attempts.kill()
 
     def _report(self, events: Iterable[Event]) -> None:
-        now, is_urgent = time.monotonic(), False
+        now = time.monotonic()
+        is_urgent = False
         for event in events:
             if isinstance(event, Placed | Exited):
                 is_urgent = True

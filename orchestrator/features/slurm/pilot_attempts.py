@@ -41,7 +41,8 @@ class PilotAttempts:
 
     def __init__(self, machine: Machine, cores: int, node: str, run_dir: Path) -> None:
         neighbours = Neighbours.of_this_machine(experiment=run_dir.name, run_dir=str(run_dir))
-        self._cpus, self._node = len(machine.cpus), node
+        self._cpus = len(machine.cpus)
+        self._node = node
         self._slots = SlotPool(replace(machine, quota=None), cores, neighbours)
         self._executor = LocalExecutor()
         self._waiting: dict[Handle, tuple[LaunchOrder, float | None]] = {}
@@ -108,7 +109,8 @@ class PilotAttempts:
                         handle, None, lost=f"{self._node} does not see its files: {order.job_dir}"
                     )
                 )
-        events, self._ended = self._ended, []
+        events = self._ended
+        self._ended = []
         for event in self._executor.poll(0.0 if events else timeout_s):
             handle = Handle(event.handle.job_id, event.handle.number)
             of_supervisor = replace(event, handle=handle)

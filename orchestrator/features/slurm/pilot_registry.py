@@ -173,10 +173,8 @@ class PilotRegistry:
         for entry in sorted(entries):
             name = entry.removesuffix(EVENTS)
             if name != entry and name not in self._pilots and name not in self._ended:
-                inbox, outbox = (
-                    Inbox(self._folder / f"{name}.events"),
-                    Outbox(self._folder / f"{name}.orders"),
-                )
+                inbox = Inbox(self._folder / f"{name}.events")
+                outbox = Outbox(self._folder / f"{name}.orders")
                 self._pilots[name] = JoinedPilot(name=name, inbox=inbox, outbox=outbox)
 
     def _take(self, pilot: JoinedPilot, message: Any) -> Iterator[Event]:

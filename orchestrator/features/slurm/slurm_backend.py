@@ -41,7 +41,8 @@ class SlurmBackend:
             advice = "choose a run directory whose path has neither a line break nor a backslash"
             raise UsageError(f"{settings.final_run_dir}: sbatch cannot write logs there; {advice}")
         self._settings: SlurmSettings = settings.tables.get("slurm") or SlurmSettings()
-        self._folder, self._session = settings.run_dir.absolute() / FOLDER, secrets.token_hex(4)
+        self._folder = settings.run_dir.absolute() / FOLDER
+        self._session = secrets.token_hex(4)
         self._shown_folder = settings.final_run_dir.absolute() / FOLDER
         name = job_name(settings.name, settings.final_run_dir.absolute())
         self._queue = BatchQueue(
@@ -77,7 +78,8 @@ class SlurmBackend:
             ) from error
 
     def problems(self, job: Job) -> list[Problem]:
-        asked, settings = job.resources, self._settings
+        asked = job.resources
+        settings = self._settings
         found: list[Problem] = []
 
         def refuse(key: str, what: str, limit: int, name: str) -> None:

@@ -34,7 +34,8 @@ def findings(machine: Machine, environment: Mapping[str, str] = os.environ) -> I
         )
         yield Finding("ok", "Slurm", text + ("." if missing else ", for `run --executor slurm`."))
         return
-    given, left_s = cores_of(machine, environment), seconds_left(environment)
+    given = cores_of(machine, environment)
+    left_s = seconds_left(environment)
     node = environment.get("SLURMD_NODENAME", platform.node())
     left = "no time limit is known" if left_s is None else f"{rough_duration(left_s)} left"
     text = f"job {task_of(environment)} on {node}: {count(given, 'core')}, {memory_of(machine, environment)} MiB"

@@ -131,18 +131,22 @@ class BatchQueue:
             command for command in self._cancellations if command.answer() is None
         ]
         if self._submission is not None and (answer := self._submission.answer()) is not None:
-            self._submission, self._submitted_at = None, now
+            self._submission = None
+            self._submitted_at = now
             self._take_submission(answer)
         if self._question is not None and (answer := self._question.answer()) is not None:
-            began, self._question = self._question.began, None
+            began = self._question.began
+            self._question = None
             self._take_answer(began, answer)
         every_s = ASK_EVERY_S if is_urgent else ASK_AT_EASE_S
         if self._question is None and self._submission is None and now - self._asked_at >= every_s:
-            self._question, self._asked_at = self._ask(), now
+            self._question = self._ask()
+            self._asked_at = now
 
     def ask_now(self) -> bool:
         """Ask and wait for the answer. Returns whether there is one."""
-        question, self._asked_at = self._ask(), time.monotonic()
+        question = self._ask()
+        self._asked_at = time.monotonic()
         answer = question.wait()
         self._take_answer(question.began, answer)
         return answer.returncode == 0
@@ -174,7 +178,8 @@ class BatchQueue:
         """:raises ClusterLostError: squeue hides what was submitted, so that it would be submitted
         without end.
         """
-        job, age_s = self._submitted, self.answer_began - self._submitted_at
+        job = self._submitted
+        age_s = self.answer_began - self._submitted_at
         if not job or age_s <= 0.0:
             return
         self._submitted = ""
@@ -237,7 +242,8 @@ class BatchQueue:
         return f"{text}. See {log} and setup in [slurm]"
 
     def _postpone(self, why: str) -> None:
-        self._submitted, self._submitted_at = "", time.monotonic() + REFUSED_RETRY_S
+        self._submitted = ""
+        self._submitted_at = time.monotonic() + REFUSED_RETRY_S
         self.report("warning", why)
 
     def _report_waiting(self) -> None:
@@ -269,7 +275,8 @@ class BatchQueue:
             self._submitted_at = time.monotonic() + RETRY_S - ASK_EVERY_S
             self._tell(f"{path} cannot be written ({error.strerror}); it is tried again")
             return
-        self._submission, self._submitting = SlurmCommand("sbatch", "--parsable", str(path)), pilots
+        self._submission = SlurmCommand("sbatch", "--parsable", str(path))
+        self._submitting = pilots
 
     def _take_submission(self, answer: CommandAnswer) -> None:
         """:raises ClusterLostError: sbatch refuses the script."""
@@ -306,7 +313,9 @@ class BatchQueue:
         for command in (*self._cancellations, self._question, self._submission):
             if command is not None:
                 command.wait()
-        self._cancellations, self._question, self._submission = [], None, None
+        self._cancellations = []
+        self._question = None
+        self._submission = None
 
     def close(self) -> str | None:
         """Take out of the queue what waits there, and let what runs end by itself: Slurm then says
@@ -327,7 +336,8 @@ class BatchQueue:
         """Wait until nothing runs or waits. Returns False after :data:`END_S`, or where Slurm does
         not answer.
         """
-        deadline, pause_s = time.monotonic() + END_S, END_ASK_S
+        deadline = time.monotonic() + END_S
+        pause_s = END_ASK_S
         while (answer := self._ask().wait()).returncode == 0:
             if not any(state in PRESENT for state, _ in _rows(answer).values()):
                 return True

@@ -82,7 +82,8 @@ class MlflowRun:
     """MLflow's own run of a job."""
 
     def __init__(self, client: Any, job: TrackedJob) -> None:
-        self._client, self.position = client, job.position
+        self._client = client
+        self.position = job.position
         # A parameter never changes: of a training that was extended later it is the first value.
         known = client.get_run(job.position.run).data.params
         settings = {_accepted(name): value for name, value in job.settings.items()}

@@ -92,7 +92,9 @@ class Publisher:
         :param rows: of all jobs.
         :param is_last: whether all videos have been made.
         """
-        failures, sent, self.left_out = 0, self._sent, 0
+        failures = 0
+        sent = self._sent
+        self.left_out = 0
         try:
             self._tracker = self._tracker or self._connected()
         except Exception as error:  # of any kind: a server that is away, an account that is missing
@@ -111,7 +113,8 @@ class Publisher:
             try:
                 is_complete &= self._send(row, is_last=is_last, with_previews=with_previews)
             except Exception as error:
-                failures, is_complete = failures + 1, False
+                failures = failures + 1
+                is_complete = False
                 self._forget(row["job_id"])
                 self._failed(error, row["job_id"])
         return is_complete
@@ -178,8 +181,10 @@ class Publisher:
         :param with_previews: whether a preview that was drawn after the results were sent follows
             them.
         """
-        job_id, is_over = row["job_id"], row["state"] in TERMINAL
-        paths, where = self.paths.job(job_id), self._note(job_id)
+        job_id = row["job_id"]
+        is_over = row["state"] in TERMINAL
+        paths = self.paths.job(job_id)
+        where = self._note(job_id)
         if job_id not in self._jobs:
             self._jobs[job_id] = OneJob(
                 ProgressTail(paths.progress_csv), position=self._known(job_id)
@@ -208,7 +213,9 @@ class Publisher:
             job.run = self._opened(job_id, job, row["started_at"] or time.time())
         job.position = _tell_results(job.run, results, where)
         job.position.write(where)
-        job.run, self._sent, job.is_done = None, self._sent + 1, True
+        job.run = None
+        self._sent = self._sent + 1
+        job.is_done = True
         return True
 
     def _has_time_for_previews(self) -> bool:

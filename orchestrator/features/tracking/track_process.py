@@ -105,7 +105,8 @@ class TrackProcess(BesideRun):
         To be called often; raises nothing of its files.
         """
         self._read_log()
-        now, has_free_cores = time.monotonic(), self.has_free_cores()
+        now = time.monotonic()
+        has_free_cores = self.has_free_cores()
         if not has_free_cores:
             self._free_since = math.inf
         elif self._free_since == math.inf:
@@ -137,7 +138,8 @@ class TrackProcess(BesideRun):
         """In place of the one that runs, if one does: what that has sent is noted, and is not sent
         again.
         """
-        self._gives_way, self._has_begun = GIVE_WAY in more, False
+        self._gives_way = GIVE_WAY in more
+        self._has_begun = False
         try:
             self._declare()
             self._process.start(*more)

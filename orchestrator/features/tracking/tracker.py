@@ -96,10 +96,13 @@ def run(paths: RunPaths, finish: Finish) -> bool:
 
 
 def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> bool:
-    due, incomplete = dict.fromkeys((one.backend for one in publishers), 0.0), list(publishers)
+    due = dict.fromkeys((one.backend for one in publishers), 0.0)
+    incomplete = list(publishers)
     has_begun = False
     while True:
-        is_last, began, now = finish.is_set(), time.process_time(), time.monotonic()
+        is_last = finish.is_set()
+        began = time.process_time()
+        now = time.monotonic()
         if due_now := [one for one in incomplete if is_last or now >= due[one.backend]]:
             due_now.sort(
                 key=lambda one: one.failures

@@ -42,7 +42,9 @@ class TrackioRun:
     """Trackio's rows of a job. Each call writes all of its rows, or none."""
 
     def __init__(self, project: str, job: TrackedJob) -> None:
-        self._project, self._job, self.position = project, job, job.position
+        self._project = project
+        self._job = job
+        self.position = job.position
 
     def send(self, points: Sequence[Point]) -> Position:
         began = self.position.began

@@ -153,7 +153,8 @@ def logged_steps(path: Path) -> Iterator[int]:
 def records(path: Path) -> Iterator[Any]:
     """The whole records of a transaction log, which may be torn at its end."""
     content = path.read_bytes()
-    offset, parts = HEADER, b""
+    offset = HEADER
+    parts = b""
     while offset + HEADER <= len(content):
         if BLOCK - offset % BLOCK < HEADER:  # the rest of a block is empty
             offset += BLOCK - offset % BLOCK

@@ -56,7 +56,8 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut
     hashes = {row.job_id: row.robot_hash for row in rows}
     cases = []
     for job in chosen:
-        directory, xml = paths.job(job.job_id), job.spec.xml
+        directory = paths.job(job.job_id)
+        xml = job.spec.xml
         if job.spec.init_job is not None and not directory.init.is_file():
             left_out[job.job_id] = (
                 f"{directory.init} is missing: job {job.spec.init_job} has to succeed first"

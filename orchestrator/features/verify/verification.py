@@ -297,10 +297,8 @@ class _Verification:
 
     def _has_room(self, jobs: Sequence[Job]) -> bool:
         """Whether all ``jobs`` get a slot at once; memory is checked when they start."""
-        cores, gpus = (
-            sum(job.resources.all_cores for job in jobs),
-            FreeGpus(gpu.index for gpu in self.machine.gpus),
-        )
+        cores = sum(job.resources.all_cores for job in jobs)
+        gpus = FreeGpus(gpu.index for gpu in self.machine.gpus)
         for job in jobs:
             if (names := gpus.find(job.resources.all_gpus)) is None:
                 return False

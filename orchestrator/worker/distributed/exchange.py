@@ -72,7 +72,8 @@ class MessageSigner:
     """Length of a signature."""
 
     def __init__(self, secret: str, rank: int) -> None:
-        self._secret, self._rank = secret.encode(), rank
+        self._secret = secret.encode()
+        self._rank = rank
         self._calls = itertools.count()
 
     def all_gather_object(

@@ -64,7 +64,9 @@ class ProcessGroup(Ranks):
         sharing: bool = False,
         configured_s: float = COLLECTIVE_TIMEOUT_S,
     ) -> None:
-        self.rank, self.size, self.seconds = rank, size, 0.0
+        self.rank = rank
+        self.size = size
+        self.seconds = 0.0
         self._store = store  # kept for the others, who may not have read all of it yet
         self._timeout_s = timeout_s(configured_s)
         self._network: NetworkExchange | None = None

@@ -182,7 +182,8 @@ class SharedMemoryAllreduce:
 
     def _typed(self, dtype: np.dtype[Any]) -> list[list[NDArray[Any]]]:
         """All slots as arrays: by turn (0 or 1), then by rank."""
-        begin, count = _LINE * (1 + 2 * self._size), self._slot_bytes // dtype.itemsize
+        begin = _LINE * (1 + 2 * self._size)
+        count = self._slot_bytes // dtype.itemsize
         self._slots[dtype] = [
             [
                 np.frombuffer(

@@ -74,7 +74,8 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _describe(self, data: Any) -> str:
         warning = next(kind for kind in self._warnings if data.warning[kind].number)
-        model, index = self._simulation.model, data.warning[warning].lastinfo
+        model = self._simulation.model
+        index = data.warning[warning].lastinfo
         what = f"{quantities()[warning]} of degree of freedom {index}"
         if type(model).__module__.startswith(
             "mujoco."

@@ -91,7 +91,8 @@ def normalized(
     In a ``Dict`` observation each part is treated by its own kind. Rewards are scaled by the
     standard deviation of the discounted return, with PPO's own ``gamma``.
     """
-    space, gamma = venv.observation_space, float(spec.hyperparameters.get("gamma", 0.99))
+    space = venv.observation_space
+    gamma = float(spec.hyperparameters.get("gamma", 0.99))
     if isinstance(space, spaces.Dict):
         keys = [key for key, part in space.spaces.items() if _is_numeric(part)]
         return kind(venv, norm_obs=bool(keys), norm_obs_keys=keys or None, gamma=gamma)

@@ -100,11 +100,9 @@ class _FastStep:
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._shape, self._dtype = shape, dtype
-        self.moments, self.returns, self.scaling = (
-            _Moments(shape, dtype),
-            _Returns(shape[0]),
-            _Scaling(shape),
-        )
+        self.moments = _Moments(shape, dtype)
+        self.returns = _Returns(shape[0])
+        self.scaling = _Scaling(shape)
 
     def fits(self, observations: Any) -> bool:
         """Whether they have the space's shape and dtype, in C order, on which the bits of sums
@@ -148,7 +146,9 @@ class _Moments:
         _multiply(rms.var, count, moment)
         _add(moment, wide, moment)
         _add(moment, square, moment)
-        rms.mean, rms.var, rms.count = _add(rms.mean, delta), _divide(moment, self._total), total
+        rms.mean = _add(rms.mean, delta)
+        rms.var = _divide(moment, self._total)
+        rms.count = total
 
     def _of(self, batch: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Mean, and ``n_envs`` times the variance, in the batch's own dtype."""
@@ -192,7 +192,8 @@ class _Returns:
             _subtract(returns, number, scratch)
             _multiply(scratch, scratch, scratch)
             variance = float(_sum(scratch)) / n
-        before, count = float(rms.mean), rms.count
+        before = float(rms.mean)
+        count = rms.count
         total = count + n
         delta = mean - before
         moment = float(rms.var) * count + variance * n + delta * delta * count * n / total
@@ -208,7 +209,8 @@ class _Scaling:
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        n_envs, size = shape[0], math.prod(shape)
+        n_envs = shape[0]
+        size = math.prod(shape)
         self._all = tuple(np.zeros(size + n_envs) for _ in range(4))
         (
             (self._observations, self._rewards),

@@ -37,11 +37,9 @@ class SequentialVecEnv(ExtendedDummyVecEnv):
         return super().seed(seed if seed is None else seed + self._first_env)
 
     def step_wait(self) -> VecEnvStepReturn:
-        rewards, dones, infos = (
-            np.empty(self.num_envs, np.float32),
-            np.empty(self.num_envs, np.bool_),
-            self.buf_infos,
-        )
+        rewards = np.empty(self.num_envs, np.float32)
+        dones = np.empty(self.num_envs, np.bool_)
+        infos = self.buf_infos
         buffers: dict[Any, Any] = self.buf_obs
         box = buffers.get(None)
         for index, env in enumerate(self.envs):

@@ -132,7 +132,8 @@ class Simulation:
         if self._derived:
             self._batch.forward([0])
         observation = first_observation(task, self.states)
-        self.observation_size, self.observation_dtype = observation.shape[1], observation.dtype
+        self.observation_size = observation.shape[1]
+        self.observation_dtype = observation.dtype
 
     @classmethod
     def from_xml(
@@ -423,16 +424,15 @@ class Simulation:
             field[envs] = before[envs]
         self._batch.warning[envs] = 0
         rewards, terminated = self.task.reward_and_terminated(self._before, action, self.states)
-        rewards, terminated = rewards.copy(), terminated.copy()
+        rewards = rewards.copy()
+        terminated = terminated.copy()
         rewards[envs], terminated[envs] = np.nan_to_num(rewards[envs], posinf=0.0, neginf=0.0), True
         return rewards, terminated
 
     def _describe_divergence(self, env: int) -> str:
-        number, step, period = (
-            self._first_env + env,
-            int(self._lengths()[env]),
-            self.control_period_s,
-        )
+        number = self._first_env + env
+        step = int(self._lengths()[env])
+        period = self.control_period_s
         if self._bad_counts[env].any():
             kind = mujoco.mjtWarning(_WARNINGS[0] + int(self._bad_counts[env].argmax()))
             what = divergence.describe(

@@ -163,7 +163,8 @@ def _write_parameters(
 
 def _write_orientation(element: Any, attribute: str, value: Any) -> bool:
     kind = getattr(mujoco.mjtOrientation, f"mjORIENTATION_{attribute.upper()}")
-    holder, is_active = (element if attribute == "quat" else element.alt), element.alt.type == kind
+    holder = element if attribute == "quat" else element.alt
+    is_active = element.alt.type == kind
     old = [float(number) if is_active else math.nan for number in getattr(holder, attribute)]
     new = _numbers(old, attribute, value)
     setattr(holder, attribute, new)

@@ -114,7 +114,8 @@ def choose(
     for cam in dict.fromkeys(following + fixed_in_world):
         if _shows_all(model, cam, views, aspect):
             camera = mujoco.MjvCamera()
-            camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED, cam
+            camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+            camera.fixedcamid = cam
             return [camera] * len(views)
     return _computed_cameras(views, math.tan(math.radians(model.vis.global_.fovy) / 2), aspect)
 
@@ -221,6 +222,7 @@ def _distance(points: Sequence[Floats], elevation: float, half: float, aspect: f
     reach = half * (1 - 2 * MARGIN)
     needed = 1e-3
     for cloud in points:
-        across, upwards = np.abs(cloud @ right) / (reach * aspect), np.abs(cloud @ up) / reach
+        across = np.abs(cloud @ right) / (reach * aspect)
+        upwards = np.abs(cloud @ up) / reach
         needed = max(needed, float((np.maximum(across, upwards) - cloud @ forward).max()))
     return needed

@@ -50,7 +50,9 @@ class ViewerWindow(contextlib.AbstractContextManager["ViewerWindow"]):
 
         from orchestrator.worker.rendering import camera
 
-        self._model, self._data, self._period_s = model, mujoco.MjData(model), period_s
+        self._model = model
+        self._data = mujoco.MjData(model)
+        self._period_s = period_s
         self._viewer = mujoco.viewer.launch_passive(
             model, self._data, show_left_ui=False, show_right_ui=False
         )

@@ -85,7 +85,8 @@ def choose_gl() -> str:
             os.environ["MUJOCO_GL"] = library
             return library
         problems.append(f"{library}: {problem}")
-    cause, remedy = "neither EGL nor OSMesa works here", _INSTALL
+    cause = "neither EGL nor OSMesa works here"
+    remedy = _INSTALL
     if asked:
         cause, remedy = (
             "the library in MUJOCO_GL does not work here",
@@ -153,10 +154,8 @@ def add_scenery(
         sky = spec.add_texture(
             name="orchestrator sky", rgb1=_HORIZON, rgb2=_SKY, width=256, height=1536
         )
-        sky.type, sky.builtin = (
-            mujoco.mjtTexture.mjTEXTURE_SKYBOX,
-            mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-        )
+        sky.type = mujoco.mjtTexture.mjTEXTURE_SKYBOX
+        sky.builtin = mujoco.mjtBuiltin.mjBUILTIN_GRADIENT
     ground = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
     floors = [geom for geom in spec.worldbody.geoms if geom.type in ground]
     if terrain is not None:
@@ -174,12 +173,10 @@ def add_scenery(
         floor = spec.worldbody.add_geom(
             name="orchestrator floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 1)
         )
-        floor.pos, floor.rgba, floor.contype, floor.conaffinity = (
-            (0, 0, min(lowest, 0.0)),
-            _FLOOR_RGBA,
-            0,
-            0,
-        )
+        floor.pos = (0, 0, min(lowest, 0.0))
+        floor.rgba = _FLOOR_RGBA
+        floor.contype = 0
+        floor.conaffinity = 0
         floors = [floor]
     if not any(
         floor.material for floor in floors
@@ -188,10 +185,8 @@ def add_scenery(
         tiles = spec.add_texture(
             name="orchestrator tiles", rgb1=light, rgb2=dark, width=128, height=128
         )
-        tiles.type, tiles.builtin = (
-            mujoco.mjtTexture.mjTEXTURE_2D,
-            mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        )
+        tiles.type = mujoco.mjtTexture.mjTEXTURE_2D
+        tiles.builtin = mujoco.mjtBuiltin.mjBUILTIN_CHECKER
         material = spec.add_material(name="orchestrator tiles", texrepeat=(1, 1), texuniform=True)
         material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = tiles.name
         for floor in floors:
@@ -204,7 +199,8 @@ def add_scenery(
         sun = spec.worldbody.add_light(
             name="orchestrator sun", type=directional, castshadow=not own
         )
-        sun.mode, sun.diffuse = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM, (0.35 if own else 0.6,) * 3
+        sun.mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
+        sun.diffuse = (0.35 if own else 0.6,) * 3
         sun.pos, sun.dir = (-1, -2, 4), (0.25, 0.45, -1)
     return spec.compile()
 
@@ -319,7 +315,8 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         set_pose(self._model, self._data, pose)
         self.renderer.update_scene(self._data, view, self._option)
         if pose.marker is not None:
-            scene, sphere = self.renderer.scene, mujoco.mjtGeom.mjGEOM_SPHERE
+            scene = self.renderer.scene
+            sphere = mujoco.mjtGeom.mjGEOM_SPHERE
             position, size = (
                 np.array(pose.marker, float),
                 np.full(3, _MARKER_SIZE * self._model.stat.extent),

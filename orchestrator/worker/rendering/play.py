@@ -76,10 +76,8 @@ def play(options: argparse.Namespace) -> None:
     if exported is None:
         act = load_policy(spec, paths, scene.venv, trained, deterministic=not options.stochastic)
     else:
-        act, label = (
-            exported_policy(exported, scene.venv),
-            f"-{options.policy.name.replace('.', '-')}",
-        )
+        act = exported_policy(exported, scene.venv)
+        label = f"-{options.policy.name.replace('.', '-')}"
     if in_window:
         _show(scene, act, options)
     else:
@@ -107,7 +105,8 @@ def _frames(
         observation, done = act(observation)
         total, step = total + 1, step + 1
         if done:
-            episode, step = episode + 1, 0
+            episode = episode + 1
+            step = 0
 
 
 def _write(

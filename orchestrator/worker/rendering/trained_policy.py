@@ -251,7 +251,8 @@ def load_model(
             {name: value for name, value in spec.hyperparameters.items() if name == "n_steps"}
         )
         model.policy.reset_noise(venv.num_envs)  # type: ignore[operator]
-    model.num_timesteps, model.env = state["env_steps"], None
+    model.num_timesteps = state["env_steps"]
+    model.env = None
     return model
 
 

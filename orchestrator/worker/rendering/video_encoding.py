@@ -58,7 +58,8 @@ def film_strip(pictures: Sequence[tuple[float, Picture]]) -> bytes:
     """A PNG of ``pictures`` side by side, each with its time in seconds."""
     from PIL import Image, ImageDraw, ImageFont
 
-    gap, font = 4, ImageFont.load_default(size=18)
+    gap = 4
+    font = ImageFont.load_default(size=18)
     images = []
     for time_s, picture in pictures:
         image = Image.fromarray(picture)

@@ -138,7 +138,8 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
         raise UnfitError(
             f"its action space is {actions}; {request.algo}.use_sde = true needs a Box"
         )
-    misfits, policy = [], request.policy
+    misfits = []
+    policy = request.policy
     if policy is not None and isinstance(observations, spaces.Dict) != (
         policy == "MultiInputPolicy"
     ):

@@ -124,7 +124,9 @@ class FileCollector:
         """The largest number of ``..`` in a name."""
         self._contents: dict[Path, bytes] = {}
         self._edits: dict[Path, dict[tuple[int, int], bytes]] = {}
-        self._padding, self._limit_bytes, self._total_bytes = padding, limit_bytes, 0
+        self._padding = padding
+        self._limit_bytes = limit_bytes
+        self._total_bytes = 0
         self._elsewhere = ELSEWHERE
         main = xml.absolute()
         self._inside = Path(os.path.realpath(main.parent))
@@ -217,7 +219,8 @@ class FileCollector:
         folders: list[MappedPath],
         here: str,
     ) -> None:
-        name, named = self._name(attribute), f"{here} {attribute.value}"
+        name = self._name(attribute)
+        named = f"{here} {attribute.value}"
         absolute = lexical(Path(name)) if Path(name).is_absolute() else None
         base = name.rpartition("/")[
             2

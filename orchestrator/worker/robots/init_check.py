@@ -63,7 +63,8 @@ def check_init(
         the job's.
     :raises UnfitError: there is no such policy, or it does not fit the job.
     """
-    job, is_trained = request.init, "path" in request.init
+    job = request.init
+    is_trained = "path" in request.init
     source: object = Path(job["path"]) if is_trained else f"job {job['source']['job']}"
     try:
         initial = (
@@ -96,7 +97,8 @@ def check_init(
     if is_trained and request.stage_to is not None:
         write_whole(Path(f"{request.stage_to}{INIT_SUFFIX}"), initial.to_bytes(), durable=False)
     text = f"{source} ({initial.label}){copied}"
-    sha256, notes = initial.sha256() if is_trained else None, (*answer.notes, f"starts from {text}")
+    sha256 = initial.sha256() if is_trained else None
+    notes = (*answer.notes, f"starts from {text}")
     return dataclasses.replace(answer, init_sha256=sha256, init=text, notes=notes)
 
 

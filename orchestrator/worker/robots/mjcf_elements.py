@@ -50,7 +50,10 @@ def elements(content: bytes, tags: Collection[str]) -> Iterator[Element]:
     reports that.
     """
     encoded_tags = {tag.encode() for tag in tags}
-    at, line, counted, is_root = 0, 1, 0, True
+    at = 0
+    line = 1
+    counted = 0
+    is_root = True
     while (at := content.find(b"<", at)) >= 0:
         closing = next(
             (closing for opening, closing in _NO_TAGS if content.startswith(opening, at)), None

@@ -88,7 +88,8 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
             # Patterns before names, so that the more specific edit wins; then by key, for
             # reproducible results.
             in_order = sorted(edits.items(), key=lambda edit: (not is_pattern(edit[0]), edit[0]))
-            original, spec = self._original, mujoco.MjSpec.from_file(str(self._main))
+            original = self._original
+            spec = mujoco.MjSpec.from_file(str(self._main))
             model = self._apply_all(in_order, spec, original)
             _name_files_of_attached(spec, model, self._main.parent)
             spec.compiler.savecompiled = spec.compiler.savecanonical = False
@@ -114,11 +115,13 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
         """
         written: dict[tuple[str, int, str], str] = {}
         for key, value in edits:
-            has_changed, here = _apply(spec, key, value, written), f"model.{key} = {_shown(value)}"
+            has_changed = _apply(spec, key, value, written)
+            here = f"model.{key} = {_shown(value)}"
             if not has_changed and _multiplies(value):
                 raise EditError(f"{here}: the robot has 0 there, so nothing changes; set a value")
             try:
-                before, model = model, spec.copy().compile()
+                before = model
+                model = spec.copy().compile()
             except ValueError as error:
                 raise EditError(
                     f"{here}: MuJoCo refuses it: {self._with_users_paths(error)}"
@@ -182,7 +185,8 @@ def _apply(
     :param written: the pattern that has already set an attribute, by kind, number of the element
         and attribute.
     """
-    kind, attribute = key.partition(".")[0], key.rpartition(".")[2]
+    kind = key.partition(".")[0]
+    attribute = key.rpartition(".")[2]
     has_changed = False
     for number, element in matching(spec, "model", key):
         here = f"model.{key}" + (f": {kind} {element.name!r}" if is_pattern(key) else "")

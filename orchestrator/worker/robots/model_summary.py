@@ -81,7 +81,8 @@ def actuator_kind(model: mujoco.MjModel, number: int) -> str:
     gain = mujoco.mjtGain(int(model.actuator_gaintype[number]))
     bias = mujoco.mjtBias(int(model.actuator_biastype[number]))
     dynamics = mujoco.mjtDyn(int(model.actuator_dyntype[number]))
-    gains, biases = model.actuator_gainprm[number], model.actuator_biasprm[number]
+    gains = model.actuator_gainprm[number]
+    biases = model.actuator_biasprm[number]
     if int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_BODY):
         return "adhesion"
     if gain in _GAINS:

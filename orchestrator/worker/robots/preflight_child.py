@@ -293,11 +293,9 @@ def _examine_robot(
     )
     variants = recent.variants(xml, limit_bytes) if request.model_edits else None
     bundle = collect(xml, limit_bytes) if variants is None else variants.bundle
-    findings, robot, outside = (
-        ModelFindings(),
-        None,
-        None if request.allow_outside else bundle.outside,
-    )
+    findings = ModelFindings()
+    robot = None
+    outside = None if request.allow_outside else bundle.outside
     if outside is not None:
         if not request.alone:
             raise UnfitError(outside)
@@ -368,7 +366,8 @@ def _examine_task(
         findings.problems.append(NO_ACTUATORS if model.nv else NOTHING_MOVES)
     else:
         try:
-            name, reason = request.task or AUTO, None
+            name = request.task or AUTO
+            reason = None
             if name == AUTO:
                 name, reason = choose(model)
             made = make_task(name, model, request.task_options)
@@ -437,7 +436,8 @@ def examine(
     findings.warnings += model_checks.start_contacts(model, data)
     if model.nv == 0:
         return summary
-    actions, rest = None, np.zeros(model.nu)
+    actions = None
+    rest = np.zeros(model.nu)
     if model.nu:
         actions = scaled(model, key, None) if task is None else task.actions
         rest = np.asarray(actions.ctrl(actions.taken(np.zeros((1, model.nu))))[0], np.float64)
@@ -455,11 +455,9 @@ def examine(
 def _with_findings(
     answer: ExaminationAnswer, findings: ModelFindings, summary: dict[str, Any]
 ) -> ExaminationAnswer:
-    problem, warnings, notes = (
-        "; ".join(findings.problems) or None,
-        tuple(findings.warnings),
-        tuple(findings.notes),
-    )
+    problem = "; ".join(findings.problems) or None
+    warnings = tuple(findings.warnings)
+    notes = tuple(findings.notes)
     return dataclasses.replace(
         answer, problem=problem, warnings=warnings, notes=notes, figures=summary
     )

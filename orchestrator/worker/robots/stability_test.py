@@ -112,7 +112,8 @@ def check_stability(
     def extreme(rng: np.random.Generator) -> Floats:
         return np.where(rng.integers(0, 2, model.nu), most, least)
 
-    has_warned, moved = False, passive
+    has_warned = False
+    moved = passive
     for when, controls, share in (
         ("with no action", lambda _: rest, 0.2),
         ("under random actions", random, 0.4),
@@ -148,11 +149,15 @@ def _simulate(
     data.qpos[:] = start
     mujoco.mj_forward(model, data)
     at_start = float(data.energy.sum())
-    growth, diverged, steps, stepping_s = 0.0, None, 0, 0.0
+    growth = 0.0
+    diverged = None
+    steps = 0
+    stepping_s = 0.0
     begun = time.thread_time()
     for _ in range(max(1, count)):
         data.ctrl[:] = controls(rng)
-        before, started = data.time, time.thread_time()
+        before = data.time
+        started = time.thread_time()
         mujoco.mj_step(model, data, nstep=held)
         stepping_s += time.thread_time() - started
         steps += held

@@ -30,10 +30,10 @@ class AttemptFacts(ExitRecord):
         return time.monotonic() - self.started
 
     def record(self, code: ExitCode, message: str = "", trace: str = "") -> ExitRecord:
-        self.code, self.message, self.traceback = int(code), message, trace
-        self.wall_s, self.cpu_s, self.cpus = (
-            self.age_s(),
-            time.process_time(),
-            tuple(sorted(os.sched_getaffinity(0))),
-        )
+        self.code = int(code)
+        self.message = message
+        self.traceback = trace
+        self.wall_s = self.age_s()
+        self.cpu_s = time.process_time()
+        self.cpus = tuple(sorted(os.sched_getaffinity(0)))
         return ExitRecord(**{field.name: getattr(self, field.name) for field in fields(ExitRecord)})

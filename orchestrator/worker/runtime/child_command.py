@@ -20,17 +20,21 @@ def run(command: Callable[[], None]) -> NoReturn:
     """Run ``command`` and end the process, together with the one that started it at the latest."""
     supervisor_connection.attach()
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
-    code, message = 0, ""
+    code = 0
+    message = ""
     try:
         command()
     except OrchestratorError as error:
-        code, message = error.exit_code, str(error)
+        code = error.exit_code
+        message = str(error)
     except OSError as error:
-        code, message = 1, f"{error.filename or 'the system'}: {error.strerror or error}"
+        code = 1
+        message = f"{error.filename or 'the system'}: {error.strerror or error}"
     except (
         Exception
     ) as error:  # from robot, policy or the user's environment: one message, no traceback
-        code, message = 1, failures.describe(error)
+        code = 1
+        message = failures.describe(error)
     if message:
         print(" ".join(message.split()), file=sys.stderr)
     with contextlib.suppress(OSError):

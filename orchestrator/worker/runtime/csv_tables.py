@@ -24,7 +24,8 @@ class CsvTable:
     """
 
     def __init__(self, path: Path, *, keep: int = 0, columns: Sequence[str] = ()) -> None:
-        self._path, self._columns = path, list(columns)
+        self._path = path
+        self._columns = list(columns)
         self.rows = 0
         """Rows in the file, without the header."""
         rows: list[list[str]] = []

@@ -78,7 +78,8 @@ def _limit_memory(device: torch.device, share: float) -> int:
 
 
 def _explanation(device: torch.device, share: float, limit_mib: int) -> str:
-    name, held_mib = torch.cuda.get_device_name(device), torch.cuda.memory_reserved(device) // MIB
+    name = torch.cuda.get_device_name(device)
+    held_mib = torch.cuda.memory_reserved(device) // MIB
     free_mib = torch.cuda.mem_get_info(device)[0] // MIB
     facts = f"This process held {held_mib:,} MiB, and {free_mib:,} MiB of the GPU are free."
     if share >= 1:

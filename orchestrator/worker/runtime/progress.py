@@ -62,8 +62,10 @@ class ProgressReporter:
             return
         self._before_sending()
         elapsed_s = now - self._sent_at
-        cpu_s, delay_s = time.process_time(), self._run_delay.total_s()
-        measured, delay_share = elapsed_s > INTERVAL_S / 2, None
+        cpu_s = time.process_time()
+        delay_s = self._run_delay.total_s()
+        measured = elapsed_s > INTERVAL_S / 2
+        delay_share = None
         if measured and delay_s is not None and self._sent_delay_s is not None:
             delay_share = (delay_s - self._sent_delay_s) / elapsed_s
         sent = self._channel.send(
@@ -81,6 +83,7 @@ class ProgressReporter:
             ).to_line()
         )
         if sent:
-            self._phase, self.is_urgent = phase, False
+            self._phase = phase
+            self.is_urgent = False
             self._rate_sent = self.env_steps_per_s is not None
         self._sent_at, self._sent_cpu_s, self._sent_delay_s = now, cpu_s, delay_s

@@ -19,7 +19,8 @@ _PR_GET_TID_ADDRESS = 40
 
 def problem() -> str | None:
     """Why this process cannot be forked so; None if it can."""
-    machine, n_threads = os.uname().machine, len(os.listdir("/proc/self/task"))
+    machine = os.uname().machine
+    n_threads = len(os.listdir("/proc/self/task"))
     if machine not in _SYS_CLONE:
         return f"processors of the kind {machine} are not supported"
     if n_threads > 1:
@@ -36,7 +37,8 @@ def fork_sibling() -> int:
     """
     if (why := problem()) is not None:
         raise OSError(errno.ENOTSUP, why)
-    machine, address = os.uname().machine, _thread_id_address()
+    machine = os.uname().machine
+    address = _thread_id_address()
     flags = _CLONE_PARENT | _CLONE_CHILD_CLEARTID | _CLONE_CHILD_SETTID | signal.SIGCHLD
     # Processors differ in the order of the last two: where the thread id is kept, and the thread's
     # memory, as it is.

@@ -32,5 +32,6 @@ class SignalRequests:
 
     def take_checkpoint(self) -> bool:
         """Whether a checkpoint was requested since the last call."""
-        requested, self._checkpoint = self._checkpoint, False
+        requested = self._checkpoint
+        self._checkpoint = False
         return requested

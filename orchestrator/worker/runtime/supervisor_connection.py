@@ -27,7 +27,8 @@ class Channel:
     """The worker's end of the socket."""
 
     def __init__(self, end: socket.socket) -> None:
-        self._end, self._unsent = end, b""
+        self._end = end
+        self._unsent = b""
 
     def send(self, line: bytes) -> bool:
         """Send a whole line without blocking; False when it was dropped because the supervisor does

@@ -58,7 +58,8 @@ def load(entry_point: str) -> Callable[..., Any]:
         raise
     holder = target
     for name in path.split("."):
-        holder, target = target, getattr(target, name, None)
+        holder = target
+        target = getattr(target, name, None)
         if target is None:
             break
     if not callable(target):

@@ -111,10 +111,8 @@ def scaled(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scale
     :param key: number of the keyframe, -1 for none.
     """
     limited, low, high = control_limits(model)
-    middle, half = (
-        (low + high) / 2,
-        (high - low) / 2 * (1.0 if action_scale is None else action_scale),
-    )
+    middle = (low + high) / 2
+    half = (high - low) / 2 * (1.0 if action_scale is None else action_scale)
     if key >= 0:
         actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)  # of each control
         servos = position_servos(model)[actuator]

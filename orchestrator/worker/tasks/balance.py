@@ -54,7 +54,8 @@ class Balance(Task):
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
     def observation_names(self) -> list[str]:
-        names, places = input_names, input_names.positions(self.model)
+        names = input_names
+        places = input_names.positions(self.model)
         poles = [names.prefixed(function, places[self._poles]) for function in ("sin", "cos")]
         return [*np.concatenate((places[self._driven], *poles, names.velocities(self.model)))]
 

@@ -197,7 +197,8 @@ def start_limits(model: mujoco.MjModel, pose: Floats) -> tuple[Floats, Floats]:
     """
     low, high = np.full(model.nq, -np.inf), np.full(model.nq, np.inf)
     for joint in range(model.njnt):
-        address, kind = model.jnt_qposadr[joint], joint_type(model, joint)
+        address = model.jnt_qposadr[joint]
+        kind = joint_type(model, joint)
         if kind == mujoco.mjtJoint.mjJNT_FREE:
             low[address + 2] = pose[address + 2]
         elif kind != mujoco.mjtJoint.mjJNT_BALL and model.jnt_limited[joint]:

@@ -54,7 +54,8 @@ class Forward(Task):
             positions, [part.address for part in (self.root.x, self.root.y) if part is not None]
         )
         self._positions, self._dofs = as_index(positions), as_index(dofs)
-        self._split, self._end = len(positions), len(positions) + len(dofs)
+        self._split = len(positions)
+        self._end = len(positions) + len(dofs)
         self.fields = ("act",) if model.na else ()
         self._highest_observed = np.full(self._end + model.na, np.inf, np.float32)
         self._highest_observed[self._split : self._end] = MAX_OBSERVED_VELOCITY
@@ -63,7 +64,8 @@ class Forward(Task):
         faster."""
 
     def observe(self, states: States) -> NDArray[np.float32]:
-        rows, activations = len(states.qpos), states.fields.get("act")
+        rows = len(states.qpos)
+        activations = states.fields.get("act")
         if rows > self._limits.shape[1]:
             highest = np.tile(self._highest_observed, (rows, 1))
             self._limits = np.stack((-highest, highest))
@@ -78,7 +80,8 @@ class Forward(Task):
         return observations
 
     def observation_names(self) -> list[str]:
-        own, model = input_names, self.model
+        own = input_names
+        model = self.model
         parts = (
             own.positions(model)[self._positions],
             own.velocities(model)[self._dofs],

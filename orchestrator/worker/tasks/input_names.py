@@ -73,10 +73,8 @@ def _joint(model: mujoco.MjModel, joint: int) -> str:
 def _actuator(model: mujoco.MjModel, actuator: int) -> str:
     if name := model.actuator(actuator).name:
         return str(name)
-    kind, target = (
-        mujoco.mjtTrn(int(model.actuator_trntype[actuator])),
-        int(model.actuator_trnid[actuator, 0]),
-    )
+    kind = mujoco.mjtTrn(int(model.actuator_trntype[actuator]))
+    target = int(model.actuator_trnid[actuator, 0])
     if kind in (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT):
         return f"actuator of {_joint(model, target)}"
     moved = getattr(model, _TRANSMISSIONS[kind])(target).name if kind in _TRANSMISSIONS else ""

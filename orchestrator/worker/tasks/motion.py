@@ -128,7 +128,8 @@ class Proprioception:
         """``(n, …)`` float32: up, velocity, spin, joint offsets and velocities, then ``more``; all
         clipped to ±10.
         """
-        motion, velocities = self.motion(states), states.qvel.take(self.dofs, axis=1)
+        motion = self.motion(states)
+        velocities = states.qvel.take(self.dofs, axis=1)
         parts = (motion.up, motion.velocity, motion.spin, self.offsets(states), velocities, *more)
         observed: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
         np.minimum(observed, MAX_OBSERVED_VELOCITY, out=observed)

@@ -114,7 +114,8 @@ class Reach(Task):
         return self.workspace.sample(rng)
 
     def observe(self, states: States) -> Floats:
-        qpos, effector = states.qpos, states.fields[self.effector.field][:, self.effector.number]
+        qpos = states.qpos
+        effector = states.fields[self.effector.field][:, self.effector.number]
         velocities = np.clip(
             states.qvel.take(self._dofs, axis=1), -MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY
         )
@@ -133,7 +134,8 @@ class Reach(Task):
         return observations
 
     def observation_names(self) -> list[str]:
-        names, places = input_names, input_names.positions(self.model)
+        names = input_names
+        places = input_names.positions(self.model)
         turning = places[self._turning]
         parts = [
             places[self._limited],

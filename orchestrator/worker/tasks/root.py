@@ -68,7 +68,8 @@ def horizontal_push(root: Root, nv: int, speed: float, rng: np.random.Generator)
 
     :param speed: in metres a second.
     """
-    pushed, direction = np.zeros(nv), rng.uniform(-math.pi, math.pi)
+    pushed = np.zeros(nv)
+    direction = rng.uniform(-math.pi, math.pi)
     if root.y is None:
         pushed[root.x.dof] = math.copysign(speed, direction)
     else:
@@ -221,7 +222,8 @@ class Health:
 
     def __call__(self, states: States) -> NDArray[np.bool_]:
         """``(n_envs,)`` whether the root is healthy; False where a coordinate is NaN."""
-        root, qpos = self._root, states.qpos
+        root = self._root
+        qpos = states.qpos
         healthy = np.isfinite(qpos[:, root.x.address])
         if root.z is not None:
             rise = qpos[:, root.z.address] - self._start_z

@@ -120,10 +120,8 @@ def read_options(
             for kind in alternatives
             if kind is not type(None) and get_origin(kind) is not Literal
         ]
-        takes_text, is_whole = (
-            bool({str, Any} & {*accepted}),
-            int in accepted and float not in accepted,
-        )
+        takes_text = bool({str, Any} & {*accepted})
+        is_whole = int in accepted and float not in accepted
         value = written if takes_text else value_at(written, moment, whole=is_whole)
         if not (value in choices or Any in accepted or _is_a(value, accepted)):
             named = [_TYPE_NAMES.get(kind) or kind.__name__ for kind in accepted]

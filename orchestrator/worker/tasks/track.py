@@ -118,9 +118,11 @@ class Track(Task):
         )
 
     def observation_names(self) -> list[str]:
-        names, commands = input_names, ("forward", "left", "turn")[: self.goal_size]
+        names = input_names
+        commands = ("forward", "left", "turn")[: self.goal_size]
         last = names.prefixed("last action", names.controls(self.model))
-        own, activations = self._body.names(self.model), names.activations(self.model)
+        own = self._body.names(self.model)
+        activations = names.activations(self.model)
         return [*own, *names.prefixed("command", commands), *last, *activations]
 
     def reward_and_terminated(

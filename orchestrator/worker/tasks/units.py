@@ -67,10 +67,8 @@ def of_controls(model: mujoco.MjModel) -> list[str]:
 
     ``1`` is the activation of a muscle.
     """
-    servos, actuators = (
-        position_servos(model),
-        np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum),
-    )
+    servos = position_servos(model)
+    actuators = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)
     return [
         _of_actuator(model, int(actuator), is_position=bool(servos[actuator]))
         for actuator in actuators
@@ -81,7 +79,8 @@ def _of_actuator(model: mujoco.MjModel, actuator: int, *, is_position: bool) -> 
     dynamics = mujoco.mjtDyn(int(model.actuator_dyntype[actuator]))
     if dynamics == mujoco.mjtDyn.mjDYN_MUSCLE:
         return NUMBER
-    joint, gear = int(model.actuator_trnid[actuator, 0]), float(model.actuator_gear[actuator, 0])
+    joint = int(model.actuator_trnid[actuator, 0])
+    gear = float(model.actuator_gear[actuator, 0])
     kind = mujoco.mjtTrn(int(model.actuator_trntype[actuator]))
     if (
         kind != mujoco.mjtTrn.mjTRN_JOINT
@@ -91,7 +90,8 @@ def _of_actuator(model: mujoco.MjModel, actuator: int, *, is_position: bool) -> 
         return UNKNOWN
     (position,), (velocity,) = _OF_JOINT[joint_type(model, joint)]
     fixed = model.actuator_gaintype[actuator] == int(mujoco.mjtGain.mjGAIN_FIXED)
-    gain, bias = float(model.actuator_gainprm[actuator, 0]), model.actuator_biasprm[actuator]
+    gain = float(model.actuator_gainprm[actuator, 0])
+    bias = model.actuator_biasprm[actuator]
     has_bias = model.actuator_biastype[actuator] == int(mujoco.mjtBias.mjBIAS_AFFINE)
     if is_position:
         return _scaled(1 / gear, position)

@@ -46,7 +46,8 @@ def collect(
     :raises ValueError: an action is not finite.
     """
     policy, space = model.policy, model.action_space
-    attributes, count_episodes = vars(model), update_info_buffer(model)
+    attributes = vars(model)
+    count_episodes = update_info_buffer(model)
     policy.set_training_mode(False)
     buffer.reset()
     callback.on_rollout_start()
@@ -81,7 +82,8 @@ def collect(
         buffer.rewards[step], buffer.episode_starts[step] = rewards, dones
         observations = attributes[LAST_OBS] = new_observations
         dones = attributes[LAST_EPISODE_STARTS] = new_dones
-    buffer.pos, buffer.full = n_rollout_steps, True
+    buffer.pos = n_rollout_steps
+    buffer.full = True
     _evaluate(model, buffer, rows_at_once)
     with torch.no_grad():
         last_values = policy.predict_values(obs_as_tensor(observations, model.device))
@@ -101,7 +103,8 @@ def _put(rows: Any, step: int, observations: Any) -> None:
 
 def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
     """Fill the buffer's values and log-probabilities."""
-    policy, count = model.policy, buffer.pos * buffer.n_envs
+    policy = model.policy
+    count = buffer.pos * buffer.n_envs
     actions = buffer.actions.reshape(count, *buffer.actions.shape[2:])
     values, log_probs = (
         buffer.values.reshape(count),

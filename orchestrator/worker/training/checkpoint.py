@@ -273,7 +273,8 @@ class _Unpickler(pickle.Unpickler):
 class _PickleModule:
     """:mod:`pickle` as ``torch.load`` uses it."""
 
-    Unpickler, load = _Unpickler, staticmethod(pickle.load)
+    Unpickler = _Unpickler
+    load = staticmethod(pickle.load)
 
 
 def load(content: bytes) -> dict[str, Any]:

@@ -102,12 +102,16 @@ class DistributedPPO(ExtendedPPO):
 
     def train(self) -> None:
         """``PPO.train`` over all ranks. Every rank logs the same values: means over all of them."""
-        ranks, optimizer = self._ranks, self.policy.optimizer
+        ranks = self._ranks
+        optimizer = self.policy.optimizer
         clip_range, clip_range_vf = self.begin_update()
         logs: list[list[float]] = []
-        ended, epochs, in_last_epoch = False, 0, 0
+        ended = False
+        epochs = 0
+        in_last_epoch = 0
         while epochs < self.n_epochs and not ended:
-            epochs, in_last_epoch = epochs + 1, 0
+            epochs = epochs + 1
+            in_last_epoch = 0
             for samples in self.rollout_buffer.get(self.batch_size // ranks.size):
                 loss, logged, divergence = self._loss(samples, clip_range, clip_range_vf)
                 logs.append([*logged, loss.item()])
@@ -184,7 +188,8 @@ class DistributedPPO(ExtendedPPO):
         """Advantages normalised over all ranks and the mean divergence; what no hyperparameter
         needs stays as it is.
         """
-        count, ranks = len(advantages), self._ranks
+        count = len(advantages)
+        ranks = self._ranks
         if not self.normalize_advantage and self.target_kl is None:
             return advantages, divergence
         exact = advantages.double()

@@ -140,7 +140,8 @@ class EvaluationResult:
 
     def __str__(self) -> str:
         """One line for people; the measures are means of the deterministic episodes."""
-        deterministic, stochastic = self.deterministic.summary, self.stochastic.summary
+        deterministic = self.deterministic.summary
+        stochastic = self.stochastic.summary
         means = {name: measure["mean"] for name, measure in deterministic["measures"].items()}
         measures = ", ".join(
             f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None
@@ -309,10 +310,12 @@ def _run(
             info = infos[index]
             if dones[index]:
                 remaining[index] -= 1
-                total_reward, length = float(info["episode"]["r"]), int(info["episode"]["l"])
+                total_reward = float(info["episode"]["r"])
+                length = int(info["episode"]["l"])
             else:
                 remaining[index] = 0
-                total_reward, length = float(returns[index]), int(steps[index])
+                total_reward = float(returns[index])
+                length = int(steps[index])
                 say(
                     f"evaluation: environment {index} ended no episode in {LONGEST} steps and was cut off"
                 )

@@ -176,7 +176,8 @@ def _names(root: Path, spec: WorkerSpec) -> Names | None:
         sys.path.append(spec.search_path)  # for a task of the user
     try:
         xml = str(env_factory.robot_path(spec, root))
-        options, drawn = dict(spec.task_options), spec.randomize
+        options = dict(spec.task_options)
+        drawn = spec.randomize
         return names_of(
             observed_simulation(xml, str(spec.task), options, drawn, asymmetric=spec.asymmetric)
         )

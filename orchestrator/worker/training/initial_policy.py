@@ -128,10 +128,8 @@ def names_of(simulation: Simulation) -> Names | None:
             break
         if "observe" in vars(kind) and not kind.__module__.startswith("orchestrator."):
             return None  # the user's observations are not those that the base class names
-    observations, actions = (
-        task.observation_names(),
-        input_names.controls(simulation.model).tolist(),
-    )
+    observations = task.observation_names()
+    actions = input_names.controls(simulation.model).tolist()
     observations = None if observations is None else (*observations, *simulation.privileged_names)
     if observations is None or len(set(observations)) != simulation.observation_size:
         return None
@@ -151,7 +149,8 @@ def start(model: Model, initial: InitialPolicy) -> str:
     simulation = getattr(model.env.unwrapped, "simulation", None)
     names = names_of(simulation) if isinstance(simulation, Simulation) else None
     pairs, copied = copy_into(model.policy, initial, names)
-    normalization, temperature = model.get_vec_normalize_env(), algorithms.temperature(model)
+    normalization = model.get_vec_normalize_env()
+    temperature = algorithms.temperature(model)
     for name, statistics in (initial.statistics or {}).items():
         _fill(getattr(normalization, name), statistics, pairs if name == "obs_rms" else None)
     if temperature is not None and initial.temperature is not None:
@@ -170,12 +169,10 @@ def copy_into(
     :raises UnfitInitError: another network, no name in common, or other shapes where there are no
         names.
     """
-    own, given, pairs, activation_fn = (
-        policy.state_dict(),
-        initial.policy,
-        None,
-        policy.activation_fn,
-    )
+    own = policy.state_dict()
+    given = initial.policy
+    pairs = None
+    activation_fn = policy.activation_fn
     activation = activation_of(type(policy), activation_fn.__name__)  # type: ignore[union-attr, arg-type]
     if activation != initial.activation:
         raise UnfitInitError(

@@ -145,11 +145,9 @@ def logged_columns(model: Model) -> list[str]:
     Giving them beforehand saves rewriting the table when they appear. (Success rates, which some
     environments report, still add a column.)
     """
-    count, has_std, others = (
-        "iterations",
-        hasattr(model.policy, "log_std"),
-        ["learning_rate", "n_updates"],
-    )
+    count = "iterations"
+    has_std = hasattr(model.policy, "log_std")
+    others = ["learning_rate", "n_updates"]
     attributes = vars(model)
     if "clip_range" in attributes:
         losses = [
@@ -165,7 +163,8 @@ def logged_columns(model: Model) -> list[str]:
         losses = ["policy_loss", "value_loss", "entropy_loss", "explained_variance"]
     else:
         losses = ["actor_loss", "critic_loss"]
-        count, has_std = "episodes", model.use_sde
+        count = "episodes"
+        has_std = model.use_sde
     if "ent_coef_optimizer" in attributes:
         losses += (
             ["ent_coef"]

@@ -119,7 +119,8 @@ class Replay:
             reached = file.end
         if reached < rows:
             raise DamagedError(f"rows {reached} to {rows} of the replay buffer are missing")
-        self._buffer.pos, self._buffer.full = rows % size, rows >= size
+        self._buffer.pos = rows % size
+        self._buffer.full = rows >= size
         self._saved = rows
 
     def _fill(self, file: _File, reached: int) -> None:

@@ -68,7 +68,9 @@ class SharedStatistics:
             for part in parts:
                 if part[number][2] > 0:
                     common.update_from_moments(*part[number])
-            own.mean, own.var, own.count = np.array(common.mean), np.array(common.var), common.count
+            own.mean = np.array(common.mean)
+            own.var = np.array(common.var)
+            own.count = common.count
 
 
 def _moments_since(common: RunningMeanStd, now: RunningMeanStd) -> Moments:

@@ -171,8 +171,10 @@ class Timings(LoopPart):
 
     def after_row(self, iteration: int) -> None:
         """Write the iteration's row. :raises OSError: it cannot be written."""
-        now, clock_s = perf_counter(), monotonic()
-        before, usage = self._usage, self._reader.read()
+        now = perf_counter()
+        clock_s = monotonic()
+        before = self._usage
+        usage = self._reader.read()
         self._table.append(
             {
                 "iteration": iteration,

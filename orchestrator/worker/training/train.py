@@ -137,7 +137,8 @@ def _say_what_begins(
     say(f"{spec.job_id}: {spec.algo}, learner {learner.name} ({learner.reason})")
     say(f"seed {spec.seed}, {spec.n_envs} environments, threads = {spec.threads} on CPU {cpus}")
     if ranks.size > 1:
-        first, last = env_indices.start, env_indices.stop - 1
+        first = env_indices.start
+        last = env_indices.stop - 1
         say(f"rank {ranks.rank} of {ranks.size}: environments {first} to {last}, {spec.mode}")
 
 

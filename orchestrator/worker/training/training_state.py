@@ -70,10 +70,12 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
     ``unsaveable``.
     """
     assert model.env is not None
-    normalization, temperature = model.get_vec_normalize_env(), algorithms.temperature(model)
+    normalization = model.get_vec_normalize_env()
+    temperature = algorithms.temperature(model)
     attributes = vars(model)
     venv: Any = model.env.unwrapped
-    envs, unsaveable = None, ""
+    envs = None
+    unsaveable = ""
     try:
         if isinstance(venv, DummyVecEnv):
             envs = env_state.save(venv.envs)

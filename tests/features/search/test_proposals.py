@@ -124,7 +124,7 @@ def test_a_sampler_that_has_raised_is_not_resumed_with_what_it_had(
     (tmp_path / "corrected.py").write_text("\n".join([*lines, "    def tell(self, *_): pass"]))
     monkeypatch.syspath_prepend(tmp_path)
     own = proposals(tmp_path, dataclasses.replace(SPEC, sampler="corrected:Own"))
-    own._save_at = 0.0
+    own._saving.wait(0.0)
     own.save(last_id=1)
     assert (tmp_path / "sampler.pickle").exists()
     with pytest.raises(UsageError, match="no attribute 'later'"):
@@ -155,7 +155,7 @@ def test_a_saved_sampler_that_knows_more_than_the_ledger_is_not_used(tmp_path: P
         proposals(tmp_path, spec),
         [SearchEvent(kind="began", content={"lanes": 1}, id=1)],
     )
-    told._save_at = 0.0
+    told._saving.wait(0.0)
     asked = [told.ask(index) for index in range(3)]
     told.save(last_id=9)
     assert (tmp_path / "sampler.pickle").exists()

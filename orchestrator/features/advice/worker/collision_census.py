@@ -46,7 +46,8 @@ class CollisionCensus:
         """Count the contacts of a state, of which everything that depends on positions was
         computed.
         """
-        model, contact = self.model, data.contact
+        model = self.model
+        contact = data.contact
         self.states += 1
         is_pyramidal = model.opt.cone == int(mujoco.mjtCone.mjCONE_PYRAMIDAL)
         here = set()
@@ -104,7 +105,8 @@ def possible_pairs(model: mujoco.MjModel, of_geoms: Masks) -> list[GeomPair]:
     first, second = np.triu_indices(model.ngeom, 1)
     contype, conaffinity = of_geoms
     may = ((contype[first] & conaffinity[second]) | (contype[second] & conaffinity[first])) != 0
-    first, second = first[may], second[may]
+    first = first[may]
+    second = second[may]
     weld = model.body_weldid[model.geom_bodyid]
     parent = model.body_weldid[model.body_parentid[weld]]
     one, other = weld[first], weld[second]
@@ -231,7 +233,8 @@ def _near(model: mujoco.MjModel, data: mujoco.MjData, pairs: NDArray[Any]) -> ND
     its own distance.
     """
     first, second = pairs.T
-    radius, centre = model.geom_rbound, data.geom_xpos
+    radius = model.geom_rbound
+    centre = data.geom_xpos
     offset = centre[second] - centre[first]
     distance = np.linalg.norm(offset, axis=1)
     normals = data.geom_xmat.reshape(-1, 3, 3)[:, :, 2]

@@ -24,7 +24,8 @@ def median_estimate(values: Sequence[float]) -> MedianEstimate:
     """
     ordered = np.sort(np.asarray(values, float))
     count = len(ordered)
-    below, outside = 0, 0.5**count
+    below = 0
+    outside = 0.5**count
     while (
         below + 1 < count / 2
         and 2 * (outside + math.comb(count, below + 1) * 0.5**count) <= 1 - COVERAGE

@@ -197,8 +197,12 @@ class _Advisor:
 
     def _sample(self, cpu_s: float) -> PhysicsUse:
         """States of episodes under random actions, and what they use of the physics."""
-        simulation, task = self._simulation, self._version.task
-        census, most_iterations, steps, stepping_s = CollisionCensus(simulation.model), 0, 0, 0.0
+        simulation = self._simulation
+        task = self._version.task
+        census = CollisionCensus(simulation.model)
+        most_iterations = 0
+        steps = 0
+        stepping_s = 0.0
         every = max(1, round(SAMPLE_EVERY_S / task.step_s))
         simulation.reset()
         begun = time.thread_time()
@@ -301,7 +305,8 @@ class _Advisor:
         """:raises EditError, BundleError, ValueError: a job file could not make this change."""
         edits = {**self._request.model_edits, **candidate.edits}
         model = self._excluded(candidate.excluded) if candidate.excluded else self._edited(edits)
-        options, new_options = self._request.task_options, dict[str, Any]()
+        options = self._request.task_options
+        new_options = dict[str, Any]()
         task = make_task(self._task, model, options)
         if candidate.frame_skip is not None and not self._is_same_period(task):
             new_options = {"frame_skip": candidate.frame_skip}
@@ -332,7 +337,8 @@ class _Advisor:
             body.name = body.name or f"unnamed body {number}"
         for first, second in bodies:
             exclude = spec.add_exclude()
-            exclude.bodyname1, exclude.bodyname2 = by_number[first].name, by_number[second].name
+            exclude.bodyname1 = by_number[first].name
+            exclude.bodyname2 = by_number[second].name
         return for_simulation(spec.compile())
 
     @functools.cached_property
@@ -392,7 +398,8 @@ def _speed(change: PhysicsChange) -> float:
 
 
 def _notes(model: mujoco.MjModel, use: PhysicsUse, own: Floats) -> list[str]:
-    census, notes = use.census, list[str]()
+    census = use.census
+    notes = list[str]()
     possible = collision_census.possible_pairs(model, collision_census.masks(model))
     if possible:
         notes.append(

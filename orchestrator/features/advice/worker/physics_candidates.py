@@ -170,7 +170,8 @@ def _contacts(model: mujoco.MjModel, census: CollisionCensus) -> Iterator[Change
 
 
 def _collisions(model: mujoco.MjModel, census: CollisionCensus) -> Iterator[ChangeCandidate]:
-    now, touched = collision_census.masks(model), census.touching.keys()
+    now = collision_census.masks(model)
+    touched = census.touching.keys()
     possible = len(collision_census.possible_pairs(model, now))
     if possible:
         idle = collision_census.without_idle_geoms(model, now, touched)

@@ -47,7 +47,8 @@ class MotionTest:
 
         :param steps: physics steps of one control period.
         """
-        count, bodies = len(self.starts), jointed_bodies(model)
+        count = len(self.starts)
+        bodies = jointed_bodies(model)
         batch = Batch(model, count, nthread=1, persistent=bool(model.nplugin))
         batch.state[:] = self.starts
         ctrl, xpos, xmat = batch.bind("ctrl"), batch.bind("xpos"), batch.bind("xmat")

@@ -37,7 +37,9 @@ class FirstStepReporter(ProgressReporter):
 
     def __init__(self, path: Path, facts: AttemptFacts) -> None:
         super().__init__(None)
-        self._path, self._facts, self._written = path, facts, False
+        self._path = path
+        self._facts = facts
+        self._written = False
 
     def report(self, phase: Phase, env_steps: int, *, last: bool = False) -> None:
         if self._written or phase != "training":

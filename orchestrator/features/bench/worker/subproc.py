@@ -50,7 +50,8 @@ class SingleEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         if seed is not None:
             self._batch.seed(seed - self._number)
             self._next_observation = None
-        observation, self._next_observation = self._next_observation, None
+        observation = self._next_observation
+        self._next_observation = None
         return self._batch.reset()[0] if observation is None else observation, {}
 
     def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:

@@ -44,7 +44,10 @@ class _Header:
         ]
 
     def text(self) -> str:
-        policy, facts, name, macro = self._policy, self._policy.metadata, self._name, self._macro
+        policy = self._policy
+        facts = self._policy.metadata
+        name = self._name
+        macro = self._macro
         outputs = "float action[{0}_ACTIONS]" + (
             ", float ctrl[{0}_ACTIONS]" if policy.controls is not None else ""
         )
@@ -100,7 +103,9 @@ class _Header:
                 yield from self._array(f"ctrl_{part}", getattr(controls, part).astype(np.float32))
 
     def _body(self) -> Iterable[str]:
-        policy, name, widest = self._policy, self._name, max(self._widths)
+        policy = self._policy
+        name = self._name
+        widest = max(self._widths)
         yield f"float a[{widest}], b[{widest}];"
         yield "int i, j;"
         yield f"for (i = 0; i < {self._widths[0]}; i++) {{"

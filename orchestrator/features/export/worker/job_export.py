@@ -132,7 +132,8 @@ def _of_task(simulation: Simulation) -> _Interface:
     from orchestrator.worker.tasks import input_names, units
     from orchestrator.worker.training.initial_policy import names_of
 
-    model, controls = simulation.model, _controls(simulation)
+    model = simulation.model
+    controls = _controls(simulation)
     names = names_of(simulation)
     size = simulation.observation_size - len(simulation.privileged_names)
     observations = _numbered("observation", size) if names is None else names.observations[:size]

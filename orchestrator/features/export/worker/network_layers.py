@@ -41,7 +41,9 @@ def network_of(model: Model) -> Network:
                 f"its {name} are {space}; only policies between vectors of real numbers can be exported"
             )
     layers: list[DenseLayer] = []
-    limit, parts, pending = math.inf, _leaves(_modules(model)), None
+    limit = math.inf
+    parts = _leaves(_modules(model))
+    pending = None
     if isinstance(model, TD3):
         parts.pop()  # its tanh is that of squashed actions
     for part in parts:
@@ -76,12 +78,11 @@ def _modules(model: Model) -> list[nn.Module]:
         )
     if isinstance(model, OffPolicy):
         latent = [policy.actor.latent_pi] if hasattr(policy.actor, "latent_pi") else []
-        extractor, modules = policy.actor.features_extractor, [*latent, policy.actor.mu]
+        extractor = policy.actor.features_extractor
+        modules = [*latent, policy.actor.mu]
     else:
-        extractor, modules = (
-            policy.pi_features_extractor,
-            [policy.mlp_extractor.policy_net, policy.action_net],
-        )
+        extractor = policy.pi_features_extractor
+        modules = [policy.mlp_extractor.policy_net, policy.action_net]
     if not isinstance(extractor, FlattenExtractor):
         kind = type(policy).__name__
         raise ExportError(

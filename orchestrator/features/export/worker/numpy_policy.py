@@ -46,7 +46,8 @@ class NumpyPolicy:
         """``action`` and, where the file has it, ``ctrl``: ``(batch, actions)`` for observations
         ``(batch, n)``.
         """
-        of, x = self._arrays, np.asarray(observation)
+        of = self._arrays
+        x = np.asarray(observation)
         x = np.clip((x - of["mean"]) / of["std"], -of["clip"], of["clip"]).astype(np.float32)
         for weight, bias, activation in self._layers:
             x = activation(x @ weight + bias)

@@ -70,13 +70,14 @@ class _Module(nn.Module):
 
     def __init__(self, policy: ExportedPolicy) -> None:
         super().__init__()
-        scaling, controls, nothing = policy.normalization, policy.controls, np.zeros(0)
-        self.normalizes, self.squash, self.controls = (
-            scaling is not None,
-            policy.squash,
-            controls is not None,
-        )
-        self.limits, self.mean_limit = math.isfinite(policy.mean_limit), float(policy.mean_limit)
+        scaling = policy.normalization
+        controls = policy.controls
+        nothing = np.zeros(0)
+        self.normalizes = scaling is not None
+        self.squash = policy.squash
+        self.controls = controls is not None
+        self.limits = math.isfinite(policy.mean_limit)
+        self.mean_limit = float(policy.mean_limit)
         self.clip = math.inf if scaling is None else float(scaling.clip)
         arrays = {
             "mean": nothing if scaling is None else scaling.mean,

@@ -21,7 +21,8 @@ def parse(text: str, default_port: int | None = None) -> tuple[str, int]:
     if default_port is not None and (
         not host or text.endswith("]") or (text.count(":") > 1 and "[" not in text)
     ):
-        host, port = text, str(default_port)
+        host = text
+        port = str(default_port)
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(
             f"{text!r} is not an address: expected HOST:PORT, such as 10.0.0.1:{DEFAULT_PORT}"

@@ -100,10 +100,8 @@ def facts(cluster: str) -> dict[str, Any]:
         raise OrchestratorError(f"{cluster}: the head does not answer ({why})")
     answer = _query("facts", cluster, cluster_token.client_environment(cluster))
     if isinstance(answer, TokenRefused):
-        what, advice = (
-            f"the token in {cluster_token.token_file()}",
-            "copy the file from the machine of its head",
-        )
+        what = f"the token in {cluster_token.token_file()}"
+        advice = "copy the file from the machine of its head"
         raise UsageError(f"{cluster}: the cluster does not accept {what}; {advice}")
     if isinstance(answer, NoAnswer):
         raise OrchestratorError(f"{cluster}: the cluster does not answer: {answer.why}")

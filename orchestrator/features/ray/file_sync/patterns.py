@@ -15,7 +15,9 @@ from orchestrator.core.paths import DAMAGED, JobPaths
 from orchestrator.features.ray.file_sync.chunks import FileSyncError
 
 _JOB = JobPaths(Path())
-_ATTEMPTS, _CHECKPOINTS, _ROBOT = _JOB.attempts.name, _JOB.checkpoints.name, _JOB.robot.name
+_ATTEMPTS = _JOB.attempts.name
+_CHECKPOINTS = _JOB.checkpoints.name
+_ROBOT = _JOB.robot.name
 _EXIT_RECORD = _JOB.attempt(0).exit.name
 _RENDEZVOUS = re.compile(rf"{_ATTEMPTS}/[^/]+/{_JOB.attempt(0).rendezvous.name}$")
 _OF_A_SHORTER_TRAINING = (_JOB.eval.name, _JOB.moment.name, _JOB.preview.name)

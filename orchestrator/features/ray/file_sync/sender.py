@@ -193,10 +193,8 @@ class Sender:
         otherwise meanwhile.
         """
         dropped = dropped_bytes(file.fileno())
-        state, sent = (
-            dataclasses.replace(_FileState.of(file), dropped=dropped),
-            self._sent.get(path),
-        )
+        state = dataclasses.replace(_FileState.of(file), dropped=dropped)
+        sent = self._sent.get(path)
         # A table that is cut back and rewritten is another file; one that is truncated in place has
         # another end. A log that reached its limit has dropped more of its middle.
         grows = (
@@ -213,7 +211,9 @@ class Sender:
             if len(read) < len(end) + length or not read.startswith(end):
                 return False
             payload = Payload.of(read[len(end) :], compress=compress)
-            start, offset, end = offset, offset + length, read[-chunks.COMPARED_BYTES :]
+            start = offset
+            offset = offset + length
+            end = read[-chunks.COMPARED_BYTES :]
             compress = payload.is_compressed
             is_last = offset == state.size
             if is_last or grows:
@@ -243,10 +243,12 @@ class Sender:
                 self._sent[path] = state
                 yield chunks.StoredFile(path, name, state.size)
                 return SendResult.SENT
-            offset, compress = 0, True
+            offset = 0
+            compress = True
             while True:
                 raw = _read_at(file, offset, min(chunks.CHUNK_BYTES, state.size - offset))
-                start, offset = offset, offset + len(raw)
+                start = offset
+                offset = offset + len(raw)
                 is_last = offset == state.size
                 if not (raw or is_last) or (
                     is_last and not state.is_unchanged(os.fstat(file.fileno()))

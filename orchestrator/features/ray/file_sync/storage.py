@@ -42,7 +42,8 @@ class Storage:
         """
         filesystem, folder = self._open()
         with self._errors_name_uri("checking"):
-            name, content = f"{folder}/{secrets.token_hex(16)}", secrets.token_bytes(16)
+            name = f"{folder}/{secrets.token_hex(16)}"
+            content = secrets.token_bytes(16)
             filesystem.makedirs(folder, exist_ok=True)
             filesystem.pipe_file(name, content)
             returned = filesystem.cat_file(name)

@@ -117,14 +117,16 @@ def read_scheduler(top: Mapping[str, Any], problems: Problems) -> SchedulerSpec 
     """The scheduler of the jobs, or of the trials of a search; None where all go on to their
     end.
     """
-    table, where = top.get("scheduler"), "scheduler"
+    table = top.get("scheduler")
+    where = "scheduler"
     in_search = (top.get("search") or {}).get("scheduler")
     if in_search is not None:
         if table is not None:
             problems.add(
                 where, "is there twice; keep [search.scheduler], which is that of the trials"
             )
-        table, where = in_search, "search.scheduler"
+        table = in_search
+        where = "search.scheduler"
     if table is None or table.get("kind") == "none":
         return None
     if table.get("min_env_steps") is None:
@@ -176,7 +178,8 @@ def check_searched(
 
 def check_in_job(search: SearchSpec, merged: Mapping[str, Any], problems: Problems) -> None:
     """Check what ``search`` reads of the results of a job with these settings."""
-    task, known = merged.get("task"), None
+    task = merged.get("task")
+    known = None
     if not {dimension.key for dimension in search.space} & {*FAMILY} and (
         task in {AUTO, *TASKS, *GYMNASIUM_TASKS}
     ):

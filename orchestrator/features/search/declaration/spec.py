@@ -111,7 +111,8 @@ class SchedulerSpec:
 
     def rungs(self, total_timesteps: int) -> tuple[int, ...]:
         """env_steps of all rungs below the end of a training."""
-        found, rung = [], self.min_env_steps
+        found = []
+        rung = self.min_env_steps
         while self.kind != "none" and rung < total_timesteps:
             found.append(rung)
             rung *= self.factor

@@ -50,7 +50,8 @@ class _Elites:
         """
         if outcome.values is None or outcome.measures is None:
             return None
-        place, value = np.array(self._space.encode(point)), self._sign * outcome.values[0]
+        place = np.array(self._space.encode(point))
+        value = self._sign * outcome.values[0]
         taken = self.archive.add_single(place, value, np.array(outcome.measures))
         return int(taken["status"]), float(taken["value"])
 
@@ -59,9 +60,12 @@ class MapElitesSampler:
     """MAP-Elites (Mouret and Clune 2015) with the variation Iso+LineDD."""
 
     def __init__(self, spec: SearchSpec) -> None:
-        options, n_dimensions = dict(spec.sampler_options), len(spec.space)
-        self._space, self._elites = Space(spec.space), _Elites(spec)
-        self._initial, self._random = options.get("initial", INITIAL), RandomSampler(spec)
+        options = dict(spec.sampler_options)
+        n_dimensions = len(spec.space)
+        self._space = Space(spec.space)
+        self._elites = _Elites(spec)
+        self._initial = options.get("initial", INITIAL)
+        self._random = RandomSampler(spec)
         self._emitter = IsoLineEmitter(
             self._elites.archive,
             iso_sigma=options.get("iso_sigma", ISO_SIGMA),
@@ -90,7 +94,8 @@ class CmaMeSampler:
     """
 
     def __init__(self, spec: SearchSpec) -> None:
-        self._space, self._elites = Space(spec.space), _Elites(spec)
+        self._space = Space(spec.space)
+        self._elites = _Elites(spec)
         self._distribution = AsynchronousCma(self._space, spec.seed, spec.sampler_options)
 
     def ask(self, number: int) -> Point:

@@ -35,7 +35,9 @@ class AsynchronousCma:
 
     def __init__(self, space: Space, seed: int, options: Mapping[str, Any]) -> None:
         n_dimensions = len(space.dimensions)
-        self._space, self._seed, self._sigma = space, seed, options.get("sigma", SIGMA)
+        self._space = space
+        self._seed = seed
+        self._sigma = options.get("sigma", SIGMA)
         self._bounds = np.tile([0.0, 1.0], (n_dimensions, 1))
         self._asked: dict[int, tuple[int, Place]] = {}
         """Trials that are not told yet: the generation in which each was drawn, and its place."""
@@ -107,7 +109,8 @@ class CmaesSampler:
     """
 
     def __init__(self, spec: SearchSpec) -> None:
-        self._space, self._seed = Space(spec.space), spec.seed
+        self._space = Space(spec.space)
+        self._seed = spec.seed
         self._sign = -1.0 if spec.directions[0] == "maximize" else 1.0
         self._distribution = AsynchronousCma(self._space, spec.seed, spec.sampler_options)
         self._worst: float | None = None

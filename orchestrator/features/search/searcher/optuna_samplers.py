@@ -41,7 +41,8 @@ class OptunaSampler:
         self._trials[number] = trial.number
         units = []
         for dimension in self._space.dimensions:
-            value, choices = trial.params[dimension.key], len(dimension.choices)
+            value = trial.params[dimension.key]
+            choices = len(dimension.choices)
             units.append((value + 0.5) / choices if choices else value)
         return self._space.decode(units)
 

@@ -87,7 +87,8 @@ class Proposals:
     def tell(self, event: SearchEvent, history: History) -> None:
         """:raises UsageError: the sampler fails."""
         assert event.trial is not None
-        content, trial = event.content, history.trials[event.trial]
+        content = event.content
+        trial = history.trials[event.trial]
         values, measures = (
             None if content[key] is None else tuple(content[key]) for key in ("values", "measures")
         )

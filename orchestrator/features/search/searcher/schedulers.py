@@ -229,7 +229,8 @@ class MedianStopping:
         self._scores = [[] for _ in range(self.rungs)]
 
     def reached(self, trial: int, rung: int, value: float | None) -> None:
-        scores, score = self._scores[rung], _score(value, self.direction)
+        scores = self._scores[rung]
+        score = _score(value, self.direction)
         if (trial, rung) in self._reached:
             return
         middle = len(scores) // 2

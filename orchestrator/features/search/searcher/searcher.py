@@ -117,7 +117,8 @@ class Searcher:
             self._scheduler = _scheduler(scheduler, search, self._rungs)
         if search is not None:
             factor = 2 if scheduler is None or scheduler.kind == "median" else scheduler.factor
-            bracket, base = factor ** len(self._rungs), self.experiment.base
+            bracket = factor ** len(self._rungs)
+            base = self.experiment.base
             self._proposals = Proposals(
                 search, SearchPaths(self.paths.root).sampler, base, bracket, self.watchdog
             )
@@ -142,16 +143,19 @@ class Searcher:
         if self._proposals is None and not self.history.trials:
             self._take_declared_jobs()
         with contextlib.closing(self._examiner):
-            seen, is_done = (0, 0), False
+            seen = (0, 0)
+            is_done = False
             while not (self.history.is_over or (is_done and self._waits_for_user())):
                 self.watchdog.begin_step()
                 try:
                     now = job_figures.version(self.ledger), self.watchdog.lanes
                     if now != seen or not is_done:
-                        seen, is_done = now, not self._turn()
+                        seen = now
+                        is_done = not self._turn()
                         continue
                 except LedgerBusyError:
-                    self.ledger, is_done = additions.reopened(self.ledger, self.paths), False
+                    self.ledger = additions.reopened(self.ledger, self.paths)
+                    is_done = False
                 time.sleep(LOOK_EVERY_S)
 
     def _turn(self) -> bool:
@@ -379,10 +383,8 @@ class Searcher:
         search = self._search
         trials = self.history.trials
         if search is not None:
-            done, found = (
-                {trial.reevaluates for trial in trials},
-                best(self.history.asked, search.directions),
-            )
+            done = {trial.reevaluates for trial in trials}
+            found = best(self.history.asked, search.directions)
             missing = [trial for trial in found[: search.reevaluate] if trial.number not in done]
             for trial in missing:
                 seeds = [

@@ -41,7 +41,8 @@ class RandomSampler:
     """
 
     def __init__(self, spec: SearchSpec) -> None:
-        self._space, self._seed = Space(spec.space), spec.seed
+        self._space = Space(spec.space)
+        self._seed = spec.seed
 
     def ask(self, number: int) -> Point:
         return self._space.decode(
@@ -58,7 +59,8 @@ class SobolSampler:
     """
 
     def __init__(self, spec: SearchSpec) -> None:
-        self._space, self._seed = Space(spec.space), spec.seed
+        self._space = Space(spec.space)
+        self._seed = spec.seed
 
     def ask(self, number: int) -> Point:
         from scipy.stats import qmc

@@ -61,7 +61,8 @@ class TrialExaminer:
         step = self.watchdog.begin_step
         verdicts = additions.examine(self.paths, jobs, self._children, watch=lambda *_: step())
         for job in jobs:
-            content, source = verdicts[job.job_id].source_hash, job.xml_source
+            content = verdicts[job.job_id].source_hash
+            source = job.xml_source
             # The space may vary what makes MJCF of another file.
             is_same_file = source is not None and format_of(source.name) is None
             if (

@@ -55,7 +55,8 @@ def largest_inertias(
     The first is the start; in the others, joints are uniformly distributed within their limits, or
     a turn.
     """
-    random, data = np.random.default_rng(0), mujoco.MjData(model)
+    random = np.random.default_rng(0)
+    data = mujoco.MjData(model)
     slide = int(mujoco.mjtJoint.mjJNT_SLIDE)
     simple = [joint for joint in range(model.njnt) if int(model.jnt_type[joint]) >= slide]
     limited = model.jnt_limited.astype(bool)

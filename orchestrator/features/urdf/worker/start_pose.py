@@ -20,7 +20,8 @@ def start_pose(model: mujoco.MjModel, joints: Sequence[UrdfJoint]) -> tuple[Floa
 
     Joints that mimic another follow it.
     """
-    pose, moved = np.array(model.qpos0), list[str]()
+    pose = np.array(model.qpos0)
+    moved = list[str]()
     followers = {joint.name: joint.mimic for joint in joints if joint.mimic is not None}
     numbers = {
         joint.name: number for joint in joints if (number := _number(model, joint.name)) >= 0
@@ -67,8 +68,10 @@ def lowest_point(model: mujoco.MjModel, data: mujoco.MjData) -> float | None:
 
 def _lowest(model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> float:
     """By the support of each shape in the direction of gravity."""
-    kind, size = mujoco.mjtGeom(int(model.geom_type[geom])), model.geom_size[geom]
-    height, down = float(data.geom_xpos[geom, 2]), np.abs(data.geom_xmat[geom].reshape(3, 3)[2])
+    kind = mujoco.mjtGeom(int(model.geom_type[geom]))
+    size = model.geom_size[geom]
+    height = float(data.geom_xpos[geom, 2])
+    down = np.abs(data.geom_xmat[geom].reshape(3, 3)[2])
     if kind == mujoco.mjtGeom.mjGEOM_MESH:
         mesh = int(model.geom_dataid[geom])
         first = int(model.mesh_vertadr[mesh])

@@ -41,7 +41,9 @@ class UrdfMeshes:
         """Which mesh lies in none of the robot's folders; None: all lie there."""
         self.copied: dict[Path, tuple[Path, int]] = {}
         """Copy → the file that it is of, and the line that names it first."""
-        self._xml, self._folder, self._left = xml, folder, min(limit_bytes, MAX_TOTAL_BYTES)
+        self._xml = xml
+        self._folder = folder
+        self._left = min(limit_bytes, MAX_TOTAL_BYTES)
         self._asset_paths = [Path(path) for path in asset_paths]
         self._inside = [Path(os.path.realpath(path)) for path in (xml.parent, *self._asset_paths)]
         self._mesh_folder = xml.parent / (
@@ -77,10 +79,8 @@ class UrdfMeshes:
                 return path
         scheme, _, rest = written.partition("://")
         folders = ", ".join(dict.fromkeys(str(path.parent) for path in candidates)) or "any folder"
-        message, advice = (
-            f"{here} names {written!r}: no such file in {folders}",
-            "correct the name or add the file",
-        )
+        message = f"{here} names {written!r}: no such file in {folders}"
+        advice = "correct the name or add the file"
         if scheme in PACKAGES:
             package = rest.partition("/")[0]
             advice = f'set urdf.asset_paths = ["…"] to the folder of the package {package}, or to the one that holds it'
@@ -128,7 +128,8 @@ class UrdfMeshes:
 
     def _unused(self, source: Path) -> str:
         """A file name whose stem, by which MuJoCo calls the mesh, no other copy has."""
-        stem, number = source.stem, 1
+        stem = source.stem
+        number = 1
         while stem.lower() in self._stems:
             number += 1
             stem = f"{source.stem}_{number}"

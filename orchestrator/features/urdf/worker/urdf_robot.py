@@ -53,7 +53,8 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
     :param folder: an empty one, for the MJCF and copies of its meshes.
     :raises UnfitError: naming file, line and element, what was expected, and what to do.
     """
-    xml, settings = Path(str(request.xml)), _settings(request)
+    xml = Path(str(request.xml))
+    settings = _settings(request)
     limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else request.memory_mib << 20
     try:
         robot = parse(read_regular_file(xml, str(xml), limit_bytes))
@@ -288,7 +289,8 @@ def _add_actuator(
         actuator.ctrlrange = force
     else:
         actuator.set_to_position(kp=kp, kv=kv)
-        actuator.ctrlrange, actuator.forcerange = list(limits), force
+        actuator.ctrlrange = list(limits)
+        actuator.forcerange = force
 
 
 def _about_actuators(
@@ -308,7 +310,8 @@ def _about_actuators(
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
@@ -349,11 +352,13 @@ def _explained(message: str, structure: UrdfStructure, meshes: UrdfMeshes) -> Ur
     text = " ".join(
         line for line in message.splitlines() if not line.startswith("The static bodies")
     )
-    line, element = _LINE.search(message), _ELEMENT.search(message)
+    line = _LINE.search(message)
+    element = _ELEMENT.search(message)
     at = int(line[1]) if line else structure.line_of(element[1]) if element else None
     for copy, (source, of_mesh) in meshes.copied.items():
         if str(copy) in text or (at is None and element is not None and element[1] == copy.stem):
-            text, at = text.replace(str(copy), str(source)), of_mesh
+            text = text.replace(str(copy), str(source))
+            at = of_mesh
     advice = ""
     if "mass and inertia of moving bodies" in message:
         advice = "; give the link an <inertial> with mass and inertia above 0, or a <collision>"

@@ -122,7 +122,8 @@ def _named(nodes: Iterable[Node], tag: str) -> dict[str, Node]:
 
 def _ends(name: str, node: Node, links: Mapping[str, Node]) -> tuple[str, str]:
     """Parent and child link of a joint."""
-    here, kind = f'<joint> "{name}"', node.attributes.get("type")
+    here = f'<joint> "{name}"'
+    kind = node.attributes.get("type")
     if kind not in TYPES:
         found = "has no type" if kind is None else f'has type="{kind}"{_suggested(kind, TYPES)}'
         raise UrdfError(f"{here} {found}; expected one of {', '.join(TYPES)}", node.line)
@@ -183,7 +184,8 @@ def _root(
 
 
 def _check_range(name: str, node: Node) -> None:
-    limit, here = node.first("limit"), f'<joint> "{name}" ({node.attributes["type"]})'
+    limit = node.first("limit")
+    here = f'<joint> "{name}" ({node.attributes["type"]})'
     turning = node.attributes["type"] == "revolute"
     example = '<limit lower="-1.5" upper="1.5" effort="20" velocity="5"/>'
     endless = '; a joint that turns without end has type="continuous"' if turning else ""

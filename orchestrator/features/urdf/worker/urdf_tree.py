@@ -87,7 +87,8 @@ def parse(content: bytes) -> Node:
             "has a <!DOCTYPE>, which a URDF does not need; remove it", parser.CurrentLineNumber
         )
 
-    parser.StartElementHandler, parser.EndElementHandler = start, lambda _: above.pop()
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda _: above.pop()
     parser.StartDoctypeDeclHandler = refuse
     try:
         parser.Parse(content, True)

@@ -232,10 +232,8 @@ def _noise(
     for key in (key for key in keys if disturbance(key) == NOISE):
         columns: slice | NDArray[np.intp] = slice(None)
         if key != NOISE:
-            pattern, names = (
-                key.removeprefix(f"{NOISE}."),
-                [str(name) for name in task.observation_names() or ()],
-            )
+            pattern = key.removeprefix(f"{NOISE}.")
+            names = [str(name) for name in task.observation_names() or ()]
             places = [
                 place for place, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)
             ]

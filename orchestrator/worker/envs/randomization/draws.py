@@ -15,7 +15,8 @@ from orchestrator.worker.tasks.actions import Floats
 
 def draw(distribution: Distribution, rng: np.random.Generator, moment: TrainingMoment) -> float:
     """One value drawn from ``rng``, which advances."""
-    kind, numbers = distribution.kind, distribution.numbers(moment)
+    kind = distribution.kind
+    numbers = distribution.numbers(moment)
     if kind == "choice":
         return numbers[int(rng.integers(len(numbers)))]
     if kind == "loguniform":

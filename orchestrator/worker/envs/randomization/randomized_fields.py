@@ -262,7 +262,9 @@ def _compiled(
     spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey, value: float
 ) -> mujoco.MjModel:
     """The robot with the value, or multiplied by it."""
-    edited, key, multiplies = spec.copy(), drawn.key, drawn.distribution.multiplies
+    edited = spec.copy()
+    key = drawn.key
+    multiplies = drawn.distribution.multiplies
     kind, attribute, index = key.partition(".")[0], *_indexed(key.rpartition(".")[2])
     written: Any = f"*{value!r}" if multiplies else value
     try:

@@ -69,7 +69,8 @@ class RandomizedSimulation(Simulation):
         asymmetric: bool = False,
         **settings: Unpack[BatchSettings],
     ) -> None:
-        model, randomize = load_model(xml), by_number(randomize)
+        model = load_model(xml)
+        randomize = by_number(randomize)
         self._grid = grid
         made = make_task(task, model, task_options)
         self.terrain = terrain_of(randomize)

@@ -74,7 +74,8 @@ class RoughTerrain:
         address, sign = self._z
         middle = (POINTS - 1) / 2 + (self._base_xy - place) / self._cell_m
         reach = self._reach_m / self._cell_m
-        first, last = np.floor(middle - reach).astype(int), np.ceil(middle + reach).astype(int) + 1
+        first = np.floor(middle - reach).astype(int)
+        last = np.ceil(middle + reach).astype(int) + 1
         columns, rows = (
             slice(max(0, low), max(1, high)) for low, high in zip(first, last, strict=True)
         )
@@ -106,12 +107,14 @@ def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain, reach_m: float = math.inf
         heights.min() * terrain.height_m,
         heights.max() * terrain.height_m,
     )  # between which MuJoCo scales
-    size, points = [half, half, highest - lowest, BASE_M], POINTS - 2 * left_out
+    size = [half, half, highest - lowest, BASE_M]
+    points = POINTS - 2 * left_out
     spec.add_hfield(
         name=name, nrow=points, ncol=points, size=size, userdata=heights.ravel().tolist()
     )
     [geom] = [geom for geom in spec.geoms if geom.id == floor]
-    geom.type, geom.hfieldname = mujoco.mjtGeom.mjGEOM_HFIELD, name
+    geom.type = mujoco.mjtGeom.mjGEOM_HFIELD
+    geom.hfieldname = name
     geom.pos = np.add(
         geom.pos, [1.0, 1.0, lowest]
     )  # MuJoCo ignores the position of a geom that is at its body's

@@ -65,7 +65,8 @@ class GymnasiumTask(Task):
             )
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        model, scale = self.model, self.options.reset_noise_scale
+        model = self.model
+        scale = self.options.reset_noise_scale
         qpos = self.pose + rng.uniform(-scale, scale, model.nq)
         if self.normal_velocities:
             return qpos, scale * rng.standard_normal(model.nv)

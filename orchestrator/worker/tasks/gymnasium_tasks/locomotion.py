@@ -130,7 +130,8 @@ class Legged(Locomotion):
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:
-        options, healthy = self.options, self.healthy(after)
+        options = self.options
+        healthy = self.healthy(after)
         rewards = self.forward_reward(before, after)
         rewards += options.healthy_reward * healthy
         rewards -= self.costs(action, after)
@@ -339,7 +340,8 @@ class Humanoid(Legged):
         return np.concatenate((states.qpos[:, self._first :], states.qvel, *shown), axis=1)
 
     def observation_names(self) -> list[str]:
-        names, model = super().observation_names(), self.model
+        names = super().observation_names()
+        model = self.model
         for field, skipped in self._observed.items():
             if field == "qfrc_actuator":
                 names.extend(

@@ -65,7 +65,8 @@ class Epoch:
     """The samples in the order of one epoch after the other."""
 
     def __init__(self, samples: Samples, settings: LossSettings, ranks: Ranks) -> None:
-        size, dtype = len(samples.x), samples.x.dtype
+        size = len(samples.x)
+        dtype = samples.x.dtype
         self._samples, self._settings, self._ranks = samples, settings, ranks
         self._ours = settings.batch_size // ranks.size
         self._begins = np.arange(0, size, self._ours)
@@ -129,7 +130,8 @@ class Epoch:
 
     def log(self) -> Log:
         _, returns, _, weights, _, log_ratios, values = self._columns
-        clip_range, ratios = self._settings.clip_range, np.exp(log_ratios)
+        clip_range = self._settings.clip_range
+        ratios = np.exp(log_ratios)
         clipped = np.minimum(np.maximum(ratios, 1.0 - clip_range), 1.0 + clip_range)
         changes = ratios - 1.0
         of_each_row = (

@@ -57,7 +57,8 @@ class Minibatch:
     """Work space for minibatches of ``rows`` rows."""
 
     def __init__(self, layout: Layout, parameters: Array, gradients: Array, rows: int) -> None:
-        dtype, actions = parameters.dtype, layout.shape.actions
+        dtype = parameters.dtype
+        actions = layout.shape.actions
         self.passes = Passes(layout, parameters, gradients, rows)
         self._value, self._value_gradient = (
             self.passes.value[:, 0],
@@ -80,7 +81,9 @@ class Minibatch:
         :return: the sum of the logarithms of the actions' standard deviations.
         """
         self.passes.forward()
-        log_ratios, z, zz = rows.log_ratios, self._z, self._zz
+        log_ratios = rows.log_ratios
+        z = self._z
+        zz = self._zz
         self._inverse_std[...] = np.exp(np.negative(self._log_std))
         np.subtract(rows.actions, self.passes.mean, out=z)
         np.multiply(z, self._inverse_std, out=z)
@@ -97,7 +100,10 @@ class Minibatch:
 
         :param share: the part of the minibatch that these rows are; the other ranks have the rest.
         """
-        passes, ratio, z, values = self.passes, self._ratio, self._z, rows.values
+        passes = self.passes
+        ratio = self._ratio
+        z = self._z
+        values = rows.values
         # The surrogate loss is sum(max(weights × ratio, weights × clip(ratio))). Where the second
         # term is larger, the loss does not depend on the ratio. d ratio / d log_prob = ratio.
         np.exp(rows.log_ratios, out=ratio)
@@ -114,7 +120,8 @@ class Minibatch:
             out=self._log_std_gradient,
         )
         np.copyto(values, self._value)
-        error, limit = self._error, settings.clip_range_vf
+        error = self._error
+        limit = settings.clip_range_vf
         scale = 2.0 * share * settings.vf_coef / len(values)
         if limit is None:
             np.subtract(values, rows.returns, out=error)

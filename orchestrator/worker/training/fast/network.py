@@ -128,7 +128,8 @@ class Layout:
         there.
         """
         views = {"log_std": self.log_std(flat)}
-        first, split = self.first.of(flat), self.shape.actor[0] if self.shape.actor else 0
+        first = self.first.of(flat)
+        split = self.shape.actor[0] if self.shape.actor else 0
 
         def add(name: str, matrix: Array, bias: int) -> None:
             views[f"{name}.weight"] = (matrix[1:] if bias == 0 else matrix[:-1]).T
@@ -195,7 +196,8 @@ class Passes:
     """
 
     def __init__(self, layout: Layout, parameters: Array, gradients: Array, rows: int) -> None:
-        shape, dtype = layout.shape, parameters.dtype
+        shape = layout.shape
+        dtype = parameters.dtype
         self._parameters, self._gradients = parameters, gradients
         self._activation = ACTIVATIONS[shape.activation]
         self.x = np.ones((rows, shape.observation + 1), dtype)
@@ -246,7 +248,9 @@ class Passes:
         """Append the products of one network behind the first stage to the stages', and return its
         last one.
         """
-        inputs, inputs_gradient, bias_row = self.x, None, -1
+        inputs = self.x
+        inputs_gradient = None
+        bias_row = -1
         for number, (stage, (part, part_and_one)) in enumerate(
             zip(self._stages, parts, strict=False)
         ):
@@ -256,11 +260,9 @@ class Passes:
                     inputs, inputs_gradient, blocks[number - 1], *ends, bias=bias
                 )
                 self._products[number].append(product)
-            inputs, inputs_gradient, bias_row = (
-                stage.after[:, part_and_one],
-                stage.gradient[:, part],
-                bias,
-            )
+            inputs = stage.after[:, part_and_one]
+            inputs_gradient = stage.gradient[:, part]
+            bias_row = bias
         return self._product(inputs, inputs_gradient, blocks[-1], result, gradient, bias=bias_row)
 
     def _product(
@@ -297,7 +299,8 @@ class Passes:
         """Forward pass of the actor alone. :param x: ``(rows, observation + 1)``, used in the place
         of :attr:`x`.
         """
-        activate, inputs = self._activation.forward, x
+        activate = self._activation.forward
+        inputs = x
         for matrix, outputs, before, after in self._actor_alone:
             np.matmul(inputs, matrix, out=outputs)
             activate(before, after)

@@ -48,7 +48,8 @@ class PolicyNetwork:
         dtype: type = np.float32,
         hidden: int = 0,
     ) -> None:
-        self.shape, self.dtype = shape_of(policy), np.dtype(dtype)
+        self.shape = shape_of(policy)
+        self.dtype = np.dtype(dtype)
         self._layout = Layout(self.shape)
         self._passes: dict[int, Passes] = {}
         self.update = Update(self._layout, ranks, mode, self.dtype)
@@ -98,7 +99,8 @@ class PolicyNetwork:
 
     def load_moments(self, policy: ActorCriticPolicy) -> None:
         """Read the moments and step counts of the policy's optimiser."""
-        adam, state = self.update.adam, policy.optimizer.state
+        adam = self.update.adam
+        state = policy.optimizer.state
         first, second = self._layout.named(adam.exp_avg), self._layout.named(adam.exp_avg_sq)
         adam.step[:] = 0.0
         for name, parameter in policy.named_parameters():
@@ -110,7 +112,9 @@ class PolicyNetwork:
 
     def store(self, policy: ActorCriticPolicy) -> None:
         """Write the parameters and the optimiser's state back, in place."""
-        adam, state, named = self.update.adam, policy.optimizer.state, self._layout.named
+        adam = self.update.adam
+        state = policy.optimizer.state
+        named = self._layout.named
         values, first, second = named(self._parameters), named(adam.exp_avg), named(adam.exp_avg_sq)
         for name, parameter in policy.named_parameters():
             parameter.detach().numpy()[...] = values[name]

@@ -39,7 +39,9 @@ def collect(
     :return: False where a callback ended the rollout.
     :raises ValueError: an action is not finite.
     """
-    n_rollout_steps, n_envs, network = rollout_buffer.buffer_size, env.num_envs, model.network
+    n_rollout_steps = rollout_buffer.buffer_size
+    n_envs = env.num_envs
+    network = model.network
     rollout_buffer.reset()
     # first, because it may change the policy, the random stream, or the observations
     callback.on_rollout_start()
@@ -53,7 +55,8 @@ def collect(
     )  # equal shapes are faster
     watched = not (type(callback) is ConvertCallback and callback.callback is None)
     acting_s = 0.0
-    attributes, count_episodes = vars(model), update_info_buffer(model)
+    attributes = vars(model)
+    count_episodes = update_info_buffer(model)
     last_obs: Any = attributes[LAST_OBS]
 
     for n_steps, actions in enumerate(all_actions):
@@ -186,7 +189,8 @@ def _complete(
     evaluated = perf_counter()
     last_values: Array = values[-1]
     _estimate_advantages(buffer, last_values, dones)
-    buffer.pos, buffer.full = len(actions), True
+    buffer.pos = len(actions)
+    buffer.full = True
     model.seconds["policy_s"] += evaluated - started
     model.seconds["gae_s"] += perf_counter() - evaluated
     return last_values

@@ -107,7 +107,9 @@ class Update:
         :raises NonFiniteGradient: the parameters of the flat vector are undefined then.
         """
         step = self.adam.stepper(self.parameters, self.gradients, group)
-        logs, ended, share = [], False, 1.0 / self._ranks.size
+        logs = []
+        ended = False
+        share = 1.0 / self._ranks.size
         epoch = Epoch(samples, settings, self._ranks)
         for number in range(settings.n_epochs):
             epoch.begin(order())
@@ -150,7 +152,8 @@ class Update:
         """Add up the ranks' gradients and take the step; returns whether ``target_kl`` ends the
         update here instead.
         """
-        ranks, limit = self._ranks, settings.target_kl
+        ranks = self._ranks
+        limit = settings.target_kl
         if limit is not None:
             self._gradients_and_kl[-1] = np.mean(np.exp(log_ratios) - 1.0 - log_ratios) / ranks.size
         serving = self._mode == "parameter-server"
