@@ -185,7 +185,7 @@ def _open(
     claimed = _claimed(options, stack)
     beside.claimed(claimed.options)
     paths = claimed.paths
-    stack.enter_context(_left_batch_jobs_stopped(paths, beside))
+    stack.enter_context(_left_batch_jobs_stopped(paths, stops, beside))
     stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
     if options.is_listed:
         run_index.note(options.run_dir, experiment.name)
@@ -213,13 +213,17 @@ def _open(
 
 
 @contextlib.contextmanager
-def _left_batch_jobs_stopped(paths: RunPaths, reporter: Reporter) -> Iterator[None]:
+def _left_batch_jobs_stopped(
+    paths: RunPaths, stops: StopRequests, reporter: Reporter
+) -> Iterator[None]:
     """Where a stop is requested within the block, what an earlier supervisor has left and this one
-    has not taken over yet is ended, too: whoever stops a run wants none of its jobs to go on.
+    has not taken over yet is ended, too: whoever stops a run wants none of its jobs to go on. That
+    takes some seconds, which further signals do not cut short.
     """
     try:
         yield
     except KeyboardInterrupt:
+        stops.deliver_to(lambda _: None)
         if (done := left_batch_jobs.end(paths)) is not None:
             reporter.event("warning", done)
         raise

@@ -19,7 +19,7 @@ MUTATIONS = [
     Mutation(
         name="a stop while a run starts leaves pilots of an earlier supervisor",
         function=session._open,
-        before="stack.enter_context(_left_batch_jobs_stopped(paths, beside))",
+        before="stack.enter_context(_left_batch_jobs_stopped(paths, stops, beside))",
         after="pass",
     ),
     Mutation(
