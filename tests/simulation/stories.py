@@ -210,9 +210,24 @@ def _followed_by_others(chance: random.Random) -> Scenario:
     )
 
 
+def _pilot_still_ending(chance: random.Random) -> Scenario:
+    """A pilot stands still, is given up, and has not ended when the next supervisor begins."""
+    ends: TroubleKind = chance.choice(("signal", "stop"))
+    return Scenario(
+        jobs=(SimulatedJob(name="j0", iterations=6),),
+        troubles=(
+            Trouble(kind="pilot-sleeps", at_s=round(chance.uniform(2.0, 4.0), 2), for_s=250.0),
+            Trouble(kind=ends, at_s=round(chance.uniform(184.0, 189.0), 2)),
+        ),
+        array=1,
+        gap_s=GAP_S,
+    )
+
+
 STORIES: tuple[Callable[[random.Random], Scenario], ...] = (
     *(_request_from_afar, _request_comes_back, _withdrawn_pause, _withdrawn_pause),
     *(_unrecorded_attempts,) * 3,
     *(_followed_by_others, _followed_by_others),
     *(_growth_in_the_grace_time, _full_memory, _rank_that_stays),
+    *(_pilot_still_ending, _pilot_still_ending),
 )
