@@ -118,12 +118,14 @@ def _with_end(scenario: Scenario, chance: random.Random) -> Scenario:
     return replace(scenario, troubles=troubles, until_s=until_s)
 
 
+KINDS: tuple[TroubleKind, ...] = (
+    *("hangup", "hangup", "fills", "fills", "terminal", "template"),
+    *("odd-requests", "odd-event"),
+)
+
+
 def _made_trouble(chance: random.Random, *, is_called: bool) -> Trouble:
-    kinds: tuple[TroubleKind, ...] = (
-        *("hangup", "hangup", "fills", "fills", "terminal", "template"),
-        *("odd-requests", "odd-event"),
-    )
-    kind = chance.choice((*kinds, "callback", "callback") if is_called else kinds)
+    kind = chance.choice((*KINDS, "callback", "callback") if is_called else KINDS)
     if kind == "odd-event":
         return Trouble(kind=kind, at_event=chance.randrange(1, MOST_EVENTS))
     return Trouble(
