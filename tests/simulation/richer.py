@@ -50,6 +50,8 @@ def _richer_here(scenario: Scenario, chance: random.Random) -> Scenario:
     troubles = list(scenario.troubles)
     for _ in range(chance.choice((0, 1, 2, 3))):
         troubles.append(_made_trouble(chance, is_called=scenario.is_called))
+    if any(trouble.kind == "fills" for trouble in troubles):
+        jobs = [replace(job, min_free_disk_mib=chance.choice((0, 500, 500))) for job in jobs]
     if chance.random() < 0.3 and not scenario.searcher_s:  # whose jobs are declared nowhere else
         troubles += _made_damages(chance, scenario)
     elif chance.random() < 0.5 and scenario.searcher_s:
@@ -92,10 +94,10 @@ def _made_damages(chance: random.Random, scenario: Scenario) -> list[Trouble]:
     at_s = round(chance.uniform(1.0, LONGEST_S), 2)
     job = chance.choice(scenario.jobs).job_id
     ends: TroubleKind = chance.choice(("kill", "stop", "signal"))
-    what = chance.choice(spoiling.KINDS)
+    what = chance.choice((*spoiling.KINDS, "job-file", "job-file"))
     begin = "directory" if what == "job-file" or chance.random() < 0.2 else "refuse"
     return [
-        Trouble(kind="damage", at_s=at_s, what=what, job=job),
+        Trouble(kind="damage", at_s=at_s, what=what, job=job, choice=chance.randrange(2)),
         Trouble(kind=ends, at_s=at_s),
         Trouble(kind="begin", at_s=at_s, what=begin),
     ]
