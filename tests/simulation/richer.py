@@ -50,6 +50,8 @@ def _richer_here(scenario: Scenario, chance: random.Random) -> Scenario:
     troubles = list(scenario.troubles)
     for _ in range(chance.choice((0, 1, 2, 3))):
         troubles.append(_made_trouble(chance, is_called=scenario.is_called))
+    if any(trouble.kind == "fills" for trouble in troubles):
+        jobs = [replace(job, min_free_disk_mib=chance.choice((0, 500, 500))) for job in jobs]
     if chance.random() < 0.3 and not scenario.searcher_s:  # whose jobs are declared nowhere else
         troubles += _made_damages(chance, scenario)
     elif chance.random() < 0.5 and scenario.searcher_s:
@@ -92,10 +94,10 @@ def _made_damages(chance: random.Random, scenario: Scenario) -> list[Trouble]:
     at_s = round(chance.uniform(1.0, LONGEST_S), 2)
     job = chance.choice(scenario.jobs).job_id
     ends: TroubleKind = chance.choice(("kill", "stop", "signal"))
-    what = chance.choice(spoiling.KINDS)
+    what = chance.choice((*spoiling.KINDS, "job-file", "job-file"))
     begin = "directory" if what == "job-file" or chance.random() < 0.2 else "refuse"
     return [
-        Trouble(kind="damage", at_s=at_s, what=what, job=job),
+        Trouble(kind="damage", at_s=at_s, what=what, job=job, choice=chance.randrange(2)),
         Trouble(kind=ends, at_s=at_s),
         Trouble(kind="begin", at_s=at_s, what=begin),
     ]
@@ -118,12 +120,14 @@ def _with_end(scenario: Scenario, chance: random.Random) -> Scenario:
     return replace(scenario, troubles=troubles, until_s=until_s)
 
 
+KINDS: tuple[TroubleKind, ...] = (
+    *("hangup", "hangup", "fills", "fills", "terminal", "template"),
+    *("odd-requests", "odd-event"),
+)
+
+
 def _made_trouble(chance: random.Random, *, is_called: bool) -> Trouble:
-    kinds: tuple[TroubleKind, ...] = (
-        *("hangup", "hangup", "fills", "fills", "terminal", "template"),
-        *("odd-requests", "odd-event"),
-    )
-    kind = chance.choice((*kinds, "callback", "callback") if is_called else kinds)
+    kind = chance.choice((*KINDS, "callback", "callback") if is_called else KINDS)
     if kind == "odd-event":
         return Trouble(kind=kind, at_event=chance.randrange(1, MOST_EVENTS))
     return Trouble(

@@ -255,6 +255,8 @@ def examine(
     **_: Any,
 ) -> dict[str, JobVerdict]:
     """In the place of what examines robots: jobs say themselves whether they are invalid."""
+    if world.is_supervisor_at_work and world.scenario.template_s:  # a slow machine
+        world.pass_time(world.scenario.template_s)
     watch(len(jobs), len(jobs))
     found = {}
     for job in jobs:

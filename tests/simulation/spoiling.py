@@ -15,9 +15,20 @@ OF_JOBS = ("job", "results")
 """The directory of a job, or its results, are gone."""
 PERHAPS_READ = ("spec", "attempts")
 """Of these, those that nobody may come to read."""
-KINDS = ("older", "newer", "program", "short", "page", "link", "job-file", *OF_ROWS, *OF_JOBS)
+KINDS = (
+    "older",
+    "newer",
+    "program",
+    "short",
+    "page",
+    "link",
+    "job-file",
+    "summary",
+    *OF_ROWS,
+    *OF_JOBS,
+)
 """A ledger of another version, of another program, or that ends within a page; one with a page of
-another content; one that is a symbolic link; the copy of the job file."""
+another content; one that is a symbolic link; the copy of the job file; the summary."""
 PRAGMAS = {"older": "user_version=1", "newer": "user_version=99", "program": "application_id=7"}
 STATEMENTS = {
     "spec": "UPDATE declared SET spec = '{' WHERE job_id = ?",
@@ -46,6 +57,9 @@ def spoil(paths: RunPaths, trouble: Trouble) -> bool:
     if trouble.what == "job-file":
         if paths.experiment.exists():
             paths.experiment.write_bytes(b'name = "unfinished')
+        return False
+    if trouble.what == "summary":
+        paths.summary_json.write_bytes(b'[{"job_id": "j0-s0"}]' if trouble.choice % 2 else b"[")
         return False
     if trouble.what in PRAGMAS:
         changed(ledger, f"PRAGMA {PRAGMAS[trouble.what]}")

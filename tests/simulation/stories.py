@@ -210,9 +210,50 @@ def _followed_by_others(chance: random.Random) -> Scenario:
     )
 
 
+def _executor_fails_again(chance: random.Random) -> Scenario:
+    """The executor raises, and again while its workers are ended."""
+    errors = tuple(
+        Trouble(kind="error", at_s=round(chance.uniform(0.5, 3.0), 2))
+        for _ in range(chance.choice((1, 2)))
+    )
+    at_once = errors * chance.choice((2, 4, 12))
+    behaviour = Behaviour(iteration_s=1.0, asked=chance.choice(("saves", "slow", "deaf")))
+    jobs = tuple(
+        SimulatedJob(name=f"j{number}", iterations=6, behaviours=(behaviour,))
+        for number in range(2)
+    )
+    return Scenario(jobs=jobs, troubles=at_once, grace_s=chance.choice((1.0, 3.0)))
+
+
+def _overtaken_job(chance: random.Random) -> Scenario:
+    """A job needs more CPUs than are idle at once, and many smaller ones come after it."""
+    long = SimulatedJob(name="j0", iterations=40, behaviours=(Behaviour(iteration_s=0.5),))
+    large = SimulatedJob(name="j1", iterations=1, cores=2)
+    small = tuple(
+        SimulatedJob(name=f"j{number}", iterations=1, behaviours=(Behaviour(start_s=0.1),))
+        for number in range(2, chance.choice((20, 24)))
+    )
+    return Scenario(jobs=(long, large, *small), cpus=2)
+
+
+def _pilot_still_ending(chance: random.Random) -> Scenario:
+    """A pilot stands still, is given up, and has not ended when the next supervisor begins."""
+    ends: TroubleKind = chance.choice(("signal", "stop"))
+    return Scenario(
+        jobs=(SimulatedJob(name="j0", iterations=6),),
+        troubles=(
+            Trouble(kind="pilot-sleeps", at_s=round(chance.uniform(2.0, 4.0), 2), for_s=250.0),
+            Trouble(kind=ends, at_s=round(chance.uniform(184.0, 189.0), 2)),
+        ),
+        array=1,
+        gap_s=GAP_S,
+    )
+
+
 STORIES: tuple[Callable[[random.Random], Scenario], ...] = (
     *(_request_from_afar, _request_comes_back, _withdrawn_pause, _withdrawn_pause),
     *(_unrecorded_attempts,) * 3,
     *(_followed_by_others, _followed_by_others),
     *(_growth_in_the_grace_time, _full_memory, _rank_that_stays),
+    *(_pilot_still_ending, _pilot_still_ending, _executor_fails_again, _overtaken_job),
 )

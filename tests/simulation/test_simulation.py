@@ -4,6 +4,7 @@ found."""
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.atomic_files import write_whole
-from tests.simulation import disk, seams
+from tests.simulation import disk, richer, seams, spoiling, stories
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import Processes, SimulatedKind
 from tests.simulation.mutations import MUTATIONS, Mutation, planted
@@ -21,6 +22,7 @@ from tests.simulation.mutations_elsewhere import ELSEWHERE
 from tests.simulation.play import HAS_RAY, HAS_SLURM, play
 from tests.simulation.scenario import (
     OF_NODES,
+    RICHER,
     Behaviour,
     Scenario,
     SimulatedJob,
@@ -102,6 +104,17 @@ def test_a_share_of_the_seeds_runs_on_other_machines_and_with_ranks() -> None:
     assert all(120 < shares[kind] < 250 for kind in ("cluster", "pilots", "ranks"))
     troubles = {trouble.kind for scenario in scenarios for trouble in scenario.troubles}
     assert troubles >= set(OF_NODES)
+
+
+def test_what_a_share_of_the_seeds_has_beside_the_rest_is_all_there() -> None:
+    scenarios = [made(seed) for seed in range(1000)]
+    troubles = [trouble for scenario in scenarios for trouble in scenario.troubles]
+    assert {trouble.kind for trouble in troubles} >= set(richer.KINDS)
+    damages = {trouble.what for trouble in troubles if trouble.kind == "damage"}
+    assert damages >= set(spoiling.KINDS)
+    for name in RICHER:
+        assert any(getattr(scenario, name) for scenario in scenarios), name
+    assert any(job.robot and job.is_measured for one in scenarios for job in one.jobs)
 
 
 @pytest.mark.skipif(not (HAS_RAY and HAS_SLURM), reason="a feature was taken away")
@@ -304,6 +317,32 @@ def test_the_trace_of_a_fault_of_pilots_finds_it(trace: str, name: str) -> None:
     (mutation,) = (one for one in ELSEWHERE if one.name == name)
     with planted(mutation):
         assert play(Scenario.from_json(path.read_text())).violation
+
+
+@pytest.mark.parametrize(
+    ("story", "name"),
+    [
+        (stories._full_memory, "promised memory is given twice"),
+        (
+            stories._growth_in_the_grace_time,
+            "growth beyond the memory limit is not noticed in the grace time",
+        ),
+        (stories._rank_that_stays, "the other ranks stay when one has died"),
+        (
+            stories._unrecorded_attempts,
+            "directories of attempts that the ledger has lost are not seen",
+        ),
+        (stories._followed_by_others, "an attempt that has moved may move again at once"),
+    ],
+)
+def test_a_story_shows_the_fault_that_it_is_about(
+    story: Callable[[random.Random], Scenario], name: str
+) -> None:
+    scenarios = [story(random.Random(number)) for number in range(12)]
+    assert not any(play(scenario).violation for scenario in scenarios)
+    (mutation,) = (one for one in (*MUTATIONS, *ELSEWHERE) if one.name == name)
+    with planted(mutation):
+        assert any(play(scenario).violation for scenario in scenarios)
 
 
 def test_every_planted_fault_still_has_its_place() -> None:
