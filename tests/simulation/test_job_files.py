@@ -104,7 +104,7 @@ def test_what_changes_comes_about(scenario: Scenario, event: str, attempts: int)
             Mutation(
                 name="what is kept is declared otherwise",
                 function=reconcile.reconcile,
-                before="elif job_id not in changed and verdict.problem is None:",
+                before="elif not is_changed and verdict.problem is None:",
                 after="elif verdict.problem is None:",
             ),
         ),
