@@ -19,7 +19,7 @@ from tests.simulation.scenario import (
     TroubleKind,
 )
 
-SHARE = 0.15
+SHARE = 0.25
 """Of all scenarios."""
 GAP_S = 0.5
 """Between two supervisors."""
@@ -138,13 +138,13 @@ def _unrecorded_attempts(chance: random.Random) -> Scenario:
     soon after the next launch the power fails.
     """
     endings: tuple[Ending, ...] = chance.choice(
-        (("killed", "error"), ("killed", "done"), ("killed", "diverged"), ("killed",) * 3)
+        (("killed", "error"), ("killed", "diverged"), ("killed", "killed", "error"))
     )
     behaviours = tuple(Behaviour(ending=one, start_s=0.1, iteration_s=0.2) for one in endings)
     died = round(chance.uniform(2.5, 6.0), 2)
     cut = Trouble(
         kind="power",
-        at_s=round(died + GAP_S + chance.uniform(0.02, 0.5), 2),
+        at_s=round(died + GAP_S + chance.uniform(0.02, 0.3), 2),
         choice=chance.randrange(1000),
     )
     others = (SimulatedJob(name="j1", iterations=chance.choice((1, 2))),)
@@ -156,7 +156,7 @@ def _unrecorded_attempts(chance: random.Random) -> Scenario:
         troubles=(
             Trouble(kind="lock", at_s=0.05, for_s=20.0),
             Trouble(kind="kill", at_s=died),
-            *((cut,) if chance.random() < 0.8 else ()),
+            *((cut,) if chance.random() < 0.9 else ()),
         ),
         gap_s=GAP_S,
     )
@@ -251,9 +251,10 @@ def _pilot_still_ending(chance: random.Random) -> Scenario:
 
 
 STORIES: tuple[Callable[[random.Random], Scenario], ...] = (
-    *(_request_from_afar, _request_comes_back, _withdrawn_pause, _withdrawn_pause),
-    *(_unrecorded_attempts,) * 3,
-    *(_followed_by_others, _followed_by_others),
-    *(_growth_in_the_grace_time, _full_memory, _rank_that_stays),
-    *(_pilot_still_ending, _pilot_still_ending, _executor_fails_again, _overtaken_job),
+    *(_request_from_afar,) * 3,
+    *(_withdrawn_pause,) * 3,
+    *(_unrecorded_attempts,) * 5,
+    *(_followed_by_others, _followed_by_others, _request_comes_back, _growth_in_the_grace_time),
+    *(_full_memory, _rank_that_stays, _pilot_still_ending, _executor_fails_again, _overtaken_job),
 )
+"""Those that show their faults more seldom are told more often."""
