@@ -62,7 +62,8 @@ def test_an_experiment_in_two_pilots_has_the_same_weights_as_on_one_machine(
 def test_a_killed_supervisor_finds_its_pilots_again_and_loses_nothing(
     tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
-    jobs = with_slurm(tmp_path, LONG)
+    # Long enough that its pilot has not trained it to its end before the next supervisor begins.
+    jobs = with_slurm(tmp_path, {**LONG, "total_timesteps": 40_000})
     command = (jobs, "--run-dir", "run", "--executor", "slurm")
     with Run(*command, cwd=tmp_path) as run:
         run.until("launched")
