@@ -25,6 +25,9 @@ THROTTLED = 0.02
 """Share of its wall time that a throttled job is kept off the CPU."""
 OVERSUBSCRIBED = 1.25
 """Runnable threads per CPU from which on there are too many."""
+OVERSUBSCRIBED_BESIDE_OTHERS = 2.0
+"""The same where others used the CPUs: a thread that has little to do waits behind them, too, each
+time that it wakes up."""
 SLOW = 1.5
 """A slow job takes so many times the seconds per env_step of the others."""
 FEWEST_PEERS = 2
@@ -139,9 +142,9 @@ def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[
         if cores is None:
             continue
         declared = job.threads is not None and job.threads > cores
-        competing = (
-            job.runnable or 0.0
-        ) > OVERSUBSCRIBED * cores and job.delay_share > HIGH_RUN_DELAY_SHARE
+        most = OVERSUBSCRIBED_BESIDE_OTHERS if job.competitors else OVERSUBSCRIBED
+        runnable = job.runnable or 0.0
+        competing = runnable > most * cores and job.delay_share > HIGH_RUN_DELAY_SHARE
         if not declared and not (competing and job.job_id not in explained):
             continue
         evidence = [f"{job.n_threads} threads were running"] if job.n_threads is not None else []

@@ -83,6 +83,13 @@ class TestDiagnosis:
         (one,) = diagnose(experiment(job("g", n_threads=9, run_delay_s=120.0)))
         assert (one.kind, one.what) == ("threads", "more threads than its 1 core (CPU 0) can run")
 
+    def test_threads_that_wait_behind_another_program_are_not_too_many(self) -> None:
+        beside = {"competitors": ("python (pid 7)",), "cpu_s": 20.0}
+        (one,) = diagnose(experiment(job("g", run_delay_s=50.0, **beside)))
+        assert one.kind == "hog"
+        (one,) = diagnose(experiment(job("g", run_delay_s=120.0, n_threads=9, **beside)))
+        assert one.kind == "threads"
+
     def test_of_several_ranks_their_network_has_the_threads(self) -> None:
         (one,) = diagnose(experiment(job("r", ranks=2, n_threads=9, run_delay_s=40.0)))
         assert "between its ranks share its 1 core (CPU 0) with the training" in one.what
