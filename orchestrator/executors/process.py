@@ -362,11 +362,10 @@ def with_descendants(pid: int) -> list[int]:
     """``pid`` and all of its descendants that still run."""
     pids = [pid]
     for parent in pids:  # grows during the loop
-        try:
-            for task in os.listdir(f"/proc/{parent}/task"):
-                pids += map(int, _content(f"/proc/{parent}/task/{task}/children").split())
-        except OSError:  # it has ended, or the kernel does not list children
-            continue
+        for thread in _threads(parent):
+            # It has ended, and the others have not; or the kernel does not list children.
+            with contextlib.suppress(OSError):
+                pids += map(int, _content(f"/proc/{parent}/task/{thread}/children").split())
     return pids
 
 
@@ -374,16 +373,22 @@ def move(pid: int, to: Mapping[int, int]) -> None:
     """Let every thread of ``pid`` and its descendants run on other CPUs.
 
     What they start meanwhile inherits the earlier ones, so that it is repeated until nobody new is
-    found.
+    found twice: where processes end meanwhile, the kernel's list of children may leave some out
+    (``proc(5)``, ``/proc/pid/task/tid/children``).
 
     :param to: CPU → the one to use in its place; others stay.
     :raises OSError: the kernel refuses these CPUs.
     """
     moved: set[int] = set()
+    passes_without_new = 0
     for _ in range(MOST_PASSES):
         found = {thread for member in with_descendants(pid) for thread in _threads(member)}
         if found <= moved:
-            return
+            passes_without_new += 1
+            if passes_without_new == 2:
+                return
+            continue
+        passes_without_new = 0
         for thread in found - moved:
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 allowed = os.sched_getaffinity(thread)

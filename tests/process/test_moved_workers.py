@@ -17,6 +17,7 @@ from executor_helpers import ASLEEP, family, local, make_launch, make_rank_group
 import orchestrator
 from orchestrator import ExperimentProgress
 from orchestrator.core.environment import HOLDERS_VARIABLE
+from orchestrator.executors import process
 from orchestrator.executors.process import with_descendants
 from orchestrator.ledger import Ledger
 from orchestrator.machine import topology
@@ -91,6 +92,19 @@ def test_what_is_started_meanwhile_is_moved_too(tmp_path: Path) -> None:
         assert allowed(worker.pid) == {frozenset({first})}
         assert executor.move(handle, {first: second})
         assert allowed(worker.pid) == {frozenset({second})}
+
+
+def test_children_of_other_threads_are_found_where_one_has_just_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
+        try:
+            threads = process._threads(os.getpid())
+            ended = 2**22 + 1  # no thread can have this number
+            monkeypatch.setattr(process, "_threads", lambda pid: [ended, *threads])
+            assert child.pid in with_descendants(os.getpid())
+        finally:
+            child.kill()
 
 
 def test_an_attempt_that_is_over_is_not_moved(tmp_path: Path) -> None:
