@@ -17,7 +17,6 @@ from executor_helpers import ASLEEP, family, local, make_launch, make_rank_group
 import orchestrator
 from orchestrator import ExperimentProgress
 from orchestrator.core.environment import HOLDERS_VARIABLE
-from orchestrator.executors import process
 from orchestrator.executors.process import with_descendants
 from orchestrator.ledger import Ledger
 from orchestrator.machine import topology
@@ -99,9 +98,9 @@ def test_children_of_other_threads_are_found_where_one_has_just_ended(
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
         try:
-            threads = process._threads(os.getpid())
-            ended = 2**22 + 1  # no thread can have this number
-            monkeypatch.setattr(process, "_threads", lambda pid: [ended, *threads])
+            listed = os.listdir
+            ended = str(2**22 + 1)  # no thread can have this number
+            monkeypatch.setattr(os, "listdir", lambda path: [ended, *listed(path)])
             assert child.pid in with_descendants(os.getpid())
         finally:
             child.kill()
