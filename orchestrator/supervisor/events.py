@@ -4,8 +4,9 @@ experiment.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -119,9 +120,31 @@ class DetachableReporter:
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
+        self._held: deque[Callable[[], None]] | None = None
+        """Events that are passed on later; None: they are passed on at once."""
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        self._call(lambda: self._reporter.event(kind, message, **facts))
+        def report() -> None:
+            self._reporter.event(kind, message, **facts)
+
+        if self._held is None:
+            self._call(report)
+        else:
+            self._held.append(report)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Pass the events within the block on at its end: whoever acts on one finds in the ledger
+        what it says.
+        """
+        self._held = deque()
+        try:
+            yield
+        finally:
+            held = self._held
+            self._held = None
+            for report in held:
+                self._call(report)
 
     def tick(self, view: Callable[[], View]) -> None:
         self._call(lambda: self._reporter.tick(view))

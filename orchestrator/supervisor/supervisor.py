@@ -99,6 +99,7 @@ class Supervisor:
     _started: float = field(default=0.0, init=False)
     _waits_for_node: bool = field(default=False, init=False)
     """Whether nothing runs because no node has room, and this was reported."""
+    _events: DetachableReporter = field(init=False)
     _recorder: Recorder = field(init=False)
     _jobs: JobTable = field(init=False)
     _termination: Termination = field(init=False)
@@ -107,7 +108,8 @@ class Supervisor:
     _mover: CpuMover | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reporter = DetachableReporter(self.reporter)
+        self._events = DetachableReporter(self.reporter)
+        self.reporter = self._events
         self._recorder = Recorder(
             paths=self.paths, ledger=self.ledger, reporter=self.reporter, holder=self.holder
         )
@@ -181,18 +183,19 @@ class Supervisor:
         if not self.is_stopping:
             self.before_turn()
         self._unhandled.extend(self.executor.poll(self._poll_timeout_s()))
-        # before exits are judged: an exit that a stop has caused is no failure
-        self._requests.handle()
-        while self._unhandled:
-            self._handle(self._unhandled[0])
-            self._unhandled.popleft()
-        self._requests.resume_exited()
-        self._termination.enforce_limits()
-        self._jobs.take_policies()
-        self._move_attempts()
-        if self._may_launch:
-            self._launch_waiting()
-        self._recorder.end_turn(self.now(), self._view)
+        with self._events.holding():  # until it is recorded
+            # before exits are judged: an exit that a stop has caused is no failure
+            self._requests.handle()
+            while self._unhandled:
+                self._handle(self._unhandled[0])
+                self._unhandled.popleft()
+            self._requests.resume_exited()
+            self._termination.enforce_limits()
+            self._jobs.take_policies()
+            self._move_attempts()
+            if self._may_launch:
+                self._launch_waiting()
+            self._recorder.end_turn(self.now(), self._view)
         self.reporter.tick(self._view)
 
     def request_stop(self, reason: str) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,9 @@ def test_what_it_cannot_use_is_told_like_anything_else(installed: Path, tmp_path
     assert "prefixed: unknown key" in without.stderr
 
 
+@pytest.mark.skipif(
+    find_spec("orchestrator.features.pool") is None, reason="the feature was taken away"
+)
 def test_a_pool_which_has_no_tables_trains_with_it(installed: Path, tmp_path: Path) -> None:
     done = python(installed, "-c", POOL, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

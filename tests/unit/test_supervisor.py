@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from supervisor_helpers import (
@@ -33,6 +34,27 @@ from orchestrator.ledger import Ledger, summary
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.retry_policy import exit_code
+
+# -- events
+
+
+def test_who_acts_on_an_event_finds_it_in_the_ledger(tmp_path: Path) -> None:
+    """Another process, such as one that reads `run --json` and then calls `retry`."""
+    experiment = Experiment(tmp_path, [make_job(name) for name in names(3)])
+    found: list[tuple[str, str]] = []
+    record = experiment.reporter.event
+
+    def event(kind: str, message: str, **facts: Any) -> None:
+        record(kind, message, **facts)
+        if kind in ("launched", "succeeded"):
+            other = Ledger.open(experiment.paths.ledger, read_only=True)
+            found.append((kind, other.summary_of(facts["job_id"])["state"]))
+            other.abandon()
+
+    experiment.reporter.event = event  # type: ignore[method-assign]
+    experiment.run()
+    assert Counter(found) == {("launched", "RUNNING"): 3, ("succeeded", "SUCCEEDED"): 3}
+
 
 # -- launching
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_benchmark_page_has_its_facts(bench_report: report.WrittenReport) -> Non
     page = Page(bench_report.page)
     for text in ("pool-fork-pinned × 2", "Method", "cut off after 60 s", "of the bound", "A <CPU>"):
         assert text in page.text, text
-    assert "<hopper>" in page.text
+    assert "<hopper>" in page.text or find_spec("orchestrator.features.verify") is None
     assert "2 processes × 1 thread × 16 environments" in page.text
     assert "hopper" not in {tag for tag, _ in page.tags}
     for figure in bench_report.document.figures():

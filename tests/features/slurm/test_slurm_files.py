@@ -87,9 +87,11 @@ def test_progress_arrives_with_what_is_told_of_features_and_from_an_earlier_vers
     outbox.send(told)
     assert inbox.receive() == [told]
     earlier = {
-        **{"phase": "training", "env_steps": 7, "iteration": 1, "advanced_at": None},
+        **{"phase": "training", "env_steps": 7, "iteration": 1},
         **{"learner": "fast", "warning": None, "cpu_share": 1.0},
     }
+    if "curriculum" in job_parts.job_parts():
+        earlier["advanced_at"] = None
     content = {"Progressed": {"handle": dataclasses.asdict(HANDLE), "progress": earlier}}
     with (tmp_path / "box.0").open("ab") as file:
         file.write(json.dumps(content).encode() + b"\n")

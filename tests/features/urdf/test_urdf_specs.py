@@ -4,6 +4,7 @@ in which URDFs were no feature."""
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ TABLE = {"base": "floating", "passive": ["tail_*"]}
 PLAIN = written(
     job_id="pony-s0",
     name="pony",
-    preview=True,
+    preview=find_spec("orchestrator.features.pictures") is not None,
     task="forward",
     total_timesteps=200000,
     urdf={},
