@@ -111,9 +111,14 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
     ledger.commit()
 
 
+JOB_VERBS = ("cancel", "retry", "pause", "resume")
+"""Of requests about one job, whoever has made them."""
+
+
 def apply_late_requests(ledger: Ledger, holder: str) -> bool:
     """Apply the requests that the previous supervisor did not read, except ``stop``, which was
-    meant for it alone.
+    meant for it alone. Those about jobs that are not entered yet, as a ledger was made anew, are
+    left to the supervisor.
 
     Returns whether ``holder``, the supervisor that starts now, is already requested to stop.
     """
@@ -163,7 +168,12 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
         ledger.set_state(job_id, new)
     for request in requests:
         ledger.handled(request)
-    ledger.commit()
+    unknown = [
+        request
+        for request in requests
+        if request.verb in JOB_VERBS and request.job_id not in states
+    ]
+    ledger.add_requests(unknown)
     return any(request.verb == "stop" and request.job_id == holder for request in requests)
 
 

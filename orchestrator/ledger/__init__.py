@@ -367,6 +367,7 @@ class Ledger:
                 "INSERT INTO requests (verb, job_id) VALUES (?, ?)", (request.verb, request.job_id)
             )
         self.commit()
+        self._data_version = -1  # SQLite changes it for what others write
 
     def note_stop(self, holder: str) -> None:
         """Let other processes know that the supervisor ``holder`` is stopping."""
