@@ -1,7 +1,9 @@
 """The waiting jobs, and in what order they are offered when room becomes free.
 
 No clock and no I/O. Jobs with equal demands share one queue: when its first job does not fit, none
-does. One pass therefore costs as much as there are different demands, however many jobs wait.
+does. One pass therefore costs as much as there are different demands, however many jobs wait. Jobs
+whose workers are started in different ways do not share one, since only forked ones wait for the
+process that they are forked from.
 """
 
 from __future__ import annotations
@@ -29,15 +31,28 @@ Demand: TypeAlias = tuple[int, float, int, int]
 """Cores, GPUs and MiB of memory, summed over all ranks, and MiB of free disk space."""
 
 
+Group: TypeAlias = tuple[Demand, bool, str]
+"""Demand of a job, whether it has begun, and how its worker is started."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class _QueuedJob:
     job_id: str
     demand: Demand
     has_begun: bool
+    start: str
+    """As in ``resources.start``; ``"exec"`` also where it cannot be forked."""
     position: tuple[int, int]
     since: float
-    is_forkable: bool
     overtaken: int = 0
+
+    @property
+    def is_forkable(self) -> bool:
+        return self.start != "exec"
+
+    @property
+    def group(self) -> Group:
+        return self.demand, self.has_begun, self.start
 
 
 class JobQueue:
@@ -50,8 +65,8 @@ class JobQueue:
         # An OrderedDict: a dict from whose front thousands of keys were removed takes long to find
         # its first.
         self._entries: OrderedDict[str, _QueuedJob] = OrderedDict()
-        self._queues: dict[tuple[Demand, bool], deque[_QueuedJob]] = {}
-        """By demand and by whether they have begun; each in order of position."""
+        self._queues: dict[Group, deque[_QueuedJob]] = {}
+        """Each in order of position."""
         self.free_disk_mib: Counter[int] = Counter()
         """MiB of free disk space → the number of waiting jobs that ask for so much, never 0."""
         self.forkable = 0
@@ -107,9 +122,9 @@ class JobQueue:
             job_id=job_id,
             demand=demand,
             has_begun=has_begun,
+            start=resources.start if is_forkable else "exec",
             position=position,
             since=now,
-            is_forkable=is_forkable,
         )
         self._entries[job_id] = entry
         self.forkable += is_forkable
@@ -119,7 +134,7 @@ class JobQueue:
         elif is_ahead:
             self._put_ahead(entry)
         else:
-            self._queues.setdefault((demand, has_begun), deque()).append(entry)
+            self._queues.setdefault(entry.group, deque()).append(entry)
 
     def remove(self, job_id: str) -> None:
         """``job_id`` no longer waits. Its entry is dropped when a pass reaches it."""
@@ -141,7 +156,7 @@ class JobQueue:
 
     def _put_ahead(self, entry: _QueuedJob) -> None:
         entry.position = 0, next(self._ahead)
-        self._queues.setdefault((entry.demand, entry.has_begun), deque()).appendleft(entry)
+        self._queues.setdefault(entry.group, deque()).appendleft(entry)
 
     def _waits(self, entry: _QueuedJob) -> bool:
         return self._entries.get(entry.job_id) is entry

@@ -174,8 +174,8 @@ MUTATIONS = (
     Mutation(
         name="the last job that came is launched first",
         function=JobQueue.add,
-        before="setdefault((demand, has_begun), deque()).append(entry)",
-        after="setdefault((demand, has_begun), deque()).appendleft(entry)",
+        before="setdefault(entry.group, deque()).append(entry)",
+        after="setdefault(entry.group, deque()).appendleft(entry)",
     ),
     Mutation(
         name="what has begun has no precedence",

@@ -199,3 +199,18 @@ def test_everybody_starts_exactly_once(
         if running:
             room.end(running.pop(random.randrange(len(running))))
     assert Counter(room.started) == Counter(room.demands.keys())
+
+
+def test_a_job_is_not_held_back_by_one_that_waits_for_the_process_it_is_forked_from() -> None:
+    line = JobQueue()
+    for name, is_forkable in (("forked", True), ("execed", False), ("also execed", False)):
+        line.add(name, make_job().resources, now=0.0, is_forkable=is_forkable)
+    launched = []
+    for offer in line.offers(0.0, at_most=9):
+        if offer.job_id == "forked":
+            offer.refuse("template")
+        else:
+            offer.accept()
+            launched.append(offer.job_id)
+    assert launched == ["execed", "also execed"]
+    assert line.first(9) == ["forked"]
