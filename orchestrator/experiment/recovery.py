@@ -217,13 +217,17 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
         rung is not None and record is not None and record.env_steps >= rung
     ):  # else promoted meanwhile: it trains on
         ends.append(ExitCode.PAUSED)
-    if record is not None and record.code in ends:
+    lost = AttemptOutcome(
+        cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before the attempt did"
+    )
+    if record is None or record.code not in ends:
+        outcome = lost
+    elif record.code == ExitCode.SUCCEEDED and not directory.has_results(normalize=row.normalize):
+        text = "it had succeeded; its results were removed before the next supervisor began"
+        outcome = dataclasses.replace(lost, message=text)
+    else:
         outcome = retry_policy.judge(
             record.code, record, end_reason=None, oom_killed=False, rank=rank, rung=rung
-        )
-    else:
-        outcome = AttemptOutcome(
-            cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before the attempt did"
         )
     of_attempt = directory.attempt(attempt.number)
     files = (of_attempt.worker_log, of_attempt.exit, directory.timings_csv)

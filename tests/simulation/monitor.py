@@ -699,8 +699,12 @@ class Monitor:
 
     def _look_at_results(self, job_id: str, rows: list[dict[str, Any]]) -> None:
         job = self.jobs[job_id]
-        if job_id in self.declared.files.lost and not self.paths.job(job_id).root.exists():
-            return  # and its robot was not there to train it again
+        files = self.declared.files
+        declared = files.call.jobs.get(job_id)
+        is_invalid = declared is not None and declared.is_invalid
+        is_untrainable = job_id in files.lost or is_invalid
+        if is_untrainable and not self.paths.job(job_id).root.exists():
+            return  # its robot was not there, or not valid, to train it again
         steps = job.iterations * STEPS
         model = self.paths.job(job_id).model
         self._claim(
