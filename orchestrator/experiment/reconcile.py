@@ -17,7 +17,17 @@ from orchestrator.core import job_parts
 from orchestrator.core.atomic_files import clone_tree, sync_directory, sync_trees, write_whole
 from orchestrator.core.decoding import field_values
 from orchestrator.core.errors import ChangedError
-from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, Succeeded, move
+from orchestrator.core.job import (
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Paused,
+    Pending,
+    State,
+    Succeeded,
+    move,
+)
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count, listed
@@ -150,7 +160,7 @@ class _Declaration:
         if verdict.problem is None:
             copy_robot(self.paths, job_id, verdict)
             if earlier is not None and _is_held(earlier):
-                self.ledger.set_state(job_id, earlier.state)
+                self.ledger.set_state(job_id, _without_failures(earlier.state))
             return
         message = verdict.problem.message + _kept(self.paths, job_id, verdict)
         failed = Failed(cause=Cause.INVALID, message=message)
@@ -194,6 +204,11 @@ def _is_held(row: JobRow) -> bool:
         isinstance(row.state, Cancelled) and not row.state.is_undeclared and not row.attempts
     )
     return is_cancelled or isinstance(row.state, Paused)
+
+
+def _without_failures(state: State) -> State:
+    """Of a job that begins anew: its earlier failures are not counted."""
+    return dataclasses.replace(state, failures=0) if isinstance(state, Paused) else state
 
 
 def _has_results(row: JobRow, paths: RunPaths) -> bool:

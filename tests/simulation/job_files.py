@@ -282,7 +282,11 @@ class JobFiles:
     def reload(self) -> str:
         """The command `reload`."""
         before, known = dict(self.call.jobs), self.in_ledger()
-        self.call.jobs |= {job_id: job for job_id, job in self.file.items() if job_id not in known}
+        self.call.jobs |= {
+            job_id: as_declared(job, self.file)
+            for job_id, job in self.file.items()
+            if job_id not in known
+        }
         try:
             return reload.reload(self.paths.root, None)
         except BaseException:

@@ -105,6 +105,11 @@ def test_a_job_that_ran_when_its_supervisor_died_is_settled_though_it_is_no_long
         exit_json.write_text(
             ExitRecord(code=code, message="", env_steps=1000, wall_s=5.0).to_json()
         )
+        for result in (
+            experiment.paths.job("gone").model,
+            experiment.paths.job("gone").vecnormalize,
+        ):
+            result.write_bytes(b"")
     reconcile(
         [experiment.jobs[0]],
         {"a": JobVerdict()},
