@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -428,9 +429,9 @@ def test_worker_and_its_children_end_when_the_supervisors_end_of_the_channel_clo
     module(tmp_path, fork, after_step="fork()")
     paths = helpers.job(tmp_path / "job", own(tmp_path, total_timesteps=10_000_000))
     with helpers.Worker(paths, channel=True) as worker:
-        while "CHILD" not in worker.log:
+        while (line := re.search(r"CHILD (\d+)\n", worker.log)) is None:  # not half of it
             assert wait_for(worker, "training")
-        child = int(worker.log.split("CHILD")[1].split()[0])
+        child = int(line[1])
         worker.channel.close()
         assert worker.wait() == -signal.SIGKILL
         wait_until(lambda: not is_running(child), "the child ends with it")
