@@ -31,9 +31,11 @@ OUTRANKS: Mapping[Cause | None, tuple[Cause, ...]] = {
     Cause.INTERRUPTED: (Cause.CANCELLED, Cause.PAUSED),
     Cause.PAUSED: (Cause.CANCELLED,),
     Cause.STALLED: (Cause.CANCELLED, Cause.PAUSED),
+    Cause.TIMEOUT: (Cause.CANCELLED,),
 }
 """The first reason to end an attempt counts, except that a job which is paused or cancelled is
-neither resumed after a stop nor retried after a stall."""
+neither resumed after a stop nor retried after a stall. One that is cancelled after its time is over
+may have come to its rung before."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
