@@ -37,14 +37,15 @@ class Commands:
         pid = world.new_pid()
         host = ELSEWHERE if trouble.elsewhere else HOST
         self.monitor.asked(trouble)
+        is_alone = self._is_alone()
         try:
-            with world.other_process(pid, host), world.perhaps_alone(self._is_alone()):
+            with world.other_process(pid, host), world.perhaps_alone(is_alone):
                 said = self._give(trouble)
         except (UsageError, DiskFullError, OSError) as error:
             world.log(f"refused: {str(error).partition(chr(10))[0]}")
             world.counts["refused commands"] += 1
             self.monitor.refused(trouble)
-            if not world.is_supervised:
+            if is_alone or not world.is_supervised:  # it has written states itself
                 world.fall_back()
         except GaveUpError:
             world.log("the command waits for ever")
