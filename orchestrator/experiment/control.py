@@ -401,7 +401,7 @@ def _standing(row: SummaryRow, verb: JobVerb, *, is_supervised: bool) -> str:
     if verb == "resume" and row["cause"] == Cause.RUNG:
         return "PAUSED at a rung, where it waits to be compared with other jobs"
     if verb == "retry" and row["cause"] == Cause.UNDECLARED and is_supervised:
-        return "no longer declared by the job file, so that the present run does not have it"
+        return "CANCELLED, as the job file did not declare it when the present run began"
     return row["state"]
 
 

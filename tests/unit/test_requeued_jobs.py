@@ -191,7 +191,7 @@ def test_a_job_that_is_not_declared_is_retried_without_a_supervisor_only(tmp_pat
     experiment.ledger.close()
     with (
         run_directory.claim(tmp_path),
-        pytest.raises(UsageError, match="a is no longer declared by the job file"),
+        pytest.raises(UsageError, match="a is CANCELLED, as the job file did not declare it when"),
     ):
         control.ask(tmp_path, ["a"], "retry")
     assert "queued 1 job (a) again" in control.ask(tmp_path, ["a"], "retry")
