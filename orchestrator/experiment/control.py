@@ -401,7 +401,7 @@ def _standing(row: SummaryRow, verb: JobVerb, *, is_supervised: bool) -> str:
     if verb == "resume" and row["cause"] == Cause.RUNG:
         return "PAUSED at a rung, where it waits to be compared with other jobs"
     if verb == "retry" and row["cause"] == Cause.UNDECLARED and is_supervised:
-        return "no longer declared by the job file, so that the present run does not have it"
+        return "CANCELLED, as the job file did not declare it when the present run began"
     return row["state"]
 
 
@@ -540,16 +540,17 @@ def resolve(
 
 
 def exit_code_of(snapshot: Snapshot) -> int:
-    """The exit code for the jobs of ``snapshot``, but for those that are CANCELLED as the job file no
-    longer declares them, which `run` leaves out; where something makes the jobs, that of `run`, as
-    far as it is known.
+    """The exit code for the jobs of ``snapshot``. As with `run`, those that are CANCELLED since the
+    job file no longer declares them do not count; and where something makes the jobs, it is that of
+    `run`, as far as it is known.
     """
+    declared = [row for row in snapshot.rows if row["cause"] != Cause.UNDECLARED]
     if snapshot.standing == "none":
-        return exit_code(row for row in snapshot.rows if row["cause"] != Cause.UNDECLARED)
+        return exit_code(declared)
     with run_directory.opened_ledger(snapshot.paths, read_only=True) as ledger:
         outcome = begun_source.outcome(snapshot.paths, ledger)
     if outcome == "as its jobs":
-        return exit_code(snapshot.rows)
+        return exit_code(declared)
     states = {row["state"] for row in snapshot.rows if row["cause"] != Cause.RUNG}
     if outcome != "underway" and not states & {"PENDING", "RUNNING", "PAUSED"}:
         return 0 if outcome == "succeeded" else 1

@@ -16,7 +16,7 @@ from typing import Any, get_args
 from pydantic import TypeAdapter
 
 from orchestrator.core.errors import Problem, RunDirError, SpecError
-from orchestrator.core.job import Cancelled, Failed, Job, Succeeded
+from orchestrator.core.job import Cancelled, Cause, Failed, Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import main_file, robot_hash
@@ -187,8 +187,8 @@ def _unchanged(
 
 
 def _verdict(row: JobRow) -> JobVerdict:
-    job = row.job
-    if isinstance(row.state, Failed) and not row.attempts:  # invalid, and never launched
-        problem = Problem(where=f"jobs/{job.job_id}", message=row.state.message)
+    state = row.state
+    if isinstance(state, Failed) and state.cause is Cause.INVALID and not row.attempts:
+        problem = Problem(where=f"jobs/{row.job_id}", message=state.message)
         return JobVerdict(problem=problem, robot_hash=row.robot_hash)
     return JobVerdict(problem=None, robot_hash=row.robot_hash)

@@ -129,9 +129,6 @@ class RunFollower:
         paths = self.paths
         key = None if holder is None else holder.key
         plan = key, mark(paths.takes_jobs), mark(paths.run_end)
-        if plan != self._plan:
-            self._reader = RowReader()
-            self._plan = plan
         inode = paths.ledger.stat().st_ino
         if inode != self._ledger_inode:
             self._forget()
@@ -139,7 +136,10 @@ class RunFollower:
         try:
             if not self._reader.is_of(ledger):
                 self._forget()
-            self._reader.update(ledger)
+            reader = self._reader if plan == self._plan else RowReader()
+            reader.update(ledger)
+            self._reader = reader
+            self._plan = plan
             self._ledger_inode = inode
             snapshot = control.taken(ledger, paths, holder, list(self._reader.rows.values()))
         finally:

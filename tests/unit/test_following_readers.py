@@ -148,7 +148,10 @@ def test_a_follower_of_a_ledger_that_is_replaced_reads_the_new_one(tmp_path: Pat
     assert [row["job_id"] for row in seen.snapshot.rows] == ["j0-s7"]
 
 
-def test_a_new_ledger_with_the_inode_number_of_a_removed_one_is_another_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_run_ended", [False, True])
+def test_a_new_ledger_with_the_inode_number_of_a_removed_one_is_another_one(
+    has_run_ended: bool, tmp_path: Path
+) -> None:
     first = make_run_dir(tmp_path / "run", [Trained(state="FAILED", message="the knee fell off")])
     follower = RunFollower(first.root)
     follower.look()
@@ -165,6 +168,8 @@ def test_a_new_ledger_with_the_inode_number_of_a_removed_one_is_another_one(tmp_
         ledger.change("UPDATE attempts SET queue_s = queue_s + 0.001")
         ledger.commit()
     first.ledger.write_bytes(other.ledger.read_bytes())
+    if has_run_ended:
+        first.run_end.write_text("a run has ended")
     follower.look()
     assert follower.generation == before + 1
 

@@ -21,8 +21,17 @@ from supervisor_helpers import (
 )
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job import Cancelled, Job, Paused, Pending, State, Succeeded
-from orchestrator.experiment import control, run_directory
+from orchestrator.core.job import (
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Paused,
+    Pending,
+    State,
+    Succeeded,
+)
+from orchestrator.experiment import control, resume, run_directory
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.ledger import JobRow
@@ -182,7 +191,7 @@ def test_a_job_that_is_not_declared_is_retried_without_a_supervisor_only(tmp_pat
     experiment.ledger.close()
     with (
         run_directory.claim(tmp_path),
-        pytest.raises(UsageError, match="a is no longer declared by the job file"),
+        pytest.raises(UsageError, match="a is CANCELLED, as the job file did not declare it when"),
     ):
         control.ask(tmp_path, ["a"], "retry")
     assert "queued 1 job (a) again" in control.ask(tmp_path, ["a"], "retry")
@@ -193,3 +202,20 @@ def test_a_request_about_a_job_that_a_run_does_not_have_is_reported(tmp_path: Pa
     experiment.reporter.each_turn = once(lambda _: True, lambda: ask(tmp_path, ("retry", "gone")))
     assert experiment.run() == {"a": "SUCCEEDED"}
     assert "gone: its `retry` has no effect" in experiment.reporter.messages()
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        (Cause.LAUNCH, Pending()),
+        (Cause.INVALID, Failed(cause=Cause.INVALID, message="what it asks for")),
+    ],
+)
+def test_a_run_without_a_job_file_takes_only_invalid_jobs_for_invalid(
+    cause: Cause, expected: State, tmp_path: Path
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    experiment.ledger.set_state("a", Failed(cause=cause, message="what it asks for"))
+    rows = experiment.ledger.jobs()
+    (row,) = reconciled(experiment, verdict=resume.verdicts(rows)["a"])
+    assert row.state == expected

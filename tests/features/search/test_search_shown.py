@@ -17,7 +17,7 @@ from supervisor_helpers import Experiment, ask, make_job, once
 from trial_helpers import Told, search_run
 
 from orchestrator.core.errors import LedgerBusyError
-from orchestrator.core.job import Cause, Failed, Paused, Pending, State, Succeeded
+from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment import (
@@ -232,6 +232,17 @@ def test_list_and_the_exit_code_of_status_are_those_of_the_search(
         assert run_end.read(paths) == end
     assert noted(paths, monkeypatch) == state
     assert control.exit_code_of(control.status(paths.root)) == code
+
+
+def test_jobs_that_are_not_declared_do_not_count_in_a_comparison_at_rungs(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [DONE, AT_FIRST, DONE])
+    content = json.loads(SearchPaths(paths.root).declaration.read_text())
+    content["data"]["scheduler"] = content["data"].pop("search")["scheduler"]
+    SearchPaths(paths.root).declaration.write_text(json.dumps(content))
+    with run_directory.opened_ledger(paths) as ledger:
+        ledger.set_state("hopper-t00002-s0", Cancelled(is_undeclared=True))
+        ledger.commit()
+    assert control.exit_code_of(control.status(paths.root)) == 0
 
 
 def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to_do(
