@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from orchestrator.core import environment as variables
+from orchestrator.core import environment_variables as variables
 from orchestrator.core.paths import current_directory
 
 PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias
 
-from orchestrator.core import environment, log_limit
+from orchestrator.core import environment_variables, log_limit
 from orchestrator.core.atomic_files import no_follow
 from orchestrator.core.child_process import (
     ForkedProcess,
@@ -159,7 +159,7 @@ def start(
                     )
                 )
                 log.flush()
-            added = {**added, environment.START_VARIABLE: started or None}
+            added = {**added, environment_variables.START_VARIABLE: started or None}
             started = _exec(command, launch, rank, log, token=token, added=added)
     popen, channel = started
     try:
@@ -169,7 +169,7 @@ def start(
             if launch.nice > max(0, os.getpriority(os.PRIO_PROCESS, popen.pid)):
                 os.setpriority(os.PRIO_PROCESS, popen.pid, launch.nice)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has been killed
-            channel.sendall(environment.GO)
+            channel.sendall(environment_variables.GO)
         channel.setblocking(False)
         pid_start = process_start(popen.pid)
         pidfd = _pidfd(popen.pid)
@@ -242,9 +242,9 @@ def worker_environment(
     # As PyTorch's launchers set them. There is no address: the ranks meet in the attempt's
     # directory.
     names = (
-        environment.RANK_VARIABLE,
-        environment.WORLD_SIZE_VARIABLE,
-        environment.LOCAL_RANK_VARIABLE,
+        environment_variables.RANK_VARIABLE,
+        environment_variables.WORLD_SIZE_VARIABLE,
+        environment_variables.LOCAL_RANK_VARIABLE,
     )
     of_rank = (
         dict(zip(names, map(str, (rank, launch.ranks, rank)), strict=True))
@@ -255,18 +255,18 @@ def worker_environment(
         **{
             name: value
             for name, value in os.environ.items()
-            if name not in environment.DISTRIBUTED_VARIABLES
+            if name not in environment_variables.DISTRIBUTED_VARIABLES
         },
         **of_rank,
-        **environment.worker_thread_settings(launch.threads),
+        **environment_variables.worker_thread_settings(launch.threads),
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus_of(rank)),
         "PYTHONUNBUFFERED": "1",
         # Environments that iterate over a set of strings would otherwise differ between attempts.
         "PYTHONHASHSEED": "0",
-        environment.CHANNEL_VARIABLE: None if channel is None else str(channel),
-        environment.TOKEN_VARIABLE: token,
-        environment.NICE_VARIABLE: str(nice) if nice > 0 else None,
-        environment.GPU_SHARE_VARIABLE: f"{launch.gpu_share:g}"
+        environment_variables.CHANNEL_VARIABLE: None if channel is None else str(channel),
+        environment_variables.TOKEN_VARIABLE: token,
+        environment_variables.NICE_VARIABLE: str(nice) if nice > 0 else None,
+        environment_variables.GPU_SHARE_VARIABLE: f"{launch.gpu_share:g}"
         if 0 < launch.gpu_share < 1
         else None,
         **package_path(),

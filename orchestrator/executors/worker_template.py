@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.core.child_process import ForkedProcess, has_ended, spawn, working_directory
-from orchestrator.core.environment import TOKEN_VARIABLE
+from orchestrator.core.environment_variables import TOKEN_VARIABLE
 from orchestrator.core.messages import ForkAnswer, ForkOrder
 from orchestrator.core.paths import current_directory
 from orchestrator.executors import process

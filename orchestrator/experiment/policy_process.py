@@ -20,7 +20,7 @@ from orchestrator.core.child_process import (
     spawn,
     working_directory,
 )
-from orchestrator.core.environment import CHANNEL_VARIABLE
+from orchestrator.core.environment_variables import CHANNEL_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.parent_death import command_of_child

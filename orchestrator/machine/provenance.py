@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.child_process import spawn
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.environment import THREAD_VARIABLES
+from orchestrator.core.environment_variables import THREAD_VARIABLES
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import joined

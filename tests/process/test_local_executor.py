@@ -32,7 +32,7 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core.environment import (
+from orchestrator.core.environment_variables import (
     CHANNEL_VARIABLE,
     GPU_SHARE_VARIABLE,
     THREAD_VARIABLES,

@@ -27,7 +27,11 @@ from executor_helpers import (
 )
 
 from orchestrator.core import child_process
-from orchestrator.core.environment import CHANNEL_VARIABLE, DISTRIBUTED_VARIABLES, TOKEN_VARIABLE
+from orchestrator.core.environment_variables import (
+    CHANNEL_VARIABLE,
+    DISTRIBUTED_VARIABLES,
+    TOKEN_VARIABLE,
+)
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import AttemptPaths
 from orchestrator.executors import local as local_module

@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.core.child_process import package_path
-from orchestrator.core.environment import BINDING_VARIABLES, TOKEN_VARIABLE, worker_thread_settings
+from orchestrator.core.environment_variables import (
+    BINDING_VARIABLES,
+    TOKEN_VARIABLE,
+    worker_thread_settings,
+)
 from orchestrator.core.errors import UsageError
 
 How = Literal["supervised", "alone", "fork", "spawn", "subproc"]

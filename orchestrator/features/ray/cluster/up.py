@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.core.child_process import package_path
-from orchestrator.core.environment import TOKEN_VARIABLE
+from orchestrator.core.environment_variables import TOKEN_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.text import count
 from orchestrator.features.ray.cluster import (
