@@ -269,11 +269,17 @@ def examine(jobs, **_):
     return {{job.job_id: JobVerdict(problem=None if job.xml_source.exists() else lost) for job in jobs}}
 
 
+def say(*values):
+    # At once, since another thread says something, too.
+    sys.stdout.write(" ".join(map(str, values)) + "\\n")
+    sys.stdout.flush()
+
+
 def end_in_a_child(*_):
     child = os.fork()
     if child == 0:
         sys.exit(7)
-    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    say("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 preflight.examine, preflight.Child = examine, contextlib.nullcontext
@@ -298,14 +304,14 @@ with pool:
         except RuntimeError as error:
             pool.shutdown()
             sys.exit(str(os.getppid()) not in str(error))
-    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    say("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     first.add_done_callback(end_in_a_child)
     open("go-first-s0", "w").close()
-    print(first.result().error)
+    say(first.result().error)
     third = pool.submit(body, name="third")
     for name in ("second", "third"):
         open(f"go-{{name}}-s0", "w").close()
-    print(second.result().error, third.result().error)
+    say(second.result().error, third.result().error)
 """
 
 
