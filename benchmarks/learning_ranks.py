@@ -28,7 +28,7 @@ from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Trained, values
 from benchmarks.permutation_tests import Pair, too_many
 from orchestrator import jobfile as job_files
 from orchestrator.analysis import run_reader
-from orchestrator.core.environment import (
+from orchestrator.core.environment_variables import (
     LOCAL_RANK_VARIABLE,
     RANK_VARIABLE,
     RANKS_SECRET_VARIABLE,

@@ -34,7 +34,7 @@ from benchmarks.node_streams import Load, measure
 from benchmarks.simulated_cluster import Rates
 from benchmarks.simulated_experiment import CORES, Outcome, resident_mib, simulate
 from orchestrator.supervisor.events import Reporter
-from orchestrator.terminal.live_table import LiveReporter
+from orchestrator.terminal.run_view import LiveReporter
 
 JOBS_A_NODE = 20
 MOST_JOBS = 100_000

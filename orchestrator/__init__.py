@@ -66,7 +66,7 @@ _OWN = {
 }
 """Where each public name of the program itself is defined."""
 
-gymnasium_ids.announce()
+gymnasium_ids.register_where_imported()
 
 
 @functools.cache

@@ -41,8 +41,8 @@ from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import ExperimentResult, Result, Results, result_of
 from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter
 from orchestrator.terminal.background_output import in_background
-from orchestrator.terminal.live_table import LineReporter
 from orchestrator.terminal.notebook_view import NotebookReporter, is_notebook
+from orchestrator.terminal.run_view import LineReporter
 
 __all__ = [
     "ExperimentProgress",

@@ -38,7 +38,7 @@ from benchmarks.contenders.contender import CONTENDERS, ContenderFailed, Trainin
 from benchmarks.contenders.results import Report, Results, Unreadable
 from benchmarks.contenders.turns import Measurement, Task
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.environment import worker_thread_settings
+from orchestrator.core.environment_variables import worker_thread_settings
 
 ROBOTS = ("HalfCheetah-v5", "Ant-v5")
 

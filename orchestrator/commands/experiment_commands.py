@@ -91,7 +91,7 @@ def wait(
     experiment continues.
     """
     from orchestrator.experiment import attach as follower
-    from orchestrator.terminal import screen
+    from orchestrator.terminal import jobs_table
 
     limit_s = math.inf if timeout is None else _duration_s("--timeout", timeout)
     with shared.interruptible(
@@ -101,7 +101,7 @@ def wait(
     if end.rows:
         which = f" ({listed([row['job_id'] for row in end.rows], JOBS_SHOWN)})" if jobs else ""
         shared.print_text(
-            f"{run_dir}: {screen.counted(Counter(row['state'] for row in end.rows))}{which}"
+            f"{run_dir}: {jobs_table.counted(Counter(row['state'] for row in end.rows))}{which}"
         )
     if end.problem:
         shared.print_progress(f"error: {end.problem}")

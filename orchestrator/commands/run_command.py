@@ -294,13 +294,11 @@ def _run(
     from orchestrator.core.paths import RunPaths
     from orchestrator.experiment import session
     from orchestrator.experiment.run_watch import WatchReporter
-    from orchestrator.terminal import background_output, detached_view, live_table, status_view
+    from orchestrator.terminal import background_output, detached_view, run_view, status_view
 
-    notice = live_table.json_notice if as_json else background_output.line_notice
+    notice = run_view.json_notice if as_json else background_output.line_notice
     with background_output.standard_output_in_background(notice):
-        reporting: contextlib.AbstractContextManager[Reporter] = live_table.reporter(
-            as_json=as_json
-        )
+        reporting: contextlib.AbstractContextManager[Reporter] = run_view.reporter(as_json=as_json)
         if process is not None:
             reporting = contextlib.nullcontext(
                 detached_view.reporter(process, options.run_dir, as_json=as_json)

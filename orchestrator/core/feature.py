@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from orchestrator.core.environment import FEATURES_VARIABLE, TRACE_FEATURES_VARIABLE
+from orchestrator.core.environment_variables import FEATURES_VARIABLE, TRACE_FEATURES_VARIABLE
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.text import plain
 

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.core.environment import SELFTEST_VARIABLE
+from orchestrator.core.environment_variables import SELFTEST_VARIABLE
 
 PREFIX = "orchestrator-temporary-"
 

@@ -24,12 +24,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core import log_limit
-from orchestrator.executors import orphan_reaper, process, rank_group
+from orchestrator.core.child_process import has_ended, spawn
+from orchestrator.executors import orphan_reaper, rank_group
 from orchestrator.executors.base import Event, Handle, Launch, Progressed, Sampled
 from orchestrator.executors.process import WorkerProcess
 from orchestrator.executors.rank_group import RankExit, RankGroup
 from orchestrator.executors.worker_template import TEMPLATE_COMMAND, WorkerTemplate
-from orchestrator.machine import cgroup
+from orchestrator.machine import cgroup, process_tree
 
 WORKER_COMMAND = (sys.executable, "-m", "orchestrator.worker")
 SAMPLE_EVERY_S = 2.0
@@ -53,10 +54,7 @@ class OrphanReaper:
             token,
             *(["apart"] if apart else []),
         ]
-        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-        self._popen = subprocess.Popen(
-            command, stdin=pipe, stdout=nothing, stderr=nothing, start_new_session=True, bufsize=0
-        )
+        self._popen = spawn(command, stdin=subprocess.PIPE)
         assert self._popen.stdin is not None
         self._pipe = self._popen.stdin
         os.set_blocking(self._pipe.fileno(), False)
@@ -68,7 +66,7 @@ class OrphanReaper:
         """Make the reaper kill every process that carries ``token``; does not wait for that."""
         # If the reaper was killed or stopped, the sweep at the end and the other mechanisms remain.
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
-            self._pipe.write(token.encode() + b"\n")
+            os.write(self._pipe.fileno(), token.encode() + b"\n")
 
     def close(self) -> None:
         """Make the reaper kill every process that carries the supervisor's token; returns when that
@@ -198,13 +196,13 @@ class LocalExecutor:
         back = {new: old for old, new in to.items()}
         for number, worker in enumerate(group.running, 1):
             try:
-                process.move(worker.pid, to)
+                process_tree.move(worker.pid, to)
             except OSError:
                 for moved in group.running[:number]:
                     with contextlib.suppress(
                         OSError
                     ):  # then they have what the kernel has left them
-                        process.move(moved.pid, back)
+                        process_tree.move(moved.pid, back)
                 return False
         return True
 
@@ -235,9 +233,7 @@ class LocalExecutor:
             if worker.pidfd is None
         ]
         ready = self._ends.select(min(timeout_s, EXIT_POLL_S if polled else LISTEN_EVERY_S))
-        return [key.data for key, _ in ready] + [
-            rank for rank in polled if process.has_ended(rank[1].pid)
-        ]
+        return [key.data for key, _ in ready] + [rank for rank in polled if has_ended(rank[1].pid)]
 
     def _read_channels(self) -> list[Event]:
         events: list[Event] = []
@@ -302,7 +298,7 @@ class LocalExecutor:
         return [
             Sampled(
                 group.handle,
-                sum(process.resident_mib(worker.pid) for worker in group.running),
+                sum(process_tree.resident_mib(worker.pid) for worker in group.running),
                 tuple(worker.longest_wait_ns() / 1e9 / elapsed_s for worker in group.running),
             )
             for group in self._groups.values()

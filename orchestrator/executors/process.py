@@ -9,52 +9,35 @@ import os
 import signal
 import socket
 import subprocess
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias
 
-from orchestrator.core import environment, log_limit
+from orchestrator.core import environment_variables, log_limit
 from orchestrator.core.atomic_files import no_follow
+from orchestrator.core.child_process import (
+    ForkedProcess,
+    end_group,
+    package_path,
+    spawn,
+    working_directory,
+)
 from orchestrator.core.messages import Progress
-from orchestrator.core.paths import JobPaths, current_directory
+from orchestrator.core.paths import JobPaths
 from orchestrator.core.process_setup import CHECKPOINT_SIGNAL
 from orchestrator.executors.base import Launch
+from orchestrator.machine import process_tree
 from orchestrator.machine.process_identity import process_start
+from orchestrator.machine.process_tree import MIB
 
 if TYPE_CHECKING:
     from orchestrator.executors.worker_template import WorkerTemplate
 
-MIB = 2**20
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 CHUNK = 1 << 16
-MOST_PASSES = 50
-"""Over the threads of a process that is moved, while it starts new ones."""
 MAX_CHUNKS = 16
 """Most chunks read at a time, so that a worker that floods its channel does not delay the
 others."""
-
-
-@dataclass(slots=True)
-class ForkedProcess:
-    """A child of this process that it has not started itself, with what is used here of
-    :class:`subprocess.Popen`.
-    """
-
-    pid: int
-    returncode: int | None = None
-
-    def wait(self) -> int:
-        if self.returncode is None:
-            try:
-                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            except (
-                ChildProcessError
-            ):  # other code in this process has reaped it; 0, as Popen has it then
-                self.returncode = 0
-        return self.returncode
 
 
 Started: TypeAlias = tuple[subprocess.Popen[bytes] | ForkedProcess, socket.socket]
@@ -100,11 +83,7 @@ class WorkerProcess:
     def longest_wait_ns(self) -> int:
         """How long the thread of it that waited most for a CPU has waited since the last call."""
         before = self.waited_ns
-        self.waited_ns = {}
-        for member in with_descendants(self.pid):
-            for thread in _threads(member):
-                if (waited := _waited_ns(member, thread)) is not None:
-                    self.waited_ns[thread] = waited
+        self.waited_ns = process_tree.waited_ns(self.pid)
         since = (
             waited - before[thread] for thread, waited in self.waited_ns.items() if thread in before
         )
@@ -180,7 +159,7 @@ def start(
                     )
                 )
                 log.flush()
-            added = {**added, environment.START_VARIABLE: started or None}
+            added = {**added, environment_variables.START_VARIABLE: started or None}
             started = _exec(command, launch, rank, log, token=token, added=added)
     popen, channel = started
     try:
@@ -190,7 +169,7 @@ def start(
             if launch.nice > max(0, os.getpriority(os.PRIO_PROCESS, popen.pid)):
                 os.setpriority(os.PRIO_PROCESS, popen.pid, launch.nice)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has been killed
-            channel.sendall(environment.GO)
+            channel.sendall(environment_variables.GO)
         channel.setblocking(False)
         pid_start = process_start(popen.pid)
         pidfd = _pidfd(popen.pid)
@@ -223,17 +202,15 @@ def _exec(
     ours, theirs = socket.socketpair()
     try:
         with theirs, _checkpoint_signal_blocked():
-            popen = subprocess.Popen(
+            popen = spawn(
                 [*command, str(launch.job_dir), str(launch.number)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=working_directory(launch.job_dir),
-                start_new_session=True,
-                pass_fds=[theirs.fileno()],
-                env=worker_environment(
+                folder=working_directory(launch.job_dir),
+                environment=worker_environment(
                     launch, rank, channel=theirs.fileno(), token=token, added=added
                 ),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                inherited=[theirs.fileno()],
             )
     except BaseException:
         ours.close()
@@ -253,32 +230,6 @@ def _checkpoint_signal_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def working_directory(substitute: Path) -> Path | None:
-    """For a child process: None, so that it has that of this process; ``substitute`` where that has
-    been removed.
-    """
-    return substitute if current_directory() is None else None
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a child of this process has ended, without reaping it."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-    except ChildProcessError:  # other code in this process has reaped it
-        return True
-
-
-def end_group(popen: subprocess.Popen[bytes] | ForkedProcess) -> int:
-    """Kill the process group that ``popen`` leads, and reap ``popen``. Returns the exit code. May
-    be called again.
-    """
-    if popen.returncode is None:
-        # Before it is reaped: until then its pid is not reused.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(popen.pid, signal.SIGKILL)
-    return popen.wait()
-
-
 def worker_environment(
     launch: Launch, rank: int, *, channel: int | None, token: str, added: Mapping[str, str | None]
 ) -> dict[str, str]:
@@ -291,9 +242,9 @@ def worker_environment(
     # As PyTorch's launchers set them. There is no address: the ranks meet in the attempt's
     # directory.
     names = (
-        environment.RANK_VARIABLE,
-        environment.WORLD_SIZE_VARIABLE,
-        environment.LOCAL_RANK_VARIABLE,
+        environment_variables.RANK_VARIABLE,
+        environment_variables.WORLD_SIZE_VARIABLE,
+        environment_variables.LOCAL_RANK_VARIABLE,
     )
     of_rank = (
         dict(zip(names, map(str, (rank, launch.ranks, rank)), strict=True))
@@ -304,138 +255,24 @@ def worker_environment(
         **{
             name: value
             for name, value in os.environ.items()
-            if name not in environment.DISTRIBUTED_VARIABLES
+            if name not in environment_variables.DISTRIBUTED_VARIABLES
         },
         **of_rank,
-        **environment.worker_thread_settings(launch.threads),
+        **environment_variables.worker_thread_settings(launch.threads),
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus_of(rank)),
         "PYTHONUNBUFFERED": "1",
         # Environments that iterate over a set of strings would otherwise differ between attempts.
         "PYTHONHASHSEED": "0",
-        environment.CHANNEL_VARIABLE: None if channel is None else str(channel),
-        environment.TOKEN_VARIABLE: token,
-        environment.NICE_VARIABLE: str(nice) if nice > 0 else None,
-        environment.GPU_SHARE_VARIABLE: f"{launch.gpu_share:g}"
+        environment_variables.CHANNEL_VARIABLE: None if channel is None else str(channel),
+        environment_variables.TOKEN_VARIABLE: token,
+        environment_variables.NICE_VARIABLE: str(nice) if nice > 0 else None,
+        environment_variables.GPU_SHARE_VARIABLE: f"{launch.gpu_share:g}"
         if 0 < launch.gpu_share < 1
         else None,
         **package_path(),
         **added,
     }
     return {name: value for name, value in variables.items() if value is not None}
-
-
-PACKAGE_IS_INSTALLED = PACKAGE_PARENT in (
-    sysconfig.get_path("purelib"),
-    sysconfig.get_path("platlib"),
-)
-
-
-def child_environment(**more: str) -> dict[str, str]:
-    """Of a process of this program that is no worker: one thread, and sets in the same order each
-    time it is started.
-
-    A user's function that makes robots and iterates over a set would otherwise make another one the
-    next time.
-    """
-    settings = environment.worker_thread_settings(1)
-    return {**os.environ, **settings, **package_path(), "PYTHONHASHSEED": "0", **more}
-
-
-def package_path() -> dict[str, str]:
-    """PYTHONPATH for a child process, where this package is not installed."""
-    if PACKAGE_IS_INSTALLED:
-        return {}
-    return {
-        "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE_PARENT, os.environ.get("PYTHONPATH")]))
-    }
-
-
-def resident_mib(pid: int) -> float:
-    """Resident memory of ``pid`` and its descendants in MiB; memory that they share is counted
-    once.
-    """
-    pids = with_descendants(pid)
-    return sum(map(_rss_bytes if len(pids) == 1 else _pss_bytes, pids)) / MIB
-
-
-def with_descendants(pid: int) -> list[int]:
-    """``pid`` and all of its descendants that still run."""
-    pids = [pid]
-    for parent in pids:  # grows during the loop
-        for thread in _threads(parent):
-            # It has ended, and the others have not; or the kernel does not list children.
-            with contextlib.suppress(OSError):
-                pids += map(int, _content(f"/proc/{parent}/task/{thread}/children").split())
-    return pids
-
-
-def move(pid: int, to: Mapping[int, int]) -> None:
-    """Let every thread of ``pid`` and its descendants run on other CPUs.
-
-    What they start meanwhile inherits the earlier ones, so that it is repeated until nobody new is
-    found twice: where processes end meanwhile, the kernel's list of children may leave some out
-    (``proc(5)``, ``/proc/pid/task/tid/children``).
-
-    :param to: CPU → the one to use in its place; others stay.
-    :raises OSError: the kernel refuses these CPUs.
-    """
-    moved: set[int] = set()
-    passes_without_new = 0
-    for _ in range(MOST_PASSES):
-        found = {thread for member in with_descendants(pid) for thread in _threads(member)}
-        if found <= moved:
-            passes_without_new += 1
-            if passes_without_new == 2:
-                return
-            continue
-        passes_without_new = 0
-        for thread in found - moved:
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                allowed = os.sched_getaffinity(thread)
-                os.sched_setaffinity(thread, {to.get(cpu, cpu) for cpu in allowed})
-        moved |= found
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]
-    except OSError:  # it has ended
-        return []
-
-
-def _waited_ns(pid: int, thread: int) -> int | None:
-    """Nanoseconds that a thread was runnable and waited; None where it has ended or the kernel does
-    not say.
-    """
-    try:
-        return int(_content(f"/proc/{pid}/task/{thread}/schedstat").split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def _rss_bytes(pid: int) -> int:
-    try:
-        return int(_content(f"/proc/{pid}/statm").split()[1]) * PAGE_BYTES
-    except (OSError, IndexError):
-        return 0
-
-
-def _pss_bytes(pid: int) -> int:
-    try:
-        for line in _content(f"/proc/{pid}/smaps_rollup").splitlines():
-            if line.startswith(b"Pss:"):
-                return int(line.split()[1]) * 1024
-    except OSError:  # gone, or a kernel without it
-        pass
-    return _rss_bytes(pid)
-
-
-def _content(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, CHUNK)
-    finally:
-        os.close(descriptor)
 
 
 def _pidfd(pid: int) -> int | None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from orchestrator.core.environment import RANKS_SECRET_VARIABLE
+from orchestrator.core.environment_variables import RANKS_SECRET_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.executors import process
 from orchestrator.executors.base import Exited, Handle, Launch

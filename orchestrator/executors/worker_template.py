@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from orchestrator.core.environment import TOKEN_VARIABLE
+from orchestrator.core.child_process import ForkedProcess, has_ended, spawn, working_directory
+from orchestrator.core.environment_variables import TOKEN_VARIABLE
 from orchestrator.core.messages import ForkAnswer, ForkOrder
 from orchestrator.core.paths import current_directory
 from orchestrator.executors import process
 from orchestrator.executors.base import Launch
-from orchestrator.executors.process import ForkedProcess, Started
+from orchestrator.executors.process import Started
 
 TEMPLATE_COMMAND = (sys.executable, "-m", "orchestrator.worker.template")
 TOKEN_BYTES = 512
@@ -142,7 +143,7 @@ class WorkerTemplate:
         """Number of templates that others have killed since the last call, as the kernel does when
         memory runs out.
         """
-        if self._popen is not None and process.has_ended(self._popen.pid):
+        if self._popen is not None and has_ended(self._popen.pid):
             self._lost()
         kills = self._kills
         self._kills = 0
@@ -215,15 +216,11 @@ class WorkerTemplate:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
-                self._popen = subprocess.Popen(
+                self._popen = spawn(
                     [*self.command, str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    cwd=process.working_directory(Path("/")),
-                    start_new_session=True,
-                    pass_fds=[theirs.fileno()],
-                    env=self._environment,
+                    folder=working_directory(Path("/")),
+                    environment=self._environment,
+                    inherited=[theirs.fileno()],
                 )
         except OSError as error:
             ours.close()

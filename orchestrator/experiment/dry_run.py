@@ -27,7 +27,7 @@ from orchestrator.experiment.run_plan import Plan, RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
 from orchestrator.ledger import JobRow, Ledger
-from orchestrator.supervisor import free_disk, job_directory, start_choice
+from orchestrator.supervisor import disk_admission, job_directory, start_choice
 from orchestrator.supervisor.start_choice import StartChoice
 from orchestrator.supervisor.stop_signals import StopRequests
 
@@ -113,10 +113,10 @@ def dry_run(
 def _warned_of_disk(plan: Plan, run_dir: Path) -> Plan:
     """``plan``, with a warning where jobs would wait for disk space."""
     asked_mib = max((job.resources.min_free_disk_mib for job in plan.jobs), default=0)
-    free_mib = free_disk.free_mib(run_dir)
+    free_mib = disk_admission.free_mib(run_dir)
     if free_mib is None or free_mib >= asked_mib:
         return plan
-    shortage = free_disk.shortage(run_dir, free_mib, asked_mib)
+    shortage = disk_admission.shortage(run_dir, free_mib, asked_mib)
     warning = f"jobs would wait for disk space: {shortage}"
     return dataclasses.replace(plan, warnings=[*plan.warnings, warning])
 

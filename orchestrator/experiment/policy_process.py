@@ -5,7 +5,6 @@ MuJoCo, the policy.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import subprocess
 import tempfile
@@ -14,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar, Protocol
 
-from orchestrator.core.environment import CHANNEL_VARIABLE
+from orchestrator.core.child_process import (
+    child_environment,
+    end_group,
+    has_ended,
+    spawn,
+    working_directory,
+)
+from orchestrator.core.environment_variables import CHANNEL_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.parent_death import command_of_child
@@ -23,12 +29,6 @@ from orchestrator.core.regular_files import read_regular
 from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.text import last_line
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.process import (
-    child_environment,
-    end_group,
-    has_ended,
-    working_directory,
-)
 
 POLL_INTERVAL_S = 0.05
 SOFTWARE_RENDERER = {"LP_NUM_THREADS": "0"}
@@ -123,20 +123,16 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
             self._channel, theirs = socket.socketpair()
             undo.callback(self._channel.close)
             with theirs:
-                self._popen = subprocess.Popen(
+                self._popen = spawn(
                     command_of_child(request.module, str(job.root), *request.arguments()),
-                    stdin=subprocess.DEVNULL,
+                    folder=working_directory(job.root),
+                    environment=environment | {CHANNEL_VARIABLE: str(theirs.fileno())},
                     stdout=subprocess.DEVNULL if is_quiet else None,
                     stderr=self._errors,
-                    cwd=working_directory(job.root),
-                    start_new_session=True,
-                    pass_fds=[theirs.fileno()],
-                    env=environment | {CHANNEL_VARIABLE: str(theirs.fileno())},
+                    inherited=[theirs.fileno()],
+                    cpus=cpus,
                 )
             self.pid = self._popen.pid
-            if cpus is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.sched_setaffinity(self.pid, cpus)
             undo.pop_all()
 
     def __exit__(self, *_: object) -> None:

@@ -21,6 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from orchestrator.core.child_process import (
+    child_environment,
+    end_group,
+    has_ended,
+    spawn,
+    working_directory,
+)
 from orchestrator.core.errors import DiskFullError, Problem
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, how_it_ended, is_killed_from_outside
 from orchestrator.core.job import Job
@@ -30,12 +37,6 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.executors.process import (
-    child_environment,
-    end_group,
-    has_ended,
-    working_directory,
-)
 from orchestrator.experiment import training_time
 from orchestrator.machine.topology import available_memory_mib
 
@@ -337,20 +338,14 @@ class Child:
         self._text = b""
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
         self._folder = TemporaryFolder()
-        environment = child_environment(
-            TMPDIR=self._folder.name
-        )  # removed even when the process is killed
-        command = command_of_child("orchestrator.worker.robots.preflight_child")
-        pipe = subprocess.PIPE
-        folder = working_directory(Path(self._folder.name))
-        self._popen = subprocess.Popen(
-            command,
-            stdin=pipe,
-            stdout=pipe,
+        self._popen = spawn(
+            command_of_child("orchestrator.worker.robots.preflight_child"),
+            folder=working_directory(Path(self._folder.name)),
+            # It is removed even when the process is killed.
+            environment=child_environment(TMPDIR=self._folder.name),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=self._err,
-            cwd=folder,
-            env=environment,
-            start_new_session=True,
         )
 
     def __enter__(self) -> Child:

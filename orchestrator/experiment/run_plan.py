@@ -116,28 +116,27 @@ def plan(
     :raises SpecError: with every job that cannot run here, unless ``experiment.skip_invalid`` is
         set.
     """
-    executor = kind_named(options.executor or "local")
+    kind = kind_named(options.executor or "local")
     executor_options = {
         option.name: options.executor_options.get(option.name, option.default)
-        for option in executor.options
+        for option in kind.options
     }
     examples = experiment.jobs_to_examine if experiment.makes_jobs else ()
     declared = [*experiment.jobs, *examples]
     machine = topology.detect(with_gpus=any(job.resources.gpus for job in declared))
+    settings = BackendSettings(
+        machine=machine,
+        max_parallel=_jobs_at_once(options, experiment),
+        sees_neighbours=sees_neighbours,
+        run_dir=options.run_dir if options.run_dir in staging.parents else staging,
+        jobs=declared,
+        options=executor_options,
+        tables=experiment.tables,
+        name=experiment.directory_name,
+        final_run_dir=options.run_dir,
+    )
     with contextlib.ExitStack() as undo:
-        backend = executor.open(
-            BackendSettings(
-                machine=machine,
-                max_parallel=_jobs_at_once(options, experiment),
-                sees_neighbours=sees_neighbours,
-                run_dir=options.run_dir if options.run_dir in staging.parents else staging,
-                jobs=declared,
-                options=executor_options,
-                tables=experiment.tables,
-                name=experiment.directory_name,
-                final_run_dir=options.run_dir,
-            )
-        )
+        backend = kind.open(settings)
         undo.callback(backend.close)
         known = options.verdicts or {}
         unknown = [job for job in declared if job.job_id not in known]
@@ -149,33 +148,23 @@ def plan(
             watch=stops.checking(watch),
             sources=experiment.jobs,
         )
-        verdicts = {
-            **known,
-            **{job.job_id: named(found[job.job_id], job, experiment) for job in unknown},
-        }
+        of_unknown = {job.job_id: named(found[job.job_id], job, experiment) for job in unknown}
+        verdicts = {**known, **of_unknown}
         stops.check()
         backend_warnings = backend.ready()
         stops.check()
-        jobs = [  # also those that the backend refuses
-            dataclasses.replace(
-                examined(job, verdicts[job.job_id]), xml_source=experiment.shown_xml(job)
-            )
-            for job in experiment.jobs
-        ]
+        # Also those that the backend refuses.
+        jobs = [_to_train(job, verdicts[job.job_id], experiment) for job in experiment.jobs]
         problems = _refuse_unfit(declared, verdicts, backend)
         source_problem = _problem_of_source(experiment, stops)
         _raise_problems(experiment, examples, problems, source_problem, verdicts)
-        if options.refuses_shared and (texts := shared_problems(declared, verdicts)):
-            raise SpecError(experiment.source, [Problem(where="", message=text) for text in texts])
+        if options.refuses_shared:
+            _raise_shared_problems(experiment, declared, verdicts)
         undo.pop_all()
     return Plan(
         machine=machine,
         backend=backend,
-        jobs=retry_policy.launch_order(
-            jobs,
-            experiment.order,
-            lambda job: training_time.of_job(job, verdicts[job.job_id].physics_s),
-        ),
+        jobs=_in_order_of_launch(jobs, experiment, verdicts),
         verdicts=verdicts,
         warnings=[
             *experiment.warnings,
@@ -185,7 +174,22 @@ def plan(
         ],
         choices=_by_robot(jobs, lambda job: _choice(job, verdicts[job.job_id])),
         executor_options=executor_options,
-        restriction=_restriction(machine) if executor.name == "local" else "",
+        restriction=_restriction(machine) if kind.name == "local" else "",
+    )
+
+
+def _to_train(job: Job, verdict: JobVerdict, experiment: Experiment) -> Job:
+    """A job as the supervisor gets it: its robot is what the user calls it."""
+    return dataclasses.replace(examined(job, verdict), xml_source=experiment.shown_xml(job))
+
+
+def _in_order_of_launch(
+    jobs: Sequence[Job], experiment: Experiment, verdicts: Mapping[str, JobVerdict]
+) -> Sequence[Job]:
+    return retry_policy.launch_order(
+        jobs,
+        experiment.order,
+        lambda job: training_time.of_job(job, verdicts[job.job_id].physics_s),
     )
 
 
@@ -210,6 +214,14 @@ def _raise_problems(
     if problems and (examples or not experiment.skip_invalid):
         is_all = bool(examples) or all(verdict.problem for verdict in verdicts.values())
         raise SpecError(experiment.source, problems, "" if is_all else SKIP_ADVICE)
+
+
+def _raise_shared_problems(
+    experiment: Experiment, jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]
+) -> None:
+    """:raises SpecError: no job can be trained, and that is not because of the robots."""
+    if texts := shared_problems(jobs, verdicts):
+        raise SpecError(experiment.source, [Problem(where="", message=text) for text in texts])
 
 
 def _problem_of_source(experiment: Experiment, stops: StopRequests) -> Problem | None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from orchestrator.core.decoding import decode
-from orchestrator.core.environment import TRACE_FEATURES_VARIABLE
+from orchestrator.core.environment_variables import TRACE_FEATURES_VARIABLE
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.feature import Feature, ask, features, problems_of, untold_problems
 from orchestrator.core.pacer import Pace, Pacer

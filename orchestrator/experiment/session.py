@@ -29,7 +29,6 @@ from orchestrator.experiment import (
 )
 from orchestrator.experiment.beside_run import BesideRun, EndedJobs, PartsBesideRun, RunProblem
 from orchestrator.experiment.callbacks import CallbackReporter
-from orchestrator.experiment.policy_fetcher import PolicyFetcher
 from orchestrator.experiment.reconcile import reconcile
 from orchestrator.experiment.recovery import (
     apply_late_requests,
@@ -38,6 +37,7 @@ from orchestrator.experiment.recovery import (
     recorded_jobs,
 )
 from orchestrator.experiment.run_plan import Plan, RunOptions, plan
+from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow, live_facts
 from orchestrator.ledger.requests import RequestFiles
@@ -304,7 +304,7 @@ def _prepare(
             for job_id, verdict in planned.plan.verdicts.items()
             if verdict.bundle
         },
-        policies=stack.enter_context(PolicyFetcher(paths)),
+        policies=stack.enter_context(StartPolicyFetcher(paths)),
         grace_s=options.grace_s,
         until=options.until,
         holder=opened.holder,

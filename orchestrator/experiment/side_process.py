@@ -15,17 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core import procfs
+from orchestrator.core.child_process import (
+    child_environment,
+    end_group,
+    has_ended,
+    spawn,
+    working_directory,
+)
 from orchestrator.core.exit_codes import how_it_ended
 from orchestrator.core.own_files import kept_from_forks
 from orchestrator.core.parent_death import command_of_child
 from orchestrator.core.regular_files import open_regular
 from orchestrator.core.text import last_line
-from orchestrator.executors.process import (
-    child_environment,
-    end_group,
-    has_ended,
-    working_directory,
-)
 from orchestrator.experiment.liveness import Liveness
 
 LOG_BYTES = 4_000
@@ -74,14 +75,13 @@ class SideProcess:
             self._started_at = time.monotonic()
             self.liveness = Liveness(looked_at=self._started_at)
             with standard_input:
-                self._popen = subprocess.Popen(
+                self._popen = spawn(
                     command_of_child(*self.arguments, *more),
+                    folder=working_directory(self.run_dir),
+                    environment=child_environment(),
                     stdin=standard_input.fileno(),
                     stdout=output,
                     stderr=output,
-                    cwd=working_directory(self.run_dir),
-                    env=child_environment(),
-                    start_new_session=True,
                 )
 
     @property

@@ -8,26 +8,26 @@ from typing import Any
 from orchestrator.core.text import is_installed, missing_contrib
 from orchestrator.core.worker_spec import CONTRIB
 from orchestrator.jobfile.hyperparameters import DEFAULTS, PolicyKwargs
+from orchestrator.jobfile.merged_job import MergedJob
 from orchestrator.jobfile.validation import Report
 
 
-def check_contrib(merged: Mapping[str, Any], bad: set[str], report: Report) -> None:
-    """Check a job's merged settings, except those that depend on keys in ``bad``, which are invalid
-    already.
-    """
+def check_contrib(job: MergedJob) -> None:
+    """Check a job's merged settings, except those that depend on keys that are invalid already."""
+    merged = job.settings
     algo = merged["algo"]
-    if "algo" in bad or algo not in CONTRIB:
+    if algo not in CONTRIB or not job.are_valid("algo"):
         return
     if not is_installed("sb3_contrib"):
-        report(["algo"], missing_contrib(algo))
-    if algo == "crossq" and "policy" not in bad and merged["policy"] != "MlpPolicy":
-        report(
+        job.report(["algo"], missing_contrib(algo))
+    if algo == "crossq" and merged["policy"] != "MlpPolicy" and job.are_valid("policy"):
+        job.report(
             ["policy"],
             f'{merged["policy"]} does not fit: crossq has only "MlpPolicy"; tqc and sac have the others',
         )
-    if not bad & {algo, "policy_kwargs"}:
+    if job.are_valid(algo, "policy_kwargs"):
         defaults = DEFAULTS[algo] | PolicyKwargs().model_dump()
-        _check_values({**defaults, **merged[algo], **merged["policy_kwargs"]}, report)
+        _check_values({**defaults, **merged[algo], **merged["policy_kwargs"]}, job.report)
 
 
 def _check_values(values: Mapping[str, Any], report: Report) -> None:

@@ -10,62 +10,76 @@ from typing import Any
 
 from orchestrator.core.text import joined
 from orchestrator.jobfile.hyperparameters import DEFAULTS
-from orchestrator.jobfile.validation import Report
+from orchestrator.jobfile.merged_job import MergedJob
 
 RANKED = ("ppo", "sac", "tqc")
 """Algorithms that can be trained with several ranks. Of CrossQ, the running statistics would differ
 between ranks."""
 
 
-def check_ranks(merged: Mapping[str, Any], bad: set[str], report: Report) -> None:
-    """Check a job's merged settings, except those that depend on keys in ``bad``, which are invalid
-    already.
-    """
-    if bad & {"resources", "algo"}:
+def check_ranks(job: MergedJob) -> None:
+    """Check a job's merged settings, except those that depend on keys that are invalid already."""
+    if not job.are_valid("resources", "algo"):
         return
-    ranks = merged["resources"]["ranks"]
-    algo = merged["algo"]
+    ranks = job.settings["resources"]["ranks"]
+    algo = job.settings["algo"]
     if ranks == 1:
         return
     if algo not in RANKED:
-        text = f"resources.ranks = {ranks}, but only {joined(RANKED)} can have several ranks, and algo is {algo}"
-        report(["resources.ranks", "algo"], text)
-        return
-    gpus = merged["resources"]["gpus"]
-    n_envs = merged["n_envs"]
-    if 0 < gpus < 1:
-        text = (
-            f"resources.gpus = {gpus:g} is a share of one GPU, and each of {ranks} ranks needs a GPU of its own; "
-            "set resources.gpus = 1, or resources.ranks = 1"
+        job.report(
+            ["resources.ranks", "algo"],
+            f"resources.ranks = {ranks}, but only {joined(RANKED)} can have several ranks, "
+            f"and algo is {algo}",
         )
-        report(["resources.gpus", "resources.ranks"], text)
-    if "n_envs" not in bad and n_envs % ranks:
-        report(["n_envs", "resources.ranks"], uneven(f"n_envs = {n_envs}", n_envs, ranks))
-    if algo not in bad:
-        values = DEFAULTS[algo] | merged[algo]
-        # The minibatches of PPO must also divide its rollout.
-        rollout = values["n_steps"] * n_envs if algo == "ppo" and "n_envs" not in bad else 0
-        for name in ("batch_size", "buffer_size"):
-            value = values.get(name, 0)
-            text = ""
-            if value % ranks:
-                default = "" if name in merged[algo] else " (Stable-Baselines3's default)"
-                text = uneven(f"{name} = {value}{default}", value, ranks, rollout)
-            elif (
-                name == "batch_size"
-                and algo == "ppo"
-                and value == ranks
-                and values["normalize_advantage"]
-            ):
-                text = (
-                    f"batch_size = {value} leaves each of {ranks} ranks one sample per minibatch, whose advantage "
-                    f"cannot be normalised; set batch_size to {2 * ranks} or more, or ppo.normalize_advantage = false"
-                )
-            if text:
-                report([f"{algo}.{name}", "resources.ranks"], text)
-    if "distributed" not in bad and merged["distributed"]["backend"] == "nccl" and not gpus:
-        text = 'nccl is for GPUs, and resources.gpus is 0; set resources.gpus = 1 (for each rank), or backend = "auto"'
-        report(["distributed.backend", "resources.gpus"], text)
+        return
+    _check_gpus(job, ranks)
+    n_envs = job.settings["n_envs"]
+    if job.are_valid("n_envs") and n_envs % ranks:
+        job.report(["n_envs", "resources.ranks"], uneven(f"n_envs = {n_envs}", n_envs, ranks))
+    if job.are_valid(algo):
+        _check_sizes(job, algo, ranks)
+
+
+def _check_gpus(job: MergedJob, ranks: int) -> None:
+    gpus = job.settings["resources"]["gpus"]
+    if 0 < gpus < 1:
+        job.report(
+            ["resources.gpus", "resources.ranks"],
+            f"resources.gpus = {gpus:g} is a share of one GPU, and each of {ranks} ranks needs "
+            "a GPU of its own; set resources.gpus = 1, or resources.ranks = 1",
+        )
+    is_nccl = job.are_valid("distributed") and job.settings["distributed"]["backend"] == "nccl"
+    if is_nccl and not gpus:
+        job.report(
+            ["distributed.backend", "resources.gpus"],
+            "nccl is for GPUs, and resources.gpus is 0; "
+            'set resources.gpus = 1 (for each rank), or backend = "auto"',
+        )
+
+
+def _check_sizes(job: MergedJob, algo: str, ranks: int) -> None:
+    """Check what the ranks divide among them: minibatches and replay buffers."""
+    values = DEFAULTS[algo] | job.settings[algo]
+    # The minibatches of PPO must also divide its rollout.
+    has_rollout = algo == "ppo" and job.are_valid("n_envs")
+    rollout = values["n_steps"] * job.settings["n_envs"] if has_rollout else 0
+    for name in ("batch_size", "buffer_size"):
+        value = values.get(name, 0)
+        keys = [f"{algo}.{name}", "resources.ranks"]
+        if value % ranks:
+            default = "" if name in job.settings[algo] else " (Stable-Baselines3's default)"
+            job.report(keys, uneven(f"{name} = {value}{default}", value, ranks, rollout))
+        elif name == "batch_size" and _leaves_one_sample(algo, values, ranks):
+            job.report(
+                keys,
+                f"batch_size = {value} leaves each of {ranks} ranks one sample per minibatch, "
+                f"whose advantage cannot be normalised; set batch_size to {2 * ranks} or more, "
+                "or ppo.normalize_advantage = false",
+            )
+
+
+def _leaves_one_sample(algo: str, values: Mapping[str, Any], ranks: int) -> bool:
+    return algo == "ppo" and values["batch_size"] == ranks and values["normalize_advantage"]
 
 
 def uneven(what: str, value: int, ranks: int, whole: int = 0) -> str:

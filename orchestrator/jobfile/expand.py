@@ -30,6 +30,7 @@ from orchestrator.jobfile.joint_rules import (
     why_unused,
 )
 from orchestrator.jobfile.matrix import Choice, Tree, matrix_choices, merge, point_layer
+from orchestrator.jobfile.merged_job import MergedJob
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.presets import KEYS, PresetName, preset_values
 from orchestrator.jobfile.robot_globs import Robot, Robots
@@ -61,8 +62,13 @@ class EntrySettings:
     """
 
     where: str
-    layers: Sequence[Layer]
-    """The built-in defaults, ``[defaults]``, the entry and ``--set``."""
+    builtin: Layer
+    """The built-in defaults."""
+    defaults: Layer
+    """``[defaults]``."""
+    entry: Layer
+    given: Layer
+    """What was given with ``--set``."""
     settled: Tree
     """The layers above the built-in defaults together."""
     below: Callable[[PresetName | None, Algorithm], Tree]
@@ -76,10 +82,20 @@ class EntrySettings:
         """The settings of the jobs of a point; their problems are added to ``problems``."""
         chosen = point_layer(point)
         own = overlay(self.settled, chosen.values)
-        algo = own.get("algo", self.layers[0].values["algo"])
+        algo = own.get("algo", self.builtin.values["algo"])
         merged = overlay(self.below(own.get("preset"), algo), own)
-        layers = [*self.layers, chosen]
-        check_together(merged, layers, self.where, self.bad, self.formats, problems)
+        job = MergedJob(
+            settings=merged,
+            where=self.where,
+            defaults=self.defaults,
+            entry=self.entry,
+            given=self.given,
+            point=chosen,
+            invalid=self.bad,
+            formats=self.formats,
+            problems=problems,
+        )
+        check_together(job)
         return merged
 
 
@@ -155,12 +171,10 @@ def expand(
     built_in = Settings().model_dump(exclude={"env", "entry_point", *unset}) | unset
     shared_choices = matrix_choices(checked.defaults.pop("matrix", {}), "defaults", problems)
     trees = _override_trees(overrides, checked, problems)
-    common = [
-        Layer(built_in, lambda key: key),
-        Layer(checked.defaults, lambda key: f"defaults.{key}"),
-    ]
+    builtin = Layer(built_in, lambda key: key)
+    defaults = Layer(checked.defaults, lambda key: f"defaults.{key}")
     given = Layer(functools.reduce(merge, trees.values(), {}), "--set {}".format)
-    for layer in (*common, given):
+    for layer in (builtin, defaults, given):
         check_family(layer, problems)
 
     @functools.cache
@@ -171,7 +185,8 @@ def expand(
         checked=checked,
         base=base,
         shared_choices=shared_choices,
-        common=common,
+        builtin=builtin,
+        defaults=defaults,
         given=given,
         trees=trees,
         below=below,
@@ -197,8 +212,10 @@ class _Entries:
     base: Path
     shared_choices: Mapping[str, Sequence[Choice]]
     """The matrix of ``[defaults]``."""
-    common: Sequence[Layer]
-    """The built-in defaults and ``[defaults]``."""
+    builtin: Layer
+    """The built-in defaults."""
+    defaults: Layer
+    """``[defaults]``."""
     given: Layer
     """What was given with ``--set``."""
     trees: Mapping[str, Tree]
@@ -240,7 +257,10 @@ class _Entries:
             check_tables(entry, algos or {self._value("algo", settled)}, self.problems)
         settings = EntrySettings(
             where=where,
-            layers=[*self.common, entry, self.given],
+            builtin=self.builtin,
+            defaults=self.defaults,
+            entry=entry,
+            given=self.given,
             settled=settled,
             below=self.below,
             bad=bad,
@@ -286,7 +306,7 @@ class _Entries:
         return overlay(overlay(self.checked.defaults, values), taken)
 
     def _value(self, key: str, settled: Tree) -> Any:
-        return settled.get(key, self.common[0].values[key])
+        return settled.get(key, self.builtin.values[key])
 
     def _are_too_many(
         self,

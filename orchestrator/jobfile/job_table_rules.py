@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from orchestrator.core.job_parts import job_parts
 from orchestrator.core.robot_sources import RobotFormat, robot_formats
 from orchestrator.core.terrain import TERRAIN
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.jobfile.merged_job import MergedJob
 from orchestrator.jobfile.model_edit_keys import flat
 from orchestrator.jobfile.toml_models import JOB_TABLES
 from orchestrator.jobfile.validation import Layer, Report
@@ -114,45 +115,29 @@ def robot_settings(
     return settings
 
 
-def check_format_tables(
-    own: Sequence[Layer],
-    bad: Set[str],
-    formats: Collection[RobotFormat | None],
-    report: Report,
-) -> None:
-    """Check that a job has no table of its own for robots of another format.
-
-    :param own: the layers of the job itself.
-    :param bad: keys that are invalid already.
-    :param formats: those of the robots that its entry has.
-    """
+def check_format_tables(job: MergedJob) -> None:
+    """Check that a job has no table of its own for robots of another format."""
     for name, robot in format_tables().items():
-        is_own = any(layer.has(name) for layer in own)
-        if is_own and not bad & {"xml", name} and robot not in formats:
-            report(
+        if job.sets(name) and job.are_valid("xml", name) and robot not in job.formats:
+            job.report(
                 [name],
                 f"is for {robot.shown}, a robot whose file name ends with {robot.suffix}; this job has none",
             )
 
 
-def check_tables_of_features(
-    merged: Mapping[str, Any],
-    own: Sequence[Layer],
-    bad: Set[str],
-    report: Report,
-    where: str,
-    problems: Problems,
-) -> None:
-    """:param bad: keys that are invalid already."""
-    for name in sorted(JOB_TABLES.keys() - table_rules().keys() - bad):
+def check_tables_of_features(job: MergedJob) -> None:
+    merged = job.settings
+    for name in sorted(JOB_TABLES.keys() - table_rules().keys() - job.invalid):
         if _is_written(name, merged):
-            problems.add(f"{where}.{name}", f"the feature of this table fails; {SEE_WARNING}")
+            job.problems.add(
+                f"{job.where}.{name}", f"the feature of this table fails; {SEE_WARNING}"
+            )
     for name, rules in table_rules().items():
-        if not bad & {name, *rules.reads}:
-            with _blaming(name, merged, where, problems):
-                rules.check(merged, own, report)
-    if "task" in merged and not bad & {"task_options", "randomize"}:
-        _check_stages_begin(merged, report)
+        if job.are_valid(name, *rules.reads):
+            with _blaming(name, merged, job.where, job.problems):
+                rules.check(merged, job.own, job.report)
+    if "task" in merged and job.are_valid("task_options", "randomize"):
+        _check_stages_begin(job)
 
 
 def check_specs_of_features(
@@ -176,15 +161,15 @@ def _blaming(
     )
 
 
-def _check_stages_begin(merged: Mapping[str, Any], report: Report) -> None:
+def _check_stages_begin(job: MergedJob) -> None:
     """Check that something says when stages begin, where numbers of a job have them."""
-    with_stages = numbers_with_stages(merged)
+    with_stages = numbers_with_stages(job.settings)
     if with_stages and not any(rules.begins_stages for rules in table_rules().values()):
         message = (
             f"has {with_stages[0][1]} stages, and no feature of this program begins them; "
             "expected linear(start, end[, fraction])"
         )
-        report([dotted for dotted, _ in with_stages], message)
+        job.report([dotted for dotted, _ in with_stages], message)
 
 
 def numbers_with_stages(merged: Mapping[str, Any]) -> list[tuple[str, int]]:

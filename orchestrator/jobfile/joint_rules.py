@@ -13,7 +13,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.robot_sources import RobotFormat
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.terrain import TERRAIN
-from orchestrator.core.text import count, joined, listed
+from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
 from orchestrator.jobfile.contrib_rules import check_contrib
 from orchestrator.jobfile.distributed_keys import check_ranks, near
@@ -24,9 +24,9 @@ from orchestrator.jobfile.job_table_rules import (
     format_tables,
     table_rules,
 )
+from orchestrator.jobfile.merged_job import MergedJob
 from orchestrator.jobfile.model_edit_keys import flat
-from orchestrator.jobfile.presets import preset_values
-from orchestrator.jobfile.validation import Layer, Report
+from orchestrator.jobfile.validation import Layer
 from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import is_maker
 
@@ -124,189 +124,198 @@ def check_tables(entry: Layer, algos: Set[str], problems: Problems) -> None:
             problems.add(entry.where(name), _not_used(name, *sorted(algos)))
 
 
-def check_together(
-    merged: Mapping[str, Any],
-    layers: Sequence[Layer],
-    where: str,
-    bad: set[str],
-    formats: Collection[RobotFormat | None],
-    problems: Problems,
-) -> None:
-    """Check a job's merged settings, except those that depend on keys in ``bad``, which are invalid
-    already.
-
-    A problem is reported where the value was written, so that a wrong default is one problem, not
-    one per job.
-
-    :param layers: the built-in defaults, ``[defaults]``, the entry, ``--set`` and the point of the
-        matrix.
-    :param formats: those of the robots that its entry has.
-    """
-    preset = Layer(preset_values(merged["preset"], merged["algo"]), str)
-
-    def report(keys: Sequence[str], message: str) -> None:
-        if unset := [
-            key
-            for key in keys
-            if preset.has(key) and not any(layer.has(key) for layer in layers[1:])
-        ]:
-            keys = [*keys, "preset"]
-            message += f'. The preset "{merged["preset"]}" sets {joined(unset)}; a value of your own has precedence'
-        written = next(
-            (layer.where(key) for layer in reversed(layers) for key in keys if layer.has(key)),
-            where,
-        )
-        problems.add(written, message)
-
-    if not bad & {*FAMILY, "xml", "env_kwargs", "policy", *_of_tasks()}:
-        _check_environment(merged, [layers[-3], layers[-1]], report)
-    if merged["evaluate"] and "task" in merged and not bad & {"evaluate", "eval_episodes"}:
-        _check_grid(merged, report)
-    if (
-        merged["asymmetric"]
-        and "task" in merged
-        and not bad & {"asymmetric", "randomize", "policy_kwargs"}
-    ):
-        _check_asymmetric(merged, report)
-    if not bad & {*FAMILY, "algo", merged["algo"]}:
-        own = [layers[-3], layers[-1]]
-        check_tables_of_features(merged, own, bad, report, where, problems)
-    if merged["model"] and "xml" not in merged and not bad & {"xml", "model"}:
-        report(
-            ["model"],
-            "changes a robot, but this job names none; set xml, also where a gymnasium task brings a robot",
-        )
-    has_params = any(layer.has("params") for layer in (layers[-3], layers[-1]))
-    if has_params and not bad & {"xml", "params"} and not is_maker(merged.get("xml", "")):
-        keys = [f"params.{name}" for name in merged["params"]]
-        report(
-            keys,
-            'is for a function that makes the robot, xml = "module:function"; this job has none',
-        )
-    check_format_tables([layers[-3], layers[-1]], bad, formats, report)
-    algo = merged["algo"]
-    of_off_policy = {"policy", "total_timesteps"} if algo in OFF_POLICY else set()
-    if not bad & {"algo", algo, "n_envs", "policy_kwargs", *of_off_policy}:
-        _check_algorithm(algo, merged, layers[-1], report)
-    if merged["learner"] == "fast" and not bad & {
-        "learner",
-        "algo",
-        "policy",
-        "ppo",
-        "policy_kwargs",
-        "resources",
-    }:
-        unfit = unfit_for_fast(
-            algo=algo,
-            policy=merged["policy"],
-            hyperparameters=merged["ppo"],
-            policy_kwargs=merged["policy_kwargs"],
-            on_gpu=merged["resources"]["gpus"] > 0,
-        )
-        if unfit:
-            report(["learner", *unfit], fast_refused("; ".join(unfit.values())))
-    check_ranks(merged, bad, report)
-    check_contrib(merged, bad, report)
+def check_together(job: MergedJob) -> None:
+    """Check a job's merged settings, except those that depend on keys that are invalid already."""
+    _check_environment(job)
+    _check_grid(job)
+    _check_asymmetric(job)
+    if job.are_valid(*FAMILY, "algo", job.settings["algo"]):
+        check_tables_of_features(job)
+    _check_robot(job)
+    check_format_tables(job)
+    _check_algorithm(job)
+    _check_fast_learner(job)
+    check_ranks(job)
+    check_contrib(job)
 
 
-def _check_environment(merged: Mapping[str, Any], own: Sequence[Layer], report: Report) -> None:
-    task = merged.get("task")
-    if task is not None:
-        if "xml" not in merged and task not in GYMNASIUM_TASKS:
-            report(
-                [], f'xml is missing: the task "{task}" needs a robot; or set env or entry_point'
-            )
-        if merged["policy"] != "MlpPolicy":
-            message = f'{merged["policy"]} does not fit: a built-in task\'s observation is a vector; use "MlpPolicy"'
-            report(["policy"], message)
-        if any(layer.has("env_kwargs") for layer in own):
-            report(
-                ["env_kwargs"],
-                "is for env or entry_point; options of a built-in task belong in task_options",
-            )
+def _check_environment(job: MergedJob) -> None:
+    if not job.are_valid(*FAMILY, "xml", "env_kwargs", "policy", *_of_tasks()):
         return
-    for dotted, text in changing_numbers(merged["env_kwargs"]) if "env" in merged else ():
-        message = (
-            f'"{text}" is text to an environment, which gets its arguments once; numbers change over the training '
-            "in the task_options of a task"
+    if "task" in job.settings:
+        _check_task(job)
+    else:
+        _check_own_environment(job)
+
+
+def _check_task(job: MergedJob) -> None:
+    task = job.settings["task"]
+    policy = job.settings["policy"]
+    if "xml" not in job.settings and task not in GYMNASIUM_TASKS:
+        job.report(
+            [], f'xml is missing: the task "{task}" needs a robot; or set env or entry_point'
         )
-        report([f"env_kwargs.{dotted}"], message)
-    if any(layer.has("task_options") for layer in own):
-        report(
+    if policy != "MlpPolicy":
+        job.report(
+            ["policy"],
+            f'{policy} does not fit: a built-in task\'s observation is a vector; use "MlpPolicy"',
+        )
+    if job.sets("env_kwargs"):
+        job.report(
+            ["env_kwargs"],
+            "is for env or entry_point; options of a built-in task belong in task_options",
+        )
+
+
+def _check_own_environment(job: MergedJob) -> None:
+    env_kwargs = job.settings["env_kwargs"]
+    if "env" in job.settings:
+        for dotted, text in changing_numbers(env_kwargs):
+            job.report(
+                [f"env_kwargs.{dotted}"],
+                f'"{text}" is text to an environment, which gets its arguments once; '
+                "numbers change over the training in the task_options of a task",
+            )
+    if job.sets("task_options"):
+        job.report(
             ["task_options"],
             "is for built-in tasks; arguments of env or entry_point belong in env_kwargs",
         )
-    if any(layer.has("randomize") for layer in own):
-        report(
+    if job.sets("randomize"):
+        job.report(
             ["randomize"],
             "is for tasks, built-in or your own; an environment of its own draws its robots itself",
         )
-    if any(layer.has("asymmetric") for layer in own) and merged["asymmetric"]:
-        report(
+    if job.sets("asymmetric") and job.settings["asymmetric"]:
+        job.report(
             ["asymmetric"],
             "is for tasks, built-in or your own, whose episodes draw values by randomize",
         )
-    if any(layer.has("evaluate") for layer in own):
-        report(
+    if job.sets("evaluate"):
+        job.report(
             ["evaluate"],
             "is for tasks, built-in or your own; measure an environment of its own by a program",
         )
     for argument, instead in (("seed", "seeds"), ("xml", "xml")):
-        if argument in merged["env_kwargs"]:
-            report([f"env_kwargs.{argument}"], f"is set by the job; use its key {instead} instead")
-    if "xml_file" in merged["env_kwargs"] and "xml" in merged and "env" in merged:
-        report(
+        if argument in env_kwargs:
+            job.report(
+                [f"env_kwargs.{argument}"], f"is set by the job; use its key {instead} instead"
+            )
+    if "xml_file" in env_kwargs and "xml" in job.settings and "env" in job.settings:
+        job.report(
             ["env_kwargs.xml_file"],
             "the robot is given twice, as env_kwargs.xml_file and as xml; keep xml",
         )
 
 
-def _check_grid(merged: Mapping[str, Any], report: Report) -> None:
-    points = number_of_points(flat(merged["evaluate"]))
+def _check_robot(job: MergedJob) -> None:
+    """Check that a job has the robot that its settings change, or the function that makes it."""
+    settings = job.settings
+    if settings["model"] and "xml" not in settings and job.are_valid("xml", "model"):
+        job.report(
+            ["model"],
+            "changes a robot, but this job names none; "
+            "set xml, also where a gymnasium task brings a robot",
+        )
+    has_function = is_maker(settings.get("xml", ""))
+    if job.sets("params") and not has_function and job.are_valid("xml", "params"):
+        job.report(
+            [f"params.{name}" for name in settings["params"]],
+            'is for a function that makes the robot, xml = "module:function"; this job has none',
+        )
+
+
+def _check_grid(job: MergedJob) -> None:
+    evaluate = job.settings["evaluate"]
+    if not evaluate or "task" not in job.settings:
+        return
+    if not job.are_valid("evaluate", "eval_episodes"):
+        return
+    points = number_of_points(flat(evaluate))
     if points > MOST_POINTS:
-        message = f"its values make {points:_} combinations, and each is evaluated; expected at most {MOST_POINTS:_}"
-        report(["evaluate"], message)
-    if merged["eval_episodes"] == 0:
-        message = "is part of the final evaluation, and eval_episodes is 0; set it to the episodes at each point"
-        report(["evaluate", "eval_episodes"], message)
+        job.report(
+            ["evaluate"],
+            f"its values make {points:_} combinations, and each is evaluated; "
+            f"expected at most {MOST_POINTS:_}",
+        )
+    if job.settings["eval_episodes"] == 0:
+        job.report(
+            ["evaluate", "eval_episodes"],
+            "is part of the final evaluation, and eval_episodes is 0; "
+            "set it to the episodes at each point",
+        )
 
 
-def _check_asymmetric(merged: Mapping[str, Any], report: Report) -> None:
-    drawn = flat(merged["randomize"])
+def _check_asymmetric(job: MergedJob) -> None:
+    if not job.settings["asymmetric"] or "task" not in job.settings:
+        return
+    if not job.are_valid("asymmetric", "randomize", "policy_kwargs"):
+        return
+    drawn = flat(job.settings["randomize"])
+    policy_kwargs = job.settings["policy_kwargs"]
     if all(key == TERRAIN or disturbance(key) not in (None, *PRIVILEGED) for key in drawn):
-        message = "shows the critic what an episode draws of the robot, or its delays; randomize has no such key"
-        report(["asymmetric", "randomize"], message)
-    arch = merged["policy_kwargs"].get("net_arch")
+        job.report(
+            ["asymmetric", "randomize"],
+            "shows the critic what an episode draws of the robot, or its delays; "
+            "randomize has no such key",
+        )
+    arch = policy_kwargs.get("net_arch")
     if arch == [] or (isinstance(arch, dict) and arch.get("pi") == []):
-        report(
+        job.report(
             ["asymmetric", "policy_kwargs.net_arch"],
             "needs an actor with at least one hidden layer",
         )
-    if merged["policy_kwargs"].get("shared_lstm"):
-        report(
+    if policy_kwargs.get("shared_lstm"):
+        job.report(
             ["asymmetric", "policy_kwargs.shared_lstm"],
             "needs a critic with an LSTM of its own, or none",
         )
 
 
-def _check_algorithm(algo: str, merged: Mapping[str, Any], point: Layer, report: Report) -> None:
-    """Report hyperparameters that one job's algorithm would refuse or ignore.
-
-    :param point: the job's matrix point; a hyperparameter of another algorithm there would make
-        equal jobs.
-    """
-    for name in ALGORITHMS:
-        if name in point.values and name != algo:
-            report([f"{name}.{key}" for key in point.values[name]], _not_used(name, algo))
-    values = DEFAULTS[algo] | merged[algo]
-    _check_policy(algo, values, merged["policy_kwargs"], report)
+def _check_algorithm(job: MergedJob) -> None:
+    """Report hyperparameters that the job's algorithm would refuse or ignore."""
+    algo = job.settings["algo"]
+    of_off_policy = ("policy", "total_timesteps") if algo in OFF_POLICY else ()
+    if not job.are_valid("algo", algo, "n_envs", "policy_kwargs", *of_off_policy):
+        return
+    _check_point(algo, job)
+    values = DEFAULTS[algo] | job.settings[algo]
+    _check_policy(algo, values, job)
     if algo in OFF_POLICY:
-        _check_off_policy(algo, values, merged, report)
-    elif values["normalize_advantage"] and values["n_steps"] * merged["n_envs"] == 1:
-        message = "n_steps × n_envs = 1 × 1: the advantage of one step cannot be normalised; it must be greater than 1"
-        report([f"{algo}.n_steps", "n_envs"], message)
+        _check_off_policy(algo, values, job)
+    elif values["normalize_advantage"] and values["n_steps"] * job.settings["n_envs"] == 1:
+        job.report(
+            [f"{algo}.n_steps", "n_envs"],
+            "n_steps × n_envs = 1 × 1: the advantage of one step cannot be normalised; "
+            "it must be greater than 1",
+        )
     elif "batch_size" in values:
-        _check_minibatches(algo, values, merged, report)
+        _check_minibatches(algo, values, job)
+
+
+def _check_point(algo: str, job: MergedJob) -> None:
+    """Report hyperparameters of another algorithm in the matrix: they would make equal jobs."""
+    for name in ALGORITHMS:
+        if name in job.point.values and name != algo:
+            keys = [f"{name}.{key}" for key in job.point.values[name]]
+            job.report(keys, _not_used(name, algo))
+
+
+def _check_fast_learner(job: MergedJob) -> None:
+    settings = job.settings
+    if settings["learner"] != "fast":
+        return
+    if not job.are_valid("learner", "algo", "policy", "ppo", "policy_kwargs", "resources"):
+        return
+    unfit = unfit_for_fast(
+        algo=settings["algo"],
+        policy=settings["policy"],
+        hyperparameters=settings["ppo"],
+        policy_kwargs=settings["policy_kwargs"],
+        on_gpu=settings["resources"]["gpus"] > 0,
+    )
+    if unfit:
+        job.report(["learner", *unfit], fast_refused("; ".join(unfit.values())))
 
 
 def _not_used(name: str, *algos: str) -> str:
@@ -314,61 +323,65 @@ def _not_used(name: str, *algos: str) -> str:
     return f'is for algo = "{name}", and algo is {" or ".join(algos)} here; leave it out, or set algo = "{name}"'
 
 
-def _check_policy(
-    algo: str, values: Mapping[str, Any], policy_kwargs: Mapping[str, Any], report: Report
-) -> None:
+def _check_policy(algo: str, values: Mapping[str, Any], job: MergedJob) -> None:
+    policy_kwargs = job.settings["policy_kwargs"]
     for key in policy_kwargs:
         if key not in POLICY_KEYS[algo]:
             known = ", ".join(sorted(POLICY_KEYS[algo]))
-            report(
+            job.report(
                 [f"policy_kwargs.{key}"], f"the policies of {algo} have no {key}; they have {known}"
             )
     critic = "qf" if algo in OFF_POLICY else "vf"
     arch = policy_kwargs.get("net_arch")
     if isinstance(arch, dict) and critic not in arch:
-        message = f"the networks of {algo} are pi and {critic}: {{ pi = […], {critic} = […] }}"
-        report(["policy_kwargs.net_arch"], message)
+        job.report(
+            ["policy_kwargs.net_arch"],
+            f"the networks of {algo} are pi and {critic}: {{ pi = […], {critic} = […] }}",
+        )
     if policy_kwargs.get("squash_output") and algo not in OFF_POLICY and not values["use_sde"]:
-        report(
+        job.report(
             ["policy_kwargs.squash_output"],
             f"works only with gSDE; set {algo}.use_sde = true, or leave it out",
         )
 
 
-def _check_off_policy(
-    algo: str, values: Mapping[str, Any], merged: Mapping[str, Any], report: Report
-) -> None:
-    n_envs = merged["n_envs"]
-    total = merged["total_timesteps"]
+def _check_off_policy(algo: str, values: Mapping[str, Any], job: MergedJob) -> None:
+    n_envs = job.settings["n_envs"]
+    total = job.settings["total_timesteps"]
     frequency = values["train_freq"]
+    starts = values["learning_starts"]
     if isinstance(frequency, list) and frequency[1] == "episode" and n_envs > 1:
-        message = f"whole episodes need n_envs = 1, and n_envs is {n_envs}; set n_envs = 1, or a number of steps"
-        report([f"{algo}.train_freq"], message)
-    if values["n_steps"] > 1 and merged["policy"] == "MultiInputPolicy":
-        report(
+        job.report(
+            [f"{algo}.train_freq"],
+            f"whole episodes need n_envs = 1, and n_envs is {n_envs}; "
+            "set n_envs = 1, or a number of steps",
+        )
+    if values["n_steps"] > 1 and job.settings["policy"] == "MultiInputPolicy":
+        job.report(
             [f"{algo}.n_steps"],
             "must be 1: Stable-Baselines3 supports no n-step returns with Dict observations",
         )
-    if values["learning_starts"] >= total:
-        message = f"learning_starts = {values['learning_starts']:_} is not below total_timesteps = {total:_}"
-        report(
+    if starts >= total:
+        job.report(
             [f"{algo}.learning_starts", "total_timesteps"],
-            f"{message}, so the policy would not be trained",
+            f"learning_starts = {starts:_} is not below total_timesteps = {total:_}, "
+            "so the policy would not be trained",
         )
 
 
-def _check_minibatches(
-    algo: str, values: Mapping[str, Any], merged: Mapping[str, Any], report: Report
-) -> None:
+def _check_minibatches(algo: str, values: Mapping[str, Any], job: MergedJob) -> None:
     n_steps = values["n_steps"]
-    n_envs = merged["n_envs"]
-    ranks = merged["resources"]["ranks"]
+    n_envs = job.settings["n_envs"]
+    ranks = job.settings["resources"]["ranks"]
     batch_size = values["batch_size"]
     rollout = n_steps * n_envs
     if values["normalize_advantage"] and batch_size == 1:
-        report([f"{algo}.batch_size"], "must be greater than 1, because normalize_advantage is on")
+        job.report(
+            [f"{algo}.batch_size"], "must be greater than 1, because normalize_advantage is on"
+        )
     elif rollout % batch_size and batch_size % ranks == 0:
-        default = "" if "batch_size" in merged[algo] else " (Stable-Baselines3's default)"
+        is_default = "batch_size" not in job.settings[algo]
+        default = " (Stable-Baselines3's default)" if is_default else ""
         unit = batch_size // math.gcd(batch_size, n_envs)
         instead = f"n_steps = {max(1, round(n_steps / unit)) * unit}"
         sizes = [
@@ -378,11 +391,12 @@ def _check_minibatches(
         ]
         if sizes:
             instead = f"batch_size = {' or '.join(sizes)}, or {instead}"
-        message = (
-            f"n_steps × n_envs = {n_steps} × {n_envs} = {rollout} is not divisible by batch_size = "
-            f"{batch_size}{default}: every epoch would end with a minibatch of {rollout % batch_size}; use {instead}"
+        job.report(
+            [f"{algo}.batch_size", f"{algo}.n_steps", "n_envs"],
+            f"n_steps × n_envs = {n_steps} × {n_envs} = {rollout} is not divisible by "
+            f"batch_size = {batch_size}{default}: every epoch would end with a minibatch of "
+            f"{rollout % batch_size}; use {instead}",
         )
-        report([f"{algo}.batch_size", f"{algo}.n_steps", "n_envs"], message)
 
 
 def few_iterations(jobs: Sequence[Job]) -> list[str]:

@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.environment import HOLDERS_VARIABLE
+from orchestrator.core.environment_variables import HOLDERS_VARIABLE
 from orchestrator.core.own_files import kept_from_forks
 from orchestrator.core.procfs import is_running
 from orchestrator.core.text import plain

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.environment import BINDING_VARIABLES, THREAD_VARIABLES
+from orchestrator.core.environment_variables import BINDING_VARIABLES, THREAD_VARIABLES
 from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.procfs import text_of
 from orchestrator.core.text import count, cpu_text

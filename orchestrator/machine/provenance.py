@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.child_process import spawn
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.environment import THREAD_VARIABLES
+from orchestrator.core.environment_variables import THREAD_VARIABLES
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import joined
@@ -120,22 +121,12 @@ class Repository:
 
     def __init__(self, base: Path) -> None:
         questions = (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
-        self._children: list[subprocess.Popen[str]] = []
+        self._children: list[subprocess.Popen[bytes]] = []
         with contextlib.suppress(OSError):  # git is not installed
             for question in questions:
                 # With optional locks git could make a command of the user fail.
                 command = ["git", "--no-optional-locks", *question]
-                nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
-                popen = subprocess.Popen(
-                    command,
-                    cwd=base,
-                    stdin=nothing,
-                    stdout=pipe,
-                    stderr=nothing,
-                    errors="replace",
-                    start_new_session=True,
-                )
-                self._children.append(popen)
+                self._children.append(spawn(command, folder=base, stdout=subprocess.PIPE))
 
     def facts(self) -> dict[str, Any] | None:
         """Commit, and whether files were changed since; None outside of a repository, or when git
@@ -147,7 +138,10 @@ class Repository:
             return None
         if len(answers) < 2 or any(child.returncode for child in self._children):
             return None
-        return {"commit": answers[0].strip(), "dirty": bool(answers[1].strip())}
+        return {
+            "commit": answers[0].decode(errors="replace").strip(),
+            "dirty": bool(answers[1].strip()),
+        }
 
     def close(self) -> None:
         for child in self._children:

@@ -28,8 +28,8 @@ from orchestrator.core.text import count, listed
 from orchestrator.ledger import JobRow
 from orchestrator.supervisor import start_choice
 from orchestrator.supervisor.job_queue import JobQueue
-from orchestrator.supervisor.policy_source import FetchedPolicy, NoPolicies, PolicySource
 from orchestrator.supervisor.recorder import Recorder
+from orchestrator.supervisor.start_policies import FetchedPolicy, NoPolicies, StartPolicies
 
 SHOWN = 3
 
@@ -40,7 +40,7 @@ class JobTable:
 
     recorder: Recorder
     now: Callable[[], float]
-    policies: PolicySource = field(default_factory=NoPolicies)
+    policies: StartPolicies = field(default_factory=NoPolicies)
     states: dict[str, State] = field(default_factory=dict, init=False)
     counts: Counter[str] = field(default_factory=Counter, init=False)
     queue: JobQueue = field(default_factory=JobQueue, init=False)

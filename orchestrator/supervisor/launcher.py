@@ -15,7 +15,7 @@ from orchestrator.machine import imported_code
 from orchestrator.machine.slots import Slot, Slots
 from orchestrator.supervisor import job_directory, retry_policy, start_choice
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
-from orchestrator.supervisor.free_disk import FreeDisk
+from orchestrator.supervisor.disk_admission import DiskAdmission
 from orchestrator.supervisor.job_directory import RobotAlteredError, RobotCopies
 from orchestrator.supervisor.job_queue import Shortage
 from orchestrator.supervisor.job_table import JobTable
@@ -50,7 +50,7 @@ class Launcher:
     slots: Slots
     robots: RobotCopies
     now: Callable[[], float]
-    disk: FreeDisk = field(init=False)
+    disk: DiskAdmission = field(init=False)
     awaits_template: bool = field(default=False, init=False)
     """Whether the job that was offered last waits for the process that its worker is forked
     from."""
@@ -62,7 +62,7 @@ class Launcher:
         root = self.robots.paths.root
         reporter = self.robots.reporter
         asked = self.jobs.queue.free_disk_mib
-        self.disk = FreeDisk(root=root, reporter=reporter, now=self.now, asked=asked)
+        self.disk = DiskAdmission(root=root, reporter=reporter, now=self.now, asked=asked)
 
     def launch(
         self, job: Job, available_memory_mib: Callable[[], int]

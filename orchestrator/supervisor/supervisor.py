@@ -39,10 +39,10 @@ from orchestrator.supervisor.cpu_mover import CpuMover
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed, demand
-from orchestrator.supervisor.policy_source import NoPolicies, PolicySource
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.remaining_time import EndedWork
 from orchestrator.supervisor.request_handler import RequestHandler
+from orchestrator.supervisor.start_policies import NoPolicies, StartPolicies
 from orchestrator.supervisor.termination import IDLE_S, Termination
 
 LOCK_WAIT_S = 0.2
@@ -67,7 +67,7 @@ class Supervisor:
     staged_robots: Mapping[str, Path] = field(default_factory=dict)
     """Folder with the robot as it was examined in this session, by ``job_id``; a copy in a job
     directory that was altered is replaced by it."""
-    policies: PolicySource = field(default_factory=NoPolicies)
+    policies: StartPolicies = field(default_factory=NoPolicies)
     grace_s: float = 30.0
     """Time that all workers together have to exit when they are asked to."""
     until: float | None = None

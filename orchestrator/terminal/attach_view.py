@@ -9,17 +9,17 @@ from orchestrator.core.text import plain
 from orchestrator.experiment import attach, resume_advice
 from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_end import RunEnd
-from orchestrator.terminal import background_output, live_table, screen, status_view
-from orchestrator.terminal.live_table import JsonReporter
+from orchestrator.terminal import background_output, jobs_table, run_view, status_view
+from orchestrator.terminal.run_view import JsonReporter
 
 
 def show(snapshots: Iterable[Snapshot], *, as_json: bool) -> Snapshot | None:
     """Show one reading after the other; returns the last."""
-    notice = live_table.json_notice if as_json else background_output.line_notice
+    notice = run_view.json_notice if as_json else background_output.line_notice
     last: Snapshot | None = None
     with (
         background_output.standard_output_in_background(notice),
-        live_table.fitting(as_json=as_json) as reporter,
+        run_view.fitting(as_json=as_json) as reporter,
     ):
         for snapshot in snapshots:
             if last is None:
@@ -31,7 +31,7 @@ def show(snapshots: Iterable[Snapshot], *, as_json: bool) -> Snapshot | None:
                 reporter.event(news.kind, news.message)
             last = snapshot
             if not isinstance(reporter, JsonReporter) and snapshot.rows:
-                reporter.draw(lambda: screen.of_snapshot(snapshot))  # noqa: B023 - it is called at once, or not at all
+                reporter.draw(lambda: jobs_table.of_snapshot(snapshot))  # noqa: B023 - it is called at once, or not at all
     return last
 
 
@@ -40,7 +40,7 @@ def show_end(last: Snapshot | None, end: RunEnd, run_dir: str, *, as_json: bool)
     if as_json:
         text = end.message or f"{run_dir}: the run has ended"
         print(
-            live_table.json_line("ended", text, {"exit_code": end.exit_code, "run_dir": run_dir}),
+            run_view.json_line("ended", text, {"exit_code": end.exit_code, "run_dir": run_dir}),
             end="",
         )
     elif end.message:
@@ -61,7 +61,7 @@ def show_end(last: Snapshot | None, end: RunEnd, run_dir: str, *, as_json: bool)
 
 
 def _summary(snapshot: Snapshot) -> str:
-    jobs = screen.counted(screen.of_snapshot(snapshot).counts) or "examining the robots"
+    jobs = jobs_table.counted(jobs_table.of_snapshot(snapshot).counts) or "examining the robots"
     supervisor = (
         "its supervisor has ended"
         if snapshot.holder is None

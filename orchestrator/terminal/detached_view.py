@@ -18,7 +18,7 @@ from orchestrator.core.text import count, plain
 from orchestrator.experiment.detach import DetachedProcess, Underway
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.terminal.background_output import is_read
-from orchestrator.terminal.live_table import JsonReporter, LineReporter, json_line
+from orchestrator.terminal.run_view import JsonReporter, LineReporter, json_line
 
 PATIENCE_S = 5.0
 """How long the terminal may take to show what was printed before it is left."""

@@ -13,8 +13,8 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
 from orchestrator.experiment import resume_advice
 from orchestrator.experiment.run_index import FINISHED, ListedRun
+from orchestrator.terminal.jobs_table import counted
 from orchestrator.terminal.output import show_table
-from orchestrator.terminal.screen import counted
 from orchestrator.terminal.tables import NONE, Column
 
 STATE_COLOUR = {

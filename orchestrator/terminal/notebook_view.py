@@ -18,8 +18,8 @@ from orchestrator.core.pacer import Pacer
 from orchestrator.core.text import plain
 from orchestrator.ledger import SummaryRow
 from orchestrator.supervisor.events import SilentReporter, View
-from orchestrator.terminal.live_table import DRAWING
-from orchestrator.terminal.screen import WIDE, JobLine, job_columns, of_rows, of_view, totals
+from orchestrator.terminal.jobs_table import WIDE, JobLine, job_columns, of_rows, of_view, totals
+from orchestrator.terminal.run_view import DRAWING
 from orchestrator.terminal.tables import Column
 
 RUNNING_SHOWN, ENDED_SHOWN, MESSAGES_SHOWN = 30, 100, 10

@@ -22,7 +22,7 @@ from orchestrator.experiment.control import Snapshot
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.supervisor.events import Note
-from orchestrator.terminal import screen
+from orchestrator.terminal import jobs_table
 from orchestrator.terminal.output import console
 from orchestrator.terminal.output import show as put
 
@@ -46,9 +46,9 @@ def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> Snapshot | None:
             live = stack.enter_context(Live(console=on, auto_refresh=False, transient=True))
         for snapshot in snapshots:
             if live:
-                shown = screen.of_snapshot(snapshot)
+                shown = jobs_table.of_snapshot(snapshot)
                 live.update(
-                    screen.rendered(shown, on.width, on.height, _title(snapshot)), refresh=True
+                    jobs_table.rendered(shown, on.width, on.height, _title(snapshot)), refresh=True
                 )
             else:
                 put(on, *([] if last is None else [""]), _status(snapshot, on.width))
@@ -121,7 +121,7 @@ def show_end(
 
 def summary(rows: Sequence[SummaryRow], width: int) -> Table:
     """A table with one line per job."""
-    return screen.jobs_table(screen.of_rows(rows), width)
+    return jobs_table.jobs_table(jobs_table.of_rows(rows), width)
 
 
 def _title(snapshot: Snapshot) -> str:
@@ -147,8 +147,10 @@ def _status(snapshot: Snapshot, width: int) -> Group:
         first = ["The robots are examined before the first launch."] if snapshot.holder else []
         notes = [Text(note.text) for note in snapshot.notes]
         return Group(_title(snapshot), *first, *notes, *how_to_go_on)
-    jobs = screen.jobs_table(screen.of_rows(snapshot.rows, snapshot.live, snapshot.goals), width)
-    above = (_title(snapshot), screen.totals(screen.of_snapshot(snapshot)), "")
+    jobs = jobs_table.jobs_table(
+        jobs_table.of_rows(snapshot.rows, snapshot.live, snapshot.goals), width
+    )
+    above = (_title(snapshot), jobs_table.totals(jobs_table.of_snapshot(snapshot)), "")
     pending = [row for row in snapshot.rows if row["state"] == "PENDING"]
     is_left = snapshot.standing == "underway" or not all(row.get("waits_for") for row in pending)
     if snapshot.holder is None and is_left and left is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.environment import (
+from orchestrator.core.environment_variables import (
     RANK_VARIABLE,
     SEARCH_PATH_VARIABLE,
     START_VARIABLE,

@@ -17,7 +17,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from orchestrator.core.environment import CHANNEL_VARIABLE, FORKED, START_VARIABLE, TOKEN_VARIABLE
+from orchestrator.core.environment_variables import (
+    CHANNEL_VARIABLE,
+    FORKED,
+    START_VARIABLE,
+    TOKEN_VARIABLE,
+)
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ForkAnswer, ForkOrder
 from orchestrator.core.parent_death import die_with_parent
@@ -37,7 +42,9 @@ def import_packages() -> None:
 
         from orchestrator.worker.envs import vec_env  # noqa: F401
         from orchestrator.worker.runtime import sb3_internals
-        from orchestrator.worker.training import initial_policy, train  # noqa: F401
+        from orchestrator.worker.training import (
+            train,  # noqa: F401
+        )
     sb3_internals.keep_compiler_out()
 
 

@@ -28,7 +28,7 @@ from command_helpers import (
     write_experiment,
 )
 
-from orchestrator.core.environment import THREAD_VARIABLES
+from orchestrator.core.environment_variables import THREAD_VARIABLES
 from orchestrator.core.feature import Feature
 from orchestrator.jobfile import json_schema
 from orchestrator.machine import provenance, topology

@@ -37,23 +37,36 @@ ROBOTS = {
 
 def make(task: str, **arguments: Any) -> gymnasium.Env:
     return gymnasium.make(
-        env_id(task), **{"xml": commands.REPOSITORY / f"mjcf/{ROBOTS[task]}.xml", **arguments}
+        f"orchestrator.envs:{env_id(task)}",
+        **{"xml": commands.REPOSITORY / f"mjcf/{ROBOTS[task]}.xml", **arguments},
     )
 
 
 @pytest.mark.parametrize(
     "code",
     [
-        "import orchestrator, gymnasium; gymnasium.spec('orchestrator/reach-v0')",
         "import gymnasium, orchestrator; gymnasium.spec('orchestrator/reach-v0')",
-        "import orchestrator, importlib.util; importlib.util.find_spec('gymnasium'); import gymnasium;"
-        "gymnasium.spec('orchestrator/reach-v0'); assert type(gymnasium.__loader__).__name__ == 'SourceFileLoader'",
+        "import orchestrator.envs, gymnasium; gymnasium.spec('orchestrator/reach-v0')",
     ],
-    ids=["orchestrator first", "gymnasium first", "looked for before"],
+    ids=["gymnasium first", "the module with environments first"],
 )
-def test_gymnasium_knows_the_tasks_whichever_is_imported_first(code: str) -> None:
+def test_gymnasium_knows_the_tasks_after_an_import(code: str) -> None:
     code += "; import sys; assert not {'torch', 'stable_baselines3', 'mujoco'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=commands.REPOSITORY, check=True)
+
+
+@pytest.mark.parametrize(
+    ("imports", "module"),
+    [("orchestrator, gymnasium", "orchestrator.envs"), ("gymnasium", "orchestrator")],
+    ids=["package first", "gymnasium alone"],
+)
+def test_a_module_in_the_id_makes_gymnasium_know_the_tasks(imports: str, module: str) -> None:
+    code = (
+        f"import {imports}; gymnasium.make('{module}:orchestrator/balance-v0', "
+        "xml='mjcf/balancer.xml').reset(seed=0); "
+        "import sys; assert not {'torch', 'stable_baselines3'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=commands.REPOSITORY, check=True)
 
 
 @pytest.mark.parametrize("task", TASKS)

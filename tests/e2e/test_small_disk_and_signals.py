@@ -11,7 +11,7 @@ import pytest
 from command_helpers import Run, invoke, odd, stubbed, write_experiment
 
 from orchestrator.experiment import preflight
-from orchestrator.supervisor import free_disk
+from orchestrator.supervisor import disk_admission
 
 
 def test_on_a_small_disk_run_says_what_it_waits_for_until_it_is_stopped(
@@ -60,10 +60,10 @@ def test_a_dry_run_warns_of_a_small_disk_and_shows_intervals(
 
 
 def test_the_space_is_that_of_the_nearest_folder_that_exists(small_disk: Path) -> None:
-    there = free_disk.free_mib(small_disk)
+    there = disk_admission.free_mib(small_disk)
     assert there is not None
     assert there <= 3
-    assert free_disk.free_mib(small_disk / "not" / "made") == there
+    assert disk_admission.free_mib(small_disk / "not" / "made") == there
 
 
 def test_sigusr1_asks_the_running_jobs_for_checkpoints_and_ends_nothing(tmp_path: Path) -> None:

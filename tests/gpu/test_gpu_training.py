@@ -14,7 +14,7 @@ import gpu_helpers
 import pytest
 import worker_helpers as helpers
 
-from orchestrator.core.environment import GPU_SHARE_VARIABLE
+from orchestrator.core.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.core.environment import CHANNEL_VARIABLE, GO
+from orchestrator.core.environment_variables import CHANNEL_VARIABLE, GO
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths

@@ -32,7 +32,7 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core.environment import (
+from orchestrator.core.environment_variables import (
     CHANNEL_VARIABLE,
     GPU_SHARE_VARIABLE,
     THREAD_VARIABLES,
@@ -41,10 +41,11 @@ from orchestrator.core.environment import (
 from orchestrator.core.log_limit import GAP_BYTES, HEAD_BYTES, dropped_bytes
 from orchestrator.core.procfs import process_stat
 from orchestrator.executors import local as local_module
-from orchestrator.executors import orphan_reaper, process
+from orchestrator.executors import orphan_reaper
 from orchestrator.executors.base import Exited, Progressed, Sampled
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.executors.process import MIB
+from orchestrator.machine import process_tree
+from orchestrator.machine.process_tree import MIB
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -209,7 +210,7 @@ def test_memory_is_sampled_and_forked_children_are_not_counted_twice(
         )
     sizes = [event.rss_mib for event in samples if isinstance(event, Sampled)]
     assert 100 < sizes[-1] < 200
-    assert process.resident_mib(2**22 + 1) == 0.0
+    assert process_tree.resident_mib(2**22 + 1) == 0.0
 
 
 # -- what could not be started

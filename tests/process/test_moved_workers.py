@@ -16,12 +16,12 @@ from executor_helpers import ASLEEP, family, local, make_launch, make_rank_group
 
 import orchestrator
 from orchestrator import ExperimentProgress
-from orchestrator.core.environment import HOLDERS_VARIABLE
-from orchestrator.executors.process import with_descendants
+from orchestrator.core.environment_variables import HOLDERS_VARIABLE
 from orchestrator.ledger import Ledger
 from orchestrator.machine import topology
 from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.placement import Competitor
+from orchestrator.machine.process_tree import with_descendants
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 

@@ -26,7 +26,12 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core.environment import CHANNEL_VARIABLE, DISTRIBUTED_VARIABLES, TOKEN_VARIABLE
+from orchestrator.core import child_process
+from orchestrator.core.environment_variables import (
+    CHANNEL_VARIABLE,
+    DISTRIBUTED_VARIABLES,
+    TOKEN_VARIABLE,
+)
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import AttemptPaths
 from orchestrator.executors import local as local_module
@@ -149,7 +154,7 @@ def test_when_a_rank_cannot_be_started_none_is(tmp_path: Path, cannot: int) -> N
         assert descriptors() == before
         assert len(executor._groups) == 1
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        assert not any(process.has_ended(int(pid)) for pid in children), "a zombie is left"
+        assert not any(child_process.has_ended(int(pid)) for pid in children), "a zombie is left"
         assert sum("puppet.py" in Path(f"/proc/{pid}/cmdline").read_text() for pid in children) == 1
 
 
@@ -272,7 +277,9 @@ def test_an_attempt_that_fails_leaves_other_attempts_alone(tmp_path: Path) -> No
         until_heard(executor, other)
         (tmp_path / "one/go").touch()
         until_exit(executor, one)
-        assert [process.has_ended(worker.pid) for worker in executor._groups[other].running] == [
+        assert [
+            child_process.has_ended(worker.pid) for worker in executor._groups[other].running
+        ] == [
             False,
             False,
         ]

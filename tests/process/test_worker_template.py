@@ -29,7 +29,7 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core.environment import CHANNEL_VARIABLE, START_VARIABLE, TOKEN_VARIABLE
+from orchestrator.core.environment_variables import CHANNEL_VARIABLE, START_VARIABLE, TOKEN_VARIABLE
 from orchestrator.core.procfs import process_stat
 from orchestrator.executors import local as local_module
 from orchestrator.executors import worker_template

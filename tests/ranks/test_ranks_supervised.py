@@ -35,7 +35,7 @@ from orchestrator.executors.local import LocalExecutor
 from orchestrator.executors.local_backend import LocalBackend
 from orchestrator.experiment import reconcile, recovery, worker_logs
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.terminal import screen, status_view
+from orchestrator.terminal import jobs_table, status_view
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -372,7 +372,7 @@ def test_while_a_job_runs_the_cpus_of_each_rank_are_shown(tmp_path: Path) -> Non
     experiment = Experiment(tmp_path, [make_job("a", ranks=2, cores=2)], cpus=4)
     shown: list[str] = []
     experiment.reporter.each_turn = lambda view: shown.append(
-        rendered(screen.rendered(screen.of_view(view), 200, 40))
+        rendered(jobs_table.rendered(jobs_table.of_view(view), 200, 40))
     )
     experiment.run()
     assert "0,1 | 2,3" in shown[0]

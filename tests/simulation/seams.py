@@ -33,7 +33,6 @@ from orchestrator.executors import kinds
 from orchestrator.experiment import (
     begun_source,
     left_batch_jobs,
-    policy_fetcher,
     preflight,
     reconcile,
     recovery,
@@ -42,6 +41,7 @@ from orchestrator.experiment import (
     run_executor,
     run_plan,
     session,
+    start_policy_fetcher,
 )
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.ledger import Ledger, database_file
@@ -302,7 +302,7 @@ def replacements(
         (provenance, "Repository", NoRepository),
         (preflight, "examine", functools.partial(examine, world=world)),
         (preflight, "Child", functools.partial(SimulatedChild, world=world)),
-        (policy_fetcher, "select", SimulatedSelect),
+        (start_policy_fetcher, "select", SimulatedSelect),
         (reload, "_declared", lambda *_: world.declared()),
         (run_plan, "kind_named", lambda _: kind),
         (run_executor, "kind_named", lambda _: kind),

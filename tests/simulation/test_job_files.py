@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.experiment import extension, reconcile
-from orchestrator.experiment.policy_fetcher import PolicyFetcher
+from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
 from tests.simulation.mutations import Mutation, planted
 from tests.simulation.play import Outcome, play
 from tests.simulation.scenario import STEPS, Behaviour, Scenario, SimulatedJob, Trouble
@@ -139,7 +139,7 @@ def test_what_changes_comes_about(scenario: Scenario, event: str, attempts: int)
             STARTED,
             Mutation(
                 name="the policy of another job is not fetched",
-                function=PolicyFetcher.needs,
+                function=StartPolicyFetcher.needs,
                 before="return not job_directory",
                 after="return False and not job_directory",
             ),

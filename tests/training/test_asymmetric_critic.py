@@ -23,8 +23,8 @@ from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.policies import job_policy
 from orchestrator.worker.robots.preflight_child import check
-from orchestrator.worker.training import initial_policy, learners
-from orchestrator.worker.training.initial_policy import InitialPolicy
+from orchestrator.worker.training import learners, start_policy
+from orchestrator.worker.training.start_policy import StartPolicy
 
 QUADRUPED = Path(__file__).parents[2] / "mjcf/quadruped.xml"
 RANDOMIZE = {
@@ -183,8 +183,8 @@ def test_a_job_starts_from_a_policy_whose_critic_saw_the_same(
     assert "exact copy" in str(examined.init)
     venv = env_factory.make(spec, first.root, n_envs=2, seed=0)
     model = learners.build(spec, env_factory.normalized(spec, venv)).model
-    kept = InitialPolicy.from_file(tmp_path / "staged.init", str(examined.init_sha256))
-    assert "exact copy" in initial_policy.start(model, kept)
+    kept = StartPolicy.from_file(tmp_path / "staged.init", str(examined.init_sha256))
+    assert "exact copy" in start_policy.start(model, kept)
     assert all(
         torch.equal(kept.policy[name], own) for name, own in model.policy.state_dict().items()
     )

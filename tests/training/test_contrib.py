@@ -28,9 +28,9 @@ from orchestrator.worker.runtime.failures import MissingPackageError
 from orchestrator.worker.training import (
     algorithms,
     contrib,
-    init_source,
-    initial_policy,
     learners,
+    start_policy,
+    start_policy_reader,
     training_state,
     weights,
 )
@@ -179,13 +179,13 @@ def test_a_model_zip_says_its_algorithm_and_is_copied_exactly(tmp_path: Path, al
     spec = helpers.algorithm(algo)
     model, target = model_of(spec), model_of(helpers.algorithm(algo, seed=4))
     model.save(tmp_path / "model.zip")
-    initial = init_source.read(tmp_path / "model.zip")
+    initial = start_policy_reader.read(tmp_path / "model.zip")
     assert (initial.algo, initial.activation) == (
         algo,
         "tanh" if algo == "recurrent-ppo" else "relu",
     )
     assert initial.temperature is None or torch.equal(initial.temperature, model.log_ent_coef)
-    assert "exact copy" in initial_policy.start(target, initial)
+    assert "exact copy" in start_policy.start(target, initial)
     assert helpers.same_bits(target.policy.state_dict(), model.policy.state_dict())
 
 

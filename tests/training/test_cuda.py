@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.core.environment import GPU_SHARE_VARIABLE
+from orchestrator.core.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.worker.runtime import cuda, failures
 

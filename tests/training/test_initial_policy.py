@@ -30,9 +30,9 @@ from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.tasks import TASKS, gymnasium_tasks
 from orchestrator.worker.tasks.base import States
-from orchestrator.worker.training import init_source, initial_policy, learners, weights
+from orchestrator.worker.training import learners, start_policy, start_policy_reader, weights
 from orchestrator.worker.training.algorithms import Model
-from orchestrator.worker.training.initial_policy import InitialPolicy
+from orchestrator.worker.training.start_policy import StartPolicy
 
 slow = pytest.mark.slow
 MJCF = helpers.REPOSITORY / "mjcf"
@@ -116,8 +116,8 @@ def started(directory: Path, source: JobPaths, *joints: str, **changes: Any) -> 
     spec = spec_of("child-s3", init_sha256=examined.init_sha256, **changes)
     venv = env_factory.make(spec, directory, n_envs=2, seed=1)
     model = learners.build(spec, env_factory.normalized(spec, venv)).model
-    initial = InitialPolicy.from_file(robot.parent / "staged.init", str(examined.init_sha256))
-    return model, initial_policy.start(model, initial)
+    initial = StartPolicy.from_file(robot.parent / "staged.init", str(examined.init_sha256))
+    return model, start_policy.start(model, initial)
 
 
 # -- names
@@ -153,7 +153,7 @@ def test_each_observation_has_the_name_of_the_joint_that_it_depends_on(
     simulation = Simulation.from_xml(
         xml or gymnasium_tasks.default_xml(task), task, n_envs=1, seed=0
     )
-    names, model = initial_policy.names_of(simulation), simulation.model
+    names, model = start_policy.names_of(simulation), simulation.model
     assert names is not None
     assert (len(names.observations), len(set(names.actions))) == (
         simulation.observation_size,
@@ -198,7 +198,7 @@ def test_a_users_observations_have_no_names_of_a_built_in_task() -> None:
         ({"observation_names": lambda self: places}, tuple(places)),
     ):
         users = type("Users", (TASKS["forward"],), {**observes, **named})
-        names = initial_policy.names_of(
+        names = start_policy.names_of(
             Simulation(model, users(model, users.Options()), n_envs=1, seed=0, robot="hopper")
         )
         assert (names and names.observations) == expected
@@ -265,7 +265,7 @@ def test_a_job_that_is_not_finished_gives_its_newest_checkpoint(
 ) -> None:
     unfinished = trained(tmp_path / "half-s3", "hip", "knee")
     unfinished.model.unlink()
-    initial = init_source.read(unfinished.root)
+    initial = start_policy_reader.read(unfinished.root)
     assert "checkpoint at 256 env_steps" in initial.label
     state = loaded(parent).policy.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in initial.policy.items()), (
@@ -275,10 +275,10 @@ def test_a_job_that_is_not_finished_gives_its_newest_checkpoint(
 
 def test_a_finished_job_that_is_trained_further_gives_its_newest_checkpoint(tmp_path: Path) -> None:
     extended = trained(tmp_path / "longer-s3", "hip", "knee")
-    assert init_source.read(extended.root).label == "its finished policy"
-    init_source.read.cache_clear()
+    assert start_policy_reader.read(extended.root).label == "its finished policy"
+    start_policy_reader.read.cache_clear()
     extended.spec.write_text(spec_of(extended.root.name, total_timesteps=1024).to_json())
-    assert "checkpoint at 256 env_steps" in init_source.read(extended.root).label
+    assert "checkpoint at 256 env_steps" in start_policy_reader.read(extended.root).label
 
 
 def test_a_deviation_that_all_actions_share_is_copied_whole() -> None:
@@ -289,12 +289,12 @@ def test_a_deviation_that_all_actions_share_is_copied_whole() -> None:
     source, job = policy(1), policy(2)
     torch.nn.init.constant_(source.log_std, -0.7)
     sensors = ("a", "b", "c")
-    names = initial_policy.Names(sensors, ("hip",))
+    names = start_policy.Names(sensors, ("hip",))
     kept = {"label": "", "algo": "ppo", "activation": "tanh", "names": names, "statistics": None}
-    initial_policy.copy_into(
+    start_policy.copy_into(
         job,
-        InitialPolicy(policy=source.state_dict(), **kept),
-        initial_policy.Names(sensors, ("hip", "knee")),
+        StartPolicy(policy=source.state_dict(), **kept),
+        start_policy.Names(sensors, ("hip", "knee")),
     )
     assert torch.equal(job.log_std, source.log_std)
     assert torch.equal(job.action_net.weight[0], source.action_net.weight[0])
@@ -484,10 +484,10 @@ def test_a_copy_that_was_changed_in_the_job_directory_is_refused(
 ) -> None:
     robot = body(tmp_path / "robot/body.xml", "hip", "knee")
     examined = answer(parent.root, robot)
-    changed = dataclasses.replace(init_source.read(parent.root), policy={})
+    changed = dataclasses.replace(start_policy_reader.read(parent.root), policy={})
     (robot.parent / "staged.init").write_bytes(changed.to_bytes())
     with pytest.raises(ValueError, match="was changed in the job directory"):
-        InitialPolicy.from_file(robot.parent / "staged.init", str(examined.init_sha256))
+        StartPolicy.from_file(robot.parent / "staged.init", str(examined.init_sha256))
 
 
 # -- resuming

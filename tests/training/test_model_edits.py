@@ -22,8 +22,8 @@ from orchestrator.core.errors import SpecError
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.worker.envs.model_loading import load_model
-from orchestrator.worker.model import model_comparison, spec_elements
-from orchestrator.worker.model.spec_elements import EditError
+from orchestrator.worker.mjspec import model_comparison, spec_elements
+from orchestrator.worker.mjspec.spec_elements import EditError
 from orchestrator.worker.robots import file_collector
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError

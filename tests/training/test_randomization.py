@@ -27,9 +27,9 @@ from orchestrator.worker.envs.model_loading import for_simulation, load_model
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, randomized_keys
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.model.model_comparison import differing_fields
-from orchestrator.worker.model.spec_attributes import attribute_names, set_attribute
-from orchestrator.worker.model.spec_elements import matching
+from orchestrator.worker.mjspec.model_comparison import differing_fields
+from orchestrator.worker.mjspec.spec_attributes import attribute_names, set_attribute
+from orchestrator.worker.mjspec.spec_elements import matching
 from orchestrator.worker.policies.task_env import TaskEnv
 from orchestrator.worker.robots.preflight_child import RecentRobot, check
 

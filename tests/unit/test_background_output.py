@@ -21,7 +21,7 @@ from rich.console import Console
 
 from orchestrator import cli
 from orchestrator.commands import shared_options
-from orchestrator.terminal import background_output, live_table
+from orchestrator.terminal import background_output, run_view
 from orchestrator.terminal.background_output import in_background, is_read
 
 
@@ -100,9 +100,9 @@ def test_a_terminal_that_is_not_read_is_shown_the_newest_events_when_it_is(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(live_table, "LINES_KEPT", 10)
+    monkeypatch.setattr(run_view, "LINES_KEPT", 10)
     with in_background(pipe.file) as stream:
-        reporter = live_table.LiveReporter(
+        reporter = run_view.LiveReporter(
             Console(file=stream, force_terminal=True, width=100, height=30)
         )
         stream.write("x" * 100_000)  # nobody reads yet

@@ -20,7 +20,7 @@ from supervisor_helpers import RecordingReporter, make_job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment import preflight, session
 from orchestrator.terminal import output
-from orchestrator.terminal.live_table import LiveReporter
+from orchestrator.terminal.run_view import LiveReporter
 
 
 def requests_for(robots: int, monkeypatch: pytest.MonkeyPatch) -> Sequence[ExaminationRequest]:

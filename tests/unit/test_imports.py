@@ -34,7 +34,9 @@ def test_only_the_worker_imports_training_libraries_not_even_late() -> None:
                 names.add(str(node.module).split(".")[0])
         folders = path.relative_to(PACKAGE).parts[:-1]
         is_in_worker = folders[:1] == ("worker",) or folders[0::2][:2] == ("features", "worker")
-        assert is_in_worker or not names & HEAVY, path
+        # gymnasium imports this one itself.
+        allowed = {"gymnasium"} if path == PACKAGE / "envs.py" else set()
+        assert is_in_worker or not (names & HEAVY) - allowed, path
         if path.is_relative_to(PACKAGE / "core"):
             assert names <= {"orchestrator", *sys.stdlib_module_names}, path
 

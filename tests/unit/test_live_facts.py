@@ -26,7 +26,7 @@ from orchestrator.experiment import control, run_directory
 from orchestrator.experiment.control import Snapshot
 from orchestrator.ledger import live_facts
 from orchestrator.ledger.live_facts import LiveFacts
-from orchestrator.supervisor import free_disk
+from orchestrator.supervisor import disk_admission
 from orchestrator.supervisor.events import View
 
 LONGEST_S = 10_000.0
@@ -79,7 +79,7 @@ def test_status_has_what_running_jobs_report(tmp_path: Path) -> None:
 def test_status_says_that_jobs_wait_for_disk_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(free_disk, "free_mib", lambda _: 100)
+    monkeypatch.setattr(disk_admission, "free_mib", lambda _: 100)
     snapshot = seen(
         tmp_path,
         [make_job(min_free_disk_mib=1024)],
@@ -93,7 +93,7 @@ def test_status_says_that_jobs_wait_for_disk_space(
 def test_status_says_so_only_of_jobs_that_ask_for_more_space_than_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(free_disk, "free_mib", lambda _: 100)
+    monkeypatch.setattr(disk_admission, "free_mib", lambda _: 100)
     asked = {"runs": 50, "large": 1024, "also": 50, "next": 50}
     jobs = [make_job(name, min_free_disk_mib=mib) for name, mib in asked.items()]
     running = dict.fromkeys(("runs", "also"), FOREVER)

@@ -35,8 +35,8 @@ from orchestrator.supervisor import recorder
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.supervisor import Supervisor
-from orchestrator.terminal import live_table
-from orchestrator.terminal.live_table import LiveReporter
+from orchestrator.terminal import run_view
+from orchestrator.terminal.run_view import LiveReporter
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -314,7 +314,7 @@ def test_lines_above_the_live_table_are_printed_together(monkeypatch: pytest.Mon
     monkeypatch.setenv("TERM", "xterm")
     ticks = itertools.count(start=100)
     monkeypatch.setattr(
-        live_table.time, "monotonic", lambda: next(ticks) / 1000
+        run_view.time, "monotonic", lambda: next(ticks) / 1000
     )  # printing takes a millisecond, too
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100, height=30)

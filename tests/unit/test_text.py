@@ -17,8 +17,8 @@ from rich.text import Text
 
 from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT, last_line, plain, shortened, storable
 from orchestrator.supervisor.events import View
-from orchestrator.terminal import detached_view, live_table, output
-from orchestrator.terminal.live_table import JsonReporter, LineReporter
+from orchestrator.terminal import detached_view, output, run_view
+from orchestrator.terminal.run_view import JsonReporter, LineReporter
 from orchestrator.terminal.tables import Column
 
 anything = st.text(st.characters(codec=None, exclude_categories=()))
@@ -94,7 +94,7 @@ def test_the_log_of_a_detached_run_gets_the_totals_once_the_terminal_is_left(
     log = io.StringIO()
     process = SimpleNamespace(leave=lambda descriptor, _: os.close(descriptor))
     monkeypatch.setattr(os, "fdopen", lambda *_, **__: log)
-    monkeypatch.setattr(live_table, "TOTALS_EVERY_S", 0.0)
+    monkeypatch.setattr(run_view, "TOTALS_EVERY_S", 0.0)
     monkeypatch.setattr(detached_view, "PATIENCE_S", 0.0)
     reporter = detached_view.reporter(process, tmp_path, as_json=False)  # type: ignore[arg-type]
     empty: dict[str, Any] = {"active": (), "ended": (), "next_up": (), "cores_busy": 1.0}
@@ -108,12 +108,12 @@ def test_the_log_of_a_detached_run_gets_the_totals_once_the_terminal_is_left(
 
 def test_a_pipe_gets_a_line_with_the_totals_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, now = io.StringIO(), [0.0]
-    monkeypatch.setattr(live_table.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(run_view.time, "monotonic", lambda: now[0])
     reporter = LineReporter(stream)
     counts = Counter(SUCCEEDED=1, PENDING=2)
     empty: dict[str, Any] = {"active": (), "ended": (), "next_up": (), "cores_busy": 1.0}
     view = View(elapsed_s=90.0, counts=counts, steps_to_go=600, env_steps_per_s=10.0, **empty)
-    for seconds in (1.0, live_table.TOTALS_EVERY_S, live_table.TOTALS_EVERY_S + 1):
+    for seconds in (1.0, run_view.TOTALS_EVERY_S, run_view.TOTALS_EVERY_S + 1):
         now[0] = seconds
         reporter.tick(lambda: view)
     (line,) = stream.getvalue().splitlines()

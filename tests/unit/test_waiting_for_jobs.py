@@ -32,9 +32,9 @@ from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange, reconcile
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.supervisor.events import SilentReporter, View
-from orchestrator.supervisor.policy_source import FetchedPolicy
 from orchestrator.supervisor.retry_policy import exit_code
-from orchestrator.terminal import screen, status_view
+from orchestrator.supervisor.start_policies import FetchedPolicy
+from orchestrator.terminal import jobs_table, status_view
 
 DIAMOND = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
 FAILS = Behaviour(returncode=ExitCode.ERROR)
@@ -80,7 +80,9 @@ def test_who_waits_for_a_failed_job_is_not_run_and_is_named_at_the_end(tmp_path:
     assert {
         job_id: row["waits_for"] for job_id, row in rows(tmp_path).items() if row["waits_for"]
     } == {"d": "b"}
-    (line,) = [line for line in screen.of_rows(experiment.ledger.summary()) if line.job_id == "d"]
+    (line,) = [
+        line for line in jobs_table.of_rows(experiment.ledger.summary()) if line.job_id == "d"
+    ]
     assert (line.activity, line.state) == ("waits for b", "PENDING")
     assert "not run: waits for b" in "".join(
         map(str, status_view._remarks(experiment.ledger.summary()))
@@ -120,12 +122,12 @@ def test_who_waits_for_a_paused_job_is_resumable_and_may_be_paused_itself(tmp_pa
 def test_the_view_shows_what_a_job_waits_for(tmp_path: Path) -> None:
     experiment, seen = Experiment(tmp_path, waiting({"b": ("a",), "a": ()})), set[str]()
     experiment.reporter.each_turn = lambda view: seen.update(
-        line.activity for line in screen.of_view(view).next_up
+        line.activity for line in jobs_table.of_view(view).next_up
     )
     experiment.run()
     assert "waits for a" in seen
-    long = screen.JobLine(job_id="b", state="PENDING", waits_for="x" * 99)
-    assert len(long.activity) == screen.LONGEST_ACTIVITY
+    long = jobs_table.JobLine(job_id="b", state="PENDING", waits_for="x" * 99)
+    assert len(long.activity) == jobs_table.LONGEST_ACTIVITY
 
 
 def test_a_parent_that_is_not_declared_any_more_is_not_waited_for(tmp_path: Path) -> None:

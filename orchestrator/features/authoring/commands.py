@@ -61,12 +61,12 @@ def init(
     the reason.
     """
     from orchestrator.experiment import job_file_text, robot_check
-    from orchestrator.features.authoring import robot_job_file, written_view
+    from orchestrator.features.authoring import init_selection, written_view
     from orchestrator.machine import topology
     from orchestrator.supervisor.stop_signals import StopRequests
     from orchestrator.terminal import output as terminal
 
-    env_steps = None if timesteps is None else robot_job_file.parse_timesteps(timesteps)
+    env_steps = None if timesteps is None else init_selection.parse_timesteps(timesteps)
     job_file_text.check_target(output, force=force)
     for path in paths:
         if path.suffix == ".toml" and path.is_file():
@@ -76,7 +76,7 @@ def init(
     stops = StopRequests()
     with stoppable(NOTHING_WRITTEN), stops.installed(), terminal.examination() as show:
         rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.checking(show))
-        made = robot_job_file.draft(
+        made = init_selection.draft(
             rows,
             paths,
             output,
@@ -87,7 +87,7 @@ def init(
         stops.check()
         job_file_text.write(output, made.text, force=force)
     if as_json:
-        print_json(robot_job_file.facts(made, output))
+        print_json(init_selection.facts(made, output))
     else:
         print_text(written_view.robots(made, output))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.core.text import count, joined, plain, rough_duration
 from orchestrator.experiment.job_file_text import LeftOut
-from orchestrator.features.authoring.robot_job_file import RobotJobFile
+from orchestrator.features.authoring.init_selection import RobotJobFile
 from orchestrator.features.authoring.zoo_import import ZooJobFile
 
 MOST_SHOWN = 20

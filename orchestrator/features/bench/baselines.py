@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.core.environment import BINDING_VARIABLES, TOKEN_VARIABLE, worker_thread_settings
+from orchestrator.core.child_process import package_path
+from orchestrator.core.environment_variables import (
+    BINDING_VARIABLES,
+    TOKEN_VARIABLE,
+    worker_thread_settings,
+)
 from orchestrator.core.errors import UsageError
-from orchestrator.executors.process import package_path
 
 How = Literal["supervised", "alone", "fork", "spawn", "subproc"]
 

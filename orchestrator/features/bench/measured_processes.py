@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.child_process import end_group, spawn, working_directory
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.procfs import is_running
 from orchestrator.core.text import last_line
-from orchestrator.executors.process import end_group, with_descendants, working_directory
 from orchestrator.features.bench.supervised_jobs import GRACE_S
 from orchestrator.ledger import SummaryRow
+from orchestrator.machine.process_tree import with_descendants
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,19 +102,14 @@ def start(
     :param cpus: CPUs to which the process and its children are confined; None: no affinity is set.
     """
     with log.open("ab") as out:
-        popen = subprocess.Popen(
+        return spawn(
             command,
-            stdin=subprocess.DEVNULL,
+            folder=working_directory(log.parent),
+            environment=environment,
             stdout=out,
             stderr=subprocess.STDOUT,
-            cwd=working_directory(log.parent),
-            start_new_session=True,
-            env=environment,
+            cpus=cpus,
         )
-    if cpus is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(popen.pid, cpus)
-    return popen
 
 
 def start_facts(paths: JobPaths) -> dict[str, Any]:

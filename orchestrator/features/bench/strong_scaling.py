@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.core.child_process import end_group
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import duration
-from orchestrator.executors.process import end_group
 from orchestrator.features.bench import baselines, plan
 from orchestrator.features.bench.baselines import BASELINES
 from orchestrator.features.bench.measured_processes import start

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.core.environment import TOKEN_VARIABLE
+from orchestrator.core.environment_variables import TOKEN_VARIABLE
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.job import Job
 from orchestrator.experiment import session

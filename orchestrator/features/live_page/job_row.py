@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from orchestrator.core.text import plain, shortened
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.live_facts import LiveFacts
-from orchestrator.terminal.screen import of_rows
+from orchestrator.terminal.jobs_table import of_rows
 
 FIELDS = (
     *(

@@ -28,7 +28,7 @@ from orchestrator.ledger import AttemptRow, SummaryRow
 from orchestrator.machine import provenance
 from orchestrator.report.experiment_facts import ReportedAttempt, attempt_outcome
 from orchestrator.report.number_format import json_value
-from orchestrator.terminal import screen
+from orchestrator.terminal import jobs_table
 
 MOST_CURVES = 100
 """Jobs whose learning curves the page has: those that run, and those that ended last."""
@@ -140,7 +140,7 @@ class RunSource:
         snapshot = look.snapshot
         if snapshot is None:
             return head
-        shown_now = screen.of_snapshot(snapshot)
+        shown_now = jobs_table.of_snapshot(snapshot)
         is_left = any(row["state"] in ("PENDING", "RUNNING") for row in snapshot.rows)
         can_resume = look.condition in ("killed", "ended") and (
             is_left or snapshot.standing == "underway"

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.atomic_files import no_follow
+from orchestrator.core.child_process import end_group, has_ended, spawn
 from orchestrator.core.job import Cause
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, plain, shortened
-from orchestrator.executors.process import end_group, has_ended
 from orchestrator.experiment.beside_run import BesideRun, RunFacts
 from orchestrator.experiment.run_end import RunOutcome
 from orchestrator.features.notifications.notify_table import Notify
@@ -127,14 +127,12 @@ class NotifyPrograms(BesideRun):
                 when = time.strftime("%Y-%m-%d %H:%M:%S")
                 what = shlex.join(notification.command)
                 log.write(f"--- {when} {notification.key}: {what}\n".encode(errors="replace"))
-                popen = subprocess.Popen(
+                popen = spawn(
                     notification.command,
-                    stdin=subprocess.DEVNULL,
+                    folder=base if base.is_dir() else self.run.run_dir,
+                    environment={**os.environ, **self._variables(notification)},
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    cwd=base if base.is_dir() else self.run.run_dir,
-                    env={**os.environ, **self._variables(notification)},
-                    start_new_session=True,
                 )
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

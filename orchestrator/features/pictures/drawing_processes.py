@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from orchestrator.executors.process import has_ended
+from orchestrator.core.child_process import has_ended
 from orchestrator.experiment.policy_process import PolicyProcess
 from orchestrator.machine.slots import Slot, SlotPool
 

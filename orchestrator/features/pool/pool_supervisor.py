@@ -34,7 +34,7 @@ from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
 from orchestrator.supervisor.events import View
-from orchestrator.terminal.live_table import LineReporter
+from orchestrator.terminal.run_view import LineReporter
 
 NO_MORE = b"."
 LOOK_EVERY_S = 1.0

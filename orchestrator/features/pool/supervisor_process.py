@@ -11,9 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.core import errors
+from orchestrator.core.child_process import (
+    end_group,
+    package_path,
+    spawn,
+    working_directory,
+)
 from orchestrator.core.errors import OrchestratorError, SpecError, SupervisorError, UsageError
 from orchestrator.core.text import last_line
-from orchestrator.executors.process import end_group, package_path, working_directory
 from orchestrator.features.pool.pool_supervisor import NO_MORE, PoolReport
 from orchestrator.machine.slots import MaxParallel
 
@@ -29,13 +34,14 @@ class SupervisorProcess:
 
     def __init__(self, run_dir: Path, max_parallel: MaxParallel, folder: Path) -> None:
         self._run_dir = run_dir
-        self._popen = subprocess.Popen(
+        # Ctrl-C is for this process, which decides what becomes of it.
+        self._popen = spawn(
             [*COMMAND, str(run_dir), str(max_parallel or 0)],
+            folder=working_directory(folder),
+            environment={**os.environ, **package_path()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=working_directory(folder),
-            env={**os.environ, **package_path()},
-            start_new_session=True,  # Ctrl-C is for this process, which decides what becomes of it
+            stderr=None,
         )
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.environment import SEARCH_PATH_VARIABLE
+from orchestrator.core.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.features.ray import internals

@@ -63,7 +63,7 @@ def _begun_source(paths: RunPaths, ledger: Ledger) -> BegunSource | None:
 def _watch(paths: RunPaths) -> RunWatch | None:
     if not _has_begun(paths):
         return None
-    from orchestrator.features.search.watch import SearchWatch
+    from orchestrator.features.search.search_watch import SearchWatch
 
     return SearchWatch(paths=paths)
 

@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import DEVNULL
 from typing import Literal, TypeAlias
 
-from orchestrator.core.environment import SELFTEST_VARIABLE, TOKEN_VARIABLE
+from orchestrator.core.child_process import package_path, spawn
+from orchestrator.core.environment_variables import SELFTEST_VARIABLE, TOKEN_VARIABLE
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.process import package_path, with_descendants
 from orchestrator.features.selftest.small_experiment import RUN_DIR
+from orchestrator.machine.process_tree import with_descendants
 from orchestrator.supervisor.stop_signals import StopRequests
 
 POLL_S = 0.02
@@ -114,14 +114,8 @@ class CommandRun:
         self._unread: int | None = None
         self._reader: threading.Thread | None = None
         with os.fdopen(self._opened(output), "ab") as out:
-            self.popen = subprocess.Popen(
-                command,
-                stdin=DEVNULL,
-                stdout=out,
-                stderr=out,
-                cwd=folder,
-                env=environment,
-                start_new_session=True,
+            self.popen = spawn(
+                command, folder=folder, environment=environment, stdout=out, stderr=out
             )
 
     def _opened(self, output: Output) -> int:

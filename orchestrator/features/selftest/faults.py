@@ -20,10 +20,10 @@ from random import Random
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.procfs import await_end
 from orchestrator.core.text import last_line
-from orchestrator.executors.process import with_descendants
 from orchestrator.features.selftest.command_run import CommandRun, Output, Role
 from orchestrator.features.selftest.round_folder import unmount
 from orchestrator.features.selftest.small_experiment import EDIT, EDITED, OF_ONE_PROCESS, OF_RANKS
+from orchestrator.machine.process_tree import with_descendants
 
 STOPPED_S, LOCKED_S = (0.3, 3.0), (0.5, 5.0)
 """Shortest and longest time for which a process is stopped, and for which the ledger is locked."""

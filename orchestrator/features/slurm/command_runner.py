@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.core.child_process import end_group, spawn
 from orchestrator.core.text import last_line
-from orchestrator.executors.process import end_group
 
 PATIENCE_S = 60.0
 NOT_STARTED = "cannot be started now"
@@ -74,13 +74,8 @@ class SlurmCommand:
         with contextlib.ExitStack() as stack:
             self._output = stack.enter_context(tempfile.TemporaryFile())
             self._errors = stack.enter_context(tempfile.TemporaryFile())
-            self._popen = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._errors,
-                start_new_session=True,
-                env=environment,
+            self._popen = spawn(
+                self._command, environment=environment, stdout=self._output, stderr=self._errors
             )
             self._stack = stack.pop_all()
 

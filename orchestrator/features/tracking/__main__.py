@@ -17,9 +17,9 @@ from orchestrator.core.process_setup import AT_ONCE, GIVE_WAY, give_way
 def main() -> int:
     if GIVE_WAY in sys.argv:
         give_way()  # first of all, as the imports are work, too
-    from orchestrator.features.tracking import tracker
+    from orchestrator.features.tracking import sending
 
-    return tracker.main(sys.argv[1], is_at_once=AT_ONCE in sys.argv)
+    return sending.main(sys.argv[1], is_at_once=AT_ONCE in sys.argv)
 
 
 if __name__ == "__main__":

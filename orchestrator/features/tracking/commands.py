@@ -43,11 +43,11 @@ def publish(
     by itself.
     """
     from orchestrator.core.errors import UsageError
-    from orchestrator.features.tracking import publishing
+    from orchestrator.features.tracking import publish_command
 
     if mode not in (None, "online", "offline"):
         raise UsageError(f"publish: --mode {mode}: expected online or offline")
     given = {"project": project, "uri": uri, "mode": mode}
     with shared.interruptible("stopped; the same command sends the rest"):
         chosen = {name: value for name, value in given.items() if value is not None}
-        shared.print_text(publishing.publish(run_dir, to, chosen))
+        shared.print_text(publish_command.publish(run_dir, to, chosen))

@@ -1,6 +1,6 @@
 """The process that tells experiment trackers of a run, as its supervisor has it beside itself.
 
-It reads the run directory alone (:mod:`orchestrator.features.tracking.tracker`), so that workers know nothing
+It reads the run directory alone (:mod:`orchestrator.features.tracking.sending`), so that workers know nothing
 of trackers. Its start costs seconds of CPU time, which it must not take from the jobs. While they
 have all cores it takes only what nothing else wants; on a machine that others use, that may be
 nothing for as long as they do. A process cannot get its priority back, so another one takes its

@@ -1,5 +1,5 @@
-"""A built-in task as an environment of gymnasium: ``gymnasium.make("orchestrator/forward-v0",
-xml="my.xml")``.
+"""A built-in task as an environment of gymnasium:
+``gymnasium.make("orchestrator.envs:orchestrator/forward-v0", xml="my.xml")``.
 
 Physics, observations, rewards and ends of episodes are those of training
 (:mod:`orchestrator.worker.envs.simulation`). Neither torch nor Stable-Baselines3 is imported here.

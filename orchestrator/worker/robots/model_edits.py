@@ -23,13 +23,13 @@ import mujoco
 
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.model_loading import for_simulation
-from orchestrator.worker.model.model_comparison import differing_fields
-from orchestrator.worker.model.spec_attributes import (
+from orchestrator.worker.mjspec.model_comparison import differing_fields
+from orchestrator.worker.mjspec.spec_attributes import (
     AttributeEditError,
     attribute_names,
     set_attribute,
 )
-from orchestrator.worker.model.spec_elements import EditError, is_pattern, matching, suggested
+from orchestrator.worker.mjspec.spec_elements import EditError, is_pattern, matching, suggested
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import BundleError
 

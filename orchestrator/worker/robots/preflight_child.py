@@ -29,7 +29,7 @@ from orchestrator.worker.envs.changing_task import check_changes
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.randomization import check_grid, make_simulation, observed_simulation
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.model.spec_elements import EditError
+from orchestrator.worker.mjspec.spec_elements import EditError
 from orchestrator.worker.robots import converted_robot, made_robot, model_checks
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.compiling import (
@@ -106,7 +106,7 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
     """
     try:
         with contextlib.ExitStack() as cleanup:
-            use = _measuring(request) or _init_check(request, cleanup)
+            use = _measuring(request) or _start_policy_check(request, cleanup)
             return _examine(request, recent or cleanup.enter_context(RecentRobot()), cleanup, use)
     except (BundleError, UnfitError) as error:
         return _unfit(error)
@@ -149,7 +149,9 @@ def _measuring(request: ExaminationRequest) -> EnvironmentUse | None:
     return measured
 
 
-def _init_check(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> EnvironmentUse:
+def _start_policy_check(
+    request: ExaminationRequest, cleanup: contextlib.ExitStack
+) -> EnvironmentUse:
     """Checks ``init``, if there is one.
 
     The environment of a source that is still to be trained is made before that of the job.
@@ -157,11 +159,11 @@ def _init_check(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> E
     if not request.init:
         return _unchanged
     from orchestrator.worker.robots import (
-        init_check,
+        start_policy_check,
     )  # here, before the user's folder is on the path
 
     made: list[Any] = []
-    source = init_check.source_of(request)
+    source = start_policy_check.source_of(request)
     if source is not None:
 
         def keep(answer: ExaminationAnswer, environment: Any) -> ExaminationAnswer:
@@ -174,7 +176,9 @@ def _init_check(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> E
             _examine(source, cleanup.enter_context(RecentRobot()), cleanup, keep)
         if not made:
             return _unchanged
-    return lambda answer, environment: init_check.check_init(request, answer, environment, *made)
+    return lambda answer, environment: start_policy_check.check_init(
+        request, answer, environment, *made
+    )
 
 
 def _examine(

@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass, fields
 
-from orchestrator.core.environment import FORKED
+from orchestrator.core.environment_variables import FORKED
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 

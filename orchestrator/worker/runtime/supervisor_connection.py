@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from orchestrator.core.environment import CHANNEL_VARIABLE, GO
+from orchestrator.core.environment_variables import CHANNEL_VARIABLE, GO
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.parent_death import die_with_parent
 from orchestrator.core.process_setup import set_up_process

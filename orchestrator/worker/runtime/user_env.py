@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from orchestrator.core import gymnasium_ids
+
 
 class EntryPointError(Exception):
     """The entry point names nothing that can be called; the message says what is missing."""
@@ -35,6 +37,7 @@ def make(
 
     assert env is not None
     robot: dict[str, Any] = {} if xml is None else {"xml_file": xml}
+    gymnasium_ids.register(gymnasium)
     return gymnasium.make(env, **robot, **env_kwargs)
 
 

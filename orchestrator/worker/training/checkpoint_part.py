@@ -67,10 +67,10 @@ class Checkpointing:
         spec, model = self._attempt.spec, self._attempt.model
         if spec.init_sha256 is None:
             return
-        from orchestrator.worker.training import initial_policy
+        from orchestrator.worker.training import start_policy
 
-        policy = initial_policy.InitialPolicy.from_file(self._attempt.paths.init, spec.init_sha256)
-        what = initial_policy.start(model, policy)
+        policy = start_policy.StartPolicy.from_file(self._attempt.paths.init, spec.init_sha256)
+        what = start_policy.start(model, policy)
         say(f"starts from {spec.init} ({policy.label}): {what}")
         if model.env is None:
             return

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import UsageError
 from orchestrator.experiment import job_file_text, training_time
 from orchestrator.experiment.robot_check import RobotCheck
-from orchestrator.features.authoring import robot_entries, robot_job_file
+from orchestrator.features.authoring import init_selection, robot_entries
 from orchestrator.jobfile import Experiment, from_mapping, is_job_key
 
 FIGURES = {"timestep_s": 0.005, "steps_per_s": 100_000.0, "control_period_s": 0.04}
@@ -29,7 +29,7 @@ def row(path: Path | str, task: str | None = "forward", **more: Any) -> RobotChe
 
 def made(
     folder: Path, *names: str, task: str = "forward", others: tuple[str, ...] = (), **more: Any
-) -> tuple[robot_job_file.RobotJobFile, Experiment]:
+) -> tuple[init_selection.RobotJobFile, Experiment]:
     """The job file of robots in ``folder``, and what it declares; ``others`` are files that cannot
     be trained."""
     rows = []
@@ -48,10 +48,10 @@ def made(
 
 def drafted(
     rows: list[RobotCheck], folder: Path, **more: Any
-) -> tuple[robot_job_file.RobotJobFile, Experiment]:
+) -> tuple[init_selection.RobotJobFile, Experiment]:
     target = folder / "jobs.toml"
     options = {"timesteps": 200_000, "at_once": 2, **more}
-    file = robot_job_file.draft(rows, [folder], target, **options)
+    file = init_selection.draft(rows, [folder], target, **options)
     return file, from_mapping(tomllib.loads(file.text), source="jobs.toml", base=folder)
 
 
@@ -186,7 +186,7 @@ def test_a_part_is_not_trained_beside_the_robot_that_includes_it_unless_it_is_na
     assert f"# body.xml: a part of {paths[1]}" in file.text
     broken = [rows[0], row(paths[1], verdict="error", messages=("no scene",))]
     assert trained(drafted(broken, tmp_path)[1]) == [paths[0]]
-    named = robot_job_file.draft(rows, paths, tmp_path / "jobs.toml", timesteps=1000, at_once=1)
+    named = init_selection.draft(rows, paths, tmp_path / "jobs.toml", timesteps=1000, at_once=1)
     assert len(named.robots) == 2
 
 
@@ -234,7 +234,7 @@ def test_messages_cannot_leave_their_comment(tmp_path: Path) -> None:
     [("200_000", 200_000), ("2e5", 200_000), ("200k", 200_000), ("1.5M", 1_500_000), ("1", 1)],
 )
 def test_timesteps_are_read_as_people_write_them(text: str, number: int) -> None:
-    assert robot_job_file.parse_timesteps(text) == number
+    assert init_selection.parse_timesteps(text) == number
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_timesteps_are_read_as_people_write_them(text: str, number: int) -> None
 )
 def test_timesteps_that_are_no_number_of_steps_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="whole number from 1 to"):
-        robot_job_file.parse_timesteps(text)
+        init_selection.parse_timesteps(text)
 
 
 def test_the_preset_decides_what_is_not_asked_for(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
+from orchestrator.core.child_process import end_group
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.process import end_group
 from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
 from orchestrator.features.pictures import mosaic
 

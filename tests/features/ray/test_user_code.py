@@ -16,7 +16,7 @@ import pytest
 from executor_helpers import make_launch
 from supervisor_helpers import make_spec
 
-from orchestrator.core.environment import SEARCH_PATH_VARIABLE
+from orchestrator.core.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.ray import user_code

@@ -26,10 +26,10 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import control, run_directory, run_index
 from orchestrator.experiment.run_watch import RunWatches, annotated
 from orchestrator.features.search import changed_search, ranking, report_data, search_events
+from orchestrator.features.search.search_watch import SearchWatch
 from orchestrator.features.search.searcher.searcher import Searcher
 from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.features.search.trials import TrialReader
-from orchestrator.features.search.watch import SearchWatch
 from orchestrator.ledger import Ledger
 from orchestrator.report import compose
 from orchestrator.terminal import status_view

@@ -37,10 +37,10 @@ from orchestrator.features.search.declaration.declared_search import declaration
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import SearchBesideRun
-from orchestrator.features.search.watch import SearchWatch
+from orchestrator.features.search.search_watch import SearchWatch
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import SilentReporter, View
-from orchestrator.terminal import screen
+from orchestrator.terminal import jobs_table
 
 DONE, AT_FIRST, AT_SECOND = (
     Told(values=[3.0], reached=[1.0, 2.0]),
@@ -162,14 +162,14 @@ def test_the_line_is_part_of_what_run_shows(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     experiment = Experiment(tmp_path / "other", [make_job("a")])
     WatchReporter(Reporter(), paths).tick(experiment.supervisor._view)
-    assert line_of(paths) in screen.totals(screen.of_view(shown[0])).plain
+    assert line_of(paths) in jobs_table.totals(jobs_table.of_view(shown[0])).plain
 
 
 def test_what_waits_at_rungs_is_not_to_be_trained_and_the_rest_only_to_its_rung(
     tmp_path: Path,
 ) -> None:
     paths = search_run(tmp_path / "run", [DONE, AT_FIRST, GOES_ON, Told()], is_over=False)
-    shown = screen.of_snapshot(control.status(paths.root))
+    shown = jobs_table.of_snapshot(control.status(paths.root))
     assert shown.steps_to_go == (300 - 100) + 100
 
 

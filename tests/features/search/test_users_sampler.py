@@ -18,8 +18,8 @@ from command_helpers import wait_until
 from searcher_helpers import beginning
 from trial_helpers import Told, search_run
 
+from orchestrator.core.child_process import end_group
 from orchestrator.core.paths import RunPaths
-from orchestrator.executors.process import end_group
 from orchestrator.experiment.side_process import SideProcess
 from orchestrator.features.search import (
     changed_search,

@@ -20,7 +20,7 @@ import pytest
 from command_helpers import invoke, wait_until
 from supervisor_helpers import make_job
 
-from orchestrator.core.environment import SELFTEST_VARIABLE
+from orchestrator.core.environment_variables import SELFTEST_VARIABLE
 from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Running, Succeeded

@@ -27,7 +27,8 @@ from orchestrator.core.process_setup import AT_ONCE, GIVE_WAY
 from orchestrator.core.procfs import is_running
 from orchestrator.experiment import control, run_directory, side_process
 from orchestrator.experiment.side_process import SideProcess
-from orchestrator.features.tracking import files, track_process, tracker
+from orchestrator.features.tracking import files, sending, track_process
+from orchestrator.features.tracking.sending import Finish, JobRows
 from orchestrator.features.tracking.track_process import (
     COMPLETE,
     FINISH,
@@ -37,7 +38,6 @@ from orchestrator.features.tracking.track_process import (
     STEADY_S,
     TrackProcess,
 )
-from orchestrator.features.tracking.tracker import Finish, JobRows
 from orchestrator.ledger import Ledger
 
 ENDS = ("platform",)
@@ -197,9 +197,9 @@ def test_each_tracker_that_has_everything_is_named_and_a_server_that_is_away_is_
     jobs: Any = SimpleNamespace(read=list)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("RETRY_S", "FINAL_RETRY_S"):
-            patch.setattr(tracker, name, 0.0)
-        patch.setattr(tracker, "READING", replace(tracker.READING, every_s=0.0))
-        assert tracker._loop([away, sound], jobs, finish)
+            patch.setattr(sending, name, 0.0)
+        patch.setattr(sending, "READING", replace(sending.READING, every_s=0.0))
+        assert sending._loop([away, sound], jobs, finish)
     assert asked == ["mlflow", "wandb", "wandb", "mlflow", "wandb", "mlflow", "mlflow"]
     assert capsys.readouterr().out.splitlines() == [
         HAS_BEGUN,

@@ -34,7 +34,7 @@ from orchestrator.core.errors import RunDirError, SpecError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment import run_directory
-from orchestrator.features.tracking import files, tracked_job, tracker
+from orchestrator.features.tracking import files, sending, tracked_job
 from orchestrator.features.tracking.publisher import Publisher
 from orchestrator.features.tracking.tracked_job import ProgressTail
 from orchestrator.features.tracking.tracker_protocol import Position, TrackedJob, read_position
@@ -256,9 +256,9 @@ def test_the_end_of_a_run_says_which_previews_it_had_no_time_for(
     paths: RunPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, _memory, rows = with_late_preview(paths)
-    made.previews_s, finish = 0.0, tracker.Finish()
+    made.previews_s, finish = 0.0, sending.Finish()
     finish.set()
-    assert tracker._loop([made], SimpleNamespace(read=rows.summary), finish)  # type: ignore[arg-type]
+    assert sending._loop([made], SimpleNamespace(read=rows.summary), finish)  # type: ignore[arg-type]
     said = capsys.readouterr().out
     assert "memory: no time for 1 preview; `publish" in said
 
@@ -423,7 +423,7 @@ def test_a_busy_tracker_keeps_no_other_waiting_and_the_ledger_is_read_once_a_tur
 ) -> None:
     needs("tensorboard")
 
-    class Finishing(tracker.Finish):
+    class Finishing(sending.Finish):
         def wait(self, timeout: float | None = None) -> bool:
             assert memory.sent == {"run-1": [100]}
             assert not files.tensorboard(paths.root).exists()
@@ -436,10 +436,10 @@ def test_a_busy_tracker_keeps_no_other_waiting_and_the_ledger_is_read_once_a_tur
     jobs: Any = SimpleNamespace(read=lambda: reads.append(1) or rows.summary())  # type: ignore[func-returns-value]
     elsewhere, busy = make_publisher(paths), make_publisher(paths)
     busy.report = messages.append
-    monkeypatch.setattr(tracker.time, "sleep", lambda seconds: elsewhere.close())
+    monkeypatch.setattr(sending.time, "sleep", lambda seconds: elsewhere.close())
     elsewhere.lock()
     with contextlib.closing(busy):
-        assert tracker._loop([busy, with_memory(paths, memory)[0]], jobs, Finishing())
+        assert sending._loop([busy, with_memory(paths, memory)[0]], jobs, Finishing())
     assert len(reads) == 3
     assert len(messages) == 1
     assert "another process is sending it to tensorboard" in messages[0]
@@ -602,7 +602,7 @@ def test_wandb_sends_again_what_was_noted_but_never_reached_its_log(paths: RunPa
 
 
 def test_publish_names_what_is_wrong(paths: RunPaths) -> None:
-    from orchestrator.features.tracking import publishing
+    from orchestrator.features.tracking import publish_command
 
     for arguments, message in (
         (("comet", {}), "unknown tracker; expected one of tensorboard, wandb, mlflow, trackio"),
@@ -610,19 +610,19 @@ def test_publish_names_what_is_wrong(paths: RunPaths) -> None:
         (("wandb", {"project": "gait: 50%"}), "--project: expected a name of 1 to 128 characters"),
     ):
         with pytest.raises(UsageError, match=message):
-            publishing.publish(paths.root, *arguments)
+            publish_command.publish(paths.root, *arguments)
 
 
 def test_publish_does_not_open_the_ledger_of_another_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.features.tracking import publishing
+    from orchestrator.features.tracking import publish_command
 
     needs("tensorboard")
     with run_directory.claim(tmp_path / "run") as paths:
         monkeypatch.setattr("socket.gethostname", lambda: "another-host")
         with pytest.raises(RunDirError, match="runs on another host"):
-            publishing.publish(paths.root, "tensorboard", {})
+            publish_command.publish(paths.root, "tensorboard", {})
 
 
 def test_makers_of_trackers_are_told_nothing_unless_the_user_says_so(

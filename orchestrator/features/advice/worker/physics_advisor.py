@@ -42,7 +42,7 @@ from orchestrator.features.advice.worker.trajectory_deviation import MotionTest
 from orchestrator.worker.envs.batch_interface import SimulationState
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.model.spec_elements import EditError
+from orchestrator.worker.mjspec.spec_elements import EditError
 from orchestrator.worker.robots import converted_robot, made_robot
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.file_collector import BundleError

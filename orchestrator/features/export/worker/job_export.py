@@ -130,7 +130,7 @@ def _normalization(statistics: Any, seen: slice) -> Normalization:
 
 def _of_task(simulation: Simulation) -> _Interface:
     from orchestrator.worker.tasks import input_names, units
-    from orchestrator.worker.training.initial_policy import names_of
+    from orchestrator.worker.training.start_policy import names_of
 
     model = simulation.model
     controls = _controls(simulation)

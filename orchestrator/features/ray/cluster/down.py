@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Collection
 
 from orchestrator.executors.orphan_reaper import sweep
-from orchestrator.executors.process import with_descendants
 from orchestrator.features.ray.cluster import node_state
 from orchestrator.features.ray.cluster.node_state import LocalNode, NodeProcess
 from orchestrator.machine.process_identity import process_start
+from orchestrator.machine.process_tree import with_descendants
 
 RAYLET_GRACE_S = 10.0
 GRACE_S = 2.0

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.core.environment import TOKEN_VARIABLE
+from orchestrator.core.child_process import package_path
+from orchestrator.core.environment_variables import TOKEN_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.text import count
-from orchestrator.executors.process import package_path
 from orchestrator.features.ray.cluster import (
     address,
     cluster_token,

@@ -32,7 +32,7 @@ from orchestrator.features.urdf.worker.urdf_structure import (
     shown,
 )
 from orchestrator.features.urdf.worker.urdf_tree import Node, UrdfError, parse, written
-from orchestrator.worker.model.model_comparison import differing_fields
+from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.robots.compiling import guarded
 from orchestrator.worker.robots.converted_robot import ConvertedRobot
 from orchestrator.worker.robots.env_check import UnfitError

@@ -23,7 +23,7 @@ from orchestrator.core.distributions import (
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.randomization.draws import draw, draw_many, of_each
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
-from orchestrator.worker.model.spec_elements import suggested
+from orchestrator.worker.mjspec.spec_elements import suggested
 from orchestrator.worker.tasks import Task
 from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import control_steps

@@ -33,7 +33,7 @@ from executor_helpers import (
 )
 from ray_helpers import TOO_MUCH_MIB, Cluster, memory_watched_node, until_unused, until_used
 
-from orchestrator.core.environment import GPU_SHARE_VARIABLE
+from orchestrator.core.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.procfs import process_stat
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed

@@ -15,7 +15,7 @@ from pathlib import Path
 import command_helpers as commands
 import pytest
 
-from orchestrator.core.environment import HOLDERS_VARIABLE
+from orchestrator.core.environment_variables import HOLDERS_VARIABLE
 from orchestrator.core.errors import UsageError
 from orchestrator.features.ray.cluster import cluster_token
 from orchestrator.features.ray.cluster.address import check_own

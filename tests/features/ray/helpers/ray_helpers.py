@@ -21,10 +21,10 @@ import psutil
 import pytest
 from command_helpers import summary, wait_until
 
-from orchestrator.core.environment import HOLDERS_VARIABLE
+from orchestrator.core.child_process import package_path
+from orchestrator.core.environment_variables import HOLDERS_VARIABLE
 from orchestrator.core.text import install_extra
 from orchestrator.executors.cluster_slots import ClusterSlots
-from orchestrator.executors.process import package_path
 from orchestrator.features.ray import connection
 from orchestrator.features.ray.cluster import cluster_token, node_settings
 from orchestrator.features.ray.compatible_nodes import CompatibleNodes

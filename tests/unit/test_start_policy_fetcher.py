@@ -15,7 +15,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import preflight
-from orchestrator.experiment.policy_fetcher import PolicyFetcher
+from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
 
 READY = ExaminationAnswer(init_sha256="ab")
 KILLED = "examining it ended with signal 9"
@@ -63,15 +63,15 @@ def child_of(answers: list[ExaminationAnswer | str | None], log: list[Any]) -> t
     return StandIn
 
 
-Fetch = Callable[..., tuple[PolicyFetcher, list[Any]]]
+Fetch = Callable[..., tuple[StartPolicyFetcher, list[Any]]]
 
 
 @pytest.fixture
 def fetch(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Fetch:
-    def begun(*answers: ExaminationAnswer | str | None) -> tuple[PolicyFetcher, list[Any]]:
+    def begun(*answers: ExaminationAnswer | str | None) -> tuple[StartPolicyFetcher, list[Any]]:
         log: list[Any] = []
         monkeypatch.setattr(preflight, "Child", child_of(list(answers), log))
-        return PolicyFetcher(paths), log
+        return StartPolicyFetcher(paths), log
 
     return begun
 
@@ -147,7 +147,7 @@ def test_a_child_that_cannot_be_started_is_a_problem_of_one_job(
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(preflight, "Child", refuse)
-    fetcher = PolicyFetcher(paths)
+    fetcher = StartPolicyFetcher(paths)
     fetcher.request(job())
     (fetched,) = fetcher.take()
     assert "temporarily unavailable" in fetched.problem

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.text import plain
 from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter, View
-from orchestrator.terminal import background_output, screen
+from orchestrator.terminal import background_output, jobs_table
+from orchestrator.terminal.jobs_table import JobsTable
 from orchestrator.terminal.output import console, writable
-from orchestrator.terminal.screen import Screen
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,14 +51,14 @@ class LineReporter(SilentReporter):
         self._next_totals = time.monotonic() + TOTALS_EVERY_S
 
     def tick(self, view: Callable[[], View]) -> None:
-        self.draw(lambda: screen.of_view(view()))
+        self.draw(lambda: jobs_table.of_view(view()))
 
-    def draw(self, shown: Callable[[], Screen]) -> None:
+    def draw(self, shown: Callable[[], JobsTable]) -> None:
         """Print the totals, if that is due; ``shown`` is called only then."""
         now = time.monotonic()
         if now >= self._next_totals:
             self._next_totals = now + TOTALS_EVERY_S
-            self.event("progress", screen.totals(shown()).plain.replace("\n", " · "))
+            self.event("progress", jobs_table.totals(shown()).plain.replace("\n", " · "))
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         line = f"{time.strftime('%H:%M:%S')} {'warning: ' * (kind == 'warning')}{plain(message)}"
@@ -127,14 +127,14 @@ class LiveReporter(SilentReporter):
         self._print_due()
 
     def tick(self, view: Callable[[], View]) -> None:
-        self.draw(lambda: screen.of_view(view()))
+        self.draw(lambda: jobs_table.of_view(view()))
 
-    def draw(self, shown: Callable[[], Screen]) -> None:
+    def draw(self, shown: Callable[[], JobsTable]) -> None:
         """Draw the table anew, if that is due; ``shown`` is called only then."""
         self._print_due()
         if self._drawing.is_due() and background_output.is_read(self._console.file):
             with self._drawing.timed():
-                table = screen.rendered(shown(), self._console.width, self._console.height)
+                table = jobs_table.rendered(shown(), self._console.width, self._console.height)
                 self._live.update(table, refresh=True)
 
     def _print_due(self, *, at_once: bool = False) -> None:

@@ -27,8 +27,8 @@ from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import DiskShortage, Note, View
-from orchestrator.terminal import attach_view, list_view, screen, status_view
-from orchestrator.terminal.screen import JobLine, Screen
+from orchestrator.terminal import attach_view, jobs_table, list_view, status_view
+from orchestrator.terminal.jobs_table import JobLine, JobsTable
 from orchestrator.terminal.tables import table
 
 ROW = {
@@ -71,7 +71,9 @@ def printed(shown: RenderableType, width: int) -> list[str]:
     return capture.get().splitlines()
 
 
-def a_screen(running: int, pending: int, ended: int, *, name: str = "job", **totals: Any) -> Screen:
+def a_table(
+    running: int, pending: int, ended: int, *, name: str = "job", **totals: Any
+) -> JobsTable:
     def lines(kind: str, count: int, **values: Any) -> list[JobLine]:
         return [JobLine(job_id=f"{kind}-{name}-{number}", **values) for number in range(count)]
 
@@ -82,7 +84,7 @@ def a_screen(running: int, pending: int, ended: int, *, name: str = "job", **tot
         "ep_rew_mean": 123.4,
         "remaining_s": 75.0,
     }
-    return Screen(
+    return JobsTable(
         elapsed_s=60.0,
         counts=Counter(RUNNING=running, PENDING=pending, SUCCEEDED=ended),
         running=lines(
@@ -113,7 +115,7 @@ def a_screen(running: int, pending: int, ended: int, *, name: str = "job", **tot
 def test_running_jobs_come_first_then_the_next_then_the_last_ended_and_the_rest_is_counted(
     jobs: tuple[int, int, int], shown: list[str], left: str
 ) -> None:
-    lines = printed(screen.rendered(a_screen(*jobs), 80, 24), 80)
+    lines = printed(jobs_table.rendered(a_table(*jobs), 80, 24), 80)
     assert [line[:4] for line in lines if re.match("live|next|over", line)] == shown
     assert [line for line in lines if line.startswith("…")] == [left] * bool(left)
     assert len(lines) <= 23
@@ -124,14 +126,16 @@ def test_running_jobs_come_first_then_the_next_then_the_last_ended_and_the_rest_
 
 @pytest.mark.parametrize("height", [4, 8, 10, 24])
 def test_the_screen_is_never_higher_than_the_terminal(height: int) -> None:
-    lines = printed(screen.rendered(a_screen(2, 2, 2, waiting="No space. " * 15), 80, height), 80)
+    lines = printed(
+        jobs_table.rendered(a_table(2, 2, 2, waiting="No space. " * 15), 80, height), 80
+    )
     assert len(lines) < max(height, 10)
     assert any(line.startswith("live-job-0") for line in lines)
 
 
 def test_on_80_columns_stays_what_is_of_use_and_on_160_everything() -> None:
     narrow, wide = (
-        printed(screen.rendered(a_screen(2, 22, 0, name="hopper-s0"), width, 24), width)
+        printed(jobs_table.rendered(a_table(2, 22, 0, name="hopper-s0"), width, 24), width)
         for width in (80, 160)
     )
     assert max(map(len, narrow)) <= 80
@@ -155,7 +159,7 @@ def test_the_table_of_ended_jobs_fits_and_keeps_the_returns(width: int) -> None:
     }
     states = {"hopper-s0": "SUCCEEDED", "a-name-" * 9 + "s0": "PAUSED", "脚-s0": "FAILED"}
     rows = snapshot(**{name: {**row, "state": state} for name, state in states.items()}).rows
-    lines = printed(screen.jobs_table(screen.of_rows(rows), width), width)
+    lines = printed(jobs_table.jobs_table(jobs_table.of_rows(rows), width), width)
     assert len(lines) == 1 + len(rows), "a row was wrapped"
     assert all("12.3 → 1,234.5" in line for line in lines[1:])
     assert all(state in line for state, line in zip(states.values(), lines[1:], strict=True))
@@ -167,7 +171,7 @@ def test_long_names_are_shortened_so_that_they_still_differ() -> None:
         JobLine(job_id=f"{'quadruped-with-long-legs' * 3}-s{seed}", state="PENDING")
         for seed in range(12)
     ]
-    shown = printed(screen.jobs_table(lines, 60), 60)[1:]
+    shown = printed(jobs_table.jobs_table(lines, 60), 60)[1:]
     assert [line.split()[0].partition("…")[2][-3:].lstrip("-") for line in shown] == [
         f"s{seed}" for seed in range(12)
     ]
@@ -194,7 +198,7 @@ def test_ids_that_differ_in_their_middle_are_shown_differently_at_every_width(wi
         JobLine(job_id=job_id, state="training", is_running=True, attempts=2, **live)
         for job_id in ids
     ]
-    header, *shown = printed(screen.jobs_table(lines, width), width)
+    header, *shown = printed(jobs_table.jobs_table(lines, width), width)
     assert max(map(len, [header, *shown])) <= width
     if width == 30:
         assert "".join(line.split()[0] for line in shown) == "".join(ids)
@@ -226,7 +230,7 @@ def test_attempts_are_of_use_where_a_job_has_several(attempts: int, kept: str) -
         wall_s=1.0,
         attempts=attempts,
     )
-    header = printed(screen.jobs_table([line], 55), 55)[0].split()
+    header = printed(jobs_table.jobs_table([line], 55), 55)[0].split()
     assert {"time", "attempts"} & set(header) == {kept}
 
 
@@ -251,7 +255,7 @@ def test_the_view_of_the_supervisor_as_a_screen() -> None:
         env_steps_per_s=0.0,
         waiting=DiskShortage(text="No space.", least_mib=1),
     )
-    lines = printed(screen.rendered(screen.of_view(view), 120, 24), 120)
+    lines = printed(jobs_table.rendered(jobs_table.of_view(view), 120, 24), 120)
     assert "2/4 jobs ended · 1 succeeded · 1 failed · 1 running · 1 pending" in lines
     assert "0 env_steps/s · 1.6 cores busy · elapsed 0:01 · ETA –" in lines
     assert "No space." in lines
@@ -288,10 +292,12 @@ def test_what_has_ended_under_this_supervisor_tells_how_long_the_rest_takes() ->
         e={"state": "PENDING"},
         f={"state": "RUNNING", "attempts": 1, "started_at": since + 30},
     )
-    assert screen.of_snapshot(reading).remaining_s is None, "no supervisor runs"
+    assert jobs_table.of_snapshot(reading).remaining_s is None, "no supervisor runs"
     when = datetime.datetime.fromtimestamp(since).isoformat(timespec="microseconds")
     holder = LockHolder(pid=1, pid_start=1.0, host="here", since=when)
-    assert screen.of_snapshot(replace(reading, holder=holder)).remaining_s == pytest.approx(20.0)
+    assert jobs_table.of_snapshot(replace(reading, holder=holder)).remaining_s == pytest.approx(
+        20.0
+    )
 
 
 def test_a_reading_of_the_files_as_a_screen() -> None:
@@ -299,7 +305,7 @@ def test_a_reading_of_the_files_as_a_screen() -> None:
     reading = snapshot(
         a=running, b=FAILED, c={"state": "PENDING"}, d={**running, "started_at": 0.5}
     )
-    shown = screen.of_snapshot(reading)
+    shown = jobs_table.of_snapshot(reading)
     last_launched, row = shown.running
     assert (last_launched.job_id, row.job_id) == ("d", "a"), "in order of launch"
     assert (row.state, row.share, row.remaining_s, row.where, row.attempts) == (
@@ -315,7 +321,7 @@ def test_a_reading_of_the_files_as_a_screen() -> None:
     )
     assert (shown.steps_to_go, shown.env_steps_per_s) == (2500, 100.0)
     jobs = {"a": LiveJob(phase="evaluating", cpu_share=0.5, run_delay_share=0.25)}
-    live = screen.of_snapshot(
+    live = jobs_table.of_snapshot(
         replace(reading, live=LiveFacts(holder="", waiting="No space.", jobs=jobs))
     )
     new, row = live.running
@@ -334,12 +340,12 @@ def test_a_reading_of_the_files_as_a_screen() -> None:
         "the return is of an attempt before, too"
     )
     jobs = {"a": LiveJob(phase="training", cpu_share=None, run_delay_share=None, has_return=False)}
-    *_, row = screen.of_snapshot(replace(reading, live=LiveFacts(holder="", jobs=jobs))).running
+    *_, row = jobs_table.of_snapshot(replace(reading, live=LiveFacts(holder="", jobs=jobs))).running
     assert (row.ep_rew_mean_first, row.ep_rew_mean) == (None, None), (
         "no episode of this attempt has ended"
     )
     jobs = {"a": LiveJob(phase="training", cpu_share=None, run_delay_share=None, silent_s=45.0)}
-    *_, row = screen.of_snapshot(replace(reading, live=LiveFacts(holder="", jobs=jobs))).running
+    *_, row = jobs_table.of_snapshot(replace(reading, live=LiveFacts(holder="", jobs=jobs))).running
     assert row.state == "training, silent 0:45"
 
 
@@ -429,10 +435,12 @@ def test_a_reading_says_how_long_the_supervisor_runs(tmp_path: Path) -> None:
         holder.since.partition(".")[0],
     )  # the second as earlier versions recorded it
     for since in ages:
-        shown = screen.of_snapshot(replace(snapshot(a={}), holder=replace(holder, since=since)))
+        shown = jobs_table.of_snapshot(replace(snapshot(a={}), holder=replace(holder, since=since)))
         assert shown.elapsed_s is not None
     assert (
-        screen.of_snapshot(replace(snapshot(), holder=replace(holder, since="just now"))).elapsed_s
+        jobs_table.of_snapshot(
+            replace(snapshot(), holder=replace(holder, since="just now"))
+        ).elapsed_s
         is None
     )
 
@@ -445,14 +453,14 @@ def test_the_first_measure_of_a_task_has_a_column_where_all_jobs_share_it() -> N
         "measures": {"distance_m": 1.234, "speed": 9.0},
     }
     (head, line, _) = printed(
-        screen.jobs_table(screen.of_rows(snapshot(a=done, b={}).rows), 120), 120
+        jobs_table.jobs_table(jobs_table.of_rows(snapshot(a=done, b={}).rows), 120), 120
     )
     assert "distance_m" in head
     assert " 1.23 " in line
     other = {**done, "measures": {"height_m": 1.0}}
     assert (
         "_m"
-        not in printed(screen.jobs_table(screen.of_rows(snapshot(a=done, b=other).rows), 120), 120)[
-            0
-        ]
+        not in printed(
+            jobs_table.jobs_table(jobs_table.of_rows(snapshot(a=done, b=other).rows), 120), 120
+        )[0]
     )

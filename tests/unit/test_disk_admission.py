@@ -18,7 +18,7 @@ from supervisor_helpers import (
 from orchestrator.api import WarningReporter
 from orchestrator.core.job import Job
 from orchestrator.executors.fake import Behaviour
-from orchestrator.supervisor import free_disk
+from orchestrator.supervisor import disk_admission
 from orchestrator.supervisor.events import View
 
 
@@ -36,7 +36,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk(100)
-    monkeypatch.setattr(free_disk, "free_mib", made)
+    monkeypatch.setattr(disk_admission, "free_mib", made)
     return made
 
 

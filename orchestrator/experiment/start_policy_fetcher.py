@@ -19,11 +19,11 @@ from orchestrator.core.messages import ExaminationAnswer
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import preflight
 from orchestrator.supervisor import job_directory
-from orchestrator.supervisor.policy_source import FetchedPolicy
+from orchestrator.supervisor.start_policies import FetchedPolicy
 
 
-class PolicyFetcher:
-    """A :class:`~orchestrator.supervisor.policy_source.PolicySource`; a context manager, which ends
+class StartPolicyFetcher:
+    """A :class:`~orchestrator.supervisor.start_policies.StartPolicies`; a context manager, which ends
     its child.
     """
 
@@ -39,7 +39,7 @@ class PolicyFetcher:
         self._child: preflight.Child | None = None
         self._is_asked = False
 
-    def __enter__(self) -> PolicyFetcher:
+    def __enter__(self) -> StartPolicyFetcher:
         return self
 
     def __exit__(self, *_: object) -> None:

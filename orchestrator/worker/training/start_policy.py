@@ -45,12 +45,12 @@ Pairs = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 source."""
 
 
-class UnfitInitError(ValueError):
+class UnfitStartPolicyError(ValueError):
     """The policy cannot be the start of this job; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InitialPolicy:
+class StartPolicy:
     label: str
     """What it is, for people."""
     algo: str
@@ -81,7 +81,7 @@ class InitialPolicy:
         return content.getvalue()
 
     @classmethod
-    def from_file(cls, path: Path, sha256: str) -> InitialPolicy:
+    def from_file(cls, path: Path, sha256: str) -> StartPolicy:
         """Runs no code of the file. :raises ValueError: it is not what was examined before the
         launch.
         """
@@ -140,10 +140,10 @@ def names_of(simulation: Simulation) -> Names | None:
     )
 
 
-def start(model: Model, initial: InitialPolicy) -> str:
+def start(model: Model, initial: StartPolicy) -> str:
     """Copy ``initial`` into a model that was just built. Returns what was copied, in words.
 
-    :raises UnfitInitError: it does not fit.
+    :raises UnfitStartPolicyError: it does not fit.
     """
     assert model.env is not None
     simulation = getattr(model.env.unwrapped, "simulation", None)
@@ -160,13 +160,13 @@ def start(model: Model, initial: InitialPolicy) -> str:
 
 
 def copy_into(
-    policy: BasePolicy, initial: InitialPolicy, names: Names | None
+    policy: BasePolicy, initial: StartPolicy, names: Names | None
 ) -> tuple[Pairs | None, str]:
     """Copy the weights into ``policy``, whose observations and actions have ``names``.
 
     Returns which observations and actions are copied, None for all; and what was copied, in words.
 
-    :raises UnfitInitError: another network, no name in common, or other shapes where there are no
+    :raises UnfitStartPolicyError: another network, no name in common, or other shapes where there are no
         names.
     """
     own = policy.state_dict()
@@ -175,13 +175,13 @@ def copy_into(
     activation_fn = policy.activation_fn
     activation = activation_of(type(policy), activation_fn.__name__)  # type: ignore[union-attr, arg-type]
     if activation != initial.activation:
-        raise UnfitInitError(
+        raise UnfitStartPolicyError(
             f"its activation_fn is {initial.activation}, and it is {activation} here; {EQUAL}"
         )
     if names is not None and initial.names is not None and names != initial.names:
         if type(policy) is not ActorCriticPolicy:
             allowed = "only ppo and a2c can start from a policy with other ones"
-            raise UnfitInitError(
+            raise UnfitStartPolicyError(
                 f"its observations or actions have other names than those here, and {allowed}"
             )
         pairs = _pairs(names, initial.names)
@@ -197,7 +197,7 @@ def copy_into(
                 if named
                 else f"observations and actions must be as many, as they have no names; {EQUAL}"
             )
-            raise UnfitInitError(
+            raise UnfitStartPolicyError(
                 f"another network: {name} is {shapes[1]} there, and {shapes[0]} here; {equal}"
             )
         merged[name] = given[name]
@@ -221,7 +221,7 @@ def _pairs(names: Names, others: Names) -> Pairs:
         common = [(index, number[name]) for index, name in enumerate(own) if name in number]
         if not common:
             lists = f"there {listed(given, SHOWN)}; here {listed(own, SHOWN)}"
-            raise UnfitInitError(f"no {what} has the same name in both: {lists}")
+            raise UnfitStartPolicyError(f"no {what} has the same name in both: {lists}")
         here, there = torch.tensor(common).T
         pairs.append((here, there))
     return tuple(pairs)

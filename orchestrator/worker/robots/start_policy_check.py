@@ -17,11 +17,11 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.robots.env_check import UnfitError
-from orchestrator.worker.training import algorithms, init_source
-from orchestrator.worker.training.initial_policy import (
-    InitialPolicy,
+from orchestrator.worker.training import algorithms, start_policy_reader
+from orchestrator.worker.training.start_policy import (
     Names,
-    UnfitInitError,
+    StartPolicy,
+    UnfitStartPolicyError,
     activation_of,
     copy_into,
     names_of,
@@ -68,12 +68,12 @@ def check_init(
     source: object = Path(job["path"]) if is_trained else f"job {job['source']['job']}"
     try:
         initial = (
-            init_source.read(Path(job["path"]))
+            start_policy_reader.read(Path(job["path"]))
             if is_trained
             else _untrained(request, of_source or environment)
         )
         if initial.algo != job["algo"]:
-            raise UnfitInitError(
+            raise UnfitStartPolicyError(
                 f"was trained with {initial.algo}, and algo is {job['algo']} here; they must be equal"
             )
         if (initial.statistics is not None) != job["normalize"]:
@@ -87,10 +87,10 @@ def check_init(
                 f"was trained {was} normalisation of observations; set normalize "
                 f"= {set_to}, so that it sees the same"
             )
-            raise UnfitInitError(text)
+            raise UnfitStartPolicyError(text)
         names, spaces = _names_and_spaces(environment)
         copied = _copied(request, initial, names, spaces)
-    except UnfitInitError as error:
+    except UnfitStartPolicyError as error:
         raise UnfitError(f"init: {source}: {error}", "init") from None
     except UsageError as error:
         raise UnfitError(f"init: {error}", "settings") from None
@@ -108,20 +108,20 @@ def _names_and_spaces(environment: Simulation | Spaces) -> tuple[Names | None, S
     return None, environment
 
 
-def _untrained(request: ExaminationRequest, environment: Simulation | Spaces) -> InitialPolicy:
+def _untrained(request: ExaminationRequest, environment: Simulation | Spaces) -> StartPolicy:
     """The policy of a source before its training: all that decides whether it fits is known by
     then.
     """
     source = request.init["source"]
     if source["policy"] != request.init["policy"]:
-        raise UnfitInitError(
+        raise UnfitStartPolicyError(
             f"its policy is {source['policy']}, and it is {request.init['policy']} here"
         )
     names, spaces = _names_and_spaces(environment)
     use_sde = from_values(ExaminationRequest, source["request"]).use_sde
     policy = _network(source, use_sde, spaces) if source["policy"] == "MlpPolicy" else None
     kind = algorithms.policy_class(source["algo"], source["policy"])
-    return InitialPolicy(
+    return StartPolicy(
         label="when it has succeeded",
         algo=source["algo"],
         activation=activation_of(kind, source["policy_kwargs"].get("activation_fn")),

@@ -94,7 +94,7 @@ class JobLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Screen:
+class JobsTable:
     """Totals, and jobs that are shown as far as there is room."""
 
     elapsed_s: float | None
@@ -125,8 +125,8 @@ class Screen:
         )
 
 
-def of_view(view: View) -> Screen:
-    return Screen(
+def of_view(view: View) -> JobsTable:
+    return JobsTable(
         elapsed_s=view.elapsed_s,
         counts=view.counts,
         running=(
@@ -177,7 +177,7 @@ def _of_attempt(
     )
 
 
-def of_snapshot(snapshot: Snapshot) -> Screen:
+def of_snapshot(snapshot: Snapshot) -> JobsTable:
     rows: dict[str, list[SummaryRow]] = {}
     for row in snapshot.rows:
         rows.setdefault(row["state"], []).append(row)
@@ -189,7 +189,7 @@ def of_snapshot(snapshot: Snapshot) -> Screen:
     shares = (
         [one.cpu_share for one in live.jobs.values() if one.cpu_share is not None] if live else []
     )
-    return Screen(
+    return JobsTable(
         elapsed_s=_age_s(snapshot),
         counts=Counter({state: len(those) for state, those in rows.items()}),
         running=lines,
@@ -299,7 +299,7 @@ def _since(snapshot: Snapshot) -> float | None:
         return None
 
 
-def rendered(shown: Screen, width: int, height: int, title: str = "") -> Group:
+def rendered(shown: JobsTable, width: int, height: int, title: str = "") -> Group:
     """Totals and the jobs that fit on a terminal: first those that run, then the next ones, then
     the last ended.
     """
@@ -332,7 +332,7 @@ def counted(counts: Counter[str]) -> str:
     return ", ".join(f"{counts[state]:,} {state.lower()}" for state in STATE_STYLE if counts[state])
 
 
-def totals(shown: Screen) -> Text:
+def totals(shown: JobsTable) -> Text:
     """How many jobs are in which state, and while a supervisor runs, how fast they are and how long
     it takes.
     """

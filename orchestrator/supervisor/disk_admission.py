@@ -16,7 +16,7 @@ MEASURED_EVERY_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
-class FreeDisk:
+class DiskAdmission:
     """Admits jobs by the free space, which is measured when one is launched, and at most once a
     second.
     """

@@ -21,7 +21,7 @@ class FetchedPolicy:
     """Why there is none; empty where :attr:`sha256` is set."""
 
 
-class PolicySource(Protocol):
+class StartPolicies(Protocol):
     """Fetches policies one after the other, without letting its caller wait."""
 
     @property

@@ -24,9 +24,9 @@ from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.randomization import observed_simulation
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.training import algorithms, checkpoint
-from orchestrator.worker.training.initial_policy import (
-    InitialPolicy,
+from orchestrator.worker.training.start_policy import (
     Names,
+    StartPolicy,
     activation_of,
     names_of,
     saved,
@@ -49,7 +49,7 @@ TRIES = 3
 
 
 @functools.lru_cache(maxsize=4)
-def read(source: Path) -> InitialPolicy:
+def read(source: Path) -> StartPolicy:
     """The policy of a job (its ``model.zip``, or its newest checkpoint), or the one in a
     ``model.zip``.
 
@@ -76,7 +76,7 @@ def read(source: Path) -> InitialPolicy:
     return _of_model(paths.model, spec) if is_finished else _of_checkpoint(paths, spec)
 
 
-def _of_model(path: Path, spec: WorkerSpec | None) -> InitialPolicy:
+def _of_model(path: Path, spec: WorkerSpec | None) -> StartPolicy:
     """:param spec: of the job whose policy it is; None where that is not known."""
     normalization = JobPaths(path.parent).vecnormalize
     statistics = None
@@ -102,7 +102,7 @@ def _of_model(path: Path, spec: WorkerSpec | None) -> InitialPolicy:
             if normalized[name] != value:
                 text = f"and {value} in every job, so that the policy would see other observations"
                 raise UsageError(f"{normalization}: {name} is {normalized[name]} there, {text}")
-    return InitialPolicy(
+    return StartPolicy(
         label="of Stable-Baselines3" if spec is None else "its finished policy",
         algo=algo,
         activation=activation,
@@ -113,7 +113,7 @@ def _of_model(path: Path, spec: WorkerSpec | None) -> InitialPolicy:
     )
 
 
-def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> InitialPolicy:
+def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> StartPolicy:
     for _ in range(TRIES):  # a job that runs removes its earlier ones
         if not (found := paths.checkpoints_by_steps()):
             text = "it has neither a policy nor a checkpoint to start from"
@@ -132,7 +132,7 @@ def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> InitialPolicy:
             f"{paths.checkpoints}: no checkpoint could be read, as the job replaces them; try again"
         )
     algo, activation = _of_spec(spec)
-    return InitialPolicy(
+    return StartPolicy(
         label=f"its checkpoint at {state['env_steps']:,} env_steps, as it is not finished",
         algo=algo,
         activation=activation,
