@@ -1,4 +1,4 @@
-"""Does a job learn equally well over several ranks? The table and figure of docs/distributed.md.
+"""Does a job learn equally well over several ranks? Table and figure of docs/measurements/ranks.md.
 
     python -m benchmarks.learning_ranks runs/learning-ranks [--ranks 1,2,4] [--seeds 5] [--output docs/figures]
 

@@ -1,4 +1,4 @@
-"""The figures of docs/search.md, in the style of the package's reports."""
+"""The figures of docs/measurements/search.md, in the style of the package's reports."""
 
 from __future__ import annotations
 

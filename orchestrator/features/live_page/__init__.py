@@ -26,6 +26,7 @@ FEATURE = Feature(
         "benchmarks/live_page.py",
         "benchmarks/site_pictures.py",
         "docs/live-page.md",
+        "docs/measurements/live-page.md",
     ),
     extras=("web",),
 )

@@ -98,6 +98,7 @@ FEATURE = Feature(
         "benchmarks/search_ledger.py",
         "tests/bench/test_search_benchmark.py",
         "docs/search.md",
+        "docs/measurements/search.md",
     ),
     extras=("search", "dashboard"),
 )

@@ -46,6 +46,11 @@ FEATURE = Feature(
     rank=50,
     job_file=_job_file,
     beside_run=_beside_run,
-    belongings=("tests/features/tracking", "benchmarks/trackers.py", "docs/trackers.md"),
+    belongings=(
+        "tests/features/tracking",
+        "benchmarks/trackers.py",
+        "docs/trackers.md",
+        "docs/measurements/trackers.md",
+    ),
     extras=("tensorboard", "wandb", "mlflow", "trackio"),
 )
