@@ -52,6 +52,8 @@ LATE_S = 1.0
 IDLE_S = 8.0
 """So long nothing may run: the longest wait before a retry, and more."""
 NEVER_S = 1000.0
+CHAINED = "During handling of the above exception, another exception occurred:"
+"""It stands between two tracebacks, where the second error was raised while the first was handled."""
 Note: TypeAlias = "tuple[int, dict[str, JobRecord], dict[str, Declaration]]"
 """The run directory, and what is known of its jobs."""
 Demand: TypeAlias = tuple[int, int, int, int, int]
@@ -642,7 +644,7 @@ class Monitor:
         self.cpus.life_ended()
         if self.paths.error_log.exists():
             for text in self.paths.error_log.read_text().split("\n\n"):
-                is_expected = not text.strip() or "OddError" in text
+                is_expected = text.strip() in ("", CHAINED) or "OddError" in text
                 self._claim(is_expected, f"an unexpected error of the supervisor: {text}")
 
     def everything_agrees(self, exit_code: int, run: Collection[str]) -> None:
