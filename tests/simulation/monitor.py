@@ -120,6 +120,8 @@ class Monitor:
     """When the supervisor has to have ended, as it was asked to."""
     stops_itself: bool = False
     """Whether the supervisor that lives has a reason to stop: a full disk, or an error."""
+    refusals_before: int = 0
+    """How often the full disk had refused something when the supervisor that lives began."""
     stops: int = 0
     """How often the supervisor that lives was asked to stop."""
     waiting: dict[str, tuple[bool, Demand]] = field(default_factory=dict)
@@ -162,6 +164,7 @@ class Monitor:
         self.cpus.life_begins()
         self.stops = 0
         self.stops_itself = self.world.is_full
+        self.refusals_before = self.world.counts["full refusals"]
         self.calm_since = self.world.now
         self.waiting.clear()
         self.places.clear()
@@ -346,10 +349,9 @@ class Monitor:
         was_patient = asked_s is not None and asked_s >= self.world.scenario.grace_s - 0.01
         is_bad = worker.rss_mib > job.all_memory_mib or job.stall_timeout_s < NEVER_S
         is_bad |= self.world.counts["odd-event"] > 0
-        is_meant = (
-            self.stops + (self.stops_itself or self.world.has_erred) > 1
-            or self.world.scenario.grace_s == 0.0
-        )
+        was_refused = self.world.counts["full refusals"] > self.refusals_before
+        stops_itself = self.stops_itself or was_refused or self.world.has_erred
+        is_meant = self.stops + stops_itself > 1 or self.world.scenario.grace_s == 0.0
         self._claim(
             was_patient or is_bad or is_meant, f"{job.job_id} is killed without its grace time"
         )
@@ -595,9 +597,10 @@ class Monitor:
             now - self.busy_at <= IDLE_S + self._latest_s, "nothing runs, and nothing happens"
         )
         if self.stop_by is not None and (self.world.is_locked or is_disturbed):
-            # Who stops cannot be heard of before the ledger can be read and written again, and an
-            # exit may come late then, too.
-            self.stop_by = max(self.stop_by, now + LATE_S + self._latest_s)
+            # Who stops cannot be heard of before the ledger can be read and written again; only
+            # then the grace time begins. An exit may come late then, too.
+            grace_s = self.world.scenario.grace_s if self.stops == 1 else 0.0
+            self.stop_by = max(self.stop_by, now + grace_s + LATE_S + self._latest_s)
         if self.stop_by is not None and now > self.stop_by:
             raise Violation(f"a stop is not obeyed by {self.stop_by:.1f}")
 

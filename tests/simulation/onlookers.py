@@ -133,7 +133,7 @@ class Onlooker:
         end = attach.end_of(self.paths, followed)
         was_killed = attach.KILLED in end.message
         advice = resume_advice.how_to_resume(self.paths).partition(" ")[0]
-        is_advised = advice in end.message
+        is_advised = advice in end.message or "takes over what runs" in end.message
         self._claim(is_advised or not was_killed, f"a run that was killed: {end.message}")
         died = self.world.counts["deaths"] > 0 or self.world.counts["full refusals"] > 0
         self._claim(died or not was_killed, "a run has ended, and was not killed")

@@ -104,9 +104,11 @@ class BatchJob:
 
     def _end(self, process: PilotProcess, state: str) -> None:
         """Slurm ends it: with SIGTERM, and after a while with SIGKILL."""
-        if process.is_over or self.state != "RUNNING":
+        if self.state != "RUNNING":
             return
         self.state = "COMPLETING"
+        if process.is_over:  # its node has failed, which Slurm has not noticed yet
+            return
         process.ends_as = state
         process.terminate()
         self.world.after(KILL_WAIT_S, process.kill_when_awake)
@@ -116,17 +118,21 @@ class BatchJob:
         process = self.process
         if self.state not in ("RUNNING", "COMPLETING") or process is None or process.is_over:
             return
-        was = self.state
         process.ends_as = ""
         process.kill()
 
         def noticed() -> None:
-            if comes_back and was == "RUNNING":
+            if comes_back and self.state == "RUNNING":
                 self.wait()
             else:
                 self.over("NODE_FAIL")
 
         self.world.after(NODE_FAIL_S, noticed)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was to end, and its node failed meanwhile, which Slurm has not noticed yet."""
+        return self.state == "COMPLETING" and self.process is not None and self.process.is_over
 
     def over(self, state: str) -> None:
         self.world.log(f"pilot {self.task} has ended: {state}")
@@ -659,7 +665,7 @@ class PilotKind(SimulatedKind):
         self._look_for_left("all is over")
 
     def _look_for_left(self, when: str) -> None:
-        if left := [job.task for job in self.slurm.present]:
+        if left := [job.task for job in self.slurm.present if not job.is_lost]:
             raise Violation(f"{when}, and these pilots are left: {left}")
 
     def explains(self, error: Exception) -> bool:
