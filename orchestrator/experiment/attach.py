@@ -121,7 +121,7 @@ def end_of(paths: RunPaths, holder: LockHolder | None, rows: Sequence[SummaryRow
         )
     message = (
         f"{KILLED}. {resume_advice.how_to_resume(paths, left_batch_jobs.of(paths))}"
-        if paths.root.exists()
+        if run_directory.is_run_directory(paths)
         else REMOVED
     )
     return RunEnd(holder="", exit_code=1, message=f"{paths.root}: {message}", ended_at=time.time())

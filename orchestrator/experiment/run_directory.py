@@ -129,13 +129,28 @@ def claim(root: Path) -> Iterator[RunPaths]:
             except BaseException:
                 # Only the holder of the lock may remove it.
                 if made and not (paths.jobs.exists() or paths.bench.exists()):
-                    shutil.rmtree(root, ignore_errors=True)
+                    _remove(paths)
                 raise
     except BaseException:
         for folder in made:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # fails unless it is empty
         raise
+
+
+def _remove(paths: RunPaths) -> None:
+    """Remove a run directory without jobs. Where something in it cannot be removed, it stays a run
+    directory, whose end can be read and which the next `run` takes.
+    """
+    last = {paths.lock, paths.run_end}
+    for path in set(paths.root.iterdir()) - last:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):  # it is seen below that it is still there
+                path.unlink()
+    if set(paths.root.iterdir()) <= last:
+        shutil.rmtree(paths.root, ignore_errors=True)
 
 
 def _refuse_others(paths: RunPaths) -> None:
@@ -145,9 +160,9 @@ def _refuse_others(paths: RunPaths) -> None:
         what = "is a file; a run directory was expected"
     elif not root.is_dir():
         return
-    elif not any(root.iterdir()) or is_run_directory(
-        paths
-    ):  # in this order: another command may be making it
+    # In this order: another command may be making it. A request may have come while the run before
+    # was being removed.
+    elif set(root.iterdir()) <= {paths.requests} or is_run_directory(paths):
         _refuse_untrusted(root)
         return
     raise RunDirError(f"{root}: {what}. Choose another with --run-dir")
