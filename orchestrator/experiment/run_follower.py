@@ -76,8 +76,8 @@ class RunFollower:
         self._ledger_inode = 0
         """Of the ledger that was found sound."""
         self._plan: tuple[object, ...] = ()
-        """Differs when jobs may have been declared anew: the supervisor, and the marks of what it
-        writes when the ledger agrees with its job file, and at its end."""
+        """Differs when jobs may have been declared anew: the supervisor, and the marks of what each
+        supervisor writes at its start, when the ledger agrees with its job file, and at its end."""
         self._left_running: dict[str, tuple[SummaryRow, SummaryRow]] = {}
         """Jobs that a supervisor left RUNNING: the row of the ledger, and as it is shown."""
 
@@ -128,7 +128,7 @@ class RunFollower:
     def _read(self, holder: LockHolder | None) -> RunLook:
         paths = self.paths
         key = None if holder is None else holder.key
-        plan = key, mark(paths.takes_jobs), mark(paths.run_end)
+        plan = key, mark(paths.lock), mark(paths.takes_jobs), mark(paths.run_end)
         inode = paths.ledger.stat().st_ino
         if inode != self._ledger_inode:
             self._forget()

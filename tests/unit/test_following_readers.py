@@ -121,7 +121,8 @@ def test_a_running_job_that_is_placed_or_moved_is_shown_where_it_runs(tmp_path: 
         ledger.abandon()
 
 
-def test_a_job_that_a_run_declares_anew_is_shown_as_it_is_now(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["run_end", "lock"])
+def test_a_job_that_a_run_declares_anew_is_shown_as_it_is_now(tmp_path: Path, written: str) -> None:
     paths = make_run_dir(tmp_path / "run", [Trained(state="FAILED")])
     follower = RunFollower(paths.root)
     follower.look()
@@ -129,7 +130,7 @@ def test_a_job_that_a_run_declares_anew_is_shown_as_it_is_now(tmp_path: Path) ->
         job = ledger.jobs()[0].job
         ledger.update_declaration(0, job.with_spec(total_timesteps=777))
         ledger.commit()
-    paths.run_end.write_text("a run has ended")
+    getattr(paths, written).write_text("another run has begun, or ended")
     seen = follower.look()
     assert seen is not None
     assert seen.snapshot is not None
