@@ -355,6 +355,7 @@ def test_what_resumes_an_interrupted_run_is_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, has_job_file: bool, was_killed: bool
 ) -> None:
     paths = RunPaths(tmp_path)
+    paths.lock.touch()
     if has_job_file:
         paths.experiment.touch()
     rows: Any = [{**ROW, "job_id": "a", "learner": None}]
