@@ -8,7 +8,6 @@ import typer
 
 from orchestrator.cli import app
 from orchestrator.core.feature import features
-from orchestrator.jobfile import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,18 +23,6 @@ def test_readme_has_two_commands_and_ci_runs_the_second_word_for_word() -> None:
     assert first.endswith("python -m orchestrator run jobs/robots.toml")
     assert second.endswith("python -m pytest")
     assert second in (ROOT / ".ci/run").read_text().splitlines()
-
-
-def keys(schema: dict) -> set[str]:
-    tables = [schema, *schema.get("$defs", {}).values()]
-    return {key for table in tables for key in table.get("properties", {})}
-
-
-def test_documentation_names_every_key_of_the_job_file() -> None:
-    text = (ROOT / "docs/job-file.md").read_text()
-    assert {
-        key for key in keys(json_schema()) if f"`{key}`" not in text and f".{key}`" not in text
-    } == set()
 
 
 def test_documentation_names_every_command() -> None:
