@@ -284,7 +284,8 @@ class CommonSettings(TomlTable):
     checkpoint_every: value_types.CheckpointEvery = key(
         50_000,
         "Interval between checkpoints, of which the last two are kept: a number of env_steps, or wall-clock time "
-        'such as "30s", "10min" or "1h". They are written at the end of an iteration, and weights do not depend on them.',
+        'such as "30s", "10min" or "1h". They are written at the end of an iteration, and weights do not depend on '
+        "them.",
     )
     eval_episodes: CountFromZero = key(
         10,
@@ -388,8 +389,8 @@ class CommonKeys(TomlTable):
     max_parallel: value_types.MaxParallel = key(
         "auto",
         'Largest number of jobs at once: a number; "auto": one per physical core within affinity and cgroup quota, on '
-        'a cluster as many as its nodes have room for; or "idle": as many as there are cores that nobody else uses, but '
-        'at least one, counted anew as jobs end (on a cluster the same as "auto").',
+        'a cluster as many as its nodes have room for; or "idle": as many as there are cores that nobody else uses, '
+        'but at least one, counted anew as jobs end (on a cluster the same as "auto").',
         "idle",
     )
     order: Literal["longest-first", "as-listed"] = key(
