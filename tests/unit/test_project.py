@@ -8,6 +8,7 @@ import typer
 
 from orchestrator.cli import app
 from orchestrator.core.feature import features
+from orchestrator.jobfile import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +24,15 @@ def test_readme_has_two_commands_and_ci_runs_the_second_word_for_word() -> None:
     assert first.endswith("python -m orchestrator run jobs/robots.toml")
     assert second.endswith("python -m pytest")
     assert second in (ROOT / ".ci/run").read_text().splitlines()
+
+
+def test_the_document_of_the_job_file_names_every_key_of_its_two_main_tables() -> None:
+    text = (ROOT / "docs/job-file.md").read_text()
+    schema = json_schema()
+    keys = {*schema["properties"], *schema["$defs"]["Entry"]["properties"]}
+    assert [
+        key for key in sorted(keys) if f"`{key}`" not in text and f'`"{key}"`' not in text
+    ] == []
 
 
 def test_documentation_names_every_command() -> None:
