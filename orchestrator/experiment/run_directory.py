@@ -100,7 +100,7 @@ def put_aside(
         yield aside
     except BaseException:
         if aside is not None and not root.exists():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it stays under its other name, whole
                 aside.rename(root)
         raise
 
@@ -273,7 +273,7 @@ def holder(paths: RunPaths) -> LockHolder | None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return _read_holder(file.read(LARGEST_LOCK_BYTES))
-    except OSError:
+    except OSError:  # there is no lock, or it may not be read
         return None
     return None
 

@@ -180,5 +180,5 @@ def fitting(*, as_json: bool) -> Iterator[LiveReporter | LineReporter | JsonRepo
     try:
         yield live
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the terminal is gone
             live.close()
