@@ -1,1 +1,1 @@
-"""Measurements whose figures docs/performance.md gives; each prints one table."""
+"""Measurements whose figures docs/results.md and docs/measurements/ give; each prints one table."""

@@ -1,4 +1,5 @@
-"""What running experiments costs: the figures of docs/performance.md, printed as one table.
+"""What running experiments costs: the figures of docs/measurements/experiments.md, printed as
+one table.
 
     python -m benchmarks.experiment [--repeats 5] [--only supervisor,startup]
 

@@ -1,5 +1,5 @@
 """Does the fast learner learn as well as stock Stable-Baselines3? Tables and figures of
-docs/learning.md.
+docs/measurements/learning.md and published.md.
 
     python -m orchestrator run benchmarks/learning.toml --learner sb3 --run-dir runs/learning-sb3
     python -m orchestrator run benchmarks/learning.toml --learner fast --run-dir runs/learning-fast

@@ -1,5 +1,5 @@
-"""The figures of docs/learning.md and of learning over ranks, in the style of the package's
-reports."""
+"""The figures of docs/measurements/learning.md and of learning over ranks, in the style of the
+package's reports."""
 
 from __future__ import annotations
 

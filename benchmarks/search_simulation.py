@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SPEEDS = {"quadruped": 15_005, "Ant-v5": 2_966}
-"""env_steps/s of one core with everything included: docs/performance.md ("Two cores"),
+"""env_steps/s of one core with everything included: docs/measurements/machine.md,
 2026-11-21."""
 START_S = 0.05
 """Of a forked worker, until its first env_step: ``import_s`` in ``exit.json``, measured by hand on

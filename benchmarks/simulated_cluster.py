@@ -1,8 +1,8 @@
 """A simulated cluster: nodes that fail and are repaired, jobs with work to do, and what happens to
 them.
 
-All times are simulated seconds. The source of each figure stands beside it; docs/scale.md names the
-sources.
+All times are simulated seconds. The source of each figure stands beside it; docs/measurements/nodes.md
+names the sources.
 """
 
 from __future__ import annotations

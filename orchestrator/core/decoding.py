@@ -1,4 +1,4 @@
-"""Dataclasses from JSON that another process wrote, every field checked against its declared
+"""Dataclasses and rows from what another process wrote, every value checked against its declared
 type.
 """
 
@@ -19,6 +19,7 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
+    is_typeddict,
 )
 
 from orchestrator.core.text import shortened, storable
@@ -33,6 +34,8 @@ Message: TypeAlias = Annotated[str, shortened]
 """Text for people, whose length nobody has limited yet."""
 Positive: TypeAlias = Annotated[int, range(1, 2**63)]
 """A whole number of at least 1."""
+Natural: TypeAlias = Annotated[int, range(2**63)]
+"""A whole number of at least 0."""
 
 _KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
@@ -77,6 +80,21 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
     return _object(kind, values)
 
 
+def checked_row(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of the TypedDict ``kind``, in their order, with their ``values``, which are checked
+    as :func:`decode` checks fields.
+
+    :raises ValueError: naming the first value that is wrong.
+    """
+    return {name: _read(reader, values[name], name) for name, reader in _columns(kind).items()}
+
+
+def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """As :func:`checked_row`, of the keys in ``values`` alone."""
+    readers = _columns(kind)
+    return {name: _read(readers[name], value, name) for name, value in values.items()}
+
+
 def field_values(instance: Any) -> dict[str, Any]:
     """The fields of a dataclass by name. Unlike :func:`dataclasses.asdict` it copies no value."""
     return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
@@ -105,7 +123,15 @@ def _fields(kind: Any) -> tuple[Mapping[str, Reader], frozenset[str]]:
     return {field.name: _reader(hints[field.name]) for field in fields}, frozenset(hints) - optional
 
 
-def _reader(kind: Any) -> Reader:
+@functools.cache
+def _columns(kind: Any) -> Mapping[str, Reader]:
+    """How each value of a TypedDict is read."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: _reader(hint, list) for name, hint in hints.items()}
+
+
+def _reader(kind: Any, sequence: type = tuple) -> Reader:
+    """:param sequence: what lists become: dataclasses are frozen, and rows are not."""
     origin = get_origin(kind)
     arguments = get_args(kind)
     if kind is Any:
@@ -115,7 +141,7 @@ def _reader(kind: Any) -> Reader:
     if origin is Annotated:
         return functools.partial(_text if arguments[0] is str else _within, arguments[1])
     if origin in (Union, UnionType):
-        return _reader_of_several(arguments)
+        return _reader_of_several(arguments, sequence)
     if origin is Literal:
         return functools.partial(_one_of, arguments)
     if origin is tuple and Ellipsis not in arguments:
@@ -123,14 +149,16 @@ def _reader(kind: Any) -> Reader:
     if origin is not None and issubclass(origin, Mapping):
         return functools.partial(_mapping, _reader(arguments[1]))
     if origin is not None and issubclass(origin, Sequence):
-        return functools.partial(_sequence, _reader(arguments[0]))
+        return functools.partial(_sequence, sequence, _reader(arguments[0], sequence))
+    if is_typeddict(kind):
+        return functools.partial(checked_row, kind)
     return functools.partial(_object if dataclasses.is_dataclass(kind) else _scalar, kind)
 
 
-def _reader_of_several(kinds: Sequence[Any]) -> Reader:
+def _reader_of_several(kinds: Sequence[Any], sequence: type) -> Reader:
     """:param kinds: what a value may be, None too where it is among them."""
     others = [kind for kind in kinds if kind is not NoneType]
-    readers = [_reader(kind) for kind in others]
+    readers = [_reader(kind, sequence) for kind in others]
     reader = readers[0] if len(readers) == 1 else functools.partial(_any_of, readers)
     if len(others) == len(kinds):
         return reader
@@ -181,11 +209,9 @@ def _mapping(reader: Reader, value: Any) -> dict[str, Any]:
     }
 
 
-def _sequence(reader: Reader, value: Any) -> tuple[Any, ...]:
-    return tuple(
-        _read(reader, one, f"[{index}]")
-        for index, one in enumerate(_instance(list, "a list", value))
-    )
+def _sequence(kind: Callable[..., Any], reader: Reader, value: Any) -> Any:
+    values = _instance(list, "a list", value)
+    return kind(_read(reader, one, f"[{index}]") for index, one in enumerate(values))
 
 
 def _row(readers: Sequence[Reader], value: Any) -> tuple[Any, ...]:

@@ -228,6 +228,7 @@ class Cancelled:
 
 
 State: TypeAlias = Pending | Running | Paused | Succeeded | Failed | Cancelled
+StateName: TypeAlias = Literal["PENDING", "RUNNING", "PAUSED", "SUCCEEDED", "FAILED", "CANCELLED"]
 
 TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
 

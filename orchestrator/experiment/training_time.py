@@ -2,7 +2,7 @@
 
 Physics counts as preflight or ``check`` has measured it on this machine. Everything else (the
 policy, observations, rewards, start and end of a worker) counts as on the machine of
-docs/performance.md, since it depends little on the robot.
+docs/results.md, since it depends little on the robot.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 STEP_S = 18e-6
 """Seconds per env_step outside of physics with the fast learner: what remains of the speeds in
-docs/performance.md ("The main job")."""
+docs/results.md ("The main job")."""
 STOCK_STEP_S: Mapping[Algorithm, float] = {
     **{"ppo": 125e-6, "a2c": 250e-6, "sac": 8e-3, "td3": 5e-3},
     **{"recurrent-ppo": 1.3e-3, "tqc": 13e-3, "crossq": 70e-3},
 }
-"""The same with the learners of Stable-Baselines3. PPO: docs/performance.md ("The fast learner",
-quadruped). The others are estimates, not measured: the order of launch needs no more than their
+"""The same with the learners of Stable-Baselines3. PPO: docs/measurements/fast-learner.md
+(quadruped). The others are estimates, not measured: the order of launch needs no more than their
 size."""
 UNMEASURED_S = 60e-6
 """Seconds of physics in an env_step where it was not measured: of environments that are no task,
 and where a run directory is resumed without examining its robots again. As gymnasium's Hopper-v5 in
-docs/performance.md."""
+docs/measurements/fast-learner.md."""
 JOB_S = 2.0
 """Seconds per job for its imports, its files and its evaluation, without the physics of that."""
 EPISODE_STEPS, SHORT_EPISODE_STEPS = 2_000, 200

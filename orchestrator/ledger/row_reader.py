@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from orchestrator.core.decoding import checked_values
 from orchestrator.core.errors import LedgerError
 from orchestrator.ledger import Ledger, SummaryRow
-from orchestrator.ledger.rows import checked
 
 PROGRESS = ("env_steps", "ep_rew_mean", "env_steps_per_s", "learner")
 """Columns that a running job changes all the time."""
@@ -100,11 +100,9 @@ class RowReader:
 
 def _progressed(row: SummaryRow, values: tuple[Any, ...]) -> SummaryRow:
     try:
-        return cast(
-            SummaryRow,
-            checked(SummaryRow, {**row, **dict(zip(PROGRESS, values, strict=True))}, PROGRESS),
-        )
+        changed = checked_values(SummaryRow, dict(zip(PROGRESS, values, strict=True)))
     except ValueError as error:
         raise LedgerError(
             f"{row['job_id']}: its row in the ledger cannot be read ({error})"
         ) from error
+    return cast(SummaryRow, {**row, **changed})

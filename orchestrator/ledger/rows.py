@@ -9,20 +9,21 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, TypedDict, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypedDict, cast
 
 from orchestrator.core import job_parts
 from orchestrator.core.decoding import (
-    INT64,
     LARGEST,
+    FilePath,
+    Natural,
+    Positive,
+    checked_row,
     decode,
     field_values,
     from_values,
     parsed_json,
 )
 from orchestrator.core.job import (
-    LEGAL,
     Attempt,
     Cancelled,
     Cause,
@@ -33,6 +34,7 @@ from orchestrator.core.job import (
     Resources,
     Running,
     State,
+    StateName,
     Succeeded,
 )
 from orchestrator.core.text import listed, shortened
@@ -75,20 +77,20 @@ class SummaryRow(TypedDict):
 
     job_id: str
     name: str
-    state: str
+    state: StateName
     cause: str | None
     message: str | None
     traceback: str | None
     """The traceback of a FAILED job; not in ``summary.csv``."""
-    xml: str | None
+    xml: FilePath | None
     task: str
     algo: str
     seed: int
     learner: str | None
     learner_reason: str | None
-    attempts: int
+    attempts: Natural
     env_steps: int
-    total_timesteps: int
+    total_timesteps: Positive
     ep_rew_mean_first: float | None
     ep_rew_mean: float | None
     eval_mean: float | None
@@ -105,7 +107,7 @@ class SummaryRow(TypedDict):
     max_rss_mib: float | None
     started_at: float | None
     ended_at: float | None
-    ranks: int
+    ranks: Positive
     node: str | None
     cpus: list[int] | None
     pid: int | None
@@ -133,7 +135,7 @@ class AttemptRow(TypedDict):
     """An attempt with its end, for reports. None: not known (yet)."""
 
     job_id: str
-    number: int
+    number: Natural
     node: str | None
     cpus: list[int]
     """Where it ran last."""
@@ -154,18 +156,34 @@ class AttemptRow(TypedDict):
     """Why it was exec'ed, as far as its worker knows: although it was to be forked."""
 
 
-DECLARED: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("job_id", "where_", "spec", "resources", "point"), (str,)),
-    **dict.fromkeys(("xml_source",), (str, NoneType)),
-    **dict.fromkeys(("max_retries",), (int,)),
-}
-"""Types of what :func:`declared_job` reads. SQLite itself stores anything in any column."""
-KNOWN: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("job_id", "fingerprint", "state"), (str,)),
-    **dict.fromkeys(("robot_hash", "cause", "message"), (str, NoneType)),
-    **dict.fromkeys(("failures", "attempts", "env_steps", "position", "normalize"), (int,)),
-}
-"""Types of what :func:`job_row` reads of :data:`JOBS`."""
+class DeclaredColumns(TypedDict):
+    """What :func:`declared_job` reads. SQLite itself stores anything in any column."""
+
+    job_id: str
+    where_: str
+    spec: str
+    resources: str
+    max_retries: int
+    xml_source: FilePath | None
+    point: str
+
+
+class JobColumns(TypedDict):
+    """What :func:`job_row` reads of :data:`JOBS`."""
+
+    job_id: str
+    position: int
+    fingerprint: str
+    robot_hash: str | None
+    normalize: int
+    state: StateName
+    failures: int
+    cause: str | None
+    message: str | None
+    attempts: int
+    env_steps: int
+
+
 JOBS = """
 SELECT d.job_id, d.position, d.fingerprint, d.robot_hash,
     instr(d.spec, char(10) || '  "normalize": true') > 0 AS normalize,
@@ -202,58 +220,6 @@ LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1
 
 
 PARENTS_SHOWN = 3
-LEAST: Mapping[str, int] = {"total_timesteps": 1, "ranks": 1, "attempts": 0, "number": 0}
-
-
-def checked(kind: Any, row: dict[str, Any], only: Iterable[str] = ()) -> dict[str, Any]:
-    """``row`` with every value of the TypedDict ``kind`` of its type; numbers that count as
-    infinite become None.
-
-    :param only: the keys that are looked at, where the others are known to be right.
-    :raises ValueError: naming the first value that is wrong.
-    """
-    types = _types(kind)
-    for name in only or types:
-        accepted = types[name]
-        value = row[name]
-        found = type(value)
-        if found is float and not abs(value) <= LARGEST and NoneType in accepted:
-            row[name] = None
-        elif (
-            found not in accepted
-            or not (
-                value in INT64
-                if found is int
-                else abs(value) <= LARGEST
-                if found is float
-                else True
-            )
-            or (found is list and not all(type(one) is int and one in INT64 for one in value))
-        ):
-            raise ValueError(f"{name} is {value!r:.60}")
-    for name, least in LEAST.items():
-        if row.get(name, least) < least:
-            raise ValueError(f"{name} is {row[name]}")
-    if row.get("state", "PENDING") not in LEGAL:
-        raise ValueError(f"unknown state {row['state']!r:.60}")
-    return row
-
-
-@functools.cache
-def _types(kind: Any) -> Mapping[str, frozenset[type]]:
-    types: dict[str, frozenset[type]] = {}
-    for name, hint in get_type_hints(kind).items():
-        members = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-        types[name] = frozenset(
-            [*(get_origin(one) or one for one in members), *([int] if float in members else [])]
-        )
-    return types
-
-
-def _check(row: sqlite3.Row, types: Mapping[str, tuple[type, ...]]) -> None:
-    for name, accepted in types.items():
-        if type(row[name]) not in accepted:
-            raise ValueError(f"{name} is {row[name]!r:.60}")
 
 
 def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any]:
@@ -280,15 +246,16 @@ def _resources(text: str) -> Resources:
 
 def declared_job(row: sqlite3.Row) -> Job:
     """The job of a row of the table ``declared``."""
-    _check(row, DECLARED)
+    columns = checked_row(DeclaredColumns, dict(row))
+    xml_source = columns["xml_source"]
     return Job(
-        job_id=row["job_id"],
-        where=row["where_"],
-        spec=WorkerSpec.from_json(row["spec"]),
-        resources=_resources(row["resources"]),
-        max_retries=row["max_retries"],
-        xml_source=None if row["xml_source"] is None else Path(row["xml_source"]),
-        point=parsed_object(row["point"]),
+        job_id=columns["job_id"],
+        where=columns["where_"],
+        spec=WorkerSpec.from_json(columns["spec"]),
+        resources=_resources(columns["resources"]),
+        max_retries=columns["max_retries"],
+        xml_source=None if xml_source is None else Path(xml_source),
+        point=parsed_object(columns["point"]),
     )
 
 
@@ -299,21 +266,21 @@ def job_row(
     :param declared: as :attr:`JobRow.declared`.
     :param last_attempt: that of a RUNNING job.
     """
-    _check(row, KNOWN)
+    columns = checked_row(JobColumns, dict(row))
     return JobRow(
-        job_id=row["job_id"],
+        job_id=columns["job_id"],
         declared=declared,
-        fingerprint=row["fingerprint"],
-        robot_hash=row["robot_hash"],
-        state=_state(row, last_attempt),
-        attempts=row["attempts"],
-        env_steps=row["env_steps"],
-        position=row["position"],
-        normalize=bool(row["normalize"]),
+        fingerprint=columns["fingerprint"],
+        robot_hash=columns["robot_hash"],
+        state=_state(columns, last_attempt),
+        attempts=columns["attempts"],
+        env_steps=columns["env_steps"],
+        position=columns["position"],
+        normalize=bool(columns["normalize"]),
     )
 
 
-def _state(row: sqlite3.Row, last_attempt: Attempt | None) -> State:
+def _state(row: Mapping[str, Any], last_attempt: Attempt | None) -> State:
     match row["state"]:
         case "PENDING":
             return Pending(failures=row["failures"])
@@ -377,7 +344,7 @@ def attempt_row(row: sqlite3.Row, history: CpuHistory | None = None) -> AttemptR
         "start": record.get("start"),
         "why_exec": record.get("why_exec") or None,
     }
-    attempt = cast(AttemptRow, checked(AttemptRow, _in_order(AttemptRow, row, values)))
+    attempt = cast(AttemptRow, checked_row(AttemptRow, {**row, **values}))
     history = history or CpuHistory()
     attempt["cpu_spans"] = history.spans(attempt["started_at"], attempt["cpus"])
     attempt["competitors"] = history.competitors
@@ -408,7 +375,7 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str]) -> SummaryRow:
         else None,
         **{key: spec[key] for key in ("algo", "seed", "total_timesteps")},
     }
-    columns = checked(SummaryRow, _in_order(SummaryRow, row, values))
+    columns = checked_row(SummaryRow, {**row, **values})
     of_features = job_parts.columns(job_parts.facts_in(record))
     columns |= {name: value for name, value in of_features.items() if name not in columns}
     return cast(SummaryRow, columns | {key: point.get(key) for key in varied if key not in columns})
@@ -459,8 +426,3 @@ def parsed_object(text: str) -> dict[str, Any]:
     if not isinstance(content := parsed_json(text), dict):
         raise ValueError("expected an object")  # noqa: TRY004 - the ledger is wrong, no call
     return content
-
-
-def _in_order(kind: Any, row: sqlite3.Row, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of ``kind`` in their order, from ``values`` or else from the columns of ``row``."""
-    return {key: values[key] if key in values else row[key] for key in kind.__annotations__}

@@ -17,13 +17,13 @@ from typing import Any, cast
 
 from orchestrator.core import job_parts
 from orchestrator.core.atomic_files import writing_whole
-from orchestrator.core.decoding import parsed_json
+from orchestrator.core.decoding import checked_row, parsed_json
 from orchestrator.core.errors import LedgerError, disk_full_explained
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import LARGEST_BYTES, open_regular, read_up_to
 from orchestrator.core.text import listed, plain
 from orchestrator.ledger import Ledger
-from orchestrator.ledger.rows import SummaryRow, checked
+from orchestrator.ledger.rows import SummaryRow
 
 FORMULA_SIGNS = ("=", "+", "-", "@")
 NOT_IN_TABLE = ("traceback", "measures", "waits_for")
@@ -111,7 +111,9 @@ def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
     try:
         # An earlier version has written none of the first two.
         missing = {"measures": None, "waits_for": None}
-        return [cast(SummaryRow, checked(SummaryRow, {**missing, **row})) for row in rows], written
+        whole = [{**missing, **row} for row in rows]
+        checked = [{**row, **checked_row(SummaryRow, row)} for row in whole]
+        return cast(list[SummaryRow], checked), written
     except (KeyError, TypeError, ValueError) as error:
         advice = "use the program with which its supervisor runs"
         text = f"{paths.summary_json}: was written by another version of this program ({error})"

@@ -755,7 +755,8 @@ class Monitor:
 
 
 def _demand(job: SimulatedJob) -> Demand:
-    return job.ranks, job.cores, job.memory_mib, job.min_free_disk_mib, STARTS[job.start]
+    start = "exec" if job.ranks > 1 else job.start  # ranks are never forked
+    return job.ranks, job.cores, job.memory_mib, job.min_free_disk_mib, STARTS[start]
 
 
 def _verb(before: str, state: State) -> str:

@@ -37,7 +37,7 @@ def hook(name: str) -> ModuleType:
         ("tutorial-own-robot.md", "../README.md#two-commands", "index.md#two-commands"),
         ("distributed.md", "../jobs/wide.toml", "jobs/wide.toml.md"),
         ("python.md", "../examples/train_a_folder.ipynb", "examples/train_a_folder.ipynb"),
-        ("decisions/0016-files-are-sent-in-chunks.md", "../scale.md", "../scale.md"),
+        ("decisions/0016-files-are-sent-in-chunks.md", "../results.md", "../results.md"),
     ],
 )
 def test_links_of_the_repository_become_links_of_the_site(

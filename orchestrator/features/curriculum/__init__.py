@@ -38,5 +38,6 @@ FEATURE = Feature(
         "benchmarks/curriculum.py",
         "tests/bench/test_curriculum_benchmark.py",
         "docs/curricula.md",
+        "docs/measurements/curriculum.md",
     ),
 )

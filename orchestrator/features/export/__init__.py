@@ -33,6 +33,7 @@ FEATURE = Feature(
         "tests/bench/test_exported_policies.py",
         "benchmarks/exported_policies.py",
         "docs/export.md",
+        "docs/measurements/exported-policies.md",
     ),
     extras=("export",),
 )

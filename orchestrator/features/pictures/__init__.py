@@ -42,5 +42,9 @@ FEATURE = Feature(
     job_keys=_job_keys,
     beside_run=_beside_run,
     play_all=_play_all,
-    belongings=("tests/features/pictures", "benchmarks/previews.py"),
+    belongings=(
+        "tests/features/pictures",
+        "benchmarks/previews.py",
+        "docs/measurements/previews.md",
+    ),
 )

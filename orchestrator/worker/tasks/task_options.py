@@ -6,9 +6,9 @@ import dataclasses
 import difflib
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from orchestrator.core.changing_numbers import END, TrainingMoment, value_at
@@ -96,46 +96,73 @@ def read_options(
     values: dict[str, Any] = {}
     for name, written in options.items():
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f'did you mean "{near[0]}"? ' if near else ""
-            raise TaskError(
-                f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}'
-            )
-        hint_type = hints[name]
-        alternatives = (
-            get_args(hint_type) if get_origin(hint_type) in (Union, UnionType) else (hint_type,)
-        )
-        choices = [
-            choice
-            for kind in alternatives
-            if get_origin(kind) is Literal
-            for choice in get_args(kind)
-        ]
-        accepted = [
-            kind
-            if kind == Range
-            else list
-            if get_origin(kind) is tuple
-            else get_origin(kind) or kind
-            for kind in alternatives
-            if kind is not type(None) and get_origin(kind) is not Literal
-        ]
-        takes_text = bool({str, Any} & {*accepted})
-        is_whole = int in accepted and float not in accepted
-        value = written if takes_text else value_at(written, moment, whole=is_whole)
-        if not (value in choices or Any in accepted or _is_a(value, accepted)):
-            named = [_TYPE_NAMES.get(kind) or kind.__name__ for kind in accepted]
-            expected = " or ".join([*map(repr, choices), *named])
+            raise TaskError(_unknown(task, name, names))
+        accepted = _accepted(hints[name])
+        value = written if accepted.takes_text else value_at(written, moment, whole=accepted.whole)
+        if not accepted.admits(value):
+            expected = accepted.named()
             raise TaskError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
-        values[name] = (
-            tuple(map(float, value))
-            if Range in accepted and isinstance(value, (list, tuple))
-            else value
-        )
+        values[name] = accepted.converted(value)
     try:
         return kind(**values)
     except ValueError as error:
         raise TaskError(f'task "{task}": {error}') from None
+
+
+def _unknown(task: str, name: str, names: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f'did you mean "{near[0]}"? ' if near else ""
+    return f'unknown option "{name}" of task "{task}"; {hint}it has: {", ".join(sorted(names))}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Accepted:
+    """What an option may be."""
+
+    choices: Sequence[Any]
+    """Of a ``Literal``."""
+    kinds: Sequence[Any]
+    """The other types; ``list`` for every tuple but :data:`Range`."""
+
+    @property
+    def takes_text(self) -> bool:
+        return str in self.kinds or Any in self.kinds
+
+    @property
+    def whole(self) -> bool:
+        return int in self.kinds and float not in self.kinds
+
+    def admits(self, value: Any) -> bool:
+        return value in self.choices or Any in self.kinds or _is_a(value, self.kinds)
+
+    def named(self) -> str:
+        """For people."""
+        types = [_TYPE_NAMES.get(kind) or kind.__name__ for kind in self.kinds]
+        return " or ".join([*map(repr, self.choices), *types])
+
+    def converted(self, value: Any) -> Any:
+        """A value that it admits, as the option has it."""
+        if Range in self.kinds and isinstance(value, (list, tuple)):
+            return tuple(map(float, value))
+        return value
+
+
+@functools.cache
+def _accepted(hint: Any) -> _Accepted:
+    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    choices: list[Any] = []
+    kinds: list[Any] = []
+    for kind in alternatives:
+        origin = get_origin(kind)
+        if origin is Literal:
+            choices += get_args(kind)
+        elif kind == Range:
+            kinds.append(kind)
+        elif origin is tuple:
+            kinds.append(list)
+        elif kind is not NoneType:
+            kinds.append(origin or kind)
+    return _Accepted(choices=choices, kinds=kinds)
 
 
 _TYPE_NAMES: dict[Any, str] = {
