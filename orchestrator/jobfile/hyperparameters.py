@@ -25,7 +25,8 @@ from orchestrator.keys.value_types import (
 )
 
 _LEARNING_RATE = (
-    'Step size of the optimiser: a number, or a schedule "linear(start, end[, fraction])".'
+    'Step size of the optimiser: a number, or a schedule "linear(start, end[, fraction])", which reaches end after '
+    "that fraction of the training."
 )
 _GAMMA = "Discount factor, 0 to 1."
 _TAU = "Soft update coefficient (Polyak averaging) of the target networks, 0 to 1."
@@ -239,7 +240,8 @@ class Tqc(Sac):
 
     top_quantiles_to_drop_per_net: CountFromZero = key(
         2,
-        "Largest of the n_quantiles of each critic that its targets leave out; more: less overestimation.",
+        "Largest of the n_quantiles of each critic that its targets leave out, below n_quantiles; more: less "
+        "overestimation.",
     )
 
 

@@ -89,31 +89,46 @@ class ResourcesTable(TomlTable):
         "Number of CPU cores to which the job is pinned, and on which a built-in task is simulated.",
     )
     threads: Annotated[int | None, Field(ge=1, le=MOST), Whole] = key(
-        None, "Threads of PyTorch, OpenMP and BLAS; unset: as many as cores.", 1
+        None,
+        "Threads of PyTorch, OpenMP and BLAS; unset: as many as cores. Another number gives other bits.",
+        1,
     )
     memory: value_types.Size = key(
-        2048, "Memory that the job needs and must not exceed.", shown="2 GiB"
+        2048,
+        "Limit on resident memory; the job is launched when as much is available, on a cluster on one node.",
+        shown="2 GiB",
     )
     gpus: value_types.Gpus = key(
         0,
-        "Number of GPUs; below 1: the share of the memory of one GPU. With any, PyTorch uses CUDA.",
+        "Number of GPUs, assigned by CUDA_VISIBLE_DEVICES; below 1: the share of the memory of one GPU. With any, "
+        "PyTorch uses CUDA.",
         1,
     )
-    timeout: value_types.Duration = key(7200.0, "Wall-clock time limit of an attempt.", shown="2h")
+    timeout: value_types.Duration = key(
+        7200.0,
+        'Wall-clock time limit of an attempt: such as "90s", "10min" or "10m", "1h30min", or seconds.',
+        shown="2h",
+    )
     stall_timeout: value_types.StallTimeout = key(
-        600.0, "Time without progress after which an attempt is ended and retried.", shown="10min"
+        600.0,
+        "Time without progress, at least 3 s, after which an attempt is ended and retried.",
+        shown="10min",
     )
     log: value_types.LogSize = key(
-        64, "Limit on the log of an attempt: its first MiB and its end are kept.", shown="64 MiB"
+        64,
+        "Limit on the log of an attempt, 4 MiB to 1 GiB, enforced every 2 s: of a longer one the first MiB and at "
+        "least the last half of the limit stay, with a line that counts what was dropped.",
+        shown="64 MiB",
     )
     nice: value_types.Nice = key(
         0,
-        "Niceness of the job; the higher, the more it gives way to other programs. It is only ever raised.",
+        "Niceness of the job's processes: the higher, the more they give way to other programs. It is only ever "
+        "raised; 0: as the program that launches them.",
         10,
     )
     min_free_disk: value_types.FreeDisk = key(
         1024,
-        "Free disk space in the run directory below which the job is not launched; 0: no limit.",
+        "Free space on the file system of the run directory below which the job is not launched; 0: no limit.",
         shown="1 GiB",
     )
     move: bool = key(
@@ -135,27 +150,33 @@ class Distributed(TomlTable):
 
     backend: Backend = key(
         "auto",
-        "Communication between ranks: gloo (network), nccl (a GPU for each rank), or auto: nccl with GPUs, otherwise "
+        "Communication between ranks: gloo (network), nccl (needs resources.gpus), or auto: nccl with GPUs, otherwise "
         "shared memory for the ranks of one machine, otherwise gloo.",
         "gloo",
     )
     mode: Mode = key(
         "allreduce",
-        "allreduce: every rank updates the policy by the averaged gradient; parameter-server: rank 0 does so for all.",
+        "allreduce: every rank applies the averaged gradient; parameter-server: rank 0 applies it and sends the "
+        "parameters to the others.",
         "parameter-server",
     )
     timeout: value_types.Duration = key(
         COLLECTIVE_TIMEOUT_S,
-        "Time that a rank waits for the others in an exchange; it must cover whatever one does between two exchanges.",
+        "Time that a rank waits for the others in an exchange before the attempt ends as rank-lost: longer than "
+        "anything that one rank does between two exchanges, and shorter than resources.stall_timeout.",
         "2min",
         shown="30s",
     )
 
 
 class Retry(TomlTable):
-    """Retries of an attempt that was killed, ran out of memory or hung."""
+    """Retries of attempts that failed by no fault of the job's definition."""
 
-    max_retries: CountFromZero = key(2, "Largest number of attempts after the first one.")
+    max_retries: CountFromZero = key(
+        2,
+        "Largest number of further attempts after a kill, a hang, out of memory, ranks that lost each other or a "
+        "failed launch. Up to ten losses of a cluster node are not counted.",
+    )
 
 
 class CommonSettings(TomlTable):
@@ -184,7 +205,8 @@ class CommonSettings(TomlTable):
 
     preset: PresetName | None = key(
         None,
-        "Values for keys that are set nowhere: quick (a short training), standard or thorough; unset: the defaults.",
+        "Values for keys that are set nowhere, such as total_timesteps and PPO's hyperparameters: quick (a short "
+        "training), standard or thorough.",
         "standard",
     )
     algo: Algorithm = key(
@@ -193,15 +215,19 @@ class CommonSettings(TomlTable):
     )
     task: value_types.Task = key(
         "auto",
-        "A built-in task (some are gymnasium's), or a class of yours; auto: chosen from the robot's structure.",
+        "A built-in task (some are gymnasium's), or a class of yours, as module:Class; auto: chosen from the robot's "
+        "structure.",
         "forward",
     )
     env: value_types.EnvId = key(
-        None, "Gymnasium environment id, instead of a task; can be combined with xml.", "Ant-v5"
+        None,
+        "Gymnasium environment id, instead of a task; xml, if set, is passed to it as xml_file.",
+        "Ant-v5",
     )
     entry_point: value_types.EntryPoint = key(
         None,
-        "Callable that makes the environment, instead of a task; it is called with xml=… and seed=….",
+        "Callable that makes the environment, instead of a task; it is called with xml=… and seed=…. Its module is "
+        "also looked for in the folder of the job file.",
         "my_robots.envs:make_env",
     )
     env_kwargs: value_types.Options = key(
@@ -246,13 +272,20 @@ class CommonSettings(TomlTable):
         "model.zip; none: random weights.",
         "job:stand",
     )
-    total_timesteps: Count = key(200_000, "Number of env_steps to train for.")
-    n_envs: Count = key(8, "Number of environments that are stepped together.")
+    total_timesteps: Count = key(
+        200_000, "Number of env_steps to train for, summed over all environments of the job."
+    )
+    n_envs: Count = key(8, "Number of environments that are stepped together by the job's process.")
     seeds: value_types.Seeds = key([0], "Random seeds; each makes one job.", [0, 1, 2])
-    normalize: bool = key(True, "Normalise observations and rewards (VecNormalize).")
+    normalize: bool = key(
+        True,
+        "Normalise rewards and numeric observations (VecNormalize), but no images or discrete observations.",
+    )
     checkpoint_every: value_types.CheckpointEvery = key(
         50_000,
-        'Interval between checkpoints: a number of env_steps, or wall-clock time such as "10min".',
+        "Interval between checkpoints, of which the last two are kept: a number of env_steps, or wall-clock time "
+        'such as "30s", "10min" or "1h". They are written at the end of an iteration, and weights do not depend on '
+        "them.",
     )
     eval_episodes: CountFromZero = key(
         10,
@@ -266,7 +299,7 @@ class CommonSettings(TomlTable):
     )
     keep_replay_buffer: bool = key(
         False,
-        "Keep the replay buffer of SAC, TD3, TQC and CrossQ after training, so that it can be extended.",
+        "Keep the replay buffer of SAC, TD3, TQC and CrossQ after training, so that the job can be extended.",
         True,
     )
     on_divergence: OnDivergence = key(
@@ -281,7 +314,9 @@ class CommonSettings(TomlTable):
         "actions), sb3 (Stable-Baselines3), or auto: fast where it can be used.",
     )
     policy: Literal["MlpPolicy", "CnnPolicy", "MultiInputPolicy"] = key(
-        "MlpPolicy", "Policy class of Stable-Baselines3."
+        "MlpPolicy",
+        "Policy of Stable-Baselines3: MlpPolicy for built-in tasks, CnnPolicy for images, MultiInputPolicy for Dict "
+        "observations.",
     )
     policy_kwargs: PolicyKwargs = key(PolicyKwargs(), "Network of the policy.", shown={})
     resources: ResourcesTable = key(
@@ -291,7 +326,8 @@ class CommonSettings(TomlTable):
     retry: Retry = key(Retry(), "Retries.", shown={})
     matrix: value_types.Matrix = key(
         {},
-        "Lists of values for dotted keys in quotes; every combination makes one job. A job's own {} undoes [defaults].",
+        "Lists of values for dotted keys in quotes; every combination makes one job. A job's keys are added to those "
+        "of [defaults.matrix]; {} undoes these.",
         {"ppo.learning_rate": [1e-4, 3e-4]},
     )
 
@@ -323,7 +359,7 @@ class Entry(Settings):
     """A [[jobs]] table: one training; several with a glob, seeds or a matrix."""
 
     name: Name = key(
-        None, "Name of the job; unset, or with a glob: the stem of the MJCF file.", "hopper"
+        None, "Name of the job, any text; unset, or with a glob: the stem of the file.", "hopper"
     )
     xml: RobotName = key(
         None,
@@ -352,17 +388,19 @@ class CommonKeys(TomlTable):
     )
     max_parallel: value_types.MaxParallel = key(
         "auto",
-        'Largest number of jobs at once: "auto" (as many as there are cores), a number, or "idle" (as many as there '
-        'are cores that nobody else uses, counted anew as jobs end; on a cluster the same as "auto").',
+        'Largest number of jobs at once: a number; "auto": one per physical core within affinity and cgroup quota, on '
+        'a cluster as many as its nodes have room for; or "idle": as many as there are cores that nobody else uses, '
+        'but at least one, counted anew as jobs end (on a cluster the same as "auto").',
         "idle",
     )
     order: Literal["longest-first", "as-listed"] = key(
-        "longest-first", "Order in which jobs are launched."
+        "longest-first",
+        "Order in which jobs are launched: by the time that preflight expects them to take, or as they are listed.",
     )
     on_invalid: Literal["refuse", "skip"] = key(
         "refuse",
-        "If a robot or environment is invalid: refuse: nothing is launched; skip: its jobs are FAILED, and the others "
-        "are trained.",
+        "If a robot or environment is invalid: refuse: nothing is launched; skip, or run --skip-invalid: its jobs are "
+        "FAILED with the reason, the others are trained, and the exit code is 1. The next run examines them again.",
         "skip",
     )
     defaults: Settings = key(Settings(), "Default settings of all jobs.", shown={})

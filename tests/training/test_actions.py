@@ -10,11 +10,12 @@ import pytest
 
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.mjmodel.actuators import position_servos
+from orchestrator.worker.mjmodel.root import find_root
+from orchestrator.worker.mjmodel.structure import ground_below, posed
 from orchestrator.worker.tasks import make_task
-from orchestrator.worker.tasks.actions import position_servos, scaled
+from orchestrator.worker.tasks.actions import scaled
 from orchestrator.worker.tasks.base import Task, find_keyframe
-from orchestrator.worker.tasks.root import find_root
-from orchestrator.worker.tasks.structure import ground_below, posed
 
 MJCF = Path(__file__).parents[2] / "mjcf"
 

@@ -11,9 +11,10 @@ import pytest
 
 from orchestrator.experiment.robot_check import FIGURES
 from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.mjmodel.actuators import actuator_kind
+from orchestrator.worker.mjmodel.root import root_type
 from orchestrator.worker.robots import model_checks, stability_test
 from orchestrator.worker.robots.model_checks import ModelFindings
-from orchestrator.worker.robots.model_summary import actuator_kind, root_type
 from orchestrator.worker.robots.preflight_child import examine
 
 ROBOTS = sorted((Path(__file__).parents[2] / "mjcf").glob("*.xml"))

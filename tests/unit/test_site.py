@@ -3,6 +3,8 @@ itself."""
 
 import ast
 import importlib.util
+import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import get_args
@@ -16,6 +18,7 @@ from orchestrator.core import feature
 from orchestrator.jobfile import json_schema
 
 HOOKS = Path(__file__).resolve().parents[2] / "docs/site"
+DECLARED = "(../orchestrator/jobfile/toml_models.py)"
 
 
 def hook(name: str) -> ModuleType:
@@ -23,6 +26,7 @@ def hook(name: str) -> ModuleType:
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # where dataclasses look for it
     found.loader.exec_module(module)
     return module
 
@@ -62,17 +66,51 @@ def test_code_of_a_table_has_its_pipes() -> None:
     assert row == "`a\\|b`\n| `init FOLDER|FILE` | this \\| that |"
 
 
-def test_reference_has_every_key_of_the_job_file() -> None:
-    text = hook("reference_pages").job_file_keys()
+def test_the_job_file_document_has_a_row_for_every_key() -> None:
+    text = hook("key_tables").with_tables((HOOKS.parent / "job-file.md").read_text())
     models = {
         name: model
         for name, model in json_schema()["$defs"].items()
         if not name.startswith("PolicyAnd")
     }
     keys = {key for model in [json_schema(), *models.values()] for key in model["properties"]}
-    assert {key for key in keys if f"\n| `{key}` | " not in text} == set()
+    shown = {
+        name.rpartition(".")[2] for name in re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    }
+    assert keys - shown == set()
     assert "| `nice` | whole number ≥ 0 and ≤ 19 | `0` |" in text
-    assert all(line.count(" | ") == 3 for line in text.splitlines() if line.startswith("| `"))
+    assert '| `min_free_disk` | `0` or `"0"` or text | `"1 GiB"` |' in text
+
+
+def test_every_line_of_the_job_file_document_that_stands_for_a_table_becomes_one() -> None:
+    document = (HOOKS.parent / "job-file.md").read_text()
+    text = hook("key_tables").with_tables(document)
+    assert re.findall(r"^\[Keys of .*", text, re.MULTILINE) == []
+    tables = re.findall(r"\| key \| value \| default \| meaning \|\n((?:\|.*\n)+)", text)
+    assert len(tables) == len(re.findall(r"^\[Keys of ", document, re.MULTILINE))
+    rows = [row for table in tables for row in table.splitlines()]
+    assert [row for row in rows if row.count(" | ") != 3 and not row.startswith("|---")] == []
+
+
+def test_a_table_without_a_line_of_its_own_is_within_the_one_that_holds_it() -> None:
+    with_tables = hook("key_tables").with_tables
+    alone = with_tables(f"[Keys of a job]{DECLARED}")
+    assert "| `resources` | table |" in alone
+    assert "| `resources.nice` | whole number" in alone
+    both = with_tables(f"[Keys of a job]{DECLARED}\n\n[Keys of `resources`]{DECLARED}")
+    assert "| `resources.nice` |" not in both
+    assert "| `nice` | whole number" in both
+
+
+def test_keys_of_jobs_alone_stand_before_those_of_defaults() -> None:
+    text = hook("key_tables").with_tables(f"[Keys of a job]{DECLARED}")
+    names = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert names[:4] == ["name", "xml", "after", "preset"]
+
+
+def test_a_line_for_a_table_that_there_is_not_stays_for_the_build_to_refuse() -> None:
+    line = f"[Keys of `gone`]{DECLARED}"
+    assert hook("key_tables").with_tables(line) == line
 
 
 def test_reference_has_every_command_and_every_public_name() -> None:

@@ -64,7 +64,7 @@ class SlurmTable(TomlTable):
 
     array: Count = key(1, "Number of pilots.", 4)
     partition: _Word | None = key(
-        None, "Partition; unset: that of the cluster. The same holds below.", "compute"
+        None, "Partition; unset: that of the cluster, and likewise below.", "compute"
     )
     account: _Word | None = key(None, "Account that is charged.", "robotics")
     qos: _Word | None = key(None, "Quality of service.", "normal")
@@ -79,5 +79,7 @@ class SlurmTable(TomlTable):
         [], "Lines of the batch script before the pilot starts.", ["module load cuda"]
     )
     options: _SbatchOptions = key(
-        {}, "Further options of sbatch by their long names.", {"mail-type": "END"}
+        {},
+        "Further options of sbatch by their long names: text, a number, or true for one without a value.",
+        {"mail-type": "END"},
     )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.worker_spec import OnDivergence
-from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.mjmodel.structure import Floats
 
 
 class BatchSettings(TypedDict, total=False):

@@ -14,7 +14,7 @@ from orchestrator.worker.runtime.failures import Diverged
 if TYPE_CHECKING:
     import mujoco
 
-    from orchestrator.worker.tasks.actions import Floats
+    from orchestrator.worker.mjmodel.structure import Floats
 
 
 class PhysicsDiverged(OrchestratorError, Diverged):
@@ -43,7 +43,8 @@ def describe(model: mujoco.MjModel, warning: mujoco.mjtWarning, index: int) -> s
     """``"velocity of joint 'knee'"``: what entry ``index`` of the warning's array stands for."""
     import numpy as np
 
-    from orchestrator.worker.tasks.base import control_name, joint_name
+    from orchestrator.worker.mjmodel.joints import joint_name
+    from orchestrator.worker.tasks.base import control_name
 
     quantity = quantities()[warning]
     if quantity == "control":

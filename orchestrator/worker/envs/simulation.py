@@ -28,8 +28,8 @@ from orchestrator.worker.envs.batch_interface import (
 )
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import States, Task, make_task
-from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import RewardAndTermination
 from orchestrator.worker.tasks.conformance import first_observation, first_state
 

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.text import count, listed
-from orchestrator.worker.robots.model_summary import actuator_kind
-from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import joint_name, joint_type
-from orchestrator.worker.tasks.root import HINGE, SLIDE
+from orchestrator.worker.mjmodel.actuators import actuator_kind
+from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
+from orchestrator.worker.mjmodel.structure import Floats
 
 shown = functools.partial(listed, most=3)
 """The first few names of a list."""

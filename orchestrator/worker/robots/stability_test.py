@@ -16,8 +16,9 @@ import mujoco
 import numpy as np
 
 from orchestrator.worker.envs import divergence
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.robots.model_checks import ModelFindings
-from orchestrator.worker.tasks.actions import ActionMap, Floats, control_limits
+from orchestrator.worker.tasks.actions import ActionMap, control_limits
 
 SIMULATED_S = 3.0
 """Simulated seconds of one trial."""

@@ -9,7 +9,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from orchestrator.worker.mjmodel.actuators import position_servos
+from orchestrator.worker.mjmodel.structure import Floats
 
 SERVO_SCALE = 0.5
 """Default share of a servo's range around its keyframe: the robot explores near its starting
@@ -131,24 +132,6 @@ def control_limits(model: mujoco.MjModel) -> tuple[NDArray[np.bool_], Floats, Fl
     limited = model.actuator_ctrllimited.astype(bool)
     low = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
     return limited, low, np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
-
-
-def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
-    """``(nactuator,)`` which actuators are position servos: force = kp · (ctrl − position) − …
-
-    Actuators with several controls (``pid``) are excluded, because not all of their controls are
-    positions.
-    """
-    stiffness = -model.actuator_biasprm[:, 1]
-    fixed = model.actuator_gaintype == int(mujoco.mjtGain.mjGAIN_FIXED)
-    affine = model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
-    same = np.isclose(stiffness, model.actuator_gainprm[:, 0])
-    integrates = model.actuator_dyntype == int(
-        mujoco.mjtDyn.mjDYN_INTEGRATOR
-    )  # then the control is a velocity
-    single = model.actuator_ctrlnum == 1
-    servos: NDArray[np.bool_] = fixed & affine & (stiffness > 0) & same & ~integrates & single
-    return servos
 
 
 def _held(model: mujoco.MjModel, key: int, actuator: NDArray[np.intp]) -> Floats:

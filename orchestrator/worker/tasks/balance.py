@@ -17,16 +17,10 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
 from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.base import (
-    RewardAndTermination,
-    States,
-    Task,
-    joint_name,
-    joint_type,
-)
+from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
-from orchestrator.worker.tasks.root import HINGE, SLIDE
 from orchestrator.worker.tasks.task_options import CommonOptions
 
 

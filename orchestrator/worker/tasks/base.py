@@ -16,7 +16,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.tasks.actions import ActionMap, Floats, scaled
+from orchestrator.worker.mjmodel.joints import joint_type
+from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.tasks.actions import ActionMap, scaled
 from orchestrator.worker.tasks.task_options import CommonOptions, EpisodeOptions
 
 HOME = "home"
@@ -225,26 +227,7 @@ def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
     return positions, velocities
 
 
-def joint_type(model: mujoco.MjModel, joint: int) -> mujoco.mjtJoint:
-    """The joint's type as an enumeration member, which ``in`` compares correctly, unlike NumPy's
-    integers.
-    """
-    return mujoco.mjtJoint(int(model.jnt_type[joint]))
-
-
-def type_name(kind: mujoco.mjtJoint) -> str:
-    """``"free"``, ``"ball"``, ``"slide"`` or ``"hinge"``."""
-    return str(kind.name).removeprefix("mjJNT_").lower()
-
-
 def control_name(model: mujoco.MjModel, control: int) -> str:
     """The name of a control's actuator, or its number where it has no name."""
     actuator = int(np.searchsorted(model.actuator_ctrladr, control, side="right")) - 1
     return f"'{model.actuator(actuator).name or actuator}'"
-
-
-def joint_name(model: mujoco.MjModel, joint: int) -> str:
-    """The joint's name in the MJCF, or its number and body where it has no name."""
-    body = model.jnt_bodyid[joint]
-    name = model.joint(joint).name
-    return f"'{name}'" if name else f"{joint} of body '{model.body(body).name or body}'"

@@ -17,12 +17,12 @@ import mujoco
 import numpy as np
 
 from orchestrator.core.text import count
-from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.mjmodel.joints import joint_name
+from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root
+from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed
 from orchestrator.worker.tasks.balance import driven_joints_and_poles
-from orchestrator.worker.tasks.base import find_keyframe, joint_name
+from orchestrator.worker.tasks.base import find_keyframe
 from orchestrator.worker.tasks.reach import Reach, ReachOptions
-from orchestrator.worker.tasks.root import NoRootError, Root, find_root
-from orchestrator.worker.tasks.structure import driven_dofs, posed
 
 _UPRIGHT = 0.9
 """Least cosine between the vertical and the direction from hinge to load of a standing pole."""

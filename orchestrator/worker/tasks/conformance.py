@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.runtime import failures
-from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import States, Task
 from orchestrator.worker.tasks.task_options import TaskError
 

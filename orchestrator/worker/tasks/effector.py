@@ -10,10 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.text import count, listed
-from orchestrator.worker.tasks.actions import ActionMap, Floats, Scaled, position_servos
-from orchestrator.worker.tasks.base import joint_name, joint_type, type_name
-from orchestrator.worker.tasks.root import FREE, HINGE, SLIDE
-from orchestrator.worker.tasks.structure import ancestors, driven_dofs, joints_of, posed
+from orchestrator.worker.mjmodel.actuators import position_servos
+from orchestrator.worker.mjmodel.joints import (
+    FREE,
+    HINGE,
+    SLIDE,
+    joint_name,
+    joint_type,
+    joints_of,
+    type_name,
+)
+from orchestrator.worker.mjmodel.structure import Floats, ancestors, driven_dofs, posed
+from orchestrator.worker.tasks.actions import ActionMap, Scaled
 
 _END = r"(finger_?)?tip|end|eef?|tcp|tool|grip\w*|pinch|hand|palm|effector|finger"
 END_NAME = re.compile(rf"(^|[_\W\d])({_END})([_\W\d]|$)")

@@ -22,12 +22,18 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.mjmodel.root import find_root
+from orchestrator.worker.mjmodel.structure import (
+    Floats,
+    addresses,
+    as_index,
+    joints_of_robot,
+    posed,
+)
 from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task
+from orchestrator.worker.tasks.health import Health, HealthOptions
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
-from orchestrator.worker.tasks.root import Health, HealthOptions, find_root
-from orchestrator.worker.tasks.structure import addresses, as_index, joints_of_robot, posed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

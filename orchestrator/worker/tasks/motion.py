@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from orchestrator.worker.mjmodel.root import Root
+from orchestrator.worker.mjmodel.structure import Floats, addresses, joints_of_robot, posed
 from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import States
-from orchestrator.worker.tasks.root import Root, outer
-from orchestrator.worker.tasks.structure import addresses, joints_of_robot, posed
+from orchestrator.worker.tasks.health import outer
 
 GRAVITY_M_S2 = 9.81
 MAX_OBSERVED_VELOCITY = 10.0

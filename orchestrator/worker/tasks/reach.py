@@ -23,20 +23,18 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.mjmodel.joints import HINGE, joint_type
+from orchestrator.worker.mjmodel.structure import Floats, addresses
 from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import (
     Measure,
     RewardAndTermination,
     States,
     Task,
     control_steps,
-    joint_type,
 )
 from orchestrator.worker.tasks.effector import Workspace, find_effector
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
-from orchestrator.worker.tasks.root import HINGE
-from orchestrator.worker.tasks.structure import addresses
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
 
 PRECISION_WIDTH = 0.1

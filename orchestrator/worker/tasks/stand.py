@@ -31,8 +31,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.mjmodel.root import find_root, horizontal_push
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import (
     Measure,
     RewardAndTermination,
@@ -40,8 +41,8 @@ from orchestrator.worker.tasks.base import (
     Task,
     control_steps,
 )
+from orchestrator.worker.tasks.health import Health, HealthOptions
 from orchestrator.worker.tasks.motion import LEAST_HEIGHT_M, Proprioception, brisk_speed
-from orchestrator.worker.tasks.root import Health, HealthOptions, find_root, horizontal_push
 from orchestrator.worker.tasks.task_options import check_at_least, check_positive
 
 HIGH_SHARE = 0.2

@@ -32,19 +32,20 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.mjmodel.joints import HINGE, joint_type
+from orchestrator.worker.mjmodel.root import find_root
+from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed
 from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.actions import Floats, Scaled
+from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.base import (
     Measure,
     RewardAndTermination,
     States,
     Task,
     control_steps,
-    joint_type,
 )
+from orchestrator.worker.tasks.health import Health, HealthOptions
 from orchestrator.worker.tasks.motion import Motion, Proprioception, brisk_speed
-from orchestrator.worker.tasks.root import HINGE, Health, HealthOptions, find_root
-from orchestrator.worker.tasks.structure import driven_dofs, posed
 from orchestrator.worker.tasks.task_options import check_at_least, check_positive
 
 TURN_WEIGHT = 0.5

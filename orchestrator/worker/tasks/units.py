@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import mujoco
 import numpy as np
 
+from orchestrator.worker.mjmodel.actuators import actuator_kind, position_servos
+from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type
 from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.actions import position_servos
-from orchestrator.worker.tasks.base import joint_type
-from orchestrator.worker.tasks.root import FREE, HINGE, SLIDE
 
 UNKNOWN, NUMBER = "", "1"
 _FREE = (
@@ -22,6 +21,12 @@ _FREE = (
 _BALL = (NUMBER,) * 4, ("rad/s",) * 3
 _OF_JOINT = {FREE: _FREE, HINGE: (("rad",), ("rad/s",)), SLIDE: (("m",), ("m/s",))}
 _OF_FORCE = {"m/s": "N", "rad/s": "N m"}
+_FILTERS = (
+    mujoco.mjtDyn.mjDYN_NONE,
+    mujoco.mjtDyn.mjDYN_FILTER,
+    mujoco.mjtDyn.mjDYN_FILTEREXACT,
+)
+"""Activations that follow the control."""
 _AXES = {"up": NUMBER, "velocity": "m/s", "spin": "rad/s", "end": "m", "target": "m"}
 _OTHERS = {
     **{f"{quantity} {axis}": unit for quantity, unit in _AXES.items() for axis in "xyz"},
@@ -76,37 +81,33 @@ def of_controls(model: mujoco.MjModel) -> list[str]:
 
 
 def _of_actuator(model: mujoco.MjModel, actuator: int, *, is_position: bool) -> str:
-    dynamics = mujoco.mjtDyn(int(model.actuator_dyntype[actuator]))
-    if dynamics == mujoco.mjtDyn.mjDYN_MUSCLE:
+    kind = actuator_kind(model, actuator)
+    if kind == "muscle":
         return NUMBER
     joint = int(model.actuator_trnid[actuator, 0])
     gear = float(model.actuator_gear[actuator, 0])
-    kind = mujoco.mjtTrn(int(model.actuator_trntype[actuator]))
-    if (
-        kind != mujoco.mjtTrn.mjTRN_JOINT
-        or joint_type(model, joint) not in (HINGE, SLIDE)
-        or not gear
-    ):
+    is_at_joint = model.actuator_trntype[actuator] == int(mujoco.mjtTrn.mjTRN_JOINT)
+    if not is_at_joint or joint_type(model, joint) not in (HINGE, SLIDE) or not gear:
         return UNKNOWN
     (position,), (velocity,) = _OF_JOINT[joint_type(model, joint)]
-    fixed = model.actuator_gaintype[actuator] == int(mujoco.mjtGain.mjGAIN_FIXED)
-    gain = float(model.actuator_gainprm[actuator, 0])
-    bias = model.actuator_biasprm[actuator]
-    has_bias = model.actuator_biastype[actuator] == int(mujoco.mjtBias.mjBIAS_AFFINE)
     if is_position:
         return _scaled(1 / gear, position)
-    if not fixed or model.actuator_ctrlnum[actuator] != 1:
+    if model.actuator_ctrlnum[actuator] != 1:
         return UNKNOWN
-    if has_bias and gain and bias[1] == 0 and np.isclose(bias[2], -gain):
+    if kind in ("velocity", "intvelocity"):
         return _scaled(1 / gear, velocity)
-    if has_bias and dynamics == mujoco.mjtDyn.mjDYN_INTEGRATOR:
-        return _scaled(1 / gear, velocity)
-    simple = dynamics in (
-        mujoco.mjtDyn.mjDYN_NONE,
-        mujoco.mjtDyn.mjDYN_FILTER,
-        mujoco.mjtDyn.mjDYN_FILTEREXACT,
-    )
-    return _scaled(gain * gear, _OF_FORCE[velocity]) if simple and not has_bias else UNKNOWN
+    if _has_proportional_force(model, actuator):
+        gain = float(model.actuator_gainprm[actuator, 0])
+        return _scaled(gain * gear, _OF_FORCE[velocity])
+    return UNKNOWN
+
+
+def _has_proportional_force(model: mujoco.MjModel, actuator: int) -> bool:
+    """Whether its force is the control times a gain, perhaps after a filter."""
+    has_gain = model.actuator_gaintype[actuator] == int(mujoco.mjtGain.mjGAIN_FIXED)
+    has_bias = model.actuator_biastype[actuator] != int(mujoco.mjtBias.mjBIAS_NONE)
+    dynamics = mujoco.mjtDyn(int(model.actuator_dyntype[actuator]))
+    return bool(has_gain and not has_bias and dynamics in _FILTERS)
 
 
 def _scaled(factor: float, unit: str) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.envs.batch_interface import SimulationState
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.mjmodel.structure import Floats
 
 SLICE_S = 0.004
 """CPU seconds of a slice: far more than the clock's resolution, far less than the time between

@@ -42,13 +42,13 @@ from orchestrator.features.advice.worker.trajectory_deviation import MotionTest
 from orchestrator.worker.envs.batch_interface import SimulationState
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.mjspec.spec_elements import EditError
 from orchestrator.worker.robots import converted_robot, made_robot
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.file_collector import BundleError
 from orchestrator.worker.robots.model_edits import RobotVariants, WithoutEffectError
 from orchestrator.worker.tasks import Task, gymnasium_tasks, make_task
-from orchestrator.worker.tasks.actions import Floats
 
 N_ENVS = 8
 """Environments of the measurement: the default of a job."""

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from orchestrator.features.advice.physics_advice import MedianEstimate
 from orchestrator.features.advice.worker.median_estimates import median_estimate
 from orchestrator.worker.envs import divergence
-from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.structure import posed
+from orchestrator.worker.mjmodel.structure import Floats, posed
 
 NEGLIGIBLE = 1e-3
 """Added to both deviations, in multiples of the robot's size, before one is divided by the other:

@@ -78,11 +78,13 @@ class SchedulerTable(TomlTable):
 
     kind: Literal["none", "asha", "median"] = key(
         "asha",
-        "asha: the best in factor go on; median: those above the median go on; none: all go on.",
+        "asha: the best in factor go on (asynchronous successive halving); median: those above the median go on; none: "
+        "all are trained to their end.",
     )
     min_env_steps: OptionalCount = key(
         None,
-        "env_steps at which trials are compared first; later at this times powers of factor.",
+        "env_steps at which trials are compared first; later at this times powers of factor. Needed "
+        "unless kind is none.",
         50_000,
     )
     factor: Annotated[int, Field(ge=2, le=MOST), Whole] = key(
@@ -106,7 +108,8 @@ class SearchTable(TomlTable):
         str | _Texts, Expected("the name of a column or measure, or a list of names")
     ] = key(
         "eval_mean",
-        "What is optimised: a column of summary.csv, or a measure of eval.json; a list: several.",
+        "What is optimised: a column of summary.csv, or a measure of eval.json; with nsga2 or a class of yours also a "
+        "list of several.",
     )
     direction: Annotated[
         Direction | _Directions,
@@ -117,7 +120,11 @@ class SearchTable(TomlTable):
         {},
         "Axes of the archive of map-elites and cma-me: measures of eval.json, or columns of summary.csv.",
     )
-    trials: OptionalCount = key(None, "The search ends after so many trials.", 200)
+    trials: OptionalCount = key(
+        None,
+        "The search ends after so many trials. This, max_env_steps or max_time is needed.",
+        200,
+    )
     max_env_steps: OptionalCount = key(
         None,
         "No further trial is asked for after so many env_steps of all; what is queued or runs is trained.",
@@ -135,11 +142,13 @@ class SearchTable(TomlTable):
     )
     order: TrialOrder = key(
         "asynchronous",
-        "asynchronous: a free slot asks at once; fixed: the same trials whatever finishes first.",
+        "asynchronous: a free slot asks at once; fixed: the same trials whatever finishes first (trials is then the "
+        "only budget).",
     )
     reevaluate: CountFromZero = key(
         0,
-        "So many of the best, at most trials, are trained again at the end, from nothing and with other seeds.",
+        "So many of the best, at most trials, are trained again at the end, from nothing and with other seeds; of "
+        "several objectives, of the Pareto front.",
         5,
     )
     scheduler: SchedulerTable | None = key(

@@ -23,12 +23,11 @@ from orchestrator.core.distributions import (
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.randomization.draws import draw, draw_many, of_each
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
+from orchestrator.worker.mjmodel.root import NoRootError, find_root, horizontal_push
+from orchestrator.worker.mjmodel.structure import Floats, as_index
 from orchestrator.worker.mjspec.spec_elements import suggested
 from orchestrator.worker.tasks import Task
-from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import control_steps
-from orchestrator.worker.tasks.root import NoRootError, find_root, horizontal_push
-from orchestrator.worker.tasks.structure import as_index
 
 PUSH_PERIOD = "uniform(2, 2)"
 """Of pushes whose period is not given, in seconds."""

@@ -10,7 +10,7 @@ import numpy as np
 from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.distributions import NORMAL_WIDTH, Distribution, parse_distribution
 from orchestrator.worker.envs.episode_conditions import GridPlaces
-from orchestrator.worker.tasks.actions import Floats
+from orchestrator.worker.mjmodel.structure import Floats
 
 
 def draw(distribution: Distribution, rng: np.random.Generator, moment: TrainingMoment) -> float:

@@ -14,11 +14,11 @@ from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.randomization.draws import draw, of_each
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
+from orchestrator.worker.mjmodel.joints import joint_type, joints_of
+from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root, horizontal_push
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import Task
-from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import joint_type, start_limits
-from orchestrator.worker.tasks.root import NoRootError, Root, find_root, horizontal_push
-from orchestrator.worker.tasks.structure import joints_of
+from orchestrator.worker.tasks.base import start_limits
 
 KEYS = ("start.joints", "start.height", "start.turn", "start.speed")
 _ONE_POSITION = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)

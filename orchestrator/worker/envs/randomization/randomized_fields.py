@@ -29,6 +29,7 @@ from orchestrator.core.distributions import Distribution, disturbance, read_draw
 from orchestrator.core.evaluation_grid import EvaluationGrid
 from orchestrator.core.terrain import TERRAIN
 from orchestrator.worker.envs.model_loading import for_simulation
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.mjspec.model_comparison import differences, model_bytes
 from orchestrator.worker.mjspec.mujoco_internals import set_const_inputs
 from orchestrator.worker.mjspec.spec_attributes import (
@@ -38,7 +39,6 @@ from orchestrator.worker.mjspec.spec_attributes import (
     set_attribute,
 )
 from orchestrator.worker.mjspec.spec_elements import SINGLE, EditError, matching, suggested
-from orchestrator.worker.tasks.actions import Floats
 
 TABLE, GRID_TABLE = "randomize", "evaluate"
 _STATISTICS = "stat."

@@ -35,8 +35,8 @@ from orchestrator.worker.envs.randomization.randomized_fields import (
 )
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
 from orchestrator.worker.envs.simulation import Simulation, generator
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import make_task
-from orchestrator.worker.tasks.actions import Floats
 
 
 class RandomizedState(SimulationState):

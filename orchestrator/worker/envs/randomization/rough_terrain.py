@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from orchestrator.core.terrain import TERRAIN, Terrain
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.envs.randomization.randomized_fields import TABLE, RandomizeError
+from orchestrator.worker.mjmodel.root import NoRootError, find_root
+from orchestrator.worker.mjmodel.structure import Floats, is_fixed, posed
 from orchestrator.worker.tasks import Task
-from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.root import NoRootError, find_root
-from orchestrator.worker.tasks.structure import is_fixed, posed
 
 POINTS = 600
 """Of the field in either direction: 1.4 MB, and of cells of 25 cm 150 m."""

@@ -10,7 +10,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.tasks.actions import Direct, Floats
+from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.tasks.actions import Direct
 from orchestrator.worker.tasks.base import Task, control_name
 from orchestrator.worker.tasks.task_options import EpisodeOptions, Range
 

@@ -12,16 +12,10 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_name, joint_type, type_name
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.actions import Floats
-from orchestrator.worker.tasks.base import (
-    Measure,
-    RewardAndTermination,
-    States,
-    joint_name,
-    joint_type,
-    type_name,
-)
+from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States
 from orchestrator.worker.tasks.gymnasium_tasks.base import (
     OBSERVED,
     GymnasiumOptions,
@@ -30,7 +24,6 @@ from orchestrator.worker.tasks.gymnasium_tasks.base import (
     sum_of_squares,
     within,
 )
-from orchestrator.worker.tasks.root import FREE, HINGE, SLIDE
 from orchestrator.worker.tasks.task_options import Range
 
 Z = 2

@@ -9,8 +9,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.actions import Floats
 from orchestrator.worker.tasks.base import RewardAndTermination, States
 from orchestrator.worker.tasks.gymnasium_tasks.base import (
     OBSERVED,

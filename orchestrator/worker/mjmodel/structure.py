@@ -5,12 +5,13 @@ fixed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.tasks.actions import Floats
+Floats: TypeAlias = NDArray[np.float64]
 
 _DOWN = np.array([0.0, 0.0, -1.0])
 _LEAST_LEVER = 1e-9
@@ -64,11 +65,6 @@ def as_index(numbers: NDArray[np.intp]) -> slice | NDArray[np.intp]:
     if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
         return slice(int(numbers[0]), int(numbers[-1]) + 1)
     return numbers
-
-
-def joints_of(model: mujoco.MjModel, body: int) -> range:
-    """Numbers of the joints between ``body`` and its parent."""
-    return range(model.body_jntadr[body], model.body_jntadr[body] + model.body_jntnum[body])
 
 
 def ancestors(model: mujoco.MjModel, body: int) -> Iterator[int]:

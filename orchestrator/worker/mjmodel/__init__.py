@@ -1,0 +1,1 @@
+"""Queries of compiled models (``mujoco.MjModel``): joints, actuators, structure, and the root."""

@@ -1,0 +1,64 @@
+"""Actuators of a compiled model: what kind each of them is."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+_GAINS = {
+    mujoco.mjtGain.mjGAIN_MUSCLE: "muscle",
+    mujoco.mjtGain.mjGAIN_DCMOTOR: "dcmotor",
+    mujoco.mjtGain.mjGAIN_PID: "pid",
+    mujoco.mjtGain.mjGAIN_SO3: "orientation",
+    mujoco.mjtGain.mjGAIN_USER: "user",
+}
+
+
+def actuator_kind(model: mujoco.MjModel, number: int) -> str:
+    """The MJCF element that gives such an actuator; ``general`` where no special one does.
+
+    The compiled model has only gain, bias and activation; what each element sets them to is
+    documented in MuJoCo's XML reference, section "actuator".
+    """
+    gain = mujoco.mjtGain(int(model.actuator_gaintype[number]))
+    bias = mujoco.mjtBias(int(model.actuator_biastype[number]))
+    dynamics = mujoco.mjtDyn(int(model.actuator_dyntype[number]))
+    gains = model.actuator_gainprm[number]
+    biases = model.actuator_biasprm[number]
+    if int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_BODY):
+        return "adhesion"
+    if gain in _GAINS:
+        return _GAINS[gain]
+    if dynamics == mujoco.mjtDyn.mjDYN_MUSCLE:
+        return "muscle"
+    if dynamics == mujoco.mjtDyn.mjDYN_INTEGRATOR:
+        return "intvelocity" if bias == mujoco.mjtBias.mjBIAS_AFFINE else "general"
+    if gain == mujoco.mjtGain.mjGAIN_AFFINE:
+        return (
+            "damper"
+            if bias == mujoco.mjtBias.mjBIAS_NONE and gains[2] < 0 == gains[0]
+            else "general"
+        )
+    if bias == mujoco.mjtBias.mjBIAS_NONE:
+        return "motor" if dynamics == mujoco.mjtDyn.mjDYN_NONE else "general"
+    if bias != mujoco.mjtBias.mjBIAS_AFFINE:
+        return "general"
+    if gains[0] != 0 and np.isclose(biases[1], -gains[0]):
+        return "position"
+    if gains[0] != 0 and biases[1] == 0 and np.isclose(biases[2], -gains[0]):
+        return "velocity"
+    return "cylinder" if dynamics == mujoco.mjtDyn.mjDYN_FILTER else "general"
+
+
+def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
+    """``(nactuator,)`` which actuators are position servos: force = kp · (ctrl − position) − …
+
+    Actuators with several controls (``pid``) are excluded, because not all of their controls are
+    positions.
+    """
+    kinds = [actuator_kind(model, number) for number in range(model.nactuator)]
+    has_stiffness = model.actuator_gainprm[:, 0] > 0
+    is_single = model.actuator_ctrlnum == 1
+    servos: NDArray[np.bool_] = np.equal(kinds, "position") & has_stiffness & is_single
+    return servos

@@ -1,0 +1,160 @@
+"""The joints that connect the root body of a robot with the world: how its base moves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from orchestrator.worker.mjmodel.joints import (
+    BALL,
+    FREE,
+    HINGE,
+    SLIDE,
+    joint_name,
+    joint_type,
+    joints_of,
+)
+from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, ground_below, is_fixed, posed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinate:
+    """One coordinate of the root: its address in ``qpos`` and ``qvel``, and its sign (+1 or −1) in
+    world axes.
+    """
+
+    address: int
+    dof: int
+    sign: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """How the robot's base moves: by a free joint, or by slide x and possibly slide y, slide z and
+    hinge y.
+    """
+
+    body: int
+    start_height: float
+    """Height in metres over the ground below (z = 0 without ground) in the starting pose."""
+    x: Coordinate
+    y: Coordinate | None = None
+    z: Coordinate | None = None
+    pitch: Coordinate | None = None
+    quaternion: slice | None = None
+    """Orientation of a free joint in ``qpos``; its six velocities in ``qvel`` start at
+    :attr:`free_dof`."""
+    free_dof: int | None = None
+
+    @property
+    def coordinates(self) -> list[Coordinate]:
+        """The existing coordinates; for a free joint its three positions."""
+        return [part for part in (self.x, self.y, self.z, self.pitch) if part is not None]
+
+
+def horizontal_push(root: Root, nv: int, speed: float, rng: np.random.Generator) -> Floats:
+    """``(nv,)`` velocities of a push in a random horizontal direction; along x where the root moves
+    in a plane.
+
+    :param speed: in metres a second.
+    """
+    pushed = np.zeros(nv)
+    direction = rng.uniform(-math.pi, math.pi)
+    if root.y is None:
+        pushed[root.x.dof] = math.copysign(speed, direction)
+    else:
+        pushed[root.x.dof] = speed * math.cos(direction)
+        pushed[root.y.dof] = speed * math.sin(direction)
+    return pushed
+
+
+class NoRootError(ValueError):
+    """The robot's base cannot move along x; the message says which joints it has."""
+
+
+def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
+    """The first body with joints whose parent is fixed, and how its joints move it in world axes.
+
+    Bodies in trees with actuators take precedence: the robot rather than a loose object.
+
+    :raises NoRootError: no such body can move along x.
+    """
+    data = posed(model, pose)
+    bodies = np.flatnonzero(model.body_jntnum).tolist()
+    bodies = [body for body in bodies if is_fixed(model, model.body_parentid[body])]
+    trees = {int(model.dof_treeid[dof]) for dof in np.flatnonzero(driven_dofs(model, data))}
+    bodies = [body for body in bodies if model.body_treeid[body] in trees] or bodies
+    for body in bodies:
+        height = float(data.xpos[body, 2]) - ground_below(model, data, data.xpos[body])
+        coordinates: dict[str, Any] = {}
+        for joint in joints_of(model, body):
+            address, dof = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
+            kind = joint_type(model, joint)
+            if kind == FREE:
+                x, y, z = (
+                    Coordinate(address=address + axis, dof=dof + axis, sign=1.0)
+                    for axis in range(3)
+                )
+                quaternion = slice(address + 3, address + 7)
+                return Root(
+                    body=body,
+                    start_height=height,
+                    x=x,
+                    y=y,
+                    z=z,
+                    quaternion=quaternion,
+                    free_dof=dof,
+                )
+            axis = int(np.abs(data.xaxis[joint]).argmax())
+            if abs(data.xaxis[joint, axis]) < 0.999:
+                continue
+            coordinate = Coordinate(
+                address=address, dof=dof, sign=float(np.sign(data.xaxis[joint, axis]))
+            )
+            if kind == SLIDE:
+                coordinates.setdefault("xyz"[axis], coordinate)
+            elif kind == HINGE and axis == 1:
+                coordinates.setdefault("pitch", coordinate)
+        if "x" in coordinates:
+            return Root(body=body, start_height=height, **coordinates)
+    raise NoRootError(
+        "needs a free joint or a slide joint along x at the root (usually slide x, slide z and hinge y); "
+        f"this robot has {_describe_roots(model, bodies)}"
+    )
+
+
+def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:
+    forms = {
+        BALL: "ball joint {}",
+        SLIDE: "slide joint {} along {}",
+        HINGE: "hinge joint {} about {}",
+    }
+    descriptions = []
+    for joint in (joint for body in bodies for joint in joints_of(model, body)):
+        axis = model.jnt_axis[joint].round(3).tolist()
+        descriptions.append(forms[joint_type(model, joint)].format(joint_name(model, joint), axis))
+    return ", ".join(descriptions) or "no joint there"
+
+
+def root_type(model: mujoco.MjModel) -> str:
+    """How the largest moving tree is connected to the world.
+
+    ``free``; ``planar`` (two or three slides and a hinge); ``slide`` (on a rail); ``ball``;
+    ``fixed`` (bolted to the world, or turning about a fixed hinge); ``none`` where nothing moves.
+    """
+    if model.nv == 0:
+        return "none"
+    root = int(np.bincount(model.body_rootid[model.dof_bodyid]).argmax())
+    kinds = [joint_type(model, joint) for joint in joints_of(model, root)]
+    slides = kinds.count(SLIDE)
+    if FREE in kinds:
+        return "free"
+    if slides >= 2 and len(kinds) > slides:
+        return "planar"
+    if slides:
+        return "slide"
+    return "ball" if BALL in kinds else "fixed"
