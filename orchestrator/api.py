@@ -29,7 +29,7 @@ from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count, duration, plain
 from orchestrator.executors.kinds import executor_options
-from orchestrator.experiment import end_time, run_plan, session
+from orchestrator.experiment import end_time, run_directory, run_plan, session
 from orchestrator.experiment.callbacks import CallbackReporter, ExperimentProgress, JobProgress
 from orchestrator.experiment.reconcile import OnChange
 from orchestrator.jobfile import Experiment, from_mapping, load
@@ -358,7 +358,7 @@ def _finish(
     root = options.run_dir
     begun = time.monotonic()
     experiment, options = run_plan.with_on_change(experiment, options)
-    with _reporter(show=show) as reporter:
+    with _reporter(root, show=show) as reporter:
         reporter.event("directory", f"results in {root}", run_dir=str(root))
         if callbacks is not None:
             callbacks.inner = reporter
@@ -416,16 +416,21 @@ def _advice(root: Path) -> str:
 
 
 @contextlib.contextmanager
-def _reporter(*, show: bool) -> Iterator[Reporter]:
+def _reporter(run_dir: Path, *, show: bool) -> Iterator[Reporter]:
     """What ``show`` asks for. Whoever reads it may leave."""
+    record = run_directory.error_record(run_dir)
     if show and is_notebook():
-        with contextlib.closing(NotebookReporter()) as notebook:
-            yield PythonReporter(notebook)
+        notebook = NotebookReporter()
+        reporter = PythonReporter(notebook, record)
+        try:
+            yield reporter
+        finally:
+            reporter.call(notebook.close)
     elif show:
         with in_background(sys.stdout) as out:
-            yield PythonReporter(LineReporter(out))
+            yield PythonReporter(LineReporter(out), record)
     else:
-        yield PythonReporter(WarningReporter())
+        yield PythonReporter(WarningReporter(), record)
 
 
 class PythonReporter(DetachableReporter):

@@ -42,7 +42,7 @@ class GrowingTable:
                 self.modified = status.st_mtime
                 file.seek(self._offset)
                 content = read_up_to(file, self.most_bytes)
-        except OSError:
+        except OSError:  # it is not there yet, or is being replaced
             return b"", False
         content = content[: content.rfind(b"\n") + 1]
         self._offset += len(content)

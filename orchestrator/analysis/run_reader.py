@@ -171,7 +171,7 @@ def _numbers(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
     """
     try:
         content = read_regular(path)
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # nothing has been written yet, or the job's files are gone
         return
     yield from numbers(content, columns)
 

@@ -164,14 +164,7 @@ def damage_explained(run_dir: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (
-        TypeError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         folder = RunPaths(run_dir).bench
         advice = "they are damaged, or of another version of this program; measure again in another --run-dir"
         raise UsageError(

@@ -298,7 +298,9 @@ def _run(
 
     notice = run_view.json_notice if as_json else background_output.line_notice
     with background_output.standard_output_in_background(notice):
-        reporting: contextlib.AbstractContextManager[Reporter] = run_view.reporter(as_json=as_json)
+        reporting: contextlib.AbstractContextManager[Reporter] = run_view.reporter(
+            options.run_dir, as_json=as_json
+        )
         if process is not None:
             reporting = contextlib.nullcontext(
                 detached_view.reporter(process, options.run_dir, as_json=as_json)

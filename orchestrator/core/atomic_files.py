@@ -86,7 +86,7 @@ def _clone_file(source: Path, target: Path) -> None:
     with source.open("rb") as original, open(target, "wb", opener=_private) as copy:
         try:
             fcntl.ioctl(copy, FICLONE, original.fileno())
-        except OSError:
+        except OSError:  # this file system shares no blocks, or these are two
             shutil.copyfileobj(original, copy)
     shutil.copystat(source, target)
 

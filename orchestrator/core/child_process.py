@@ -105,7 +105,7 @@ def end_group(popen: subprocess.Popen[bytes] | ForkedProcess) -> int:
     """
     if popen.returncode is None:
         # Before it is reaped: until then its pid is not reused.
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # other code of this process has reaped it
             os.killpg(popen.pid, signal.SIGKILL)
     return popen.wait()
 

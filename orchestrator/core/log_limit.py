@@ -39,13 +39,13 @@ def limit(logs: Mapping[Path, int]) -> None:
     """
     excess: dict[Path, int] = {}
     for path, limit_bytes in logs.items():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it is not there yet, or was removed
             excess[path] = path.stat().st_size - limit_bytes
     begun = time.monotonic()
     for path in sorted(
         (path for path in excess if excess[path] > 0), key=excess.__getitem__, reverse=True
     ):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # of the disk; it is tried again
             _cut(path, logs[path])
         if time.monotonic() - begun > BUDGET_S:
             return

@@ -40,11 +40,10 @@ def give_way() -> None:
 
     It cannot be undone: without rights, a process never leaves ``SCHED_IDLE`` (sched(7)).
     """
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # a container that forbids it
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    with contextlib.suppress(
-        OSError
-    ):  # sessions are groups of their own where there are autogroups (sched(7))
+    # Sessions are groups of their own where there are autogroups (sched(7)).
+    with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text("19")
 
 

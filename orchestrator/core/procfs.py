@@ -24,7 +24,7 @@ def text_of(path: Path) -> str | None:
     """The content of a small kernel file; None where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except OSError:  # this kernel does not have it, or its process has ended
         return None
 
 
@@ -65,7 +65,7 @@ def stat_in(folder: Path) -> ProcessStat | None:
     """The same for the folder of a process, or of a thread."""
     try:
         descriptor = os.open(folder / "stat", os.O_RDONLY)
-    except OSError:
+    except OSError:  # there is no such process, or it is hidden
         return None
     try:
         content = os.read(descriptor, 4096)

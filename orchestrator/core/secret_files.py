@@ -39,9 +39,8 @@ def create(path: Path) -> None:
         file.write(secrets.token_hex(32))
         file.flush()
         os.fsync(file.fileno())
-        with contextlib.suppress(
-            FileExistsError
-        ):  # of two created at the same time, the first remains
+        # Of two files created at the same time, the first remains.
+        with contextlib.suppress(FileExistsError):
             os.link(file.name, path)
 
 

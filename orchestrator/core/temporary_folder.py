@@ -90,6 +90,7 @@ def sweep() -> None:
 def abandoned() -> Iterator[Path]:
     """The folders of killed processes of this user, each locked until the next one is asked for."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        # It is in use, belongs to somebody else, or another process has swept it.
         with contextlib.suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -197,11 +197,10 @@ class LocalExecutor:
         for number, worker in enumerate(group.running, 1):
             try:
                 process_tree.move(worker.pid, to)
-            except OSError:
+            except OSError:  # another program has taken these CPUs from this one
                 for moved in group.running[:number]:
-                    with contextlib.suppress(
-                        OSError
-                    ):  # then they have what the kernel has left them
+                    # Where that fails, too, they have the CPUs that the kernel has left them.
+                    with contextlib.suppress(OSError):
                         process_tree.move(moved.pid, back)
                 return False
         return True

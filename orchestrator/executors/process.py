@@ -66,6 +66,9 @@ class WorkerProcess:
     def pid(self) -> int:
         return self.popen.pid
 
+    # None of these signals reaches a worker that has ended, or one that the user's code runs as
+    # another user: its channel ends it.
+
     def request_exit(self) -> None:
         # Not Popen.send_signal, which may reap the process.
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -99,7 +102,7 @@ class WorkerProcess:
                 chunk = self.channel.recv(CHUNK)
             except BlockingIOError:
                 break
-            except OSError:
+            except OSError:  # it has ended
                 chunk = b""
             if not chunk:
                 return records, False
@@ -278,5 +281,5 @@ def worker_environment(
 def _pidfd(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):
+    except (AttributeError, OSError):  # a kernel without pidfds
         return None

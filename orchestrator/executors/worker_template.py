@@ -155,9 +155,8 @@ class WorkerTemplate:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        with contextlib.suppress(
-            subprocess.TimeoutExpired
-        ):  # the next process that is started reaps it
+        # The next process that is started reaps it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(KILL_PATIENCE_S)
         _reap(-self._popen.pid)  # workers that were forked and have no session yet
         self._control.close()
@@ -258,7 +257,7 @@ def _answer(channel: socket.socket) -> tuple[ForkAnswer | None, bool]:
             chunk = channel.recv(CHUNK)
         except (BlockingIOError, TimeoutError):
             return last, True
-        except OSError:
+        except OSError:  # both have ended
             chunk = b""
         if not chunk:
             break

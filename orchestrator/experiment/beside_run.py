@@ -20,7 +20,7 @@ from orchestrator.experiment.run_plan import Plan, RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import SlotPool
-from orchestrator.supervisor.events import DetachableReporter, Reporter, View
+from orchestrator.supervisor.events import Reporter, View
 from orchestrator.supervisor.retry_policy import exit_code
 from orchestrator.supervisor.stop_signals import StopRequests
 
@@ -175,10 +175,9 @@ class PartsBesideRun:
     stops: StopRequests
     _parts: dict[str, BesideRun] = field(default_factory=dict, init=False)
     """By the name of the feature."""
+    _failure: Exception | SystemExit | None = field(default=None, init=False)
+    """What a part has raised that the run depends on: the run ends by it at the next moment."""
     _have_ended: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        self.inner = DetachableReporter(self.inner)
 
     def ask(self, experiment: Experiment, run_dir: Path, *, is_listed: bool) -> None:
         """Ask every feature what it has beside this run.
@@ -263,9 +262,11 @@ class PartsBesideRun:
         self._each(lambda part: part.begin(has_free_cores))
 
     def before_turn(self) -> None:
+        self._raise_failure()
         self._each(lambda part: part.before_turn())
 
     def may_add_jobs(self) -> bool:
+        self._raise_failure()
         return True in self._answers(lambda part: part.may_add_jobs())
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
@@ -280,9 +281,11 @@ class PartsBesideRun:
         self._each(lambda part: part.after_turn())
 
     def add_results(self, ended: EndedJobs, is_stopped: Callable[[], bool]) -> None:
+        self._raise_failure()
         self._each(lambda part: part.add_results(ended, is_stopped))
 
     def finish(self, is_stopped: Callable[[], bool]) -> None:
+        self._raise_failure()
         self._each(lambda part: part.finish(is_stopped))
 
     def end(self) -> None:
@@ -317,6 +320,13 @@ class PartsBesideRun:
 
         return next((problem for problem in self._answers(ask) if problem is not None), None)
 
+    def _raise_failure(self) -> None:
+        """End the run, where an event or the end of a turn could not: whoever calls these goes on
+        after any error of a reporter.
+        """
+        if self._failure is not None:
+            raise self._failure
+
     def _answers(self, question: Callable[[BesideRun], T]) -> list[T]:
         answered: list[T] = []
         self._each(lambda part: answered.append(question(part)))
@@ -341,7 +351,10 @@ class PartsBesideRun:
                 call(part)
             except (Exception, SystemExit) as error:
                 is_refusal = may_refuse and isinstance(error, OrchestratorError)
-                if is_refusal or (part.is_needed and not is_ending):
+                if part.is_needed and not is_ending:
+                    self._failure = error
+                    raise
+                if is_refusal:
                     raise
                 self._leave_out(name, part, error)
 

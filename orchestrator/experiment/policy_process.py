@@ -89,9 +89,8 @@ def use(job: JobPaths, request: PolicyRequest) -> None:
 
 def robot_warning(job: JobPaths) -> str | None:
     """Says so if the robot in the job directory is not the one that the policy was trained with."""
-    with contextlib.suppress(
-        OSError, ValueError, TypeError
-    ):  # whoever plays it reports what cannot be read
+    # Whoever plays the policy reports what cannot be read.
+    with contextlib.suppress(OSError, ValueError):
         return altered_since_training(job, WorkerSpec.from_json(read_regular(job.spec)).xml)
     return None
 

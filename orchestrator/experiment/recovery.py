@@ -41,7 +41,6 @@ from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
 
-LARGEST_HASH_BYTES = 1 << 10
 """Of ``robot.sha256``."""
 RecordedJob: TypeAlias = tuple[int, Job, str | None]
 """Position in the job file, the job as it was trained, hash of its robot."""
@@ -60,7 +59,7 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
         if directory.spec.exists() and directory.robot_hash.exists():
             try:
                 spec = WorkerSpec.from_json(read_regular(directory.spec))
-                robot_hash = read_regular(directory.robot_hash, LARGEST_HASH_BYTES).decode() or None
+                robot_hash = read_regular(directory.robot_hash).decode() or None
             except (OSError, ValueError) as error:
                 advice = f"move {directory.root} away to train that job again, and run the same command again"
                 raise RunDirError(

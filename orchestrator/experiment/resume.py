@@ -60,7 +60,7 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         name, order = top.get("name"), top.get("order", "longest-first")
         if not (isinstance(name, str) and order in get_args(Order)):
             raise ValueError("name or order is missing or wrong")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         advice = "run the job file, which replaces it"
         raise RunDirError(f"{paths.experiment}: cannot be read ({error}); {advice}") from error
     if problems:
@@ -181,7 +181,7 @@ def _unchanged(
             return None
         if hashed(main, origin, names) != row.robot_hash:
             return None
-    except OSError:
+    except OSError:  # robot or copy cannot be read any more: it is examined
         return None
     return JobVerdict(xml=main, robot_hash=row.robot_hash)
 

@@ -28,6 +28,7 @@ from orchestrator.core.paths import RunPaths, absolute
 from orchestrator.core.regular_files import open_regular
 from orchestrator.ledger import Ledger
 from orchestrator.machine.process_identity import process_start
+from orchestrator.supervisor import error_log
 
 TIME = r"\.\d{8}T\d{6}(-\d+)?"
 """What :func:`set_aside` and ``--fresh`` append to a name."""
@@ -99,7 +100,7 @@ def put_aside(
         yield aside
     except BaseException:
         if aside is not None and not root.exists():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it stays under its other name, whole
                 aside.rename(root)
         raise
 
@@ -272,7 +273,7 @@ def holder(paths: RunPaths) -> LockHolder | None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return _read_holder(file.read(LARGEST_LOCK_BYTES))
-    except OSError:
+    except OSError:  # there is no lock, or it may not be read
         return None
     return None
 
@@ -308,6 +309,29 @@ def opened_ledger(
         yield ledger
     finally:
         ledger.abandon()
+
+
+def error_record(root: Path) -> Callable[[BaseException], str | None]:
+    """A function that records the traceback of an error in the run directory ``root``, and returns
+    a clause that says where it is; None where this process has not taken that directory yet.
+    """
+    paths = RunPaths(root)
+
+    def record(error: BaseException) -> str | None:
+        return error_log.record(paths, error) if _was_taken_here(paths) else None
+
+    return record
+
+
+def _was_taken_here(paths: RunPaths) -> bool:
+    """Whether this process is the last that has taken the run directory."""
+    try:
+        with open_regular(paths.lock, follow=False) as file:
+            last = _read_holder(file.read(LARGEST_LOCK_BYTES))
+    except OSError:  # there is no such directory yet, or it has been removed
+        return False
+    is_here = last.host == socket.gethostname() and last.pid == os.getpid()
+    return is_here and last.pid_start == process_start(last.pid)
 
 
 def _read_holder(content: bytes) -> LockHolder:

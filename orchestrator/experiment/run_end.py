@@ -59,9 +59,8 @@ def recorded(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[None
             message=outcome.message,
             ended_at=time.time(),
         )
-        with contextlib.suppress(
-            OSError
-        ):  # whoever asks learns that the supervisor ended without a result
+        # On a full disk, whoever asks learns that the supervisor ended without a result.
+        with contextlib.suppress(OSError):
             write_whole(paths.run_end, end.to_line(), durable=False)
 
 
@@ -78,5 +77,5 @@ def read(paths: RunPaths) -> RunEnd | None:
     """
     try:
         return RunEnd.from_line(read_regular(paths.run_end))
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # none has ended, or the file is damaged
         return None

@@ -45,7 +45,7 @@ def mark(path: Path) -> Mark:
     """Differs whenever a file was written or replaced; None while there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - many a second, and a Path each would take longer than the call
-    except OSError:
+    except OSError:  # there is none, or its file system is away
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
 

@@ -82,7 +82,7 @@ def note(run_dir: Path, name: str) -> None:
     entry = RunEntry(
         run_dir=str(run_dir.absolute()), name=name, host=socket.gethostname(), noted_at=time.time()
     )
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError, RuntimeError):  # a home that is missing, or read-only
         index = folder()
         index.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = hashlib.sha256(os.fsencode(f"{entry.host}\0{entry.run_dir}")).hexdigest()[:24]
@@ -136,7 +136,7 @@ def entries() -> Iterator[RunEntry]:
     """What is noted in the index of this machine."""
     try:
         files = sorted(folder().glob("*.json"))
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError):  # a home that is missing, or may not be read
         return
     for file in files:
         try:
@@ -150,8 +150,8 @@ def entries() -> Iterator[RunEntry]:
         except OSError:  # of its file system, for example; it is listed as unreadable
             is_gone = False
         if is_gone:
-            with contextlib.suppress(OSError):
-                file.unlink()
+            with contextlib.suppress(OSError):  # the home is read-only
+                file.unlink(missing_ok=True)
         else:
             yield entry
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow, live_facts
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.machine import imported_code, provenance
+from orchestrator.supervisor import error_log
 from orchestrator.supervisor.events import DetachableReporter, Reporter
 from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.supervisor.supervisor import Supervisor
@@ -178,7 +180,8 @@ def _open(
     """Take the run directory, with the ledger of an earlier run."""
     outcome = run_end.RunOutcome()
     stack.enter_context(stops.installed())
-    beside = PartsBesideRun(inner=reporter, outcome=outcome, stops=stops)
+    inner = DetachableReporter(reporter, run_directory.error_record(options.run_dir))
+    beside = PartsBesideRun(inner=inner, outcome=outcome, stops=stops)
     stack.enter_context(beside)
     beside.ask(experiment, options.run_dir, is_listed=options.is_listed)
     beside.add(of_caller)
@@ -242,7 +245,7 @@ def _plan(opened: _Opened, warm: preflight.Child | None, stack: contextlib.ExitS
         options,
         staging,
         stops=stops,
-        watch=_ExaminationReport(opened.beside),
+        watch=_ExaminationReport(_detachable(opened.beside, paths)),
         warm=warm,
         sees_neighbours=True,
     )
@@ -313,7 +316,7 @@ def _prepare(
         may_add_jobs=beside.may_add_jobs,
         before_turn=beside.before_turn,
     )
-    backend.report_to(DetachableReporter(beside).event)
+    backend.report_to(_detachable(beside, paths).event)
     _record_provenance(opened, planned, rows)
     stops.request_checkpoints = supervisor.request_checkpoints
     stops.deliver_to(supervisor.request_stop)
@@ -465,7 +468,7 @@ class _ExaminationReport:
     """
 
     def __init__(self, reporter: Reporter) -> None:
-        self._reporter = DetachableReporter(reporter)
+        self._reporter = reporter
         self._due = time.monotonic() + REPORT_EVERY_S
 
     def __call__(self, done: int, robots: int) -> None:
@@ -473,6 +476,10 @@ class _ExaminationReport:
             self._due = time.monotonic() + REPORT_EVERY_S
             text = f"examining: {done:,} of {count(robots, 'robot')}"
             self._reporter.event("examining", text, examined=done, robots=robots)
+
+
+def _detachable(reporter: Reporter, paths: RunPaths) -> DetachableReporter:
+    return DetachableReporter(reporter, functools.partial(error_log.record, paths))
 
 
 def _emptied(folder: Path, stack: contextlib.ExitStack) -> Path:

@@ -133,6 +133,7 @@ class SideProcess:
         signal.
         """
         output = b""
+        # It may not have begun to write, or the disk is full.
         with contextlib.suppress(OSError), open_regular(self.log) as file:
             file.seek(max(self._log_begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
             output = file.read(LOG_BYTES)

@@ -210,6 +210,8 @@ def file_fault(path: Path) -> str:
 def _suggested_file(path: Path) -> str:
     try:
         suggested = suggestion(path.name, sorted(other.name for other in path.parent.iterdir()))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return f" (the folder {path.parent} does not exist)"
+    except OSError:  # what is in it cannot be listed
+        return ""
     return f"; did you mean {quoted(suggested)}?" if suggested else ""

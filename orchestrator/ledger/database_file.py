@@ -46,7 +46,7 @@ def create(path: Path, schema: str, version: int) -> None:
 
 def _remove_temporary_files(path: Path) -> None:
     for file in path.parent.glob(f".{path.name}.*.tmp*"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # what stays is in nobody's way
             file.unlink()
 
 
@@ -136,7 +136,7 @@ def decoding(path: Path) -> Iterator[None]:
     """Raise errors from reading a row as damage to the ledger."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         text = f"{path}: the ledger is damaged (a row cannot be read: {error!r}); {ADVICE}"
         raise LedgerDamagedError(text) from error
 
@@ -170,5 +170,5 @@ def _size(path: Path) -> int:
 def _free(path: Path) -> int:
     try:
         return shutil.disk_usage(path.parent).free
-    except OSError:
+    except OSError:  # the directory is gone
         return LITTLE_SPACE

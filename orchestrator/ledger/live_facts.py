@@ -59,7 +59,7 @@ def read(paths: RunPaths, holder: str) -> LiveFacts | None:
     """
     try:
         facts = LiveFacts.from_line(read_regular(paths.live))
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # there is none, or it is of another version
         return None
     return facts if facts.holder == holder else None
 
@@ -69,4 +69,4 @@ def remove(paths: RunPaths) -> None:
     nobody heeds it.
     """
     with contextlib.suppress(OSError):
-        paths.live.unlink()
+        paths.live.unlink(missing_ok=True)

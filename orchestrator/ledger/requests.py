@@ -86,9 +86,8 @@ class RequestFiles:
         if names := [name for name in self._names() if name not in self._files]:
             acted_on = self._acted_on()
             for name in names:
-                with contextlib.suppress(
-                    OSError
-                ):  # of the network, perhaps; the file is read again next time
+                # The network's file system may be away; the file is read again next time.
+                with contextlib.suppress(OSError):
                     self._files[name] = self._read(name)
                     taken |= {
                         id_: request
@@ -122,7 +121,7 @@ class RequestFiles:
         return []
 
     def _read(self, name: str) -> dict[str, Request]:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # of another version of this program
             lines = read_regular(self._folder / name, LARGEST_BYTES).splitlines()
             return {
                 f"{name}:{number}": Request.from_line(line) for number, line in enumerate(lines, 1)

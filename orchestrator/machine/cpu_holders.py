@@ -138,6 +138,7 @@ class CpuHolders:
         if self._folder is None:
             return ()
         found: list[Holder] = []
+        # The folder, or one in it, has been removed, or is being made anew.
         with contextlib.suppress(OSError), _opened_folder(self._folder) as shared:
             users = [name for name in islice(os.listdir(shared), MOST_USERS) if name.isdecimal()]
             for name in users:
@@ -161,15 +162,15 @@ class CpuHolders:
             "pid": os.getpid(),
             "cpus": {str(cpu): number for cpu, number in cpus.items()},
         }
-        with contextlib.suppress(
-            OSError
-        ):  # such as a full disk: others do not see this one, or see what it held
+        # The disk may be full: others do not see this holder, or see what it held.
+        with contextlib.suppress(OSError):
             self._replace(json.dumps(content).encode())
 
     def keep(self) -> None:
         """Keep the file from looking old. To be called again and again."""
         if self._locked is not None and time.monotonic() >= self._touch_at:
             self._touch_at = time.monotonic() + TOUCH_S
+            # The file may have been removed: the next change writes it anew.
             with contextlib.suppress(OSError), self._own_directory() as directory:
                 os.utime(self._name, dir_fd=directory)
 
@@ -177,6 +178,7 @@ class CpuHolders:
         """Hold nothing any more. May be called again."""
         if self._locked is None:
             return
+        # It may have been removed; one that stays is not locked any more, so nobody heeds it.
         with contextlib.suppress(OSError), self._own_directory() as directory:
             os.unlink(self._name, dir_fd=directory)
         self._locked.close()
@@ -244,7 +246,7 @@ class CpuHolders:
             with self._own_directory() as directory:
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                 descriptor = os.open("turn", flags, 0o600, dir_fd=directory)
-        except OSError:
+        except OSError:  # the folder was removed, or the disk is full
             return None
         while time.monotonic() < deadline:
             try:
@@ -292,6 +294,7 @@ def _look(directory: int, name: str, uid: int) -> Holder | None:
     holder.
     """
     for _ in range(LOOKS):
+        # It has been removed, or belongs to another user who does not let it be read.
         with contextlib.suppress(OSError), _opened_file(directory, name) as descriptor:
             status = os.fstat(descriptor)
             if (
@@ -329,6 +332,7 @@ def _is_locked(descriptor: int) -> bool:
 
 def _remove_unlocked(directory: int, name: str) -> None:
     """Remove what a holder of this user has left behind, unless one of another container has it."""
+    # Another holder of this user may remove it at the same time.
     with contextlib.suppress(OSError), _opened_file(directory, name) as descriptor:
         if not _is_locked(descriptor):
             os.unlink(name, dir_fd=directory)

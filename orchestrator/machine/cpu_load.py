@@ -271,7 +271,7 @@ def _is_worker(pid: int, processes: Mapping[int, ProcessStat], proc: Path) -> bo
 def _processes(proc: Path) -> dict[int, ProcessStat]:
     try:
         names = os.listdir(proc)
-    except OSError:
+    except OSError:  # it is not mounted
         return {}
     found = {int(name): process_stat(int(name), proc) for name in names if name.isdecimal()}
     return {pid: process for pid, process in found.items() if process is not None}
@@ -280,5 +280,5 @@ def _processes(proc: Path) -> dict[int, ProcessStat]:
 def _owner(folder: Path) -> int:
     try:
         return folder.stat().st_uid
-    except OSError:
+    except OSError:  # it has ended
         return -1

@@ -85,7 +85,7 @@ def detect_gpus(
             text=True,
             timeout=timeout_s,
         )
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError):  # without a driver it fails, or hangs
         return ()
     rows = [
         row

@@ -89,6 +89,7 @@ def digests(jobs: Iterable[Job]) -> dict[str, str]:
     """
     found = {}
     for folder in sorted(named_code(jobs)):
+        # Too large, or it cannot be read: no comparison says then whether it has changed.
         with contextlib.suppress(UsageError, OSError):
             if files := python_files(Path(folder)):
                 found[folder] = digest(files)

@@ -36,6 +36,6 @@ def same_process(pid: int, start: float) -> bool:
 @functools.cache
 def _boot_fraction() -> float:
     """Above 0 and below 1; 0 where the system does not identify its boots."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # a container may hide it
         return (zlib.crc32(BOOT_ID.read_bytes()) % (_FRACTIONS - 1) + 1) / _FRACTIONS
     return 0.0

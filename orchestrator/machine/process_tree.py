@@ -87,14 +87,14 @@ def _waited_ns(pid: int, thread: int) -> int | None:
     """
     try:
         return int(_content(f"/proc/{pid}/task/{thread}/schedstat").split()[1])
-    except (OSError, IndexError, ValueError):
+    except (OSError, IndexError, ValueError):  # it has ended, or this kernel does not say
         return None
 
 
 def _rss_bytes(pid: int) -> int:
     try:
         return int(_content(f"/proc/{pid}/statm").split()[1]) * PAGE_BYTES
-    except (OSError, IndexError):
+    except (OSError, IndexError):  # it has ended
         return 0
 
 

@@ -203,7 +203,7 @@ def _sessions(paths: RunPaths) -> list[Any]:
         return []
     try:
         return list(parsed_json(read_regular(paths.provenance)))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError):  # damaged, by a full disk for example
         return [{"note": "an earlier provenance.json could not be read"}]
 
 

@@ -34,7 +34,7 @@ def private_directory() -> Path | None:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
         status = path.lstat()
-    except OSError:
+    except OSError:  # the temporary directory is read-only, full or missing
         return None
     return path if is_own(status, os.getuid()) else None
 

@@ -201,7 +201,7 @@ def _attempt(
 def _last_written(path: Path, otherwise: float) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:
+    except OSError:  # it has written none
         return otherwise
 
 

@@ -80,7 +80,7 @@ def free_mib(path: Path) -> int | None:
             file_system = os.statvfs(folder)
         except FileNotFoundError:
             continue
-        except OSError:
+        except OSError:  # the file system is away
             return None
         return (
             file_system.f_bavail * file_system.f_frsize // 2**20 if file_system.f_blocks else None

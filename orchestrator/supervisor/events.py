@@ -113,13 +113,20 @@ class SilentReporter:
         pass
 
 
+RecordError = Callable[[Exception], str | None]
+"""Records the traceback of an error, and returns a clause that says where it is; None: it cannot be
+recorded yet."""
+
+
 class DetachableReporter:
-    """Passes events on until the reader is gone. No error of a reporter, and none in an event, ends
-    the experiment.
+    """Passes events on. No error of the reporter, such as one of a closed terminal, and none in an
+    event ends the experiment: what it would have shown is lost, and the first error is recorded.
     """
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: Reporter, record: RecordError) -> None:
         self._reporter = reporter
+        self._record = record
+        self._has_recorded = False
         self._held: deque[Callable[[], None]] | None = None
         """Events that are passed on later; None: they are passed on at once."""
 
@@ -128,7 +135,7 @@ class DetachableReporter:
             self._reporter.event(kind, message, **facts)
 
         if self._held is None:
-            self._call(report)
+            self.call(report)
         else:
             self._held.append(report)
 
@@ -144,18 +151,26 @@ class DetachableReporter:
             held = self._held
             self._held = None
             for report in held:
-                self._call(report)
+                self.call(report)
 
     def tick(self, view: Callable[[], View]) -> None:
-        self._call(lambda: self._reporter.tick(view))
+        self.call(lambda: self._reporter.tick(view))
 
-    def _call(self, report: Callable[[], None]) -> None:
+    def call(self, report: Callable[[], None]) -> None:
+        """Let the reporter do something else, such as showing the end."""
         try:
             report()
-        except OSError:  # the terminal or pipe is closed
-            self._reporter = SilentReporter()
-        except Exception:  # noqa: S110 - such as a closed file; only what it would have shown is lost
-            pass
+        except Exception as error:
+            if not self._has_recorded:
+                self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        if (where := self._record(error)) is None:
+            return
+        self._has_recorded = True
+        text = f"not everything can be shown of this run ({error!r}); {where}"
+        with contextlib.suppress(Exception):  # the reporter may fail again: it is recorded
+            self._reporter.event("warning", text)
 
 
 def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -> None:

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core import job_parts
-from orchestrator.core.atomic_files import no_follow, write_whole
+from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.job import AttemptOutcome, State
@@ -21,6 +20,7 @@ from orchestrator.executors.base import Handle
 from orchestrator.ledger import JobRow, Ledger, Request
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.ledger.summary import SummaryFiles
+from orchestrator.supervisor import error_log
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import Reporter, View
 
@@ -234,22 +234,8 @@ class Recorder:
             self._is_behind = True
 
     def log_error(self, error: BaseException) -> str:
-        """Append the traceback of an unexpected error to a file; returns a clause that says where
-        it is.
-        """
-        try:
-            with open(
-                self.paths.error_log,
-                "a",
-                encoding="utf-8",
-                errors="backslashreplace",
-                opener=no_follow,
-            ) as file:
-                when = time.strftime("%Y-%m-%d %H:%M:%S")
-                file.write(f"{when}\n{''.join(traceback.format_exception(error))}\n")
-        except OSError as why:
-            return f"its traceback could not be written to {self.paths.error_log}: {why.strerror or why}"
-        return f"its traceback is in {self.paths.error_log}"
+        """Record the traceback of an unexpected error. Returns a clause that says where it is."""
+        return error_log.record(self.paths, error)
 
 
 def _live(attempt: ActiveAttempt, now: float) -> LiveJob:

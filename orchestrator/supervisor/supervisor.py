@@ -13,7 +13,7 @@ import math
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from orchestrator.executors.base import (
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.machine.slots import Slots
 from orchestrator.machine.topology import available_memory_mib
-from orchestrator.supervisor import events, job_directory, retry_policy
+from orchestrator.supervisor import error_log, events, job_directory, retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 from orchestrator.supervisor.cpu_mover import CpuMover
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
@@ -108,7 +108,9 @@ class Supervisor:
     _mover: CpuMover | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self._events = DetachableReporter(self.reporter)
+        self._events = DetachableReporter(
+            self.reporter, functools.partial(error_log.record, self.paths)
+        )
         self.reporter = self._events
         self._recorder = Recorder(
             paths=self.paths, ledger=self.ledger, reporter=self.reporter, holder=self.holder
@@ -467,24 +469,33 @@ class Supervisor:
                 self._termination.apply_stops()
                 self._termination.enforce_limits()
                 self._unhandled.extend(self.executor.poll(IDLE_S))
-            except Exception as error:  # closing the executor kills what is left
-                if (
-                    isinstance(error, ClusterLostError)
-                    or self._termination.stage > 1
-                    or time.monotonic() > give_up_at
-                ):
-                    break
+            except ClusterLostError:  # no worker can be reached any more
+                break
+            except Exception as error:
+                if self._termination.stage > 1 or time.monotonic() > give_up_at:
+                    self._recorder.log_error(error)
+                    break  # closing the executor kills what is left
                 time.sleep(IDLE_S)
-        with contextlib.suppress(Exception):
+        with self._further_errors_logged():
             self._requests.handle()
             self._requests.resume_exited()
-        with contextlib.suppress(Exception):
+        with self._further_errors_logged():
             self._recorder.end_turn(self.now(), final=True)
+
+    @contextlib.contextmanager
+    def _further_errors_logged(self) -> Iterator[None]:
+        """An error in the block comes after the one that ends the run; it is recorded."""
+        try:
+            yield
+        except DiskFullError:  # the run ends for this, or the next one is told of it
+            return
+        except Exception as error:
+            self._recorder.log_error(error)
 
     def _handle_for_the_last_time(self) -> None:
         while self._unhandled:
             event = self._unhandled.popleft()
-            with contextlib.suppress(Exception):
+            with self._further_errors_logged():
                 self._handle(event)
             attempt = self._active.get(event.handle)
             if attempt is not None and isinstance(event, Exited):

@@ -152,7 +152,7 @@ def in_background(file: TextIO | None, notice: Notice = line_notice) -> Iterator
     elif (descriptor := _descriptor(file)) is None:
         yield file
     else:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the reader is gone
             file.flush()
         writer = BackgroundWriter(descriptor, notice)
         try:

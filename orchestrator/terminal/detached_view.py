@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.core.atomic_files import no_follow
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, plain
+from orchestrator.experiment import run_directory
 from orchestrator.experiment.detach import DetachedProcess, Underway
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.terminal.background_output import is_read
@@ -25,7 +26,8 @@ PATIENCE_S = 5.0
 
 
 def reporter(process: DetachedProcess, run_dir: Path, *, as_json: bool) -> Reporter:
-    return DetachableReporter(_DetachedReporter(process, run_dir, as_json=as_json))
+    detached = _DetachedReporter(process, run_dir, as_json=as_json)
+    return DetachableReporter(detached, run_directory.error_record(run_dir))
 
 
 def show(underway: Underway, *, as_json: bool) -> None:
@@ -110,4 +112,5 @@ class _DetachedReporter:
         return self._log
 
     def _lines(self, out: Any) -> Reporter:
-        return DetachableReporter(JsonReporter(out) if self._as_json else LineReporter(out))
+        lines = JsonReporter(out) if self._as_json else LineReporter(out)
+        return DetachableReporter(lines, run_directory.error_record(self._paths.root))

@@ -4,7 +4,6 @@ tables of results.
 
 from __future__ import annotations
 
-import contextlib
 import html
 import importlib
 import itertools
@@ -71,11 +70,8 @@ class NotebookReporter(SilentReporter):
                 self._draw()
 
     def close(self) -> None:
-        """Show how it ended; the results are for the caller to show, also where nothing can be
-        displayed any more.
-        """
-        with contextlib.suppress(Exception):
-            self._draw()
+        """Show how it ended; the results are for the caller to show."""
+        self._draw()
 
     def _draw(self) -> None:
         parts = [f"<p>{_escaped(self._note)}</p>"]

@@ -11,10 +11,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.text import plain
+from orchestrator.experiment import run_directory
 from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter, View
 from orchestrator.terminal import background_output, jobs_table
 from orchestrator.terminal.jobs_table import JobsTable
@@ -158,12 +160,14 @@ class LiveReporter(SilentReporter):
 
 
 @contextlib.contextmanager
-def reporter(*, as_json: bool) -> Iterator[Reporter]:
+def reporter(run_dir: Path, *, as_json: bool) -> Iterator[Reporter]:
     """The reporter that fits standard output; see
     :func:`background_output.standard_output_in_background`.
+
+    :param run_dir: where its first error is recorded.
     """
     with fitting(as_json=as_json) as fit:
-        yield DetachableReporter(fit)
+        yield DetachableReporter(fit, run_directory.error_record(run_dir))
 
 
 @contextlib.contextmanager
@@ -176,5 +180,5 @@ def fitting(*, as_json: bool) -> Iterator[LiveReporter | LineReporter | JsonRepo
     try:
         yield live
     finally:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the terminal is gone
             live.close()

@@ -8,6 +8,7 @@ that read them are imported. However the attempt ends, ``exit.json`` and the exi
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import functools
 import os
@@ -109,13 +110,19 @@ def exit_with(record: ExitRecord, exit_path: Path) -> NoReturn:
     code = record.code
     try:
         write_whole(exit_path, record.to_json())
+    except OSError as error:  # the log says what the record cannot
+        if failures.is_disk_full(error):
+            code = ExitCode.DISK_FULL
+        unwritten = f"{exit_path}: cannot be written: {error.strerror or error}"
+        record = dataclasses.replace(record, message=f"{record.message} ({unwritten})".strip())
+    try:
         if record.traceback:
             print(record.traceback, file=sys.stderr)
         if record.message:
             print(f"worker: {record.message}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError as error:
+    except OSError as error:  # of the log
         if failures.is_disk_full(error):
             code = ExitCode.DISK_FULL
     os._exit(code)

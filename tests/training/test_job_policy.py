@@ -369,6 +369,12 @@ def test_what_cannot_be_loaded_says_what_is_missing_and_what_to_do(copy: JobPath
     assert "another version of this program" in refusal(copy.root)
 
 
+def test_who_loads_a_policy_learns_that_the_record_of_its_robot_is_damaged(copy: JobPaths) -> None:
+    copy.robot_hash.write_bytes(b"\xff\xfe")
+    with pytest.warns(orchestrator.AlteredRobotWarning, match="whether its robot was altered"):
+        orchestrator.make_env(copy.root)
+
+
 def test_the_copy_of_the_robot_is_used_and_what_is_wrong_with_it_is_told(copy: JobPaths) -> None:
     robot = copy.robot / "balancer.xml"
     robot.write_text(robot.read_text().replace("<worldbody>", "<worldbody><site name='added'/>"))

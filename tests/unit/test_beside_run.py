@@ -21,6 +21,7 @@ from orchestrator.experiment.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.ledger import Ledger
+from orchestrator.supervisor.events import DetachableReporter
 from orchestrator.supervisor.stop_signals import StopRequests
 
 EXPERIMENT = Experiment(
@@ -188,6 +189,27 @@ def test_what_a_run_depends_on_ends_it_by_whatever_it_raises(
         "the feature part 0 does nothing more for this run: ValueError: nor" in reporter.messages()
     )
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("moment", ["event", "after_turn"])
+def test_what_a_run_depends_on_ends_it_by_what_it_raises_when_it_is_told_of_something(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Part(moment)
+    broken.is_needed = True
+    beside, _ = made(monkeypatch, broken)
+    recorded: list[Exception] = []
+
+    def record(error: Exception) -> str:
+        recorded.append(error)
+        return "it is recorded"
+
+    as_the_supervisor_has_it = DetachableReporter(beside, record)
+    as_the_supervisor_has_it.event("launched", "x")
+    as_the_supervisor_has_it.tick(lambda: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(ValueError, match="the knee fell off") as raised:
+        beside.before_turn()
+    assert recorded == [raised.value]
 
 
 MOMENTS: dict[str, Callable[[PartsBesideRun], object]] = {

@@ -24,7 +24,7 @@ from orchestrator.core.robot_sources import (
     robot_suffixes,
 )
 from orchestrator.experiment.robot_check import robot_files
-from orchestrator.jobfile import load
+from orchestrator.jobfile import load, robot_globs
 from orchestrator.keys.value_types import is_maker
 
 SKETCH = RobotFormat(
@@ -146,3 +146,14 @@ def test_a_source_that_cannot_be_used_is_named_and_left_out(
     assert robot_sources.robot_sources() == {"sketch": SKETCH, "zoo": ZOO}
     (problem,) = feature.problems()
     assert why in problem
+
+
+def test_a_folder_that_cannot_be_listed_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    missing = tmp_path / "hopper.xml"
+    monkeypatch.setattr(Path, "iterdir", refused)
+    assert robot_globs.file_fault(missing) == f"no such file: {missing}"

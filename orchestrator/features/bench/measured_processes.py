@@ -53,7 +53,7 @@ class MeasuredProcesses:
         there.
         """
         if self.run_dir is not None:
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):  # none was written yet
                 return list(
                     json.loads(RunPaths(self.run_dir).summary_json.read_text(encoding="utf-8"))
                 )
@@ -68,7 +68,7 @@ class MeasuredProcesses:
         affinities = {}
         for job_id, pid in pids.items():
             if pid:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # it has ended
                     affinities[job_id] = sorted(os.sched_getaffinity(pid))
         return affinities
 
@@ -117,6 +117,6 @@ def start_facts(paths: JobPaths) -> dict[str, Any]:
     record.
     """
     for path in (paths.begun, paths.attempt(0).exit):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):  # it has not come so far
             return dict(json.loads(path.read_text()))
     return {}

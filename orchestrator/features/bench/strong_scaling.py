@@ -127,6 +127,7 @@ def missing_levels(paths: RunPaths, levels: Sequence[int]) -> list[int]:
         document = json.loads((paths.bench / FILE).read_text(encoding="utf-8"))
         entries, job_ids = document["levels"], document["total_timesteps"]
         return [level for level in levels if incomplete(entries.get(str(level)), job_ids)]
+    # Nothing was measured, or by another version: everything is measured.
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return list(levels)
 

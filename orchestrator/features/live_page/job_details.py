@@ -81,7 +81,7 @@ def _read(
             return ledger.summary_of(job_id), attempts
     except LedgerBusyError:
         raise
-    except (OrchestratorError, OSError):
+    except (OrchestratorError, OSError):  # the ledger is being replaced, or is of another host
         return None
 
 

@@ -288,7 +288,7 @@ def _opened(run_dir: Path, job: str, name: str) -> BinaryIO | None:
     path = _file_of(run_dir, job, name)
     try:
         return None if path is None else open_below(run_dir, path)
-    except OSError:
+    except OSError:  # it is not there, is no regular file, or a link leads out
         return None
 
 
@@ -296,7 +296,7 @@ def _small(run_dir: Path, job: str) -> bytes | None:
     path = _file_of(run_dir, job, "preview.png")
     try:
         return None if path is None else _thumbnail_of(run_dir, path, path.stat().st_mtime_ns)
-    except OSError:
+    except OSError:  # there is none
         return None
 
 

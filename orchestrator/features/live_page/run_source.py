@@ -350,6 +350,6 @@ def _written(path: str) -> float | None:
     """When that was; None where there is no such file, or nothing in it."""
     try:
         found = os.stat(path)  # noqa: PTH116 - of every job, and a Path each would take longer
-    except OSError:
+    except OSError:  # there is none
         return None
     return found.st_mtime if found.st_size > 0 else None

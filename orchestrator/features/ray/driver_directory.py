@@ -53,7 +53,7 @@ class DriverDirectory:
             return self.nonce_file.read_text() == self.nonce and os.access(
                 self.root, os.W_OK | os.X_OK
             )
-        except OSError:
+        except OSError:  # it is missing here, or may not be read
             return False
 
     def remove(self) -> None:

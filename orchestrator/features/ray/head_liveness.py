@@ -52,7 +52,7 @@ class HeadLiveness:
             try:
                 socket.create_connection(self._address, timeout=PROBE_TIMEOUT_S).close()
                 self._failing_since = None
-            except OSError:
+            except OSError:  # nobody listens, or no answer comes in time
                 if self._failing_since is None:
                     self._failing_since = start
             self.is_closed.wait(PROBE_EVERY_S)

@@ -124,9 +124,8 @@ class NodeAgent:
         while not self._head.is_closed.wait(FENCE_EVERY_S):
             if self._head.answers and time.monotonic() >= ask_at:
                 ask_at = time.monotonic() + ASK_EVERY_S
-                with contextlib.suppress(
-                    Exception
-                ):  # no answer, or another Ray: the probes work without Ray
+                # There is no answer, or Ray is of another version: the probes work without it.
+                with contextlib.suppress(Exception):
                     self._is_declared_dead = self._is_declared_dead or internals.is_declared_dead(
                         self._node_id
                     )

@@ -50,7 +50,7 @@ class Holder:
     def read(cls, folder: Path) -> Holder | None:
         try:
             return decode(cls, (folder / "holder").read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # nobody has taken it yet
             return None
 
     def write(self, folder: Path) -> None:
@@ -159,6 +159,7 @@ def lock(folder: Path) -> IO[bytes] | None:
     """Lock ``folder``, until the process ends at the latest; None if another has it locked, or it
     does not exist.
     """
+    # Another process has it locked, or it has been removed.
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         file = stack.enter_context((folder / "lock").open("ab"))
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -68,9 +68,8 @@ class UserCode:
 
     def _same_folder(self) -> Path | None:
         folder = Path(self.folder)
-        with contextlib.suppress(
-            UsageError, OSError
-        ):  # too large or unreadable: its code is another
+        # A folder that is too large or unreadable has other code.
+        with contextlib.suppress(UsageError, OSError):
             if digest(python_files(folder)) == self.digest:
                 return folder
         return None

@@ -50,7 +50,7 @@ class BegunSearch(BegunSource):
         """None before it has come to its end."""
         try:
             content = json.loads(read_regular(SearchPaths(self.paths.root).shown_jobs))
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # none, or a power cut has damaged it
             return None
         if not isinstance(content, list):
             return None

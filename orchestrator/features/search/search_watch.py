@@ -153,7 +153,7 @@ def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
 def _why_stopped(paths: RunPaths) -> str:
     try:
         return read_regular(SearchPaths(paths.root).stopped).decode(errors="replace")
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # it has not stopped
         return ""
 
 

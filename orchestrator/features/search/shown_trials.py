@@ -31,7 +31,7 @@ class ArchiveElite(TypedDict):
 
 def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
     """Write :func:`jobs_to_show` for whoever draws them; without the file nothing is drawn."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # the disk is full
         write_whole(
             SearchPaths(paths.root).shown_jobs,
             json.dumps(jobs_to_show(trials, search)) + "\n",

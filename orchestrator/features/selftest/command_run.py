@@ -200,5 +200,5 @@ def _content(pid: int, name: str) -> str:
     """
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace")
-    except OSError:
+    except OSError:  # it has ended
         return ""

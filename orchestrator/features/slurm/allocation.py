@@ -56,7 +56,7 @@ def seconds_left(variables: Mapping[str, str]) -> float | None:
             text=True,
             timeout=ANSWER_S,
         )
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError):  # no squeue here, or it does not answer
         return None
     return seconds_of(answer.strip())
 

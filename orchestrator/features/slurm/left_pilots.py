@@ -256,7 +256,7 @@ def _heard_lately(folder: Path) -> set[str]:
 def _last_write(folder: Path, pilot: str) -> float:
     times = [0.0]
     for path in folder.glob(f"{pilot}.events.*"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # its supervisor has just removed it
             times.append(path.stat().st_mtime)
     return max(times)
 

@@ -51,7 +51,7 @@ class Outbox:
         try:
             with open(_numbered(self._path, self._number), "ab", opener=no_follow) as file:
                 file.write(data)
-        except OSError:
+        except OSError:  # the file system is full or away: it is sent with the next messages
             return
         self._unsent = b""
         self._bytes += len(data)
@@ -82,22 +82,22 @@ class Inbox:
         messages: list[Any] = []
         while lines := self._lines():
             for line in lines:
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError):  # a line that was cut off
                     messages.append(_message(line))
             if messages and isinstance(messages[-1], Continued):
                 messages.pop()
-                with contextlib.suppress(OSError):
-                    _numbered(self._path, self._number).unlink()
+                with contextlib.suppress(OSError):  # it has been read, and is in nobody's way
+                    _numbered(self._path, self._number).unlink(missing_ok=True)
                 self._number = self._number + 1
                 self._offset = 0
         return messages
 
     def _lines(self) -> list[bytes]:
         try:
-            with open(_numbered(self._path, self._number), "rb", opener=no_follow) as file:
+            with _numbered(self._path, self._number).open("rb") as file:
                 file.seek(self._offset)
                 data = file.read(CHUNK)
-        except OSError:
+        except OSError:  # it is not there yet, or the file system is away
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
@@ -106,7 +106,7 @@ class Inbox:
 
 def has_sent(path: Path, kind: type[Any]) -> bool:
     """Whether the last file of an outbox has a message of ``kind``."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # nothing has been sent
         return f'{{"{kind.__name__}"'.encode() in _numbered(path, _last_number(path)).read_bytes()
     return False
 

@@ -216,7 +216,7 @@ class Pilot:
 
 def log(text: str) -> None:
     """Into the log of the batch job, unless its disk is full."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # ENOSPC
         os.write(sys.stdout.fileno(), f"pilot: {text}\n".encode())
 
 

@@ -180,7 +180,7 @@ def has_files(order: LaunchOrder) -> bool:
     written it.
     """
     job = JobPaths(Path(order.job_dir))
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # the network's file system does not show them yet
         return (
             spec_digest(job.root) == order.spec_digest
             and job.attempt(order.handle.number).root.exists()

@@ -354,11 +354,20 @@ class PilotRegistry:
         if (problem := self.queue.close()) is not None:
             advice = f"`scancel --name={self.queue.name}` ends pilots that still wait; they also end when they start"
             self.report("warning", f"scancel failed ({problem}). {advice}")
-        with contextlib.suppress(OSError):  # the file system is full
-            if rows := accounting.collect(self.queue.heard, self._core_s):
-                accounting.write(self._folder.parent, rows)
-                self.report(
-                    "accounted", accounting.sentence(rows, self._folder.parent / accounting.FILE)
-                )
+        self._account()
         if not (self._pilots or self._has_given_up):
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _account(self) -> None:
+        """Write down what the pilots have cost, and report it."""
+        rows = accounting.collect(self.queue.heard, self._core_s)
+        if not rows:
+            return
+        file = self._folder.parent / accounting.FILE
+        try:
+            accounting.write(self._folder.parent, rows)
+        except OSError as error:
+            text = f"what the pilots have cost is not recorded: {error.strerror or error}"
+            self.report("warning", f"{file}: {text}")
+            return
+        self.report("accounted", accounting.sentence(rows, file))

@@ -19,7 +19,7 @@ class LeftPilots:
     def were_used(self, run_dir: Path) -> bool:
         try:
             return (run_dir / FOLDER / "session.json").exists()
-        except OSError:
+        except OSError:  # whoever reads the run directory is told so
             return False
 
     def left(self, run_dirs: Collection[Path]) -> Mapping[Path, LeftBatchJobs]:

@@ -172,7 +172,7 @@ class Publisher:
         """Read the job's position anew, as a part may have been sent."""
         job = self._jobs.pop(job_id, None)
         if job is not None and job.run is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # its error is reported already
                 job.run.close()
 
     def _send(self, row: SummaryRow, *, is_last: bool, with_previews: bool) -> bool:

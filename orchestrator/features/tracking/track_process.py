@@ -155,7 +155,7 @@ class TrackProcess(BesideRun):
         until = time.monotonic() + TIME_LIMIT_S
         self._read_log()
         if self._process.is_alive and not self._may_starve:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it has just ended: it is started again below
                 self._process.tell(FINISH)
                 self._wait(time.monotonic() + PATIENCE_S if self._gives_way else until, is_stopped)
         if self._process.exit_code != 0 and time.monotonic() < until and not is_stopped():
@@ -178,9 +178,8 @@ class TrackProcess(BesideRun):
     def _read_log(self) -> bool:
         """Take in what the process has said since. Returns whether there was something to read."""
         new = b""
-        with contextlib.suppress(
-            OSError
-        ):  # such as of a network's file system: the experiment goes on
+        # The network's file system may be away: the experiment goes on.
+        with contextlib.suppress(OSError):
             if files.log(self.run_dir).stat().st_size > self._read_up_to:
                 with open_regular(files.log(self.run_dir)) as log:
                     log.seek(self._read_up_to)

@@ -55,7 +55,7 @@ def read_position(path: Path, destination: str) -> Position | None:
     """None where nothing was sent to ``destination``, or where nobody can tell."""
     try:
         position = decode(Position, read_regular(path))
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # nothing was sent, or a power cut has damaged it
         return None
     return position if position.destination == destination else None
 

@@ -166,8 +166,7 @@ def records(path: Path) -> Iterator[Any]:
             return
         offset += length
         if kind in (FULL, LAST):
-            with contextlib.suppress(
-                Exception
-            ):  # of protobuf: a version of W&B that writes otherwise
+            # Protobuf's error for a version of W&B that writes otherwise.
+            with contextlib.suppress(Exception):
                 yield wandb_internal_pb2.Record.FromString(parts)
             parts = b""

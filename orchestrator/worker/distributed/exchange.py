@@ -178,9 +178,8 @@ def lower_gloo_priority() -> None:
     if not hasattr(os, "SCHED_BATCH"):
         return
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(
-            FileNotFoundError, ProcessLookupError
-        ):  # another thread, which has just ended
+        # A thread may end between listing and reading.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if (task / "comm").read_text().strip() == GLOO_LOOP:
                 os.sched_setscheduler(int(task.name), os.SCHED_BATCH, os.sched_param(0))
 

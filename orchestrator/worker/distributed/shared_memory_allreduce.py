@@ -260,7 +260,7 @@ def _host() -> tuple[str, ...] | None:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return boot, *(str(Path("/proc/self/ns", kind).readlink()) for kind in ("net", "pid"))
-    except OSError:
+    except OSError:  # a container may hide these
         return None
 
 
@@ -278,7 +278,7 @@ def _opened(
             return None
         for pid in pids:
             pidfds.append(os.pidfd_open(pid))
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # rank 0 is in another container, or of another user
         for pidfd in pidfds:
             os.close(pidfd)
         return None

@@ -165,11 +165,14 @@ def make_env(
 def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
     """:raises UsageError: it is not the directory of a job that has been launched."""
     paths, spec = read_job(absolute(job_dir))
-    with contextlib.suppress(
-        OSError, ValueError
-    ):  # a benchmark's jobs have no record of their robot
-        if (altered := altered_since_training(paths, spec.xml)) is not None:
-            warnings.warn(altered, AlteredRobotWarning, stacklevel=3)
+    try:
+        altered = altered_since_training(paths, spec.xml)
+    except FileNotFoundError:  # a benchmark's jobs have no record of their robot
+        altered = None
+    except (OSError, ValueError) as error:
+        altered = f"{paths.root}: nobody can tell whether its robot was altered: {error}"
+    if altered is not None:
+        warnings.warn(altered, AlteredRobotWarning, stacklevel=3)
     return paths, spec
 
 

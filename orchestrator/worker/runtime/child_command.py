@@ -30,14 +30,13 @@ def run(command: Callable[[], None]) -> NoReturn:
     except OSError as error:
         code = 1
         message = f"{error.filename or 'the system'}: {error.strerror or error}"
-    except (
-        Exception
-    ) as error:  # from robot, policy or the user's environment: one message, no traceback
+    # From robot, policy or the user's environment: one message, no traceback.
+    except Exception as error:
         code = 1
         message = failures.describe(error)
     if message:
         print(" ".join(message.split()), file=sys.stderr)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # nobody reads any more
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)  # a normal exit would wait for the threads of the user's code and of a window

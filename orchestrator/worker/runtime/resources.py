@@ -32,12 +32,11 @@ class RunDelay:
         running_ns: dict[str, int] = {}
         try:
             for thread in os.listdir(_TASKS):
-                ended = contextlib.suppress(
-                    FileNotFoundError, ProcessLookupError
-                )  # between listing and reading
+                # It may end between listing and reading.
+                ended = contextlib.suppress(FileNotFoundError, ProcessLookupError)
                 with ended, open(f"{_TASKS}/{thread}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - faster
                     running_ns[thread] = int(file.read(128).split()[1])
-        except (OSError, IndexError, ValueError):
+        except (OSError, IndexError, ValueError):  # this kernel keeps none
             return None
         for thread, last_ns in self._running_ns.items():
             if (
@@ -90,5 +89,5 @@ class UsageReader:
 def _memory_and_threads() -> tuple[float | None, int | None]:
     try:
         return int(_MEMORY.read_bytes().split()[1]) * _PAGE_MIB, len(os.listdir(_TASKS))
-    except (OSError, IndexError, ValueError):
+    except (OSError, IndexError, ValueError):  # there is no /proc here
         return None, None

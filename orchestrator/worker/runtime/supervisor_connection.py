@@ -49,13 +49,13 @@ class Channel:
     def _write(self, data: bytes) -> int:
         try:
             return self._end.send(data, socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0))
-        # it would block, or the supervisor is gone and the watchdog is about to end this process
+        # It would block, or the supervisor is gone and the watchdog is about to end this process.
         except OSError:
             return 0
 
     def watch(self) -> None:
         """Wait for the end-of-file in a daemon thread, then end the process group."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a reset connection is an end, too
             while self._end.recv(4096):
                 pass
         end_orphaned()
@@ -92,7 +92,7 @@ def _receives_go(end: socket.socket) -> bool:
     """
     try:
         return end.recv(len(GO)) == GO
-    except OSError:
+    except OSError:  # the supervisor is gone
         return False
 
 
@@ -131,5 +131,5 @@ def process_start() -> float:
     since_boot = stat.start_ticks / TICKS_PER_S
     try:
         return now - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError):  # this system has no such clock
         return now

@@ -222,27 +222,6 @@ def test_links_and_special_files_are_not_sent(tmp_path: Path) -> None:
     assert paths_of(list(Sender(node).scan())) == ["eval.json"]
 
 
-def test_a_file_that_turns_into_a_link_or_a_pipe_during_a_scan_is_not_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path / "node", {"eval.json": "{}", "model.zip": "trained"})
-    write(tmp_path, {"key": "secret"})
-    list_files = sender_module.patterns.list_files
-
-    def then_changed(*arguments: Any) -> dict[str, os.stat_result]:
-        found = list_files(*arguments)
-        for name in found:
-            (tmp_path / "node" / name).unlink()
-        (tmp_path / "node/eval.json").symlink_to(tmp_path / "key")
-        os.mkfifo(tmp_path / "node/model.zip")
-        return found
-
-    monkeypatch.setattr(sender_module.patterns, "list_files", then_changed)
-    sender = Sender(tmp_path / "node")
-    assert list(sender.scan()) == []
-    assert sender.is_incomplete
-
-
 # -- tables and logs
 
 

@@ -535,6 +535,17 @@ def test_figures_of_sacct_are_told_beside_ours_where_there_is_accounting(
         assert float(row["attempts_core_s"]) >= 0.0
 
 
+def test_costs_that_cannot_be_recorded_are_reported(
+    scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
+) -> None:
+    fake_slurm.put("accounts", ACCOUNTS)
+    scene = scene_of(scenes, tmp_path)
+    until_exit(scene.executor, scene.start("one", [("exit", 0)]))
+    (tmp_path / "run/slurm/accounting.csv").mkdir()
+    scene.executor.close()
+    assert "what the pilots have cost is not recorded: Is a directory" in scene.texts("warning")
+
+
 @pytest.fixture
 def quiet_pilots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PilotRegistry:
     """Pilots of files alone; Slurm is not asked, and has all of them RUNNING."""

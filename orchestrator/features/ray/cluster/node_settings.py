@@ -60,7 +60,7 @@ class ResourceOffer:
 def offer(machine: Machine, shared_memory_mib: int | None = None) -> ResourceOffer:
     """:param shared_memory_mib: free space for the object store; None: ask the system."""
     if shared_memory_mib is None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a container without it
             shared_memory_mib = shutil.disk_usage("/dev/shm").free // MIB  # noqa: S108 - the mount, not a file in it
     total = machine.memory_total_mib
     store = min(max(total // 20, LEAST_STORE_MIB), MOST_STORE_MIB)

@@ -155,7 +155,7 @@ def exclusive() -> Iterator[None]:
     with os.fdopen(descriptor, "rb+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise UsageError(
                 "another `cluster` command is running on this machine; wait until it has ended"
             ) from None

@@ -105,9 +105,8 @@ class Receiver:
                 )
 
         self._write(target, fetch, begin=True, finish=True)
-        with contextlib.suppress(
-            OSError
-        ):  # the file has arrived; the run removes the rest of the storage at its end
+        # The file has arrived; the run removes the rest of the storage at its end.
+        with contextlib.suppress(OSError):
             storage.remove(stored.name)
 
     def _write(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import errno
 import os
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping
@@ -297,15 +296,8 @@ def _rejected_checkpoints(gone: Collection[str], files: Collection[str]) -> list
 
 
 def _open_regular(path: Path) -> BinaryIO:
-    """:raises FileNotFoundError: it is missing, or not a regular file (any more)."""
-    try:
-        return open_regular(path, follow=False, buffering=0)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EINVAL):
-            raise FileNotFoundError(
-                errno.ENOENT, "is a symbolic link or no regular file", str(path)
-            ) from error
-        raise
+    """:raises FileNotFoundError: it has been removed since it was listed."""
+    return open_regular(path, follow=False, buffering=0)
 
 
 def _read_at(file: BinaryIO, offset: int, length: int) -> bytes:

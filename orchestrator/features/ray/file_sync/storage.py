@@ -61,7 +61,7 @@ class Storage:
                 with filesystem.open(f"{folder}/{name}", "wb") as stored:
                     shutil.copyfileobj(file, stored, COPY_BYTES)
             except BaseException:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # the driver clears the storage at its end
                     self.remove(name)
                 raise
         return name

@@ -64,7 +64,7 @@ def declare(paths: RunPaths, experiment: Experiment, robots: Mapping[str, str]) 
 
 def written_at(paths: RunPaths) -> int:
     """When it was written, in nanoseconds; 0 where there is none."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # nothing was declared here
         return SearchPaths(paths.root).declaration.stat().st_mtime_ns
     return 0
 

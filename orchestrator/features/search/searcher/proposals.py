@@ -106,9 +106,8 @@ class Proposals:
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             if self._spec.sampler not in SAMPLERS:
-                with contextlib.suppress(
-                    OSError
-                ):  # the corrected class may have other attributes: it is told again
+                # The corrected class may have other attributes: it is told again.
+                with contextlib.suppress(OSError):
                     self._file.unlink(missing_ok=True)
             what = f'the sampler "{self._spec.sampler}" has failed in its method {method}'
             raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
@@ -118,9 +117,8 @@ class Proposals:
 
         :param last_id: of the events.
         """
-        with contextlib.suppress(
-            Exception
-        ):  # missing, damaged, or of another version: everything is told again
+        # Missing, damaged, or of another version: everything is told again.
+        with contextlib.suppress(Exception):
             with self._watchdog.limited(self._spec.sampler, "unpickling"):
                 saved, sampler = pickle.loads(self._file.read_bytes())
             if saved <= last_id:  # else a power cut has taken what it was told

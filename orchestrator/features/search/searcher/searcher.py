@@ -485,8 +485,7 @@ def main(run_dir: str, holder: str, lanes: str) -> int:
         may_pass = isinstance(error, LedgerError) and not isinstance(error, LedgerDamagedError)
         return CANNOT_GO_ON if isinstance(error, UsageError) and not may_pass else 1
     finally:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(paths.entering)
+        shutil.rmtree(paths.entering, ignore_errors=True)
 
 
 if __name__ == "__main__":
@@ -494,8 +493,8 @@ if __name__ == "__main__":
     try:
         code = main(*sys.argv[1:])
     except BaseException:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # what the sampler has made of standard error
             traceback.print_exc()
-    with contextlib.suppress(Exception):  # what the sampler has made of it
+    with contextlib.suppress(Exception):  # what it has made of standard output
         sys.stdout.flush()
     os._exit(code)  # whatever threads a sampler has begun

@@ -84,9 +84,8 @@ class Watchdog:
                 os.getppid() != self._supervisor
             ):  # another process may still hold the other end of the pipe
                 _end_with_group()
-            with contextlib.suppress(
-                OSError
-            ):  # the supervisor has not read those before, has ended, or needs none
+            # The supervisor has not read the beats before, has ended, or needs none.
+            with contextlib.suppress(OSError):
                 os.write(pipe, BEAT)
             ticks = ticks + 1 if self._steps == last else 0
             last = self._steps
