@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.mp4 import mp4
 from orchestrator.core.paths import JobPaths
 
 if TYPE_CHECKING:
@@ -70,23 +71,11 @@ def frames(video: Path, fps: int) -> Iterator[Image.Image]:
         raise OSError(error.errno, error.strerror, str(video)) from error
 
 
-def encoded(pictures: Iterable[Image.Image], fps: int) -> bytes:
-    """An MP4 (H.264) of ``pictures``, all of one size with even sides."""
-    import av
+def as_video(pictures: Iterable[Image.Image], fps: int) -> bytes:
+    """An MP4 of ``pictures``, all of one size."""
     import numpy as np
 
-    content = io.BytesIO()
-    with av.open(content, "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=fps, options={"crf": "23", "preset": "fast"})
-        stream.pix_fmt = "yuv420p"
-        for picture in pictures:
-            if not stream.codec_context.is_open:
-                stream.width, stream.height = picture.size
-            container.mux(
-                stream.encode(av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24"))
-            )
-        container.mux(stream.encode(None))
-    return content.getvalue()
+    return mp4(map(np.asarray, pictures), fps)
 
 
 def _scaled(picture: Image.Image, width: int) -> Image.Image:

@@ -29,7 +29,7 @@ from supervisor_helpers import make_spec
 from orchestrator.core.procfs import is_running
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose
-from orchestrator.worker.rendering import offscreen, scenes, trained_policy, video_encoding
+from orchestrator.worker.rendering import film_strip, offscreen, scenes, trained_policy
 from orchestrator.worker.rendering import play as worker_play
 
 
@@ -40,7 +40,7 @@ def play(
     return give("play", experiment.run_dir, *arguments, cwd=experiment.cwd, **NO_DISPLAY | added)
 
 
-STRIP = (video_encoding.STRIP_FRAMES * (320 + 4) - 4, video_encoding.STRIP_HEIGHT)
+STRIP = (film_strip.STRIP_FRAMES * (320 + 4) - 4, film_strip.STRIP_HEIGHT)
 
 
 # -- the play command

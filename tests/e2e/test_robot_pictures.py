@@ -18,7 +18,7 @@ from command_helpers import (
 )
 from PIL import Image
 
-from orchestrator.worker.rendering import offscreen, video_encoding
+from orchestrator.worker.rendering import film_strip, offscreen
 
 ROBOTS = sorted(REPOSITORY.glob("mjcf/*.xml"))
 UNFILMED = ["arm", "hopper", "quadruped"]
@@ -89,7 +89,7 @@ def test_a_goal_is_drawn_where_the_task_has_a_place_for_it(looks: Looks) -> None
 
 def test_frames_are_shown_when_they_happen_whatever_the_control_period() -> None:
     for period_s in (0.001, 0.0123, 0.02, 1 / 30, 0.04, 0.05, 0.2):
-        stride, rate = video_encoding.stride_and_rate(period_s)
+        stride, rate = film_strip.stride_and_rate(period_s)
         assert stride * period_s * rate == pytest.approx(1.0, rel=1e-3)
         assert rate <= 45
         assert rate >= 20 or stride == 1
@@ -98,12 +98,10 @@ def test_frames_are_shown_when_they_happen_whatever_the_control_period() -> None
 def test_a_strip_shows_the_longest_episode_from_its_first_to_its_last_frame() -> None:
     blank = np.zeros((48, 64, 3), np.uint8)
     episodes = [0] * 3 + [1] * 20 + [2] * 5
-    shown = video_encoding.strip_indices(
-        [offscreen.Frame(episode, 0.0, blank) for episode in episodes]
-    )
-    assert (shown[0], shown[-1], len(shown)) == (3, 22, video_encoding.STRIP_FRAMES)
-    assert video_encoding.strip_indices([offscreen.Frame(0, 0.0, blank)]) == [0]
-    png = video_encoding.film_strip([(0.0, blank), (1.5, blank)])
+    shown = film_strip.strip_indices([offscreen.Frame(episode, 0.0, blank) for episode in episodes])
+    assert (shown[0], shown[-1], len(shown)) == (3, 22, film_strip.STRIP_FRAMES)
+    assert film_strip.strip_indices([offscreen.Frame(0, 0.0, blank)]) == [0]
+    png = film_strip.film_strip([(0.0, blank), (1.5, blank)])
     with Image.open(io.BytesIO(png)) as image:
-        assert image.size == (2 * 320 + 4, video_encoding.STRIP_HEIGHT)
+        assert image.size == (2 * 320 + 4, film_strip.STRIP_HEIGHT)
         assert np.ptp(np.asarray(image)) == 255  # the times are written on it

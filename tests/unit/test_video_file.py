@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from orchestrator.core.paths import JobPaths
-from orchestrator.experiment.video_file import encoded, frames, video_as_gif, write_gif
+from orchestrator.experiment.video_file import as_video, frames, video_as_gif, write_gif
 
 
 def film(path: Path, size: tuple[int, int] = (64, 48)) -> Path:
-    path.write_bytes(encoded([Image.new("RGB", size, (200, 0, 0))] * 30, 30))
+    path.write_bytes(as_video([Image.new("RGB", size, (200, 0, 0))] * 30, 30))
     return path
 
 

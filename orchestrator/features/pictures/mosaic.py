@@ -17,7 +17,7 @@ from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import control
 from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
-from orchestrator.experiment.video_file import GIF_FPS, encoded, frames, video_as_gif
+from orchestrator.experiment.video_file import GIF_FPS, as_video, frames, video_as_gif
 from orchestrator.features.pictures import drawing_processes
 from orchestrator.features.pictures.drawing_processes import Drawing
 from orchestrator.jobfile.job_names import without_seed
@@ -172,7 +172,7 @@ def _rank(row: SummaryRow) -> float:
 def _write(robots: Sequence[PlayedRobot], folder: Path, *, as_gif: bool) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     video, animated = folder / "mosaic.mp4", folder / "mosaic.gif"
-    write_whole(video, encoded(pictures(robots), FPS))
+    write_whole(video, as_video(pictures(robots), FPS))
     if not as_gif:
         return [video]
     write_whole(animated, video_as_gif(video, width=GIF_WIDTH, fps=GIF_FPS))

@@ -17,7 +17,7 @@ from orchestrator.core.changing_numbers import START, TrainingMoment
 from orchestrator.worker.envs.batch_interface import BatchSettings, SimulationState
 from orchestrator.worker.envs.changing_task import ChangingTask
 from orchestrator.worker.envs.episode_conditions import DRAWN, GridPlaces
-from orchestrator.worker.envs.randomization import make_simulation
+from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.runtime.sb3_internals import env_indices
 
 

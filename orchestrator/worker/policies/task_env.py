@@ -20,7 +20,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.gymnasium_ids import env_id
 from orchestrator.core.worker_spec import OnDivergence
 from orchestrator.worker.envs.poses import pose_of
-from orchestrator.worker.envs.randomization import make_simulation
+from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.rendering.live_view import RENDER_MODES, LiveView
 from orchestrator.worker.rendering.offscreen import Picture
 

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.mp4 import mp4
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose
-from orchestrator.worker.rendering import live_view, offscreen, scenes, video_encoding
+from orchestrator.worker.rendering import film_strip, live_view, offscreen, scenes
 from orchestrator.worker.rendering.scenes import Scene
 from orchestrator.worker.rendering.trained_policy import (
     Policy,
@@ -112,9 +113,9 @@ def _frames(
 def _write(
     scene: Scene, act: Policy, options: argparse.Namespace, paths: JobPaths, *, label: str
 ) -> None:
-    stride, rate = video_encoding.stride_and_rate(scene.period_s)
+    stride, rate = film_strip.stride_and_rate(scene.period_s)
     frames = list(_frames(scene, act, stride, options))
-    strip = set(video_encoding.strip_indices(frames))
+    strip = set(film_strip.strip_indices(frames))
     strip_pictures: list[tuple[float, offscreen.Picture]] = []
 
     def keeping_strip() -> Iterator[offscreen.Picture]:
@@ -123,11 +124,11 @@ def _write(
                 strip_pictures.append((frames[index].time_s, picture))
             yield picture
 
-    video = video_encoding.encode(keeping_strip(), rate)
+    video = mp4(keeping_strip(), rate)
     folder = options.output or paths.root
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in (
-        (paths.preview, video_encoding.film_strip(strip_pictures)),
+        (paths.preview, film_strip.film_strip(strip_pictures)),
         (paths.video, video),
     ):
         target = folder / f"{path.stem}{label}{path.suffix}"

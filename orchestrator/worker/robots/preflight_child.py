@@ -27,8 +27,12 @@ from orchestrator.core.robot_sources import RobotFormat, format_of, robot_format
 from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.changing_task import check_changes
 from orchestrator.worker.envs.divergence import PhysicsDiverged
-from orchestrator.worker.envs.randomization import check_grid, make_simulation, observed_simulation
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.envs.simulation_factory import (
+    check_grid,
+    make_simulation,
+    observed_simulation,
+)
 from orchestrator.worker.mjspec.spec_elements import EditError
 from orchestrator.worker.robots import converted_robot, made_robot, model_checks
 from orchestrator.worker.robots.bundle import collect

@@ -21,7 +21,7 @@ from orchestrator.core.job_files import read_job, standing
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import Algorithm, WorkerSpec
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.envs.randomization import observed_simulation
+from orchestrator.worker.envs.simulation_factory import observed_simulation
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.training import algorithms, checkpoint
 from orchestrator.worker.training.start_policy import (

@@ -26,7 +26,7 @@ from browser_helpers import DESKTOP, IN_BROWSER, PHONE, Browser
 from live_page_helpers import Served, plant, report, running, serving, stuck_viewer
 from selenium.webdriver.common.keys import Keys
 
-from orchestrator.experiment.video_file import encoded
+from orchestrator.experiment.video_file import as_video
 from orchestrator.features.live_page import job_details
 
 pytestmark = IN_BROWSER
@@ -427,7 +427,7 @@ def test_a_video_plays_and_that_of_a_retried_job_is_shown_in_its_place(
     monkeypatch.setattr("orchestrator.features.live_page.run_source.MEDIA_EVERY_S", 0.5)
     paths = make_run_dir(tmp_path / "run", [Trained(preview=film_strip)])
     video = paths.job("j0-s0").root / "video.mp4"
-    video.write_bytes(encoded([Image.new("RGB", (64, 48), "green")] * 30, 10))
+    video.write_bytes(as_video([Image.new("RGB", (64, 48), "green")] * 30, 10))
     with page(paths.root, browser) as (address, _):
         browser.open(f"{address}#job=j0-s0")
         wait_until(
@@ -441,7 +441,7 @@ def test_a_video_plays_and_that_of_a_retried_job_is_shown_in_its_place(
         thumbnail = "document.querySelector('#robots img').src"
         before = browser.run(thumbnail)
         again = time.time() + 5.0
-        video.write_bytes(encoded([Image.new("RGB", (32, 48), "red")] * 10, 10))
+        video.write_bytes(as_video([Image.new("RGB", (32, 48), "red")] * 10, 10))
         os.utime(video, (again, again))
         wait_until(
             lambda: browser.run("document.querySelector('#panel video').videoWidth") == 32,

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.video_file import encoded
+from orchestrator.experiment.video_file import as_video
 from orchestrator.features.pictures import mosaic
 from orchestrator.features.pictures.mosaic import PlayedRobot
 
@@ -18,7 +18,7 @@ COLOURS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200)}
 
 
 def film(path: Path, colour: str, pictures: int) -> Path:
-    path.write_bytes(encoded([Image.new("RGB", (64, 48), COLOURS[colour])] * pictures, mosaic.FPS))
+    path.write_bytes(as_video([Image.new("RGB", (64, 48), COLOURS[colour])] * pictures, mosaic.FPS))
     return path
 
 

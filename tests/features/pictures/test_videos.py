@@ -20,7 +20,7 @@ from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.procfs import is_running
 from orchestrator.features.pictures import after_run, video_processes
-from orchestrator.worker.rendering import video_encoding
+from orchestrator.worker.rendering import film_strip
 
 COARSE = {"frame_skip": 100}
 """Half a second a control step: few frames, so that ten seconds of video are made quickly."""
@@ -120,7 +120,7 @@ def test_every_job_that_asks_gets_its_video_when_all_training_is_over(
         job = job_dir(experiment, job_id)
         shown, rate = frames(job.video)
         assert len(shown) / rate == pytest.approx(10.0, abs=1 / float(rate))
-        assert size(job.preview)[1] == video_encoding.STRIP_HEIGHT
+        assert size(job.preview)[1] == film_strip.STRIP_HEIGHT
         assert not list(job.root.glob(".*"))  # nothing half written
 
 

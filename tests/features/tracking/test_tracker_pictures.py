@@ -16,7 +16,7 @@ from PIL import Image
 from tracker_helpers import JOB, Rows, end, needs, send, tracked_run, write_progress
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.video_file import encoded
+from orchestrator.experiment.video_file import as_video
 from orchestrator.features.tracking import files
 
 SIZE, PICTURES = (64, 48), 20
@@ -31,7 +31,7 @@ def paths(tmp_path: Path) -> Iterator[RunPaths]:
     bars = [Image.new("RGB", SIZE, "navy") for _ in range(PICTURES)]
     for number, bar in enumerate(bars):
         bar.paste("orange", (2 * number, 8, 2 * number + 16, 40))
-    job.video.write_bytes(encoded(bars, 10))
+    job.video.write_bytes(as_video(bars, 10))
     Image.new("RGB", SIZE, (9, 8, 7)).save(job.preview)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the packages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -19,30 +19,6 @@ def stride_and_rate(period_s: float, target_fps: float = 30.0) -> tuple[int, Fra
     """
     stride = max(1, round(1 / (target_fps * period_s)))
     return stride, Fraction(1 / (stride * period_s)).limit_denominator(1000)
-
-
-def encode(pictures: Iterable[Picture], rate: Fraction) -> bytes:
-    """An MP4 (H.264, yuv420p) of ``pictures``, all of one size; a last odd row or column is cut
-    off.
-    """
-    import av
-
-    content = io.BytesIO()
-    with av.open(content, "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=rate, options={"crf": "21", "preset": "fast"})
-        stream.pix_fmt = "yuv420p"
-        stream.thread_count = 1
-        for picture in pictures:
-            even = picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]
-            if not stream.codec_context.is_open:
-                stream.height, stream.width = even.shape[:2]
-            container.mux(
-                stream.encode(
-                    av.VideoFrame.from_ndarray(np.ascontiguousarray(even), format="rgb24")
-                )
-            )
-        container.mux(stream.encode(None))
-    return content.getvalue()
 
 
 def strip_indices(frames: Sequence[Frame]) -> list[int]:
