@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def mp4(pictures: Iterable[NDArray[Any]], rate: Fraction | int) -> bytes:
@@ -19,6 +19,7 @@ def mp4(pictures: Iterable[NDArray[Any]], rate: Fraction | int) -> bytes:
     :param rate: pictures a second.
     """
     import av
+    import numpy as np
 
     content = io.BytesIO()
     with av.open(content, "w", format="mp4") as container:

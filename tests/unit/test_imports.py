@@ -7,7 +7,7 @@ import functools
 import re
 import symtable
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
@@ -23,22 +23,37 @@ def test_the_top_of_the_package_is_its_entry_points() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= 6
 
 
+def packages(nodes: Iterable[ast.AST]) -> set[str]:
+    """The packages that these nodes import."""
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(str(node.module).split(".")[0])
+    return names
+
+
 def test_only_the_worker_imports_training_libraries_not_even_late() -> None:
     for path in PACKAGE.rglob("*.py"):
-        names = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
-                names.add(str(node.module).split(".")[0])
+        tree = ast.parse(path.read_text(encoding="utf-8"))
         folders = path.relative_to(PACKAGE).parts[:-1]
         is_in_worker = folders[:1] == ("worker",) or folders[0::2][:2] == ("features", "worker")
         # gymnasium imports this one itself.
         allowed = {"gymnasium"} if path == PACKAGE / "envs.py" else set()
-        assert is_in_worker or not (names & HEAVY) - allowed, path
-        if path.is_relative_to(PACKAGE / "core"):
-            assert names <= {"orchestrator", *sys.stdlib_module_names}, path
+        assert is_in_worker or not (packages(ast.walk(tree)) & HEAVY) - allowed, path
+
+
+def test_importing_core_imports_nothing_but_the_standard_library() -> None:
+    for path in (PACKAGE / "core").glob("*.py"):
+        imported = packages(ast.parse(path.read_text(encoding="utf-8")).body)
+        assert imported <= {"orchestrator", *sys.stdlib_module_names}, path
+
+
+def test_imports_are_absolute() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            assert not isinstance(node, ast.ImportFrom) or node.level == 0, f"{path}:{node.lineno}"
 
 
 @functools.cache
