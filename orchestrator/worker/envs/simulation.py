@@ -268,11 +268,9 @@ class Simulation:
             self._measures[:] = task.measure(before, action, states)
             self._measure_sums += self._measures
         self._steps_to_limit -= 1
-        done = (
-            terminated
-            if self._steps_to_limit > 0
-            else terminated | (self._lengths() >= task.max_episode_steps)
-        )
+        done = terminated
+        if self._steps_to_limit <= 0:
+            done = terminated | (self._lengths() >= task.max_episode_steps)
         if task.goal_period is not None:
             for env in (~done & (self._lengths() % task.goal_period == 0)).nonzero()[0]:
                 states.goals[env] = task.sample_goal(self.generators[env])
