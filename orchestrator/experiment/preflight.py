@@ -43,9 +43,12 @@ from orchestrator.machine.topology import available_memory_mib
 TIME_LIMIT_S = 60.0
 ROBOTS_A_CHILD = 3
 """Robots that one child examines in the time it takes to start another."""
-SIMULATE_S, LEAST_SIMULATE_S, ALL_SIMULATE_S = 0.25, 0.005, 30.0
-"""CPU seconds of the stability test: of one robot, at least of one where there are many, and of all
-together."""
+SIMULATE_S = 0.25
+"""CPU seconds of the stability test of one robot."""
+LEAST_SIMULATE_S = 0.005
+"""At least, where there are many."""
+ALL_SIMULATE_S = 30.0
+"""Of all together."""
 MEMORY_SHARE = 0.8
 """Share of the free memory that all children together may use."""
 LEAST_MEMORY_MIB = 1024
