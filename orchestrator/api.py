@@ -210,42 +210,9 @@ def train(
             executor=executor,
             executor_options=options_of_executor,
         )
-        if task is None and not {"env", "entry_point"} & defaults.keys():
-            task = "auto"
-        if "init" in defaults:
-            defaults["init"] = init_argument(defaults["init"])
-        shared = {"seeds": seeds, **defaults}
-        if total_timesteps is not None:
-            shared["total_timesteps"] = total_timesteps
-        if task is not None:
-            shared["task"] = task
-        results = {
-            (robot.name, seed): Result(
-                ok=False,
-                error=robot.fault,
-                xml=robot.xml,
-                index=robot.index,
-                seed=seed,
-                state="FAILED",
-            )
-            for robot in robots
-            for seed in seeds
-            if robot.fault
-        }
-        experiment = None
-        if declared := [robot.entry() for robot in robots if not robot.fault]:
-            data = {
-                "name": plain(root.name),
-                "on_invalid": "skip",
-                "defaults": shared,
-                "jobs": declared,
-                **tables,
-            }
-            base = code_folder(shared.get("entry_point") or shared.get("env") or task) or root
-            experiment = from_mapping(data, source="orchestrator.train", base=base)
-            experiment = dataclasses.replace(
-                experiment, unnamed={one.file: one for one in robots if one.label}
-            )
+        shared = _shared_settings(defaults, seeds, task, total_timesteps)
+        results = _results_of_faulty(robots, seeds)
+        experiment = _experiment(robots, shared, tables, root)
         if on_result is not None:
             for result in results.values():
                 with users_code.in_this_process():
@@ -259,17 +226,78 @@ def train(
             finished = _finish(experiment, options, show=show, callbacks=callbacks)
             results |= {(row["name"], row["seed"]): to_result(row) for row in finished.rows}
     in_order = [results[robot.name, seed] for robot in robots for seed in seeds]
-    return Results(in_order, run_dir=root if declared else None)
+    return Results(in_order, run_dir=None if experiment is None else root)
+
+
+def _shared_settings(
+    defaults: Mapping[str, Any],
+    seeds: Sequence[int],
+    task: str | None,
+    total_timesteps: int | None,
+) -> dict[str, Any]:
+    """``[defaults]`` of the job file that :func:`train` is."""
+    shared: dict[str, Any] = {"seeds": seeds, **defaults}
+    if "init" in defaults:
+        shared["init"] = init_argument(defaults["init"])
+    if total_timesteps is not None:
+        shared["total_timesteps"] = total_timesteps
+    if task is None and not {"env", "entry_point"} & defaults.keys():
+        task = "auto"
+    if task is not None:
+        shared["task"] = task
+    return shared
+
+
+def _results_of_faulty(
+    robots: Sequence[RobotArgument], seeds: Sequence[int]
+) -> dict[tuple[str, int], Result]:
+    """The results of robots that cannot even be declared, by name and seed."""
+    faulty = [robot for robot in robots if robot.fault]
+    return {
+        (robot.name, seed): Result(
+            ok=False,
+            error=robot.fault,
+            xml=robot.xml,
+            index=robot.index,
+            seed=seed,
+            state="FAILED",
+        )
+        for robot in faulty
+        for seed in seeds
+    }
+
+
+def _experiment(
+    robots: Sequence[RobotArgument],
+    shared: Mapping[str, Any],
+    tables: Mapping[str, Any],
+    root: Path,
+) -> Experiment | None:
+    """The robots without a fault, as a job file would declare them; None where there are none."""
+    declared = [robot.entry() for robot in robots if not robot.fault]
+    if not declared:
+        return None
+    data = {
+        "name": plain(root.name),
+        "on_invalid": "skip",
+        "defaults": shared,
+        "jobs": declared,
+        **tables,
+    }
+    users_module = shared.get("entry_point") or shared.get("env") or shared.get("task")
+    base = code_folder(users_module) or root
+    experiment = from_mapping(data, source="orchestrator.train", base=base)
+    return dataclasses.replace(experiment, unnamed={one.file: one for one in robots if one.label})
 
 
 def init_argument(init: Any) -> Any:
     """``init`` with an absolute path, if it is one."""
-    if isinstance(init, os.PathLike) or (
-        isinstance(init, str) and init.strip() not in ("", "none")
-    ):
-        init = os.fsdecode(init)
-        return init if init.startswith("job:") else str(absolute(Path(init)))
-    return init
+    if not isinstance(init, str | os.PathLike):
+        return init
+    written = os.fsdecode(init)
+    if isinstance(init, str) and written.strip() in ("", "none"):
+        return init
+    return written if written.startswith("job:") else str(absolute(Path(written)))
 
 
 def refuse_unknown(caller: str, keys: Iterable[str], arguments: Sequence[str]) -> None:
@@ -395,12 +423,10 @@ def code_folder(name: object) -> Path | None:
     """Where the module of ``"module:Class"`` is looked for: the current directory, or the script's
     if it is there.
     """
-    main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    script = (
-        Path(main).resolve().parent
-        if Path(main).is_absolute()
-        else Path(sys.path[0] if sys.path else "")
-    )
+    main = Path(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    script = Path(sys.path[0] if sys.path else "")
+    if main.is_absolute():
+        script = main.resolve().parent
     here = current_directory()
     module = str(name or "").partition(":")[0].partition(".")[0]
 

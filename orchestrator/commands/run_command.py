@@ -7,6 +7,7 @@ import functools
 import inspect
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,11 +27,11 @@ from orchestrator.commands.shared_options import (
 )
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import alternatives
-from orchestrator.executors.kinds import executor_kinds, executor_options
+from orchestrator.executors.kinds import ExecutorOption, executor_kinds, executor_options
 
 if TYPE_CHECKING:
     from orchestrator.experiment.detach import DetachedProcess
-    from orchestrator.experiment.preflight import Child
+    from orchestrator.experiment.preflight import Child, JobVerdict
     from orchestrator.experiment.run_plan import RunOptions
     from orchestrator.jobfile import Experiment
     from orchestrator.supervisor.events import Reporter
@@ -53,24 +54,7 @@ def with_executor_options(command: Callable[..., None]) -> Callable[..., None]:
     """``command`` with the options of executors, which it takes together as ``executor_options``."""
     signature = inspect.signature(command, eval_str=True)
     own = [one for one in signature.parameters.values() if one.name != "executor_options"]
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                str | None,
-                Option(
-                    metavar=option.metavar,
-                    help=literal(option.help),
-                    show_default=" or ".join(
-                        filter(None, ["as in the run before", option.default])
-                    ),
-                ),
-            ],
-        )
-        for name, option in executor_options().items()
-    ]
+    parameters = [_parameter(name, option) for name, option in executor_options().items()]
     place = 1 + [one.name for one in own].index("executor")
     named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
 
@@ -83,6 +67,20 @@ def with_executor_options(command: Callable[..., None]) -> Callable[..., None]:
     in_order = [*named[:place], *parameters, *named[place:]]
     with_options.__signature__ = signature.replace(parameters=in_order)  # type: ignore[attr-defined]
     return with_options
+
+
+def _parameter(name: str, option: ExecutorOption) -> inspect.Parameter:
+    """An option of an executor as typer takes it."""
+    default = "as in the run before"
+    if option.default:
+        default = f"{default} or {option.default}"
+    shown = Option(metavar=option.metavar, help=literal(option.help), show_default=default)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[str | None, shown],
+    )
 
 
 @app.command()
@@ -194,8 +192,7 @@ def run(
 
     is_run_dir = jobs.is_dir()
     with contextlib.nullcontext() if is_run_dir else preflight.Child() as warm:
-        from orchestrator.experiment import end_time, resume, run_plan
-        from orchestrator.jobfile import load
+        from orchestrator.experiment import end_time, run_plan
 
         changes = overrides(set_, learner)
         if is_run_dir:
@@ -204,16 +201,13 @@ def run(
                     "--run-dir, --set, --learner, --fresh and --rebuild-ledger need the job file"
                 )
                 raise UsageError(f"{jobs}: a run directory is resumed as it is; {options_of_files}")
-            _refuse_robots(jobs)
-            experiment, verdicts = resume.load(jobs)
-            run_dir = jobs
+            declared = _resumed(jobs)
         else:
-            experiment = load(jobs, overrides=changes, skip_invalid=skip_invalid)
-            verdicts = None
+            declared = _declared(jobs, changes, run_dir, skip_invalid=skip_invalid)
         run_options = run_plan.RunOptions(
-            run_dir=run_dir or Path("runs") / experiment.directory_name,
+            run_dir=declared.run_dir,
             is_listed=True,
-            verdicts=verdicts,
+            verdicts=declared.verdicts,
             max_parallel=None if max_parallel is None else _jobs_at_once(max_parallel),
             fresh=fresh,
             on_change=on_change.value,
@@ -224,19 +218,62 @@ def run(
             until=None if until is None else end_time.parse(until, grace),
         )
         with stoppable("stopped; nothing was launched"):
-            experiment, run_options = run_plan.with_on_change(experiment, run_options)
-            if dry_run:
-                from orchestrator.experiment import dry_run as planning
-                from orchestrator.terminal import output, plan_view
-
-                with output.examination() as watch:
-                    plan = planning.dry_run(experiment, run_options, watch=watch, warm=warm)
-                if as_json:
-                    print_json(plan_view.facts(experiment, plan, run_options.run_dir))
-                else:
-                    plan_view.show(experiment, plan, run_options.run_dir)
-            else:
+            experiment, run_options = run_plan.with_on_change(declared.experiment, run_options)
+            if not dry_run:
                 raise typer.Exit(_run(experiment, run_options, warm, process, as_json=as_json))
+            _show_plan(experiment, run_options, warm, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """What is to be run, and where."""
+
+    experiment: Experiment
+    run_dir: Path
+    verdicts: Mapping[str, JobVerdict] | None
+    """Of jobs whose robots need no examination."""
+
+
+def _declared(
+    job_file: Path, changes: Mapping[str, Any], run_dir: Path | None, *, skip_invalid: bool
+) -> _Declared:
+    """What a job file declares.
+
+    :param changes: of its settings.
+    :param run_dir: None: the one that is named as the experiment.
+    """
+    from orchestrator.jobfile import load
+
+    experiment = load(job_file, overrides=changes, skip_invalid=skip_invalid)
+    return _Declared(
+        experiment=experiment,
+        run_dir=run_dir or Path("runs") / experiment.directory_name,
+        verdicts=None,
+    )
+
+
+def _resumed(run_dir: Path) -> _Declared:
+    """What a run directory goes on with."""
+    from orchestrator.experiment import resume
+
+    _refuse_robots(run_dir)
+    experiment, verdicts = resume.load(run_dir)
+    return _Declared(experiment=experiment, run_dir=run_dir, verdicts=verdicts)
+
+
+def _show_plan(
+    experiment: Experiment, options: RunOptions, warm: Child | None, *, as_json: bool
+) -> None:
+    """What a run would do."""
+    from orchestrator.experiment import dry_run
+    from orchestrator.terminal import output, plan_view
+
+    with output.examination() as watch:
+        plan = dry_run.dry_run(experiment, options, watch=watch, warm=warm)
+    if as_json:
+        print_json(plan_view.facts(experiment, plan, options.run_dir))
+    else:
+        plan_view.show(experiment, plan, options.run_dir)
 
 
 def _jobs_at_once(text: str) -> int | Literal["auto", "idle"]:
@@ -311,19 +348,19 @@ def _run(
             notes = watching.look()
         if as_json:
             succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())
-            text = f"{succeeded} of {len(finished.states)} jobs succeeded"
-            text = "; ".join([text, *(note.text for note in notes)])
+            summary = f"{succeeded} of {len(finished.states)} jobs succeeded"
             reporter.event(
-                "ended", text, exit_code=finished.exit_code, run_dir=str(finished.paths.root)
+                "ended",
+                "; ".join([summary, *(note.text for note in notes)]),
+                exit_code=finished.exit_code,
+                run_dir=str(finished.paths.root),
             )
         else:
-            root = finished.paths.root
-            is_stopped = finished.interrupted
             status_view.show_end(
-                root,
+                finished.paths.root,
                 finished.rows,
                 exit_code=finished.exit_code,
-                is_stopped=is_stopped,
+                is_stopped=finished.interrupted,
                 notes=notes,
             )
     return finished.exit_code

@@ -43,9 +43,12 @@ from orchestrator.machine.topology import available_memory_mib
 TIME_LIMIT_S = 60.0
 ROBOTS_A_CHILD = 3
 """Robots that one child examines in the time it takes to start another."""
-SIMULATE_S, LEAST_SIMULATE_S, ALL_SIMULATE_S = 0.25, 0.005, 30.0
-"""CPU seconds of the stability test: of one robot, at least of one where there are many, and of all
-together."""
+SIMULATE_S = 0.25
+"""CPU seconds of the stability test of one robot."""
+LEAST_SIMULATE_S = 0.005
+"""At least, where there are many."""
+ALL_SIMULATE_S = 30.0
+"""Of all together."""
 MEMORY_SHARE = 0.8
 """Share of the free memory that all children together may use."""
 LEAST_MEMORY_MIB = 1024
@@ -116,17 +119,18 @@ def examine(
     :raises DiskFullError: when the disk has no room for the robots' copies.
     """
     distinct, key_of = requests_of(jobs, sources)
-    requests, jobs_of = (
-        [request for request, _ in distinct.values()],
-        [job for _, job in distinct.values()],
-    )
+    requests = [request for request, _ in distinct.values()]
+    examples = [job for _, job in distinct.values()]
     simulate_s = min(SIMULATE_S, max(LEAST_SIMULATE_S, ALL_SIMULATE_S / max(1, len(requests))))
     staged = [
         dataclasses.replace(request, stage_to=str(staging / str(number)), simulate_s=simulate_s)
         for number, request in enumerate(requests)
     ]
     answers = ask(staged, at_once=at_once, warm=warm, kept=kept, watch=watch)
-    verdicts = dict(zip(distinct, map(_verdict, jobs_of, staged, answers), strict=True))
+    verdicts = {
+        key: _verdict(job, request, answer)
+        for key, job, request, answer in zip(distinct, examples, staged, answers, strict=True)
+    }
     return {job_id: verdicts[key] for job_id, key in key_of.items()}
 
 
@@ -267,59 +271,138 @@ def ask(
     """
     lanes = min(at_once, math.ceil(len(requests) / ROBOTS_A_CHILD))
     memory_mib = max(LEAST_MEMORY_MIB, int(available_memory_mib() * MEMORY_SHARE / max(1, lanes)))
-    answers: dict[int, ExaminationAnswer] = {}
-    waiting = deque(range(len(requests)))
-    repeated = set[int]()
-    killed = set[int]()
-    with contextlib.ExitStack() as children:
+    limited = [dataclasses.replace(request, memory_mib=memory_mib) for request in requests]
+    with _Children(warm, kept) as children:
+        examinations = _Examinations(limited, children, lanes=lanes, time_limit_s=time_limit_s)
+        while not examinations.are_over:
+            examinations.begin_waiting()
+            examinations.take_answers()
+            watch(len(examinations.answers), len(requests))
+        children.keep_idle()
+    return [examinations.answers[index] for index in range(len(requests))]
 
-        def opened(child: Child) -> Child:
-            children.callback(lambda: None if kept and child in kept else child.__exit__())
-            return child
 
-        idle = [opened(child) for child in [*([] if warm is None else [warm]), *(kept or [])]]
+class _Children:
+    """Children that may be asked: those that exist already, and new ones. On exit all are closed,
+    except those that are kept.
+    """
+
+    def __init__(self, warm: Child | None, kept: list[Child] | None) -> None:
+        """:param kept: children of earlier calls; empty until :meth:`keep_idle`."""
+        earlier = list(kept or ())
         if kept is not None:
             kept.clear()
-        busy: dict[Child, int] = {}
-        while len(answers) < len(requests):
-            while waiting and len(busy) < (
-                lanes if killed.isdisjoint((waiting[0], *busy.values())) else 1
-            ):
-                index = waiting.popleft()
-                request = dataclasses.replace(requests[index], memory_mib=memory_mib)
-                suitable = (
-                    [] if index in repeated else [child for child in idle if child.suits(request)]
-                )
-                child = suitable[0] if suitable else opened(Child())
-                if suitable:
-                    idle.remove(child)
-                child.ask(request, time_limit_s)
-                busy[child] = index
-            readable = select.select(list(busy), [], [], CHECK_EVERY_S)[0]
-            for child in list(busy):
-                answer = child.answer(readable=child in readable)
-                if answer is None:
-                    continue
-                index = busy.pop(child)
-                if isinstance(answer, ExaminationAnswer):
-                    answers[index] = answer
-                    if not answer.process_exits:
-                        idle.append(child)
-                elif child.may_be_blameless and index not in repeated:
-                    repeated.add(index)
-                    waiting.appendleft(index)
-                    if child.was_killed:
-                        killed.add(index)
-                else:
-                    problem = f"{answer}{AGAIN}" if index in killed and child.was_killed else answer
-                    robot = requests[index].robot
-                    answers[index] = ExaminationAnswer(
-                        problem=problem if robot is None else f"{robot}: {problem}"
-                    )
-            watch(len(answers), len(requests))
-        if kept is not None:
-            kept[:] = idle
-    return [answers[index] for index in range(len(requests))]
+        if warm is not None:
+            earlier.insert(0, warm)
+        self._kept = kept
+        self._opened = list(earlier)
+        self._idle = list(earlier)
+
+    def __enter__(self) -> _Children:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        left_open = self._kept or ()
+        with contextlib.ExitStack() as closing:
+            for child in self._opened:
+                if child not in left_open:
+                    closing.callback(child.__exit__)
+
+    def take_idle(self, request: ExaminationRequest) -> Child | None:
+        """One that can be asked ``request`` now; None: there is none."""
+        child = next((child for child in self._idle if child.suits(request)), None)
+        if child is not None:
+            self._idle.remove(child)
+        return child
+
+    def start(self) -> Child:
+        """A new one."""
+        child = Child()
+        self._opened.append(child)
+        return child
+
+    def give_back(self, child: Child) -> None:
+        """It is idle again."""
+        self._idle.append(child)
+
+    def keep_idle(self) -> None:
+        """Leave the idle ones open, for later calls, where they are to be kept."""
+        if self._kept is not None:
+            self._kept[:] = self._idle
+
+
+class _Examinations:
+    """Requests that a few children answer side by side."""
+
+    def __init__(
+        self,
+        requests: Sequence[ExaminationRequest],
+        children: _Children,
+        *,
+        lanes: int,
+        time_limit_s: float,
+    ) -> None:
+        self.answers: dict[int, ExaminationAnswer] = {}
+        """By the place of their requests."""
+        self._requests = requests
+        self._children = children
+        self._lanes = lanes
+        self._time_limit_s = time_limit_s
+        self._waiting = deque(range(len(requests)))
+        self._busy: dict[Child, int] = {}
+        self._repeated = set[int]()
+        self._killed = set[int]()
+        """Requests whose children were killed from outside: they are repeated alone."""
+
+    @property
+    def are_over(self) -> bool:
+        return len(self.answers) == len(self._requests)
+
+    def begin_waiting(self) -> None:
+        """Ask as many requests as may be examined at once."""
+        while self._waiting and len(self._busy) < self._most_at_once:
+            index = self._waiting.popleft()
+            request = self._requests[index]
+            child = None if index in self._repeated else self._children.take_idle(request)
+            child = child or self._children.start()
+            child.ask(request, self._time_limit_s)
+            self._busy[child] = index
+
+    @property
+    def _most_at_once(self) -> int:
+        """Children that may be busy once the next request is asked."""
+        is_one_alone = not self._killed.isdisjoint((self._waiting[0], *self._busy.values()))
+        return 1 if is_one_alone else self._lanes
+
+    def take_answers(self) -> None:
+        """Wait a little for answers, and take those that there are."""
+        readable = select.select(list(self._busy), [], [], CHECK_EVERY_S)[0]
+        for child in list(self._busy):
+            answer = child.answer(readable=child in readable)
+            if answer is None:
+                continue
+            index = self._busy.pop(child)
+            if isinstance(answer, ExaminationAnswer):
+                self.answers[index] = answer
+                if not answer.process_exits:
+                    self._children.give_back(child)
+            elif child.may_be_blameless and index not in self._repeated:
+                self._repeat(index, was_killed=child.was_killed)
+            else:
+                is_second = index in self._killed and child.was_killed
+                self._give_up(index, f"{answer}{AGAIN}" if is_second else answer)
+
+    def _repeat(self, index: int, *, was_killed: bool) -> None:
+        self._repeated.add(index)
+        self._waiting.appendleft(index)
+        if was_killed:
+            self._killed.add(index)
+
+    def _give_up(self, index: int, problem: str) -> None:
+        """Answer a request that no child answers."""
+        robot = self._requests[index].robot
+        text = problem if robot is None else f"{robot}: {problem}"
+        self.answers[index] = ExaminationAnswer(problem=text)
 
 
 class Child:
@@ -333,7 +416,8 @@ class Child:
         self.hung = False
         self.was_killed = False
         """Whether it has ended by a signal from outside."""
-        self._deadline = self._limit_s = math.inf
+        self._deadline = math.inf
+        self._limit_s = math.inf
         self._search_path: str | None = None
         self._text = b""
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
@@ -386,9 +470,9 @@ class Child:
     def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
         """The answer, or a text saying why there will be none; None while there is neither."""
         ended = has_ended(self._popen.pid)
-        if readable or (
-            ended and select.select([self], [], [], 0)[0]
-        ):  # it has answered and ended since
+        if ended and not readable:  # it may have answered and ended since
+            readable = bool(select.select([self], [], [], 0)[0])
+        if readable:
             self._text += os.read(self.fileno(), 1 << 20)
         line, newline, rest = self._text.partition(b"\n")
         if newline:
@@ -408,4 +492,5 @@ class Child:
         self.was_killed = is_killed_from_outside(returncode)
         self._err.seek(0)
         last = last_line(self._err.read()[-2000:].decode(errors="replace"), "")
-        return f"examining it ended with {how_it_ended(returncode)}" + (f": {last}" if last else "")
+        reason = f": {last}" if last else ""
+        return f"examining it ended with {how_it_ended(returncode)}{reason}"

@@ -8,8 +8,8 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -74,48 +74,43 @@ def reconcile(
     :raises ChangedError: when jobs that have run are declared differently now, in a way that
         ``on_change`` refuses.
     """
-    declared = {job.job_id for job in jobs}
     kept = recorded or {}
-    others = [row for job_id, row in kept.items() if job_id not in declared]
     position = {**position, **{job_id: row.position for job_id, row in kept.items()}}
-    recorded = (
-        {row.job_id: row for row in ledger.jobs(decoded=False)} if recorded is None else recorded
-    )
+    if recorded is None:
+        recorded = {row.job_id: row for row in ledger.jobs(decoded=False)}
     rows = requeued(recorded, jobs, verdicts, paths)
     changed = changed_jobs(rows, jobs, verdicts)
     refuse_at_rungs(ledger, recorded, rows, jobs, verdicts, on_change, paths)
     if changed:
         _refuse_or_report(changed, on_change, rows, jobs, verdicts, paths, reporter)
     _requeue(recorded, rows, jobs, paths, ledger, reporter)
-    declaration = _Declaration(paths=paths, ledger=ledger, reporter=reporter, position=position)
-    copied: list[Path] = []
+    declaration = _Declaration(
+        paths=paths,
+        ledger=ledger,
+        reporter=reporter,
+        position=position,
+        on_change=on_change,
+        changed=changed.keys(),
+    )
     for job in jobs:
-        row = rows.get(job.job_id)
-        verdict = verdicts[job.job_id]
-        has_begun = row is not None and row.attempts > 0
-        is_changed = job.job_id in changed
-        if row is not None and has_begun and not (is_changed and on_change == "restart"):
-            if is_changed and on_change == "extend":
-                extension.extend(row, job, position[job.job_id], paths, ledger, reporter)
-            elif not is_changed and verdict.problem is None:
-                declaration.go_on(row, job, verdict)
-            continue
-        if row is not None and has_begun:
-            row = declaration.start_over(row)
-        declaration.enter(job, verdict, row or recorded.get(job.job_id))
-        if verdict.problem is None:
-            copied.append(paths.job(job.job_id).root)
-    if copied:
-        sync_trees(copied)
-        sync_directory(paths.jobs)
+        declaration.take(job, verdicts[job.job_id], rows.get(job.job_id), recorded.get(job.job_id))
+    declaration.sync()
     _drop_undeclared(rows, position, paths, ledger, reporter)
-    entered = [
-        row for job in jobs if (row := ledger.job_row(job.job_id, decoded=False)) is not None
+    entered = _rows_of(jobs, ledger)
+    declared = {job.job_id for job in jobs}
+    settled = [
+        *(recovery.settle(row, paths, ledger, reporter) for row in entered),
+        *(row for job_id, row in kept.items() if job_id not in declared),
     ]
-    settled = [*(recovery.settle(row, paths, ledger, reporter) for row in entered), *others]
     ledger.commit()
     _report_earlier(settled, paths, reporter)
     return settled
+
+
+def _rows_of(jobs: Sequence[Job], ledger: Ledger) -> Sequence[JobRow]:
+    """Of those that the ledger has, in the same order."""
+    rows = [ledger.job_row(job.job_id, decoded=False) for job in jobs]
+    return [row for row in rows if row is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +122,36 @@ class _Declaration:
     reporter: Reporter
     position: Mapping[str, int]
     """Place of each job in the job file."""
+    on_change: OnChange
+    changed: Set[str]
+    """Ids of the jobs that have begun and are declared otherwise now."""
+    copied: list[Path] = field(default_factory=list, init=False)
+    """Directories of the jobs that have been entered with their robots."""
+
+    def take(
+        self, job: Job, verdict: JobVerdict, row: JobRow | None, recorded: JobRow | None
+    ) -> None:
+        """Do with a job what its row and its declaration say.
+
+        :param row: as of :func:`requeued`.
+        :param recorded: what the ledger has had.
+        """
+        if row is None or row.attempts == 0:
+            self.enter(job, verdict, row or recorded)
+        elif job.job_id not in self.changed:
+            if verdict.problem is None:
+                self.go_on(row, job, verdict)
+        elif self.on_change == "restart":
+            self.enter(job, verdict, self.start_over(row))
+        elif self.on_change == "extend":
+            place = self.position[job.job_id]
+            extension.extend(row, job, place, self.paths, self.ledger, self.reporter)
+
+    def sync(self) -> None:
+        """Bring the copies to the disk."""
+        if self.copied:
+            sync_trees(self.copied)
+            sync_directory(self.paths.jobs)
 
     def go_on(self, row: JobRow, job: Job, verdict: JobVerdict) -> None:
         """Let a job that has begun, and is declared as before, go on."""
@@ -157,14 +182,15 @@ class _Declaration:
         job_id = job.job_id
         _set_another_aside_and_report(self.paths, job, verdict, self.reporter)
         self.ledger.put_jobs([(self.position[job_id], job, verdict.robot_hash)])
-        if verdict.problem is None:
-            copy_robot(self.paths, job_id, verdict)
-            if earlier is not None and _is_held(earlier):
-                self.ledger.set_state(job_id, _without_failures(earlier.state))
+        if verdict.problem is not None:
+            message = verdict.problem.message + _kept(self.paths, job_id, verdict)
+            failed = Failed(cause=Cause.INVALID, message=message)
+            self.ledger.set_state(job_id, move(job_id, Pending(), failed))
             return
-        message = verdict.problem.message + _kept(self.paths, job_id, verdict)
-        failed = Failed(cause=Cause.INVALID, message=message)
-        self.ledger.set_state(job_id, move(job_id, Pending(), failed))
+        copy_robot(self.paths, job_id, verdict)
+        self.copied.append(self.paths.job(job_id).root)
+        if earlier is not None and _is_held(earlier):
+            self.ledger.set_state(job_id, _without_failures(earlier.state))
 
 
 def requeued(
@@ -178,9 +204,11 @@ def requeued(
     beginning, or stay paused.
     """
     now = dict(rows)
-    for job in (job for job in jobs if job.job_id in rows):
+    for job in jobs:
         job_id = job.job_id
-        row = rows[job.job_id]
+        if job_id not in rows:
+            continue
+        row = rows[job_id]
         is_back = isinstance(row.state, Cancelled) and row.state.is_undeclared
         if is_back or (isinstance(row.state, Succeeded) and not _has_results(row, paths)):
             if paths.job(job_id).root.exists():
@@ -239,9 +267,8 @@ def _requeue(
     and why.
     """
     again: dict[str, list[str]] = {}
-    for job_id, row in (
-        (job.job_id, recorded[job.job_id]) for job in jobs if job.job_id in recorded
-    ):
+    for job_id in (job.job_id for job in jobs if job.job_id in recorded):
+        row = recorded[job_id]
         if job_id not in rows:
             ledger.delete_job(job_id)
             why = "the directories of jobs are gone, so these jobs are trained again from the beginning"
@@ -264,32 +291,40 @@ def changed_jobs(
     rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]
 ) -> dict[str, list[str]]:
     """Jobs that have run and would now train something else → the differences."""
-    changed: dict[str, list[str]] = {}
-    for job in jobs:
-        row = rows.get(job.job_id)
-        verdict = verdicts[job.job_id]
-        if (
-            row
-            and row.attempts
-            and verdict.problem is None
-            and (differences := _differences(row, job, verdict))
-        ):
-            changed[job.job_id] = differences
-    of_jobs = [
-        job
+    begun = {
+        job.job_id: rows[job.job_id]
         for job in jobs
-        if job.spec.init_job is not None and verdicts[job.job_id].problem is None
-    ]
-    sources = {
-        job.job_id: str(job.spec.init_job)
-        for job in of_jobs
-        if (row := rows.get(job.job_id)) and row.attempts
+        if job.job_id in rows
+        and rows[job.job_id].attempts > 0
+        and verdicts[job.job_id].problem is None
     }
-    while found := [job_id for job_id, source in sources.items() if source in changed]:
-        for job_id in found:
-            why = f"init: job {sources.pop(job_id)}, which it starts from, is declared differently"
-            changed[job_id] = [*changed.get(job_id, ()), why]
+    changed: dict[str, list[str]] = {}
+    sources: dict[str, str] = {}
+    for job in jobs:
+        job_id = job.job_id
+        if job_id not in begun:
+            continue
+        differences = _differences(begun[job_id], job, verdicts[job_id])
+        if differences:
+            changed[job_id] = differences
+        if job.spec.init_job is not None:
+            sources[job_id] = job.spec.init_job
+    _add_changed_sources(changed, sources)
     return changed
+
+
+def _add_changed_sources(changed: dict[str, list[str]], sources: Mapping[str, str]) -> None:
+    """Add to ``changed`` the jobs that start from one that has changed, and those that start from
+    these.
+
+    :param sources: job → the job that it starts from.
+    """
+    left = dict(sources)
+    while found := [job_id for job_id, source in left.items() if source in changed]:
+        for job_id in found:
+            source = left.pop(job_id)
+            why = f"init: job {source}, which it starts from, is declared differently"
+            changed[job_id] = [*changed.get(job_id, ()), why]
 
 
 def refuse_at_rungs(
@@ -348,7 +383,8 @@ def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
 
 def changed_keys(before: Job, after: Job) -> list[str]:
     """Each key that decides the result and differs, with both values."""
-    old, new = decisive_keys(before), decisive_keys(after)
+    old = decisive_keys(before)
+    new = decisive_keys(after)
     return [
         f"{key}: {_shown(old, key)} → {_shown(new, key)}"
         for key in {**old, **new}
@@ -376,7 +412,9 @@ def decisive_keys(job: Job) -> dict[str, object]:
 
 
 def _shown(keys: Mapping[str, object], key: str) -> str:
-    return json.dumps(keys[key], ensure_ascii=False) if keys.get(key) is not None else "not set"
+    if keys.get(key) is None:
+        return "not set"
+    return json.dumps(keys[key], ensure_ascii=False)
 
 
 def by_difference(changed: Mapping[str, Sequence[str]]) -> list[str]:
@@ -384,21 +422,23 @@ def by_difference(changed: Mapping[str, Sequence[str]]) -> list[str]:
     jobs_with: dict[str, list[str]] = {}
     for job_id, lines in changed.items():
         jobs_with.setdefault("\n".join(f"    {line}" for line in lines), []).append(job_id)
-    shown = [f"  {listed(jobs, SHOWN)}\n{lines}" for lines, jobs in list(jobs_with.items())[:SHOWN]]
-    return shown + (
-        [f"  … and {len(jobs_with) - SHOWN} more differences"] if len(jobs_with) > SHOWN else []
-    )
+    first = list(jobs_with.items())[:SHOWN]
+    shown = [f"  {listed(jobs, SHOWN)}\n{lines}" for lines, jobs in first]
+    if len(jobs_with) > SHOWN:
+        shown.append(f"  … and {len(jobs_with) - SHOWN} more differences")
+    return shown
 
 
 def _changed_message(
     paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_extend: bool
 ) -> str:
     jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
-    them, they, are = ("it", "it", "is") if len(changed) == 1 else ("them", "they", "are")
+    them = "it" if len(changed) == 1 else "them"
+    they_are = "it is" if len(changed) == 1 else "they are"
     extend = f"--on-change=extend trains {them} further, " if can_extend else ""
     advice = (
         f"{extend}--on-change=restart trains {them} again (what was trained is kept under another name),"
-        f" --on-change=keep continues with the earlier declaration, and another --run-dir keeps {them} as {they} {are}"
+        f" --on-change=keep continues with the earlier declaration, and another --run-dir keeps {them} as {they_are}"
     )
     return _refusal(paths, jobs_are, changed, advice)
 
@@ -441,7 +481,8 @@ def _kept(paths: RunPaths, job_id: str, verdict: JobVerdict) -> str:
 def _set_another_aside_and_report(
     paths: RunPaths, job: Job, verdict: JobVerdict, reporter: Reporter
 ) -> None:
-    if (aside := set_another_aside(paths, job, verdict)) is not None:
+    aside = set_another_aside(paths, job, verdict)
+    if aside is not None:
         what = "its directory was that of another declaration"
         text = f"{job.job_id} starts from the beginning: {what}, and is now {aside}"
         reporter.event("restarted", text, job_id=job.job_id)
@@ -507,38 +548,44 @@ def _drop_undeclared(
 
 
 def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter) -> None:
+    """Say what earlier runs have left: jobs that are finished, go on, are paused, or dead."""
     done = sum(row.state.name == "SUCCEEDED" for row in rows)
     begun = [row.job_id for row in rows if isinstance(row.state, Pending) and row.attempts > 0]
+    if done or begun:
+        _report_resumed(done, begun, paths, reporter)
+    paused = [row.job_id for row in rows if isinstance(row.state, Paused) and not row.state.at_rung]
+    if paused:
+        text = f"paused, and not run unless `resume` queues them: {listed(paused, SHOWN)}"
+        reporter.event("warning", text, jobs=paused)
     dead = [
         row.job_id for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0
     ]
-    if done or begun:
-        steps = {job_id: job_directory.checkpointed_steps(paths.job(job_id)) for job_id in begun}
-        parts = [f"{count(done, 'job was', 'jobs were')} finished before"] if done else []
-        saved = [f"{job_id} at {number:,}" for job_id, number in steps.items() if number]
-        if saved:
-            verb = (
-                "resumes from its newest checkpoint"
-                if len(saved) == 1
-                else "resume from their newest checkpoints"
-            )
-            parts.append(f"{len(saved):,} {verb} ({listed(saved, SHOWN)} env_steps)")
-        if unsaved := [job_id for job_id, number in steps.items() if not number]:
-            verb = (
-                "starts at 0 env_steps, as it has"
-                if len(unsaved) == 1
-                else "start at 0 env_steps, as they have"
-            )
-            parts.append(f"{len(unsaved):,} {verb} no checkpoint ({listed(unsaved, SHOWN)})")
-        reporter.event("resumed", ", ".join(parts), env_steps=steps)
-    if paused := [
-        row.job_id for row in rows if isinstance(row.state, Paused) and not row.state.at_rung
-    ]:
-        text = f"paused, and not run unless `resume` queues them: {listed(paused, SHOWN)}"
-        reporter.event("warning", text, jobs=paused)
     if dead:
         text = f"failed or cancelled before, and not run again unless `retry` queues them: {listed(dead, SHOWN)}"
         reporter.event("warning", text, jobs=dead)
+
+
+def _report_resumed(done: int, begun: Sequence[str], paths: RunPaths, reporter: Reporter) -> None:
+    """:param done: number of jobs that are finished.
+    :param begun: ids of those that go on.
+    """
+    steps = {job_id: job_directory.checkpointed_steps(paths.job(job_id)) for job_id in begun}
+    parts = []
+    if done:
+        parts.append(f"{count(done, 'job was', 'jobs were')} finished before")
+    saved = [f"{job_id} at {number:,}" for job_id, number in steps.items() if number]
+    if saved:
+        resume = "resume from their newest checkpoints"
+        if len(saved) == 1:
+            resume = "resumes from its newest checkpoint"
+        parts.append(f"{len(saved):,} {resume} ({listed(saved, SHOWN)} env_steps)")
+    unsaved = [job_id for job_id, number in steps.items() if not number]
+    if unsaved:
+        start = "start at 0 env_steps, as they have"
+        if len(unsaved) == 1:
+            start = "starts at 0 env_steps, as it has"
+        parts.append(f"{len(unsaved):,} {start} no checkpoint ({listed(unsaved, SHOWN)})")
+    reporter.event("resumed", ", ".join(parts), env_steps=steps)
 
 
 def _refusal(

@@ -15,6 +15,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.atomic_files import write_whole
@@ -28,9 +29,9 @@ from orchestrator.core.errors import (
 from orchestrator.core.job import Cancelled, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
+from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment import additions, control, preflight, run_directory
-from orchestrator.experiment.begun_source import begun_source
+from orchestrator.experiment.begun_source import BegunSource, begun_source
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import by_difference, changed_keys
 from orchestrator.experiment.run_directory import LockHolder
@@ -61,63 +62,146 @@ def reload(
     holder = control.ready_holder(paths)
     if holder is None:
         return f"{run_dir}: no supervisor is running; `run` takes the new jobs of a job file without `reload`"
+    _refuse_unless_it_takes_jobs(paths, holder)
+    experiment = _declared(paths, job_file)
+    with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
+        begun = _read_begun(paths)
+        if begun.source is not None:
+            return _take_over(begun.source, experiment, paths)
+        _refuse_changes(paths, experiment, begun.rows)
+        difference = _compare(experiment.jobs, begun.rows)
+        if not difference.new:
+            return f"{run_dir}: {experiment.source} declares no new jobs{_others(difference)}"
+        verdicts = _examine(experiment, difference.new, paths, watch)
+        _refuse_if_ended(paths, holder, experiment)
+        _enter(difference.new, verdicts, experiment, paths, holder)
+    added = _added(difference.new, verdicts, experiment, paths, holder)
+    return f"{run_dir}: {added}{_others(difference)}"
+
+
+def _refuse_unless_it_takes_jobs(paths: RunPaths, holder: LockHolder) -> None:
+    """:raises RunDirError: the supervisor cannot take jobs from here and now."""
     if holder.is_elsewhere:
         where = f"its supervisor ({holder}) runs on another host than this"
         raise RunDirError(
-            f"{run_dir}: {where}, and `reload` enters jobs into its ledger; call it on that host"
+            f"{paths.root}: {where}, and `reload` enters jobs into its ledger; call it on that host"
         )
     control.refuse_if_finishing(paths, holder)
     if not _takes_jobs(paths, holder):
         raise RunDirError(
-            f"{run_dir}: its supervisor ({holder}) still examines the robots; call `reload` again later"
+            f"{paths.root}: its supervisor ({holder}) still examines the robots; call `reload` again later"
         )
-    experiment = _declared(paths, job_file)
-    with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
-        assert experiment.text is not None, "it was read from a file"
-        with run_directory.reading_ledger(paths) as ledger:
-            source = begun_source(paths, ledger)
-            rows = {} if source is not None else {row.job_id: row for row in ledger.jobs()}
-        if source is not None:
-            if not (differences := source.take_over(experiment)):
-                return f"{run_dir}: {experiment.source} declares the same {source.noun}"
-            write_whole(paths.experiment, experiment.text)
-            return f"{run_dir}: the {source.noun} goes on with {'; '.join(differences)} (now, or with the next `run`)"
-        _refuse_changes(paths, experiment, rows)
-        new = [job for job in experiment.jobs if job.job_id not in rows]
-        declared = {job.job_id for job in experiment.jobs}
-        gone = [job_id for job_id in rows if job_id not in declared]
-        left = f"; no longer declared, and left as they are: {listed(gone, SHOWN)}" if gone else ""
-        back = [
-            job_id for job_id, row in rows.items() if job_id in declared and row.state == UNDECLARED
-        ]
-        left += (
-            f"; declared again, and queued by the next `run`: {listed(back, SHOWN)}" if back else ""
-        )
-        if not new:
-            return f"{run_dir}: {experiment.source} declares no new jobs{left}"
-        verdicts = _examine(experiment, new, paths, watch)
-        if run_directory.holder(paths) != holder:
-            raise RunDirError(
-                f"{run_dir}: its supervisor has ended; {_again(experiment, paths)} takes the new jobs"
-            )
-        control.refuse_if_finishing(paths, holder)  # all jobs have ended meanwhile
-        additions.put_robots(paths, new, verdicts)
-        with run_directory.opened_ledger(paths) as ledger:
-            additions.enter(ledger, new, verdicts)
-            ledger.add_requests([Request(verb="reload", job_id=holder.key)])  # both, or none
-        write_whole(paths.experiment, experiment.text)
-    invalid = [job.job_id for job in new if verdicts[job.job_id].problem is not None]
-    failed = (
-        f"; invalid and not trained: {listed(invalid, SHOWN)} (`status` tells why)"
-        if invalid
-        else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """What runs in the run directory."""
+
+    source: BegunSource | None
+    """What makes the jobs, or compares them."""
+    rows: Mapping[str, JobRow]
+    """The jobs by id; not read where there is a ``source``."""
+
+
+def _read_begun(paths: RunPaths) -> _Begun:
+    with run_directory.reading_ledger(paths) as ledger:
+        source = begun_source(paths, ledger)
+        rows = {} if source is not None else {row.job_id: row for row in ledger.jobs()}
+    return _Begun(source=source, rows=rows)
+
+
+def _take_over(source: BegunSource, experiment: Experiment, paths: RunPaths) -> str:
+    """Let what makes the jobs go on as it is declared now. Returns a message saying what was done."""
+    differences = source.take_over(experiment)
+    if not differences:
+        return f"{paths.root}: {experiment.source} declares the same {source.noun}"
+    _write_job_file(experiment, paths)
+    what = f"the {source.noun} goes on with {'; '.join(differences)}"
+    return f"{paths.root}: {what} (now, or with the next `run`)"
+
+
+def _write_job_file(experiment: Experiment, paths: RunPaths) -> None:
+    assert experiment.text is not None, "it was read from a file"
+    write_whole(paths.experiment, experiment.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Difference:
+    """Between the jobs that are declared and those of the run directory."""
+
+    new: Sequence[Job]
+    gone: Sequence[str]
+    """Ids of those that are declared no longer."""
+    back: Sequence[str]
+    """Ids of those that are declared again."""
+
+
+def _compare(jobs: Sequence[Job], rows: Mapping[str, JobRow]) -> _Difference:
+    declared = {job.job_id for job in jobs}
+    undeclared = [job_id for job_id, row in rows.items() if row.state == UNDECLARED]
+    return _Difference(
+        new=[job for job in jobs if job.job_id not in rows],
+        gone=[job_id for job_id in rows if job_id not in declared],
+        back=[job_id for job_id in undeclared if job_id in declared],
     )
-    names = listed([job.job_id for job in new if job.job_id not in invalid], SHOWN) or "none"
-    what = count(len(new) - len(invalid), "new job")
-    asked = f"asked its supervisor ({holder}) to train {what} ({names})"
+
+
+def _others(difference: _Difference) -> str:
+    """Clauses for the jobs that the supervisor does not take now; empty for none."""
+    clauses = ""
+    if difference.gone:
+        gone = listed(difference.gone, SHOWN)
+        clauses += f"; no longer declared, and left as they are: {gone}"
+    if difference.back:
+        back = listed(difference.back, SHOWN)
+        clauses += f"; declared again, and queued by the next `run`: {back}"
+    return clauses
+
+
+def _refuse_if_ended(paths: RunPaths, holder: LockHolder, experiment: Experiment) -> None:
+    """:raises RunDirError: the supervisor has ended, or all jobs have, during the examination."""
     if run_directory.holder(paths) != holder:
-        asked = f"added {what} ({names}), but its supervisor has ended; {_again(experiment, paths)} trains them"
-    return f"{run_dir}: {asked}{failed}{left}"
+        raise RunDirError(
+            f"{paths.root}: its supervisor has ended; {_again(experiment, paths)} takes the new jobs"
+        )
+    control.refuse_if_finishing(paths, holder)
+
+
+def _enter(
+    new: Sequence[Job],
+    verdicts: Mapping[str, JobVerdict],
+    experiment: Experiment,
+    paths: RunPaths,
+    holder: LockHolder,
+) -> None:
+    """Put the new jobs into run directory and ledger, and ask the supervisor to take them."""
+    additions.put_robots(paths, new, verdicts)
+    with run_directory.opened_ledger(paths) as ledger:
+        additions.enter(ledger, new, verdicts)
+        ledger.add_requests([Request(verb="reload", job_id=holder.key)])  # both, or none
+    _write_job_file(experiment, paths)
+
+
+def _added(
+    new: Sequence[Job],
+    verdicts: Mapping[str, JobVerdict],
+    experiment: Experiment,
+    paths: RunPaths,
+    holder: LockHolder,
+) -> str:
+    """For a message: the new jobs, and who trains them."""
+    invalid = [job.job_id for job in new if verdicts[job.job_id].problem is not None]
+    valid = [job.job_id for job in new if verdicts[job.job_id].problem is None]
+    names = listed(valid, SHOWN) or "none"
+    what = count(len(valid), "new job")
+    if run_directory.holder(paths) == holder:
+        added = f"asked its supervisor ({holder}) to train {what} ({names})"
+    else:
+        ended = f"but its supervisor has ended; {_again(experiment, paths)} trains them"
+        added = f"added {what} ({names}), {ended}"
+    if invalid:
+        added += f"; invalid and not trained: {listed(invalid, SHOWN)} (`status` tells why)"
+    return added
 
 
 def _takes_jobs(paths: RunPaths, holder: LockHolder) -> bool:
@@ -175,9 +259,13 @@ def _alone(paths: RunPaths, holder: LockHolder) -> Iterator[None]:
 
 
 def _refuse_changes(paths: RunPaths, experiment: Experiment, rows: Mapping[str, JobRow]) -> None:
+    """:raises ChangedError: jobs that exist are declared differently now."""
     changed = {}
     for job in experiment.jobs:
-        if job.job_id in rows and (differences := _differences(rows[job.job_id].job, job)):
+        if job.job_id not in rows:
+            continue
+        differences = _differences(rows[job.job_id].job, job)
+        if differences:
             changed[job.job_id] = differences
     if changed:
         jobs_are = count(len(changed), "job that exists is", "jobs that exist are")
@@ -188,32 +276,51 @@ def _refuse_changes(paths: RunPaths, experiment: Experiment, rows: Mapping[str, 
 
 def _differences(before: Job, declared: Job) -> list[str]:
     """What `run` would change in a job that exists."""
-    spec = dataclasses.replace(
-        declared.spec, xml=before.spec.xml, extended_from=before.spec.extended_from
-    )
-    spec = dataclasses.replace(
-        spec, init_sha256=before.spec.init_sha256, pause_at=before.spec.pause_at
-    )
-    paths = (
-        None not in (before.spec.init, spec.init) and before.spec.init_job is spec.init_job is None
-    )
-    if paths and not os.path.exists(str(before.spec.init)):  # noqa: PTH110
-        spec = dataclasses.replace(spec, init=before.spec.init)  # the folder has been moved
-    if spec.task == "auto":
-        spec = dataclasses.replace(spec, task=before.spec.task)
+    spec = _as_run_takes_it(before, declared)
     lines = []
     if spec.fingerprint() != before.spec.fingerprint():
         lines += changed_keys(before, dataclasses.replace(declared, spec=spec))
     source = before.xml_source
     if source is not None and source != declared.xml_source and os.path.exists(source):  # noqa: PTH110 - without errors
         lines.append(f"xml: {source} → {declared.xml_source}")  # else the folder has been moved
-    names = [name for name in NOT_IN_FINGERPRINT if name not in ("search_path", "cores")]
-    pairs = [(name, getattr(before.spec, name), getattr(spec, name)) for name in names]
+    for name in NOT_IN_FINGERPRINT:
+        if name not in ("search_path", "cores"):
+            lines += _difference(name, getattr(before.spec, name), getattr(spec, name))
     for field in dataclasses.fields(before.resources):
-        of = getattr(before.resources, field.name), getattr(declared.resources, field.name)
-        pairs.append((f"resources.{field.name}", *of))
-    pairs.append(("retry.max_retries", before.max_retries, declared.max_retries))
-    return lines + [f"{name}: {old} → {now}" for name, old, now in pairs if old != now]
+        lines += _difference(
+            f"resources.{field.name}",
+            getattr(before.resources, field.name),
+            getattr(declared.resources, field.name),
+        )
+    lines += _difference("retry.max_retries", before.max_retries, declared.max_retries)
+    return lines
+
+
+def _as_run_takes_it(before: Job, declared: Job) -> WorkerSpec:
+    """The spec that is declared, with what `run` would find out, or leave as it is."""
+    spec = dataclasses.replace(
+        declared.spec,
+        xml=before.spec.xml,
+        extended_from=before.spec.extended_from,
+        init_sha256=before.spec.init_sha256,
+        pause_at=before.spec.pause_at,
+    )
+    starts_from_a_path = (
+        before.spec.init is not None
+        and spec.init is not None
+        and before.spec.init_job is None
+        and spec.init_job is None
+    )
+    if starts_from_a_path and not os.path.exists(str(before.spec.init)):  # noqa: PTH110
+        spec = dataclasses.replace(spec, init=before.spec.init)  # the folder has been moved
+    if spec.task == "auto":
+        spec = dataclasses.replace(spec, task=before.spec.task)
+    return spec
+
+
+def _difference(name: str, old: object, now: object) -> list[str]:
+    """A line for a value that differs; none for one that does not."""
+    return [f"{name}: {old} → {now}"] if old != now else []
 
 
 def _examine(
@@ -221,16 +328,15 @@ def _examine(
 ) -> Mapping[str, JobVerdict]:
     shutil.rmtree(paths.reloading, ignore_errors=True)
     paths.reloading.mkdir()
-    at_once = max(1, topology.detect().capacity // CPU_SHARE)
-    every = experiment.jobs
     verdicts = preflight.examine(
-        new, staging=paths.reloading, at_once=at_once, watch=watch, sources=every
+        new,
+        staging=paths.reloading,
+        at_once=max(1, topology.detect().capacity // CPU_SHARE),
+        watch=watch,
+        sources=experiment.jobs,
     )
-    problems = list(
-        dict.fromkeys(
-            verdict.problem for verdict in verdicts.values() if verdict.problem is not None
-        )
-    )
+    found = [verdict.problem for verdict in verdicts.values() if verdict.problem is not None]
+    problems = list(dict.fromkeys(found))
     if problems and not experiment.skip_invalid:
         raise SpecError(experiment.source, problems, SKIP_ADVICE)
     return verdicts

@@ -14,7 +14,7 @@ from orchestrator.core.errors import Problem, SpecError
 from orchestrator.core.job import Job
 from orchestrator.core.text import joined, listed
 from orchestrator.executors.base import Backend, BackendSettings
-from orchestrator.executors.kinds import kind_named
+from orchestrator.executors.kinds import ExecutorKind, kind_named
 from orchestrator.experiment import preflight, training_time
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import OnChange
@@ -117,10 +117,6 @@ def plan(
         set.
     """
     kind = kind_named(options.executor or "local")
-    executor_options = {
-        option.name: options.executor_options.get(option.name, option.default)
-        for option in kind.options
-    }
     examples = experiment.jobs_to_examine if experiment.makes_jobs else ()
     declared = [*experiment.jobs, *examples]
     machine = topology.detect(with_gpus=any(job.resources.gpus for job in declared))
@@ -130,7 +126,7 @@ def plan(
         sees_neighbours=sees_neighbours,
         run_dir=options.run_dir if options.run_dir in staging.parents else staging,
         jobs=declared,
-        options=executor_options,
+        options=_all_options(kind, options),
         tables=experiment.tables,
         name=experiment.directory_name,
         final_run_dir=options.run_dir,
@@ -138,44 +134,85 @@ def plan(
     with contextlib.ExitStack() as undo:
         backend = kind.open(settings)
         undo.callback(backend.close)
-        known = options.verdicts or {}
-        unknown = [job for job in declared if job.job_id not in known]
-        found = preflight.examine(
-            unknown,
+        in_preflight = _examine(
+            experiment,
+            declared,
+            options.verdicts or {},
             staging=staging,
             at_once=machine.capacity,
             warm=warm,
             watch=stops.checking(watch),
-            sources=experiment.jobs,
         )
-        of_unknown = {job.job_id: named(found[job.job_id], job, experiment) for job in unknown}
-        verdicts = {**known, **of_unknown}
         stops.check()
         backend_warnings = backend.ready()
         stops.check()
-        # Also those that the backend refuses.
-        jobs = [_to_train(job, verdicts[job.job_id], experiment) for job in experiment.jobs]
-        problems = _refuse_unfit(declared, verdicts, backend)
+        fitness = _ask_backend(declared, in_preflight, backend)
+        verdicts = fitness.verdicts
         source_problem = _problem_of_source(experiment, stops)
-        _raise_problems(experiment, examples, problems, source_problem, verdicts)
+        _raise_problems(experiment, examples, fitness.problems, source_problem, verdicts)
         if options.refuses_shared:
             _raise_shared_problems(experiment, declared, verdicts)
         undo.pop_all()
+    # Also those that the backend refuses.
+    jobs = [_to_train(job, verdicts[job.job_id], experiment) for job in experiment.jobs]
     return Plan(
         machine=machine,
         backend=backend,
         jobs=_in_order_of_launch(jobs, experiment, verdicts),
         verdicts=verdicts,
-        warnings=[
-            *experiment.warnings,
-            *backend_warnings,
-            *_by_robot(declared, lambda job: verdicts[job.job_id].warnings),
-            *_by_robot(declared, lambda job: _not_trained(verdicts[job.job_id])),
-        ],
-        choices=_by_robot(jobs, lambda job: _choice(job, verdicts[job.job_id])),
-        executor_options=executor_options,
+        warnings=_warnings(experiment, declared, backend_warnings, verdicts),
+        choices=_by_robot(jobs, lambda job: _choices(job, verdicts[job.job_id])),
+        executor_options=settings.options,
         restriction=_restriction(machine) if kind.name == "local" else "",
     )
+
+
+def _all_options(kind: ExecutorKind, options: RunOptions) -> Mapping[str, str]:
+    """All options of the executor, the default where none is given."""
+    given = options.executor_options
+    return {option.name: given.get(option.name, option.default) for option in kind.options}
+
+
+def _examine(
+    experiment: Experiment,
+    jobs: Sequence[Job],
+    known: Mapping[str, JobVerdict],
+    *,
+    staging: Path,
+    at_once: int,
+    warm: preflight.Child | None,
+    watch: preflight.Watch,
+) -> Mapping[str, JobVerdict]:
+    """The verdicts of preflight on ``jobs``, in the words of the user.
+
+    :param known: those of jobs whose robots need no examination.
+    """
+    unknown = [job for job in jobs if job.job_id not in known]
+    found = preflight.examine(
+        unknown,
+        staging=staging,
+        at_once=at_once,
+        warm=warm,
+        watch=watch,
+        sources=experiment.jobs,
+    )
+    of_unknown = {job.job_id: named(found[job.job_id], job, experiment) for job in unknown}
+    return {**known, **of_unknown}
+
+
+def _warnings(
+    experiment: Experiment,
+    jobs: Sequence[Job],
+    of_backend: Sequence[str],
+    verdicts: Mapping[str, JobVerdict],
+) -> Sequence[str]:
+    """Those of the job file, of the backend, and of the robots of ``jobs``."""
+    return [
+        *experiment.warnings,
+        *of_backend,
+        *_by_robot(jobs, lambda job: verdicts[job.job_id].warnings),
+        *_by_robot(jobs, lambda job: _not_trained(verdicts[job.job_id])),
+    ]
 
 
 def _to_train(job: Job, verdict: JobVerdict, experiment: Experiment) -> Job:
@@ -233,25 +270,38 @@ def _problem_of_source(experiment: Experiment, stops: StopRequests) -> Problem |
     )
 
 
-def _refuse_unfit(
-    jobs: Sequence[Job], verdicts: dict[str, JobVerdict], backend: Backend
-) -> list[Problem]:
-    """Every distinct problem. ``verdicts`` receives those that the backend finds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitness:
+    """Which jobs can be trained on the backend."""
+
+    problems: Sequence[Problem]
+    """Every distinct one, of preflight and of the backend."""
+    verdicts: Mapping[str, JobVerdict]
+    """Those of preflight, with the problems that the backend finds."""
+
+
+def _ask_backend(
+    jobs: Sequence[Job], in_preflight: Mapping[str, JobVerdict], backend: Backend
+) -> _Fitness:
+    """:param in_preflight: the verdicts of preflight."""
+    verdicts = dict(in_preflight)
     problems: dict[Problem, None] = {}
     for job in jobs:
-        in_preflight = verdicts[job.job_id].problem
-        of_job = [*backend.problems(job), *([in_preflight] if in_preflight else [])]
+        verdict = verdicts[job.job_id]
+        of_backend = backend.problems(job)
+        of_job = list(of_backend)
+        if verdict.problem is not None:
+            of_job.append(verdict.problem)
         if of_job:
             problems.update(dict.fromkeys(of_job))
-            of_backend = of_job[0].message if len(of_job) > bool(in_preflight) else None
-            settings_problem = verdicts[job.job_id].settings_problem or of_backend
+            reason_of_backend = of_backend[0].message if of_backend else None
             verdicts[job.job_id] = dataclasses.replace(
-                verdicts[job.job_id],
+                verdict,
                 problem=of_job[0],
-                settings_problem=settings_problem,
+                settings_problem=verdict.settings_problem or reason_of_backend,
                 bundle=None,
             )
-    return list(problems)
+    return _Fitness(problems=list(problems), verdicts=verdicts)
 
 
 def named(verdict: JobVerdict, job: Job, experiment: Experiment) -> JobVerdict:
@@ -298,9 +348,11 @@ def examined(job: Job, verdict: JobVerdict) -> Job:
     """``job`` with the task that was chosen for it, its robot's path in its directory, and the hash
     of its start.
     """
-    xml = job.spec.xml if verdict.xml is None else f"robot/{verdict.xml}"
-    task, init_sha256 = verdict.task or job.spec.task, verdict.init_sha256 or job.spec.init_sha256
-    return job.with_spec(xml=xml, task=task, init_sha256=init_sha256)
+    return job.with_spec(
+        xml=job.spec.xml if verdict.xml is None else f"robot/{verdict.xml}",
+        task=verdict.task or job.spec.task,
+        init_sha256=verdict.init_sha256 or job.spec.init_sha256,
+    )
 
 
 def _jobs_at_once(options: RunOptions, experiment: Experiment) -> MaxParallel:
@@ -316,21 +368,21 @@ def _restriction(machine: Machine) -> str:
     return f"This command and its jobs {joined(found)}." if found else ""
 
 
-def _choice(job: Job, verdict: JobVerdict) -> list[str]:
-    starts = [f"starts from {verdict.init_reason}"] if verdict.init_reason else []
-    return (
-        [f"task {job.spec.task} ({verdict.task_reason})", *starts]
-        if verdict.task_reason
-        else starts
-    )
+def _choices(job: Job, verdict: JobVerdict) -> list[str]:
+    """What was chosen for a job, and why."""
+    choices = []
+    if verdict.task_reason:
+        choices.append(f"task {job.spec.task} ({verdict.task_reason})")
+    if verdict.init_reason:
+        choices.append(f"starts from {verdict.init_reason}")
+    return choices
 
 
 def _not_trained(verdict: JobVerdict) -> list[str]:
-    return (
-        []
-        if verdict.problem is None
-        else [f"is invalid, so its training does not begin: {verdict.problem.message}"]
-    )
+    """The remark on a job that is invalid; none on others."""
+    if verdict.problem is None:
+        return []
+    return [f"is invalid, so its training does not begin: {verdict.problem.message}"]
 
 
 def _by_robot(jobs: Sequence[Job], remarks: Callable[[Job], Sequence[str]]) -> list[str]:

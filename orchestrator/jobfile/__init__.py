@@ -31,7 +31,7 @@ from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.json_schema import json_schema
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, Settings
-from orchestrator.jobfile.validation import as_plain, check, not_unicode
+from orchestrator.jobfile.validation import Checked, as_plain, check, not_unicode
 from orchestrator.keys.feature_tables import read_job_source, read_tables
 from orchestrator.keys.names import safe_name
 from orchestrator.keys.problems import Problems, quoted, suggestion
@@ -156,9 +156,8 @@ def load(
             content = read_up_to(file, LARGEST_BYTES + 1)  # once: it may be a pipe
         if len(content) > LARGEST_BYTES:
             raise ValueError(f"it has more than {LARGEST_BYTES >> 20} MiB")
-        text = content.decode(
-            "utf-8-sig"
-        )  # some editors write a byte order mark, which TOML does not allow
+        # Some editors write a byte order mark, which TOML does not allow.
+        text = content.decode("utf-8-sig")
         data = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         where, message = _read_error(path, text, error)
@@ -185,14 +184,7 @@ def from_mapping(
     """
     base = base.resolve()
     problems = Problems()
-    try:
-        checked = check(data, problems)
-    except RecursionError:
-        raise SpecError(
-            source, [Problem(where="", message="is nested too deeply to be a job file")]
-        ) from None
-    except UnicodeEncodeError as error:
-        raise SpecError(source, [Problem(where="", message=not_unicode(error))]) from None
+    checked = _check(data, source, problems)
     skip_invalid = skip_invalid or checked.top.get("on_invalid") == "skip"
     tables = read_tables(FEATURE_TABLES, checked.top, problems)
     source_table, job_source = read_job_source(
@@ -214,9 +206,7 @@ def from_mapping(
         raise SpecError(source, problems.in_order())
     return Experiment(
         name=checked.top["name"],
-        max_parallel=None
-        if checked.top.get("max_parallel") == "auto"
-        else checked.top.get("max_parallel"),
+        max_parallel=_max_parallel(checked.top),
         order=checked.top.get("order", "longest-first"),
         skip_invalid=skip_invalid,
         tables=tables,
@@ -230,6 +220,27 @@ def from_mapping(
         base=base,
         overrides=overrides,
     )
+
+
+def _check(data: Mapping[str, Any], source: str, problems: Problems) -> Checked:
+    """The content with all that is valid in it.
+
+    :param problems: receives every other problem.
+    :raises SpecError: it cannot be checked at all.
+    """
+    try:
+        return check(data, problems)
+    except RecursionError:
+        message = "is nested too deeply to be a job file"
+    except UnicodeEncodeError as error:
+        message = not_unicode(error)
+    raise SpecError(source, [Problem(where="", message=message)])
+
+
+def _max_parallel(top: Mapping[str, Any]) -> int | Literal["idle"] | None:
+    """What :attr:`Experiment.max_parallel` is for the top level of a job file."""
+    written: int | Literal["auto", "idle"] | None = top.get("max_parallel")
+    return None if written == "auto" else written
 
 
 def is_job_key(name: str) -> bool:

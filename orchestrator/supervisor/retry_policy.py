@@ -47,6 +47,11 @@ ends its nodes."""
 RESUMABLE = (Cause.INTERRUPTED, Cause.SUPERVISOR_DIED, Cause.DISK_FULL)
 """Causes that are not the job's fault: it waits for the next supervisor, and nothing is counted."""
 
+EARLY_SUCCESS = (
+    "ended with exit code 0 before the training was done; "
+    "code of its environment may have called sys.exit"
+)
+
 BACKOFF_FIRST_S = 1.0
 BACKOFF_LIMIT_S = 60.0
 
@@ -68,7 +73,8 @@ def launch_order(
     """
     ordered = parents_first(list(jobs))
     if order == "longest-first":
-        waiting_s, total_s = dict[str, float](), dict[str, float]()
+        waiting_s: dict[str, float] = {}
+        total_s: dict[str, float] = {}
         for job in reversed(ordered):
             total_s[job.job_id] = seconds(job) + waiting_s.get(job.job_id, 0.0)
             for parent in job.spec.after:
@@ -133,46 +139,67 @@ def judge(
     if returncode == ExitCode.PAUSED and rung is not None and not silent:
         if end_reason is not None and end_reason.cause in (Cause.CANCELLED, Cause.PAUSED):
             return end_reason
-        return AttemptOutcome(
-            cause=Cause.RUNG, message=reason or f"paused at {rung:,} env_steps to be compared"
-        )
-    who, was, whose = ("", "", "") if rank is None else (f"rank {rank} ", "was ", f"rank {rank}: ")
-    if returncode == ExitCode.DISK_FULL and (
-        end_reason is None or end_reason.cause in (Cause.INTERRUPTED, Cause.PAUSED)
-    ):
-        return AttemptOutcome(
-            cause=Cause.DISK_FULL,
-            message=reason or "no space left on the disk of the run directory",
-        )
+        message = reason or f"paused at {rung:,} env_steps to be compared"
+        return AttemptOutcome(cause=Cause.RUNG, message=message)
+    is_to_resume = end_reason is None or end_reason.cause in (Cause.INTERRUPTED, Cause.PAUSED)
+    if returncode == ExitCode.DISK_FULL and is_to_resume:
+        message = reason or "no space left on the disk of the run directory"
+        return AttemptOutcome(cause=Cause.DISK_FULL, message=message)
     if end_reason is not None:
         return end_reason
     if returncode == ExitCode.INTERRUPTED and lost is not None:
         return AttemptOutcome(cause=Cause.INTERRUPTED, message=lost)
     if returncode is not None and returncode < 0:
-        names = {number.value: number.name for number in signal.Signals}
-        killed = f"{who}{was}killed by {names.get(-returncode, f'signal {-returncode}')}"
-        if oom_killed:
-            return AttemptOutcome(
-                cause=Cause.OUT_OF_MEMORY, message=f"{killed}: the machine ran out of memory"
-            )
-        return AttemptOutcome(cause=Cause.SIGNAL, message=killed)
-    early = "ended with exit code 0 before the training was done; code of its environment may have called sys.exit"
-    log = f"rank-{rank}.log" if rank else "worker.log"
-    causes: Mapping[int | None, tuple[Cause, str]] = {
-        None: (Cause.NODE_LOST, lost or "its node was lost"),
-        ExitCode.DIVERGED: (Cause.DIVERGED, whose + (reason or "values became non-finite")),
-        ExitCode.RANK_LOST: (Cause.RANK_LOST, reason or f"{who}lost the other ranks"),
+        return _killed(-returncode, rank, oom_killed=oom_killed)
+    return _failed(returncode, reason, rank, lost)
+
+
+def _killed(signal_number: int, rank: int | None, *, oom_killed: bool) -> AttemptOutcome:
+    """The outcome of an attempt that a signal has ended, which nobody here has sent."""
+    names = {number.value: number.name for number in signal.Signals}
+    name = names.get(signal_number, f"signal {signal_number}")
+    killed = f"killed by {name}" if rank is None else f"rank {rank} was killed by {name}"
+    if oom_killed:
+        message = f"{killed}: the machine ran out of memory"
+        return AttemptOutcome(cause=Cause.OUT_OF_MEMORY, message=message)
+    return AttemptOutcome(cause=Cause.SIGNAL, message=killed)
+
+
+def _failed(
+    returncode: int | None, reason: str, rank: int | None, lost: str | None
+) -> AttemptOutcome:
+    """The outcome of an attempt that has ended by itself, and not with its training.
+
+    :param reason: what its record says; empty for nothing.
+    """
+    who = "" if rank is None else f"rank {rank} "
+    whose = "" if rank is None else f"rank {rank}: "
+    match returncode:
+        case None:
+            cause = Cause.NODE_LOST
+            message = lost or "its node was lost"
+        case ExitCode.DIVERGED:
+            cause = Cause.DIVERGED
+            message = whose + (reason or "values became non-finite")
+        case ExitCode.RANK_LOST:
+            cause = Cause.RANK_LOST
+            message = reason or f"{who}lost the other ranks"
         # The supervisor did not ask for the next two. They count as a signal does, or retries would
         # never end.
-        ExitCode.INTERRUPTED: (
-            Cause.SIGNAL,
-            f"{who}{was}stopped by a signal that the supervisor did not send",
-        ),
-        ExitCode.ORPHANED: (Cause.SIGNAL, f"{who}lost the connection to its supervisor"),
-        ExitCode.SUCCEEDED: (Cause.ERROR, early),
-    }
-    other = Cause.ERROR, whose + (reason or f"exit code {returncode}; see its {log}")
-    cause, message = causes.get(returncode, other)
+        case ExitCode.INTERRUPTED:
+            cause = Cause.SIGNAL
+            was = "" if rank is None else "was "
+            message = f"{who}{was}stopped by a signal that the supervisor did not send"
+        case ExitCode.ORPHANED:
+            cause = Cause.SIGNAL
+            message = f"{who}lost the connection to its supervisor"
+        case ExitCode.SUCCEEDED:
+            cause = Cause.ERROR
+            message = EARLY_SUCCESS
+        case _:
+            cause = Cause.ERROR
+            log = f"rank-{rank}.log" if rank else "worker.log"
+            message = whose + (reason or f"exit code {returncode}; see its {log}")
     return AttemptOutcome(cause=cause, message=message)
 
 
@@ -199,11 +226,9 @@ def next_state(
         case Cause.PAUSED:
             return Paused(failures=failures)
         case Cause.RUNG:
-            return (
-                Pending(failures=failures)
-                if is_promoted
-                else Paused(failures=failures, at_rung=True)
-            )
+            if is_promoted:
+                return Pending(failures=failures)
+            return Paused(failures=failures, at_rung=True)
         case cause if cause in RESUMABLE:
             return Pending(failures=failures)
         case Cause.NODE_LOST if losses <= MOST_LOSSES:
@@ -227,11 +252,9 @@ def promoted(job: Job, state: State, pause_at: int | None) -> tuple[Job, State] 
     failed or is cancelled trains as far when it is retried.
     """
     before = job.spec.pause_at
-    if (
-        isinstance(state, Succeeded)
-        or before is None
-        or (pause_at is not None and pause_at <= before)
-    ):
+    if isinstance(state, Succeeded) or before is None:
+        return None
+    if pause_at is not None and pause_at <= before:
         return None
     if isinstance(state, Paused) and state.at_rung:
         state = Pending(failures=state.failures)
@@ -257,9 +280,8 @@ def exceeded_limit(usage: AttemptUsage, now: float) -> AttemptOutcome | None:
     """
     limits = usage.resources
     if usage.rss_mib > limits.all_memory_mib:
-        limit = (
-            f"{limits.ranks} × {limits.memory_mib}" if limits.ranks > 1 else f"{limits.memory_mib}"
-        )
+        ranks = f"{limits.ranks} × " if limits.ranks > 1 else ""
+        limit = f"{ranks}{limits.memory_mib}"
         text = f"memory limit {limit} MiB, reached {usage.rss_mib:.0f} MiB; raise resources.memory"
         return AttemptOutcome(cause=Cause.MEMORY, message=text)
     if (age_s := now - usage.started) > limits.timeout_s:
@@ -302,10 +324,7 @@ def exit_code(states: Mapping[str, State], *, interrupted: bool) -> int:
     names = {
         state.name for state in states.values() if not (isinstance(state, Paused) and state.at_rung)
     }
-    if "PAUSED" in names and names <= {
-        "PAUSED",
-        "PENDING",
-        "SUCCEEDED",
-    }:  # what is PENDING waits for what is paused
+    # What is PENDING waits for what is paused.
+    if "PAUSED" in names and names <= {"PAUSED", "PENDING", "SUCCEEDED"}:
         return 130
     return 0 if names <= {"SUCCEEDED"} else 1

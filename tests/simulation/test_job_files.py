@@ -103,9 +103,9 @@ def test_what_changes_comes_about(scenario: Scenario, event: str, attempts: int)
             KEPT,
             Mutation(
                 name="what is kept is declared otherwise",
-                function=reconcile.reconcile,
-                before="elif not is_changed and verdict.problem is None:",
-                after="elif verdict.problem is None:",
+                function=reconcile._Declaration.take,
+                before="elif job.job_id not in self.changed:",
+                after="elif job.job_id not in self.changed or self.on_change == 'keep':",
             ),
         ),
         (

@@ -91,7 +91,7 @@ def _scaling(
     missing = log.missing(weak_scaling.planned_measurements(begun, unfit), options.retakes)
     for line in _forecast(begun, missing, options, makespans_s).lines():
         setup.tell(line)
-    document, failed = weak_scaling.run(
+    taken = weak_scaling.run(
         new,
         paths.bench / "plan.json",
         log,
@@ -100,11 +100,10 @@ def _scaling(
         without_pinned=unfit,
         retakes=options.retakes,
     )
-    if options.strong_seconds:
-        failed += strong_scaling.run(
-            experiment, options, paths, fit, setup, document["calibration"]["throughput"]
-        )
-    return failed
+    if not options.strong_seconds:
+        return taken.failed
+    alone = taken.document["calibration"]["throughput"]
+    return taken.failed + strong_scaling.run(experiment, options, paths, fit, setup, alone)
 
 
 def _forecast(
@@ -147,7 +146,7 @@ def _over_ranks(
     missing = log.missing(weak_scaling.planned_measurements(begun, ()), options.retakes)
     for line in _forecast(begun, missing, options, ()).lines():
         setup.tell(line)
-    return weak_scaling.run(
+    taken = weak_scaling.run(
         new,
         path,
         log,
@@ -156,7 +155,8 @@ def _over_ranks(
         started_as=rank_benchmark.started_as,
         extra_s=rank_benchmark.START_S,
         retakes=options.retakes,
-    )[1]
+    )
+    return taken.failed
 
 
 def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], None]) -> BenchResult:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from orchestrator.analysis import run_reader
 from orchestrator.analysis.samples import MeasurementRecord, Throughput
@@ -101,53 +102,110 @@ def measure(
     folder = setup.scratch / f"{measurement.baseline}-{measurement.level}-{measurement.repeat}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
+    training = _train(measurement, work, setup, folder, seconds=seconds, limit_s=limit_s)
+    after_s = drift.kernel_s(setup.cpus)
+    result = _sum_up(training, seconds=seconds, limit_s=limit_s)
+    shutil.rmtree(folder, ignore_errors=True)
+    return {
+        **measurement.key(),
+        "started_at": round(started_at, 3),
+        "message": result.message,
+        "status": result.status,
+        **result.throughput,
+        "drift": {
+            "before_s": before_s,
+            "after_s": after_s,
+            "reference_s": reference_s,
+            "others_cores": result.others_cores,
+        },
+        "disturbance": drift.disturbance(reference_s, (before_s, after_s), result.others_cores),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Training:
+    """What the processes of a measurement have done until they were ended."""
+
+    watched: _Watched
+    cut_at: float
+    """When they were ended, in monotonic seconds."""
+    series: Sequence[TimeSeries]
+
+
+def _train(
+    measurement: Measurement,
+    work: Work,
+    setup: Setup,
+    folder: Path,
+    *,
+    seconds: float,
+    limit_s: float,
+) -> _Training:
+    """Start the processes of a measurement, wait, and end them."""
     token = f"{setup.token}/{secrets.token_hex(4)}"
     setup.holders.publish(_held(measurement, work, setup))
     processes = _launch(measurement, work, setup, folder, token)
     try:
-        loads = [drift.load(setup.cpus, processes.pids())]
-        window, failure = _wait_for_window(
-            processes, work, seconds, processes.launched_at + limit_s, loads, setup.cpus
-        )
+        deadline = processes.launched_at + limit_s
+        watched = _wait_for_window(processes, work, seconds, deadline, setup.cpus)
         cut_at = time.monotonic()
-        affinities, pids = processes.affinities(), processes.pids()
+        affinities = processes.affinities()
+        pids = processes.pids()
         processes.stop()
     finally:
         processes.kill()
         setup.orphan_reaper.sweep(token)
         setup.holders.close()
     await_end(pids)
-    all_series = _time_series(processes, work, affinities, until=cut_at)
-    after_s = drift.kernel_s(setup.cpus)
-    others_cores = None
-    message = failure
-    result: Throughput = {"throughput": None, "window_s": None, "processes": []}
+    series = _time_series(processes, work, affinities, until=cut_at)
+    return _Training(watched=watched, cut_at=cut_at, series=series)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    status: Literal["ok", "cut", "failed"]
+    message: str
+    throughput: Throughput
+    others_cores: float | None
+    """Cores that other processes had meanwhile; None where that is not known."""
+
+
+def _sum_up(training: _Training, *, seconds: float, limit_s: float) -> _Result:
+    watched = training.watched
+    window = watched.window
     if window is not None:
-        status = "ok"
-        result = measurement_window.measured(all_series, window)
-        first, last = loads[0], loads[-1]
-        others_cores = None if first is None or last is None else last.others_since(first)
+        message = ""
         if window.length_s < seconds:
             message = f"measured for {window.length_s:.1f} s only, until the time limit of {limit_s:.0f} s"
-    elif failure:
-        status = "failed"
-    else:
-        warm = sum(len(series.rows) >= measurement_window.WARM_UP for series in all_series)
-        text = f"cut off after {limit_s:.0f} s, when {warm} of {len(all_series)} processes had finished their warm-up"
-        status = "cut"
-        result = measurement_window.bounded(all_series, cut_at)
-        message = f"{text}; the throughput is an upper bound"
-    shutil.rmtree(folder, ignore_errors=True)
-    times_s = {"before_s": before_s, "after_s": after_s, "reference_s": reference_s}
-    return {
-        **measurement.key(),
-        "started_at": round(started_at, 3),
-        "message": message,
-        "status": status,
-        **result,
-        "drift": {**times_s, "others_cores": others_cores},
-        "disturbance": drift.disturbance(reference_s, (before_s, after_s), others_cores),
-    }
+        return _Result(
+            status="ok",
+            message=message,
+            throughput=measurement_window.measured(training.series, window),
+            others_cores=_others_cores(watched),
+        )
+    if watched.failure:
+        return _Result(
+            status="failed",
+            message=watched.failure,
+            throughput={"throughput": None, "window_s": None, "processes": []},
+            others_cores=None,
+        )
+    series = training.series
+    warm = sum(len(one.rows) >= measurement_window.WARM_UP for one in series)
+    when = f"when {warm} of {len(series)} processes had finished their warm-up"
+    return _Result(
+        status="cut",
+        message=f"cut off after {limit_s:.0f} s, {when}; the throughput is an upper bound",
+        throughput=measurement_window.bounded(series, training.cut_at),
+        others_cores=None,
+    )
+
+
+def _others_cores(watched: _Watched) -> float | None:
+    """Cores that other processes had in the window."""
+    if watched.first_load is None or watched.last_load is None:
+        return None
+    return watched.last_load.others_since(watched.first_load)
 
 
 def _held(measurement: Measurement, work: Work, setup: Setup) -> dict[int, int]:
@@ -184,10 +242,9 @@ def _launch(
         popens=popens, jobs=paths, run_dir=run_dir, log=log, launched_at=time.monotonic()
     )
     try:
+        environment = baselines.environment(baseline, threads, token=token)
         for command in commands:
-            popens.append(
-                start(command, log, baselines.environment(baseline, threads, token=token), cpus)
-            )
+            popens.append(start(command, log, environment, cpus))
     except BaseException:
         processes.kill()
         raise
@@ -201,19 +258,27 @@ def _cpus_of_ranks(work: Work, machine: Machine) -> Sequence[int]:
     return slot.cpus
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watched:
+    window: Window | None
+    """In which all processes trained side by side; None where there is none, or one has failed."""
+    failure: str
+    """In words; empty for none."""
+    first_load: drift.Load | None
+    """Of the CPUs when all processes were warm; at the start where they never were."""
+    last_load: drift.Load | None
+    """At the end."""
+
+
 def _wait_for_window(
     processes: MeasuredProcesses,
     work: Work,
     seconds: float,
     deadline: float,
-    loads: list[drift.Load | None],
     cpus: Sequence[int],
-) -> tuple[Window | None, str]:
-    """Wait for a window of ``seconds``, the deadline, or a failure. Returns the window, and the
-    failure in words.
-
-    ``loads`` becomes the load of the CPUs when all processes were warm, and at the end.
-    """
+) -> _Watched:
+    """Wait for a window of ``seconds``, the deadline, or a failure."""
+    first_load = drift.load(cpus, processes.pids())
     warm_at: float | None = None
     while True:
         now = time.monotonic()
@@ -221,19 +286,22 @@ def _wait_for_window(
         if warm_at is None or now >= min(warm_at + seconds, deadline):
             all_series = _time_series(processes, work, {})
             window = measurement_window.window(all_series)
-            if (
-                warm_at is None
-                and (warm_at := measurement_window.warm_up_end(all_series)) is not None
-            ):
-                loads[:] = [drift.load(cpus, processes.pids())]
-        full = window is not None and window.length_s >= seconds
-        failure = "" if full else processes.why_ended()
-        if full or failure or now >= deadline:
-            loads.append(drift.load(cpus, processes.pids()))
-            return (None if failure else window), failure
-        pause_s = (
-            POLL_INTERVAL_S if warm_at is None else max(warm_at + seconds - now, POLL_INTERVAL_S)
-        )
+            if warm_at is None:
+                warm_at = measurement_window.warm_up_end(all_series)
+                if warm_at is not None:
+                    first_load = drift.load(cpus, processes.pids())
+        is_full = window is not None and window.length_s >= seconds
+        failure = "" if is_full else processes.why_ended()
+        if is_full or failure or now >= deadline:
+            return _Watched(
+                window=None if failure else window,
+                failure=failure,
+                first_load=first_load,
+                last_load=drift.load(cpus, processes.pids()),
+            )
+        pause_s = POLL_INTERVAL_S
+        if warm_at is not None:
+            pause_s = max(warm_at + seconds - now, POLL_INTERVAL_S)
         time.sleep(max(0.0, min(pause_s, LONGEST_SLEEP_S, deadline - now)))
 
 
@@ -246,8 +314,11 @@ def _time_series(
     """What the processes have written; without what came after ``until``, as supervised workers end
     an iteration.
     """
-    return [
-        TimeSeries(
+    all_series = []
+    for job_id, paths in processes.jobs.items():
+        facts = start_facts(paths)
+        begun_at = facts.get("clock_s", math.inf)
+        series = TimeSeries(
             job=job_id,
             steps_an_iteration=work.job.spec.steps_an_iteration,
             updates_an_iteration=work.updates_an_iteration,
@@ -256,11 +327,8 @@ def _time_series(
                 for row in run_reader.iterations(paths.timings_csv)
                 if row.clock_s is not None and row.clock_s <= until
             ],
-            begun_at=begun_at
-            if (begun_at := facts.get("clock_s", math.inf)) <= until
-            else processes.launched_at,
+            begun_at=begun_at if begun_at <= until else processes.launched_at,
             facts={**facts, "cpus": affinities.get(job_id)},
         )
-        for job_id, paths in processes.jobs.items()
-        for facts in [start_facts(paths)]
-    ]
+        all_series.append(series)
+    return all_series

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.analysis.samples import MeasurementRecord
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import count, duration
 from orchestrator.features.bench import drift, forecast, plan
@@ -65,6 +67,16 @@ def _calibrated(path: Path, document: dict[str, Any], work: Work, setup: Setup) 
     return document
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What a call has brought."""
+
+    document: dict[str, Any]
+    """The plan."""
+    failed: int
+    """Number of measurements that have failed."""
+
+
 def run(
     new: dict[str, Any],
     path: Path,
@@ -78,9 +90,8 @@ def run(
     ] = lambda measurement, work: (measurement, work),
     extra_s: float = 0.0,
     retakes: int,
-) -> tuple[dict[str, Any], int]:
-    """Take the missing measurements of the plan at ``path``, or of ``new``. Returns the plan, and
-    how many have failed.
+) -> Taken:
+    """Take the missing measurements of the plan at ``path``, or of ``new``.
 
     Disturbed measurements are repeated at the end; failed ones wait for the next call.
 
@@ -94,54 +105,83 @@ def run(
     plan.write(path, document)
     document = _calibrated(path, document, work, setup)
     planned = planned_measurements(document, without_pinned)
-    cell_s = document["calibration"]["cell_s"]
-    tell = setup.tell
-    queue = deque(log.missing(planned, retakes))
-    if len(queue) < len(planned):
-        tell(f"{len(planned) - len(queue)} of {len(planned)} measurements are already finished.")
-    if queue:
-        tell(
-            f"{len(queue)} measurements to take, about {duration(cell_s * len(queue))} if none is slow."
-        )
+    missing = log.missing(planned, retakes)
+    for line in _beginning(document, len(planned), len(missing)):
+        setup.tell(line)
+    queue = _Queue(missing, log, retakes)
     done = 0
     begun = time.monotonic()
-    retakes_left = forecast.most_retakes(len(queue))
-    given_up = set[Measurement]()
-    while queue:
-        measurement = queue.popleft()
+    while queue.waiting:
+        measurement = queue.waiting.popleft()
         started, its_work = started_as(measurement, work)
-        sharing = max(
-            1.0, started.level * document["work"]["cores"] / document["machine"]["capacity"]
-        )
         record = measure(
             started,
             its_work,
             setup,
             seconds=document["seconds"],
-            limit_s=TIME_LIMIT_FACTOR * cell_s * sharing + extra_s,
+            limit_s=_limit_s(document, started) + extra_s,
             reference_s=document["reference_s"],
         )
-        record = {**record, **measurement.key()}
-        is_disturbed = record["status"] != "failed" and bool(record["disturbance"])
-        is_worth_it = is_disturbed and log.disturbed()[measurement] < retakes
-        again = is_worth_it and retakes_left > 0
-        record = with_disturbance(record, again=again)
-        log.append(record)
-        if again:
-            queue.append(measurement)
-            retakes_left -= 1
-        elif is_worth_it:
-            given_up.add(measurement)
+        record = queue.enter(measurement, {**record, **measurement.key()})
         done += 1
+        left = len(queue.waiting)
         each_s = (time.monotonic() - begun) / done
-        remaining = f", about {duration(each_s * len(queue))} remaining" if queue else ""
-        tell(f"[{done}/{done + len(queue)}] {measurement}: {describe(record)}{remaining}")
-    if given_up:
-        text = f"{count(len(given_up), 'disturbed measurement')} not taken again, as too many were disturbed"
-        tell(
-            f"{text}. The same command takes them again; a machine without other load needs no retakes."
-        )
-    return document, len(set(log.missing(planned, retakes)) - given_up)
+        remaining = f", about {duration(each_s * left)} remaining" if left else ""
+        setup.tell(f"[{done}/{done + left}] {measurement}: {describe(record)}{remaining}")
+    if queue.given_up:
+        which = f"{count(len(queue.given_up), 'disturbed measurement')} not taken again"
+        advice = "The same command takes them again; a machine without other load needs no retakes."
+        setup.tell(f"{which}, as too many were disturbed. {advice}")
+    failed = set(log.missing(planned, retakes)) - queue.given_up
+    return Taken(document=document, failed=len(failed))
+
+
+def _beginning(document: Mapping[str, Any], planned: int, missing: int) -> list[str]:
+    """For the user: how many measurements there are, and how long they take."""
+    lines = []
+    if missing < planned:
+        lines.append(f"{planned - missing} of {planned} measurements are already finished.")
+    if missing:
+        all_s = document["calibration"]["cell_s"] * missing
+        lines.append(f"{missing} measurements to take, about {duration(all_s)} if none is slow.")
+    return lines
+
+
+def _limit_s(document: Mapping[str, Any], started: Measurement) -> float:
+    """Time limit of a measurement of the plan, as its processes are started."""
+    cores = started.level * document["work"]["cores"]
+    sharing = max(1.0, cores / document["machine"]["capacity"])
+    limit_s: float = TIME_LIMIT_FACTOR * document["calibration"]["cell_s"] * sharing
+    return limit_s
+
+
+class _Queue:
+    """Measurements that wait to be taken, those that are to be taken again behind the others."""
+
+    def __init__(self, missing: Sequence[Measurement], log: MeasurementLog, retakes: int) -> None:
+        """:param retakes: most of one measurement."""
+        self.waiting = deque(missing)
+        self.given_up = set[Measurement]()
+        """Disturbed ones that are not taken again, as too many were."""
+        self._log = log
+        self._retakes = retakes
+        self._retakes_left = forecast.most_retakes(len(missing))
+
+    def enter(self, measurement: Measurement, record: MeasurementRecord) -> MeasurementRecord:
+        """Write what was measured into the log, and take it again where it was disturbed. Returns
+        the record, which says so.
+        """
+        is_disturbed = record["status"] != "failed" and bool(record["disturbance"])
+        is_worth_it = is_disturbed and self._log.disturbed()[measurement] < self._retakes
+        again = is_worth_it and self._retakes_left > 0
+        entered = with_disturbance(record, again=again)
+        self._log.append(entered)
+        if again:
+            self.waiting.append(measurement)
+            self._retakes_left -= 1
+        elif is_worth_it:
+            self.given_up.add(measurement)
+        return entered
 
 
 def planned_measurements(

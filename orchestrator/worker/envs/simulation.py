@@ -39,14 +39,9 @@ if TYPE_CHECKING:
 _WARNINGS = sorted(map(int, divergence.quantities()))
 POST_CONSTRAINT = frozenset({"cacc", "cfrc_ext", "cfrc_int"})
 """Fields of ``MjData`` that only ``mj_rnePostConstraint`` computes."""
-_STAGE_NONE, _STAGE_VEL, _STAGE_ACC = (
-    stage.value
-    for stage in (
-        mujoco.mjtStage.mjSTAGE_NONE,
-        mujoco.mjtStage.mjSTAGE_VEL,
-        mujoco.mjtStage.mjSTAGE_ACC,
-    )
-)
+_STAGE_NONE: int = mujoco.mjtStage.mjSTAGE_NONE.value
+_STAGE_VEL: int = mujoco.mjtStage.mjSTAGE_VEL.value
+_STAGE_ACC: int = mujoco.mjtStage.mjSTAGE_ACC.value
 
 
 def generator(seed: int | Sequence[int], env: int) -> np.random.Generator:
@@ -68,70 +63,98 @@ class Simulation:
     def __init__(
         self, model: mujoco.MjModel, task: Task, *, robot: str, **settings: Unpack[BatchSettings]
     ) -> None:
-        self.model, self.task, self.robot = model, task, robot
-        self.n_envs = n_envs = settings["n_envs"]
+        self.model = model
+        self.task = task
+        self.robot = robot
+        self.n_envs = settings["n_envs"]
         self._first_env = settings.get("first_env", 0)
         self._on_divergence = settings.get("on_divergence")
         self._autoreset = settings.get("autoreset", True)
+        self._is_measuring = settings.get("measuring", False)
         self.generators = self._generators(settings["seed"])
-        self._contact_forces = tuple(name for name in task.fields if name in POST_CONSTRAINT)
+        self._open_batch(settings.get("n_threads", 1))
+        self._view_states()
+        self._begin_counting()
+        self._observe_an_example()
+
+    def _open_batch(self, n_threads: int) -> None:
+        """Make the physics of all environments, and what computes their contact forces."""
+        model = self.model
+        self._contact_forces = tuple(name for name in self.task.fields if name in POST_CONSTRAINT)
+        has_contact_forces = bool(self._contact_forces)
         # An engine plugin's hidden memory is that of a thread, unless each environment has its own
         # MjData.
-        n_threads = (
-            1
-            if model.nplugin and not self._contact_forces
-            else min(n_envs, settings.get("n_threads", 1))
+        is_bound_to_thread = model.nplugin > 0 and not has_contact_forces
+        self._batch = Batch(
+            model,
+            self.n_envs,
+            nthread=1 if is_bound_to_thread else min(self.n_envs, n_threads),
+            persistent=has_contact_forces,
         )
-        self._batch = Batch(model, n_envs, nthread=n_threads, persistent=bool(self._contact_forces))
-        self._scratch = mujoco.MjData(model) if self._contact_forces else None
+        self._scratch = mujoco.MjData(model) if has_contact_forces else None
         self._scratch_fields = [
             (name, getattr(self._scratch, name)) for name in self._contact_forces
         ]
-        self._fields = {name: self._bind(name) for name in task.fields}
-        goals = np.zeros((n_envs, task.goal_size))
-        self.states = States(
-            self._batch.bind("qpos"), self._batch.bind("qvel"), goals, self._fields
-        )
+
+    def _view_states(self) -> None:
+        """Make views of the physics, and what keeps the states from before a step."""
+        model = self.model
+        batch = self._batch
+        self._fields = {name: self._bind(name) for name in self.task.fields}
+        goals = np.zeros((self.n_envs, self.task.goal_size))
+        self.states = States(batch.bind("qpos"), batch.bind("qvel"), goals, self._fields)
         """Views of the current states; the next step changes them."""
-        copies = {name: field.copy() for name, field in self._fields.items()}
-        self._moving = self._batch.state[
-            :, : 1 + model.nq + model.nv
-        ]  # time, qpos, qvel: one copy instead of two
+        # Time, qpos, qvel: one copy instead of two.
+        self._moving = batch.state[:, : 1 + model.nq + model.nv]
         self._moved_from = self._moving.copy()
         before = self._moved_from[:, 1:]
+        copies = {name: field.copy() for name, field in self._fields.items()}
         self._before = States(before[:, : model.nq], before[:, model.nq :], goals, copies)
         assert np.shares_memory(self._moving[:, 1:2], self.states.qpos), (
             "MuJoCo's states begin with the time"
         )
-        self._ctrl = self._batch.bind("ctrl")
+        self._ctrl = batch.bind("ctrl")
         self._derived = any(
-            not np.shares_memory(field, self._batch.state) for field in self._fields.values()
+            not np.shares_memory(field, batch.state) for field in self._fields.values()
         )
-        current = self._derived and not task.fields_lag
+        self._stage = self._stage_after_step()
+        self._flat_state = batch.state.reshape(-1)
+        self._bad_counts = batch.warning[:, _WARNINGS[0] : _WARNINGS[-1] + 1, 1]
+
+    def _stage_after_step(self) -> int:
+        """What is computed anew after a step, so that derived fields belong to its last state."""
+        if not self._derived or self.task.fields_lag:
+            return _STAGE_NONE
         # Contact forces need the whole of mj_forward: the solver's last forces belong to the
         # contacts before the step.
-        self._stage = (
-            (_STAGE_ACC if self._contact_forces else _STAGE_VEL) if current else _STAGE_NONE
-        )
-        self._flat_state = self._batch.state.reshape(-1)
-        self._bad_counts = self._batch.warning[:, _WARNINGS[0] : _WARNINGS[-1] + 1, 1]
+        return _STAGE_ACC if self._contact_forces else _STAGE_VEL
+
+    def _begin_counting(self) -> None:
+        """Make the counts and sums of the running episodes."""
+        n_envs = self.n_envs
+        n_measures = len(self.task.measures)
         self._step = 0
         self._begun = np.zeros(n_envs, np.int64)
         """``_step`` at which each running episode began: counting costs one addition, whatever
         ``n_envs``."""
         self._episode_returns = np.zeros(n_envs)
-        self._steps_to_limit = task.max_episode_steps
+        self._steps_to_limit = self.task.max_episode_steps
         """Control steps until the longest running episode reaches the limit."""
-        self._is_measuring = settings.get("measuring", False)
-        self._measured = bool(self._is_measuring and task.measures)
-        self._measure_sums = np.zeros((n_envs, len(task.measures)))
-        self._measures = np.zeros_like(self._measure_sums)
-        """The latest, ``(n_envs, len(task.measures))``."""
+        self._measured = bool(self._is_measuring and self.task.measures)
+        self._measure_sums = np.zeros((n_envs, n_measures))
+        self._measures = np.zeros((n_envs, n_measures))
+        """The latest."""
         self._all_envs = np.arange(n_envs)
-        self.states.qpos[0], self.states.qvel[0], goals[0] = first_state(task, generator(0, 0))
+
+    def _observe_an_example(self) -> None:
+        """Learn from the first environment what observations are like."""
+        qpos, qvel, goal = first_state(self.task, generator(0, 0))
+        self.states.qpos[0] = qpos
+        self.states.qvel[0] = qvel
+        self.states.goals[0] = goal
         if self._derived:
             self._batch.forward([0])
-        observation = first_observation(task, self.states)
+        observation = first_observation(self.task, self.states)
         self.observation_size = observation.shape[1]
         self.observation_dtype = observation.dtype
 
@@ -219,7 +242,9 @@ class Simulation:
             onto the controls.
         :raises PhysicsDiverged: a state is not finite, unless that ends only the episode.
         """
-        task, states, before = self.task, self.states, self._before
+        task = self.task
+        states = self.states
+        before = self._before
         fallen: Mapping[int, str] = {}
         action = task.actions.taken(np.asarray(actions))
         np.copyto(self._moved_from, self._moving)
@@ -243,11 +268,9 @@ class Simulation:
             self._measures[:] = task.measure(before, action, states)
             self._measure_sums += self._measures
         self._steps_to_limit -= 1
-        done = (
-            terminated
-            if self._steps_to_limit > 0
-            else terminated | (self._lengths() >= task.max_episode_steps)
-        )
+        done = terminated
+        if self._steps_to_limit <= 0:
+            done = terminated | (self._lengths() >= task.max_episode_steps)
         if task.goal_period is not None:
             for env in (~done & (self._lengths() % task.goal_period == 0)).nonzero()[0]:
                 states.goals[env] = task.sample_goal(self.generators[env])
@@ -315,11 +338,8 @@ class Simulation:
         fallen: Mapping[int, str],
     ) -> Episode:
         length = self._step - int(self._begun[env])
-        by = {
-            "sum": (sums := self._measure_sums[env]),
-            "mean": sums / length,
-            "last": self._measures[env],
-        }
+        sums = self._measure_sums[env]
+        by = {"sum": sums, "mean": sums / length, "last": self._measures[env]}
         measures = self.task.measures if self._measured else ()
         return Episode(
             env=env,
@@ -413,9 +433,8 @@ class Simulation:
         """
         envs = list(fallen)
         for env in envs:
-            if not (
-                np.abs(self._moved_from[env]) <= mujoco.mjMAXVAL
-            ).all():  # an episode, or a push, began like that
+            is_healthy = (np.abs(self._moved_from[env]) <= mujoco.mjMAXVAL).all()
+            if not is_healthy:  # an episode, or a push, began like that
                 self._moved_from[env] = [0.0, *self.model.qpos0, *np.zeros(self.model.nv)]
         self._moving[envs] = self._moved_from[envs]
         for name, field in self._fields.items():
@@ -426,7 +445,8 @@ class Simulation:
         rewards, terminated = self.task.reward_and_terminated(self._before, action, self.states)
         rewards = rewards.copy()
         terminated = terminated.copy()
-        rewards[envs], terminated[envs] = np.nan_to_num(rewards[envs], posinf=0.0, neginf=0.0), True
+        rewards[envs] = np.nan_to_num(rewards[envs], posinf=0.0, neginf=0.0)
+        terminated[envs] = True
         return rewards, terminated
 
     def _describe_divergence(self, env: int) -> str:

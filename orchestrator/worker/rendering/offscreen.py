@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 Picture = NDArray[np.uint8]
 """``(height, width, 3)``, red, green, blue."""
 
-WIDTH, HEIGHT = 640, 480
+WIDTH = 640
+HEIGHT = 480
 _SHADOW_PIXELS = 2048
 GL_LIBRARIES = ("egl", "osmesa")
 """In the order in which they are tried."""
@@ -53,12 +54,14 @@ _INSTALL = (
     "install a graphics driver with EGL, or Mesa's software renderer "
     "(Debian, Ubuntu: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6)"
 )
-_SKY, _HORIZON = (0.35, 0.50, 0.70), (0.85, 0.90, 0.95)
+_SKY = (0.35, 0.50, 0.70)
+_HORIZON = (0.85, 0.90, 0.95)
 _FLOOR_RGBA = (0.75, 0.78, 0.80, 1.0)
 _TILES = ((1.0, 1.0, 1.0), (0.86, 0.86, 0.86))
 _SEEN_M = 20.0
 """How far around a robot its terrain is drawn."""
-_MARKER_RGBA, _MARKER_SIZE = (0.10, 0.90, 0.15, 0.65), 0.035
+_MARKER_RGBA = (0.10, 0.90, 0.15, 0.65)
+_MARKER_SIZE = 0.035
 """Size of the goal marker as a share of the robot's size."""
 
 
@@ -85,13 +88,12 @@ def choose_gl() -> str:
             os.environ["MUJOCO_GL"] = library
             return library
         problems.append(f"{library}: {problem}")
-    cause = "neither EGL nor OSMesa works here"
-    remedy = _INSTALL
     if asked:
-        cause, remedy = (
-            "the library in MUJOCO_GL does not work here",
-            "unset MUJOCO_GL to try EGL and OSMesa",
-        )
+        cause = "the library in MUJOCO_GL does not work here"
+        remedy = "unset MUJOCO_GL to try EGL and OSMesa"
+    else:
+        cause = "neither EGL nor OSMesa works here"
+        remedy = _INSTALL
     raise CannotRender(
         f"cannot render pictures: {cause} ({'; '.join(problems)}); {remedy}. Training needs no rendering"
     )
@@ -128,11 +130,9 @@ def _try_gl(library: str) -> str | None:
             )
         except subprocess.TimeoutExpired:
             return f"no answer in {_PROBE_LIMIT_S:.0f} s"
-    return (
-        last_line(done.stderr, f"ended with exit code {done.returncode}")
-        if done.returncode
-        else None
-    )
+    if done.returncode == 0:
+        return None
+    return last_line(done.stderr, f"ended with exit code {done.returncode}")
 
 
 def add_scenery(
@@ -150,59 +150,90 @@ def add_scenery(
     import mujoco
 
     spec = mujoco.MjSpec.from_file(str(xml.absolute()))
-    if all(texture.type != mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
-        sky = spec.add_texture(
-            name="orchestrator sky", rgb1=_HORIZON, rgb2=_SKY, width=256, height=1536
-        )
-        sky.type = mujoco.mjtTexture.mjTEXTURE_SKYBOX
-        sky.builtin = mujoco.mjtBuiltin.mjBUILTIN_GRADIENT
-    ground = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
-    floors = [geom for geom in spec.worldbody.geoms if geom.type in ground]
-    if terrain is not None:
+    _add_sky(spec)
+    if terrain is None:
+        floors = _floors(spec) or [_add_floor(spec)]
+    else:
         from orchestrator.worker.envs.randomization.rough_terrain import lay_terrain
 
         floors = [lay_terrain(spec, terrain, _reach(spec, poses) if poses else math.inf)]
-    if not floors:
-        bare = spec.compile()
-        data = mujoco.MjData(bare)
-        mujoco.mj_forward(bare, data)
-        lowest = min(
-            (data.geom_xpos[geom, 2] - bare.geom_rbound[geom] for geom in range(bare.ngeom)),
-            default=0.0,
-        )
-        floor = spec.worldbody.add_geom(
-            name="orchestrator floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 1)
-        )
-        floor.pos = (0, 0, min(lowest, 0.0))
-        floor.rgba = _FLOOR_RGBA
-        floor.contype = 0
-        floor.conaffinity = 0
-        floors = [floor]
-    if not any(
-        floor.material for floor in floors
-    ):  # tiles half a metre wide: on one colour motion is invisible
-        light, dark = _TILES
-        tiles = spec.add_texture(
-            name="orchestrator tiles", rgb1=light, rgb2=dark, width=128, height=128
-        )
-        tiles.type = mujoco.mjtTexture.mjTEXTURE_2D
-        tiles.builtin = mujoco.mjtBuiltin.mjBUILTIN_CHECKER
-        material = spec.add_material(name="orchestrator tiles", texrepeat=(1, 1), texuniform=True)
-        material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = tiles.name
-        for floor in floors:
-            floor.material = material.name
+    if not any(floor.material for floor in floors):
+        _tile(spec, floors)
+    _add_sun(spec)
+    return spec.compile()
+
+
+def _add_sky(spec: mujoco.MjSpec) -> None:
+    """Where there is none."""
+    import mujoco
+
+    if any(texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
+        return
+    sky = spec.add_texture(
+        name="orchestrator sky", rgb1=_HORIZON, rgb2=_SKY, width=256, height=1536
+    )
+    sky.type = mujoco.mjtTexture.mjTEXTURE_SKYBOX
+    sky.builtin = mujoco.mjtBuiltin.mjBUILTIN_GRADIENT
+
+
+def _floors(spec: mujoco.MjSpec) -> list[mujoco.MjsGeom]:
+    """The robot's own."""
+    import mujoco
+
+    ground = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+    return [geom for geom in spec.worldbody.geoms if geom.type in ground]
+
+
+def _add_floor(spec: mujoco.MjSpec) -> mujoco.MjsGeom:
+    """A plane below all geoms, which nothing touches."""
+    import mujoco
+
+    bare = spec.compile()
+    data = mujoco.MjData(bare)
+    mujoco.mj_forward(bare, data)
+    lowest = min(
+        (data.geom_xpos[geom, 2] - bare.geom_rbound[geom] for geom in range(bare.ngeom)),
+        default=0.0,
+    )
+    floor = spec.worldbody.add_geom(
+        name="orchestrator floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 1)
+    )
+    floor.pos = (0, 0, min(lowest, 0.0))
+    floor.rgba = _FLOOR_RGBA
+    floor.contype = 0
+    floor.conaffinity = 0
+    return floor
+
+
+def _tile(spec: mujoco.MjSpec, floors: Sequence[mujoco.MjsGeom]) -> None:
+    """Cover ``floors`` with tiles half a metre wide: on one colour motion is invisible."""
+    import mujoco
+
+    light, dark = _TILES
+    tiles = spec.add_texture(
+        name="orchestrator tiles", rgb1=light, rgb2=dark, width=128, height=128
+    )
+    tiles.type = mujoco.mjtTexture.mjTEXTURE_2D
+    tiles.builtin = mujoco.mjtBuiltin.mjBUILTIN_CHECKER
+    material = spec.add_material(name="orchestrator tiles", texrepeat=(1, 1), texuniform=True)
+    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = tiles.name
+    for floor in floors:
+        floor.material = material.name
+
+
+def _add_sun(spec: mujoco.MjSpec) -> None:
+    """Where no light is directional: others light one place, from which robots walk away."""
+    import mujoco
+
     own = [light for light in spec.lights if light.active]
     directional = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
-    if all(
-        light.type != directional for light in own
-    ):  # others light one place, from which robots walk away
-        sun = spec.worldbody.add_light(
-            name="orchestrator sun", type=directional, castshadow=not own
-        )
-        sun.mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
-        sun.diffuse = (0.35 if own else 0.6,) * 3
-        sun.pos, sun.dir = (-1, -2, 4), (0.25, 0.45, -1)
-    return spec.compile()
+    if any(light.type == directional for light in own):
+        return
+    sun = spec.worldbody.add_light(name="orchestrator sun", type=directional, castshadow=not own)
+    sun.mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
+    sun.diffuse = (0.35 if own else 0.6,) * 3
+    sun.pos = (-1, -2, 4)
+    sun.dir = (0.25, 0.45, -1)
 
 
 def _reach(spec: mujoco.MjSpec, poses: Sequence[Pose]) -> float:
@@ -288,11 +319,11 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
 
         cameras = self.cameras(frames)
         # The size in metres of what is in view sets the clipping planes and the reach of shadows.
-        spread = float(
-            np.linalg.norm(np.ptp(camera.corners(self._model, self._data, self._geoms), axis=0))
-        )
-        extent = max(spread, cameras[0].distance / 2 if cameras[0].fixedcamid < 0 else 0.0, 1e-3)
-        self._model.stat.extent = extent
+        corners = camera.corners(self._model, self._data, self._geoms)
+        spread = float(np.linalg.norm(np.ptp(corners, axis=0)))
+        is_free = cameras[0].fixedcamid < 0
+        in_view = cameras[0].distance / 2 if is_free else 0.0
+        self._model.stat.extent = max(spread, in_view, 1e-3)
         for frame, view in zip(frames, cameras, strict=True):
             yield self._draw(_pose(frame), view)
 
@@ -316,14 +347,13 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         self.renderer.update_scene(self._data, view, self._option)
         if pose.marker is not None:
             scene = self.renderer.scene
-            sphere = mujoco.mjtGeom.mjGEOM_SPHERE
-            position, size = (
-                np.array(pose.marker, float),
-                np.full(3, _MARKER_SIZE * self._model.stat.extent),
-            )
-            rgba = np.array(_MARKER_RGBA, np.float32)
             mujoco.mjv_initGeom(
-                scene.geoms[scene.ngeom], sphere, size, position, np.eye(3).ravel(), rgba
+                scene.geoms[scene.ngeom],
+                type=mujoco.mjtGeom.mjGEOM_SPHERE,
+                size=np.full(3, _MARKER_SIZE * self._model.stat.extent),
+                pos=np.array(pose.marker, float),
+                mat=np.eye(3).ravel(),
+                rgba=np.array(_MARKER_RGBA, np.float32),
             )
             scene.ngeom += 1
         picture: Picture = self.renderer.render()
@@ -337,9 +367,8 @@ class PoseRenderer(contextlib.AbstractContextManager["PoseRenderer"]):
         points = camera.corners(self._model, self._data, self._geoms)
         if pose.marker is not None:
             away = np.linalg.norm(points.mean(axis=0) - pose.marker)
-            if away < 2 * np.linalg.norm(
-                np.ptp(points, axis=0)
-            ):  # a goal farther away need not be in the picture
+            size = np.linalg.norm(np.ptp(points, axis=0))
+            if away < 2 * size:  # a goal farther away need not be in the picture
                 points = np.concatenate([points, np.array([pose.marker])])
         return camera.RobotView(
             episode=frame.episode,

@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
 
@@ -35,7 +36,7 @@ from orchestrator.worker.envs.simulation_factory import (
 )
 from orchestrator.worker.mjspec.spec_elements import EditError
 from orchestrator.worker.robots import converted_robot, made_robot, model_checks
-from orchestrator.worker.robots.bundle import collect
+from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.compiling import (
     MujocoAbortedError,
     compile_staged,
@@ -50,7 +51,7 @@ from orchestrator.worker.robots.file_collector import (
 )
 from orchestrator.worker.robots.mjcf_elements import elements
 from orchestrator.worker.robots.model_checks import ModelFindings
-from orchestrator.worker.robots.model_edits import RobotVariants
+from orchestrator.worker.robots.model_edits import EditedRobot, RobotVariants
 from orchestrator.worker.robots.model_summary import summarize
 from orchestrator.worker.robots.stability_test import check_stability
 from orchestrator.worker.runtime import failures, supervisor_connection
@@ -92,14 +93,12 @@ class RecentRobot:
 
         :raises BundleError: as :func:`collect`.
         """
-        if self._variants is None or self._made_of != (
-            xml,
-            limit_bytes,
-            self._variants.bundle.stamp(),
-        ):
+        asked = (xml, limit_bytes)
+        if self._variants is not None and self._made_of != (*asked, self._variants.bundle.stamp()):
             self.__exit__()
+        if self._variants is None:
             self._variants = RobotVariants(collect(xml, limit_bytes))
-            self._made_of = xml, limit_bytes, self._variants.bundle.stamp()
+            self._made_of = (*asked, self._variants.bundle.stamp())
         return self._variants
 
 
@@ -162,9 +161,8 @@ def _start_policy_check(
     """
     if not request.init:
         return _unchanged
-    from orchestrator.worker.robots import (
-        start_policy_check,
-    )  # here, before the user's folder is on the path
+    # Here, before the user's folder is on the path.
+    from orchestrator.worker.robots import start_policy_check
 
     made: list[Any] = []
     source = start_policy_check.source_of(request)
@@ -174,9 +172,8 @@ def _start_policy_check(
             made.append(environment)
             return answer
 
-        with contextlib.suppress(
-            BundleError, UnfitError, OSError, ValueError
-        ):  # they are told of the source itself
+        # They are told of the source itself.
+        with contextlib.suppress(BundleError, UnfitError, OSError, ValueError):
             _examine(source, cleanup.enter_context(RecentRobot()), cleanup, keep)
         if not made:
             return _unchanged
@@ -294,64 +291,129 @@ def _examine_robot(
     cleanup: contextlib.ExitStack,
     use: EnvironmentUse,
 ) -> ExaminationAnswer:
-    limit_bytes = (
-        MAX_TOTAL_BYTES
-        if request.memory_mib is None
-        else min(MAX_TOTAL_BYTES, request.memory_mib << 20)
+    findings = ModelFindings()
+    source = _read_source(request, xml, recent, findings)
+    edited = _edit(source, request, xml)
+    bundle = source.bundle if edited is None else edited.bundle
+    staging = request.stage_to or cleanup.enter_context(TemporaryFolder())
+    staged = bundle.write(Path(staging))
+    answer = ExaminationAnswer(
+        xml=bundle.main,
+        hash=source.hash if edited is None else bundle.hash,
+        source_hash=source.hash,
+        outside=source.outside,
     )
+    with guarded(xml, request.memory_mib):
+        model = _compile(staged, bundle, edited, findings, request, xml)
+        edited = None  # the memory of its model
+        answer = _examine_model(
+            model, answer, findings, request, staged, is_environment=is_environment
+        )
+    if answer.problem is not None:
+        return dataclasses.replace(
+            answer,
+            problem=f"{bundle.origin / bundle.main}: {answer.problem}",
+            xml=None,
+            hash=answer.hash if request.alone else None,
+        )
+    if is_environment:
+        return use(answer, check_environment(request, staged))
+    if use is _unchanged or answer.task is None:
+        return answer
+    simulation = observed_simulation(
+        staged,
+        answer.task,
+        request.task_options,
+        request.randomize,
+        asymmetric=request.asymmetric,
+    )
+    return use(answer, simulation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """The robot before ``model_edits``."""
+
+    bundle: Bundle
+    variants: RobotVariants | None
+    """None where nothing is edited."""
+    hash: str
+    outside: str | None
+    """What it refers to outside of its folder, if that is not allowed."""
+
+
+def _read_source(
+    request: ExaminationRequest, xml: Path, recent: RecentRobot, findings: ModelFindings
+) -> _Source:
+    """:raises BundleError: as :func:`collect`.
+    :raises UnfitError: it refers to files outside of its folder, and is not examined alone.
+    """
+    limit_bytes = MAX_TOTAL_BYTES
+    if request.memory_mib is not None:
+        limit_bytes = min(limit_bytes, request.memory_mib << 20)
     variants = recent.variants(xml, limit_bytes) if request.model_edits else None
     bundle = collect(xml, limit_bytes) if variants is None else variants.bundle
-    findings = ModelFindings()
-    robot = None
     outside = None if request.allow_outside else bundle.outside
     if outside is not None:
         if not request.alone:
             raise UnfitError(outside)
         findings.warnings.append(outside)
-    source_hash = bundle.hash if variants is None else variants.source_hash
-    if variants is not None:
-        with _edits_explained(xml), guarded(xml, request.memory_mib):
-            robot = variants.edited(request.model_edits)
-        bundle = robot.bundle
-    staging = request.stage_to or cleanup.enter_context(TemporaryFolder())
-    staged = bundle.write(Path(staging))
-    own_hash = source_hash if robot is None else bundle.hash
-    answer = ExaminationAnswer(
-        xml=bundle.main, hash=own_hash, source_hash=source_hash, outside=outside
+    return _Source(
+        bundle=bundle,
+        variants=variants,
+        hash=bundle.hash if variants is None else variants.source_hash,
+        outside=outside,
     )
-    with guarded(xml, request.memory_mib):
-        model = compile_staged(
-            staged, bundle, findings, request.memory_mib, is_edited=robot is not None
-        )
-        if robot is not None:
-            with _edits_explained(xml):
-                robot.check(model)
-            robot = None  # the memory of its model
-        findings.problems += model_checks.numbers(model)
-        if findings.problems:
-            answer = _with_findings(answer, findings, summarize(model, mujoco.MjData(model)))
-        elif is_environment:  # it may use the robot in its own way: every problem is only a warning
-            summary = examine(model, findings, simulate_s=request.simulate_s)
-            findings.warnings, findings.problems = [*findings.problems, *findings.warnings], []
-            answer = _with_findings(answer, findings, summary)
-        else:
-            answer = _examine_task(model, answer, findings, request, staged)
-            if model.nv == 0:
-                answer = dataclasses.replace(answer, fragment=f"not a robot: {NOTHING_MOVES}")
-    if answer.problem is None and is_environment:
-        return use(answer, check_environment(request, staged))
-    if answer.problem is None:
-        if use is not _unchanged and answer.task is not None:
-            options, drawn, asymmetric = request.task_options, request.randomize, request.asymmetric
-            answer = use(
-                answer,
-                observed_simulation(staged, answer.task, options, drawn, asymmetric=asymmetric),
-            )
-        return answer
-    problem = f"{bundle.origin / bundle.main}: {answer.problem}"
-    return dataclasses.replace(
-        answer, problem=problem, xml=None, hash=answer.hash if request.alone else None
+
+
+def _edit(source: _Source, request: ExaminationRequest, xml: Path) -> EditedRobot | None:
+    """The robot with ``model_edits``; None where nothing is edited."""
+    if source.variants is None:
+        return None
+    with _edits_explained(xml), guarded(xml, request.memory_mib):
+        return source.variants.edited(request.model_edits)
+
+
+def _compile(
+    staged: Path,
+    bundle: Bundle,
+    edited: EditedRobot | None,
+    findings: ModelFindings,
+    request: ExaminationRequest,
+    xml: Path,
+) -> mujoco.MjModel:
+    """The model of the staged robot."""
+    model = compile_staged(
+        staged, bundle, findings, request.memory_mib, is_edited=edited is not None
     )
+    if edited is not None:
+        with _edits_explained(xml):
+            edited.check(model)
+    return model
+
+
+def _examine_model(
+    model: mujoco.MjModel,
+    answer: ExaminationAnswer,
+    findings: ModelFindings,
+    request: ExaminationRequest,
+    staged: Path,
+    *,
+    is_environment: bool,
+) -> ExaminationAnswer:
+    """``answer`` with the findings on a compiled robot."""
+    findings.problems += model_checks.numbers(model)
+    if findings.problems:
+        return _with_findings(answer, findings, summarize(model, mujoco.MjData(model)))
+    if is_environment:  # it may use the robot in its own way: every problem is only a warning
+        summary = examine(model, findings, simulate_s=request.simulate_s)
+        findings.warnings = [*findings.problems, *findings.warnings]
+        findings.problems = []
+        return _with_findings(answer, findings, summary)
+    answer = _examine_task(model, answer, findings, request, staged)
+    if model.nv == 0:
+        return dataclasses.replace(answer, fragment=f"not a robot: {NOTHING_MOVES}")
+    return answer
 
 
 @contextlib.contextmanager
@@ -369,43 +431,72 @@ def _examine_task(
     request: ExaminationRequest,
     staged: Path,
 ) -> ExaminationAnswer:
-    simulation: Simulation | None = None
-    if model.nu == 0:
-        findings.problems.append(NO_ACTUATORS if model.nv else NOTHING_MOVES)
-    else:
-        try:
-            name = request.task or AUTO
-            reason = None
-            if name == AUTO:
-                name, reason = choose(model)
-            made = make_task(name, model, request.task_options)
-            simulation = Simulation(model, made, n_envs=1, seed=0, robot=staged.name)
-            answer = dataclasses.replace(answer, task=name, task_reason=reason)
-            check_changes(name, model, request.task_options)
-            if request.randomize:
-                simulation = make_simulation(
-                    staged, name, request.task_options, request.randomize, n_envs=1, seed=0
-                )
-            if request.evaluate:
-                check_grid(staged, name, request.task_options, request.randomize, request.evaluate)
-        except ValueError as error:  # a robot examined alone may be for the user's own task
-            (findings.warnings if request.alone else findings.problems).append(str(error))
-            answer = dataclasses.replace(
-                answer, task_reason=str(error), cause=_cause(request, error)
-            )
+    tried = _try_task(model, answer, findings, request, staged)
+    answer = tried.answer
+    simulation = tried.simulation
     task = None if simulation is None else simulation.task
     summary = examine(model, findings, simulate_s=request.simulate_s, task=task)
     if simulation is not None and not findings.problems:
         try:
-            simulation.reset()
-            result = simulation.step(np.zeros((1, len(simulation.task.actions.low))))
-            if not (np.isfinite(result.observations).all() and np.isfinite(result.rewards).all()):
-                text = "observation or reward is not finite after one step with an action of zeros"
-                raise TaskError(text, is_certain=False)
+            _step_once(simulation)
         except (ValueError, PhysicsDiverged) as error:
             findings.problems.append(str(error))
             answer = dataclasses.replace(answer, cause=_cause(request, error))
     return _with_findings(answer, findings, summary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TriedTask:
+    answer: ExaminationAnswer
+    """With the task, or with the reason why it does not fit."""
+    simulation: Simulation | None
+    """None where none could be made."""
+
+
+def _try_task(
+    model: mujoco.MjModel,
+    answer: ExaminationAnswer,
+    findings: ModelFindings,
+    request: ExaminationRequest,
+    staged: Path,
+) -> _TriedTask:
+    """Make the task that is asked for, and all that it is asked with."""
+    simulation: Simulation | None = None
+    if model.nu == 0:
+        findings.problems.append(NO_ACTUATORS if model.nv else NOTHING_MOVES)
+        return _TriedTask(answer=answer, simulation=None)
+    options = request.task_options
+    try:
+        name = request.task or AUTO
+        reason = None
+        if name == AUTO:
+            name, reason = choose(model)
+        task = make_task(name, model, options)
+        simulation = Simulation(model, task, n_envs=1, seed=0, robot=staged.name)
+        answer = dataclasses.replace(answer, task=name, task_reason=reason)
+        check_changes(name, model, options)
+        if request.randomize:
+            simulation = make_simulation(staged, name, options, request.randomize, n_envs=1, seed=0)
+        if request.evaluate:
+            check_grid(staged, name, options, request.randomize, request.evaluate)
+    except ValueError as error:
+        # A robot examined alone may be for the user's own task.
+        told = findings.warnings if request.alone else findings.problems
+        told.append(str(error))
+        answer = dataclasses.replace(answer, task_reason=str(error), cause=_cause(request, error))
+    return _TriedTask(answer=answer, simulation=simulation)
+
+
+def _step_once(simulation: Simulation) -> None:
+    """:raises TaskError: what it returns is not finite.
+    :raises ValueError: its task cannot compute.
+    :raises PhysicsDiverged: physics does.
+    """
+    simulation.reset()
+    result = simulation.step(np.zeros((1, len(simulation.task.actions.low))))
+    if not (np.isfinite(result.observations).all() and np.isfinite(result.rewards).all()):
+        text = "observation or reward is not finite after one step with an action of zeros"
+        raise TaskError(text, is_certain=False)
 
 
 def _cause(request: ExaminationRequest, error: Exception) -> Literal["robot", "code", "settings"]:
@@ -436,7 +527,12 @@ def examine(
         "control_period_s": None if task is None else task.step_s,
     }
     key = find_keyframe(model, None) if task is None else task.key
-    pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0) if task is None else task.pose
+    if task is not None:
+        pose = task.pose
+    elif key >= 0:
+        pose = np.array(model.key_qpos[key])
+    else:
+        pose = np.array(model.qpos0)
     findings.warnings += [*model_checks.actuators(model, key), *model_checks.masses(model)]
     findings.warnings += [*model_checks.poses(model, key, pose), *model_checks.timestep(model)]
     data.qpos[:] = pose
@@ -453,9 +549,8 @@ def examine(
     summary["steps_per_s"] = check_stability(
         model, data, pose, rest, actions, simulate_s, findings, cause=wide
     )
-    if wide is not None and not any(
-        wide in text for text in (*findings.problems, *findings.warnings)
-    ):
+    told = [*findings.problems, *findings.warnings]
+    if wide is not None and not any(wide in text for text in told):
         findings.warnings.insert(0, wide)
     return summary
 
@@ -463,11 +558,12 @@ def examine(
 def _with_findings(
     answer: ExaminationAnswer, findings: ModelFindings, summary: dict[str, Any]
 ) -> ExaminationAnswer:
-    problem = "; ".join(findings.problems) or None
-    warnings = tuple(findings.warnings)
-    notes = tuple(findings.notes)
     return dataclasses.replace(
-        answer, problem=problem, warnings=warnings, notes=notes, figures=summary
+        answer,
+        problem="; ".join(findings.problems) or None,
+        warnings=tuple(findings.warnings),
+        notes=tuple(findings.notes),
+        figures=summary,
     )
 
 

@@ -22,8 +22,10 @@ from orchestrator.worker.tasks.actions import ActionMap, control_limits
 
 SIMULATED_S = 3.0
 """Simulated seconds of one trial."""
-HOLD_S, HOLD_EXTREME_S = 0.02, 0.1
-"""How long one random or extreme action is held; less where the timestep is tiny."""
+HOLD_S = 0.02
+"""How long one random action is held; less where the timestep is tiny."""
+HOLD_EXTREME_S = 0.1
+"""How long one extreme action is held."""
 SETTLED_S = 0.25
 """Energy that a starting pose beyond joint limits releases within this time does not count as
 growth."""
@@ -69,67 +71,109 @@ def check_stability(
     :param cause: what is wrong with the controls, and given as the cause where physics diverges
         under them.
     """
+    test = _Test(model=model, data=data, start=start, cpu_s=cpu_s, cause=cause)
 
-    def trial(
-        when: str, controls: Controls, share: float, hold_s: float = HOLD_S
-    ) -> tuple[StabilityTrial, str | None]:
-        result = _simulate(model, data, start, controls, hold_s, share * cpu_s)
-        if result.divergence is None:
-            return result, None
-        under_control = not model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)
-        known = cause if under_control else None
-        remedy = known or _remedy(model, data, start, controls, hold_s, 2 * max(result.cpu_s, 0.01))
-        return result, f"physics diverges {when} ({result.divergence}); {remedy}"
+    def no_action(_: np.random.Generator) -> Floats:
+        return rest
 
     with _passive(model):
-        passive, problem = trial("with the actuators disabled", lambda _: rest, 0.2)
-    if problem:
-        findings.problems.append(problem)
+        passive = test.simulate("with the actuators disabled", no_action, share=0.2)
+    if passive.problem is not None:
+        findings.problems.append(passive.problem)
         return None
+    _warn_of_growing_energy(model, passive.trial, findings)
+    if actions is None:
+        add_solver_warnings(data, findings)
+        return passive.trial.steps_per_s
+    return _check_with_actuators(test, no_action, actions, findings)
+
+
+def _warn_of_growing_energy(
+    model: mujoco.MjModel, passive: StabilityTrial, findings: ModelFindings
+) -> None:
+    """:param passive: the trial with the actuators disabled."""
     # Energy in joules that lifts all moving bodies by the size of the model; passive motion never
     # gains as much.
-    moving = float(model.body_mass[model.body_treeid >= 0].sum())
-    scale = (
-        moving
-        * max(1.0, float(np.linalg.norm(model.opt.gravity)))
-        * max(0.1, float(model.stat.extent))
-    )
+    mass = float(model.body_mass[model.body_treeid >= 0].sum())
+    gravity = max(1.0, float(np.linalg.norm(model.opt.gravity)))
+    size = max(0.1, float(model.stat.extent))
+    scale = mass * gravity * size
     if passive.energy_growth > scale:
         findings.warnings.append(
             f"energy grows without bound: with the actuators disabled by {passive.energy_growth:.3g} J (lifting the "
             f"robot by its own size takes {scale:.3g} J); use a shorter timestep or softer springs"
         )
-    if actions is None:
-        add_solver_warnings(data, findings)
-        return passive.steps_per_s
-    low, high = (
-        np.nan_to_num(bound, posinf=1.0, neginf=-1.0) for bound in (actions.low, actions.high)
-    )
+
+
+def _check_with_actuators(
+    test: _Test, no_action: Controls, actions: ActionMap, findings: ModelFindings
+) -> float | None:
+    """Add to ``findings``; return physics steps per second under random actions, None where physics
+    diverges.
+    """
+    model = test.model
+    low = np.nan_to_num(actions.low, posinf=1.0, neginf=-1.0)
+    high = np.nan_to_num(actions.high, posinf=1.0, neginf=-1.0)
     _, least, most = control_limits(model)
 
     def random(rng: np.random.Generator) -> Floats:
-        return np.asarray(actions.ctrl(actions.taken(rng.uniform(low, high)[None]))[0], np.float64)
+        action = actions.taken(rng.uniform(low, high)[None])
+        return np.asarray(actions.ctrl(action)[0], np.float64)
 
     def extreme(rng: np.random.Generator) -> Floats:
         return np.where(rng.integers(0, 2, model.nu), most, least)
 
-    has_warned = False
-    moved = passive
-    for when, controls, share in (
-        ("with no action", lambda _: rest, 0.2),
-        ("under random actions", random, 0.4),
-    ):
-        moved, problem = trial(when, controls, share)
-        if problem:
-            findings.problems.append(problem)
-            return None
-        has_warned = has_warned or add_solver_warnings(data, findings)
-    _, problem = trial("under extreme actions", extreme, 0.2, HOLD_EXTREME_S)
-    if problem:
-        findings.warnings.append(problem)
+    at_rest = test.simulate("with no action", no_action, share=0.2)
+    if at_rest.problem is not None:
+        findings.problems.append(at_rest.problem)
+        return None
+    has_warned = add_solver_warnings(test.data, findings)
+    moved = test.simulate("under random actions", random, share=0.4)
+    if moved.problem is not None:
+        findings.problems.append(moved.problem)
+        return None
+    has_warned = has_warned or add_solver_warnings(test.data, findings)
+    driven = test.simulate("under extreme actions", extreme, share=0.2, hold_s=HOLD_EXTREME_S)
+    if driven.problem is not None:
+        findings.warnings.append(driven.problem)
     elif not has_warned:
-        add_solver_warnings(data, findings)
-    return moved.steps_per_s
+        add_solver_warnings(test.data, findings)
+    return moved.trial.steps_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    trial: StabilityTrial
+    problem: str | None
+    """That physics diverges, and what helps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Test:
+    """The test of one robot; its arguments are those of :func:`check_stability`."""
+
+    model: mujoco.MjModel
+    data: mujoco.MjData
+    start: Floats
+    cpu_s: float
+    cause: str | None
+
+    def simulate(
+        self, when: str, controls: Controls, *, share: float, hold_s: float = HOLD_S
+    ) -> _Verdict:
+        """One trial. :param share: of the CPU time."""
+        model = self.model
+        cpu_s = share * self.cpu_s
+        trial = _simulate(model, self.data, self.start, controls, hold_s, cpu_s)
+        if trial.divergence is None:
+            return _Verdict(trial=trial, problem=None)
+        is_passive = bool(model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ACTUATION))
+        remedy = None if is_passive else self.cause
+        if not remedy:
+            limit_s = 2 * max(trial.cpu_s, 0.01)
+            remedy = _remedy(model, self.data, self.start, controls, hold_s, limit_s)
+        problem = f"physics diverges {when} ({trial.divergence}); {remedy}"
+        return _Verdict(trial=trial, problem=problem)
 
 
 def _simulate(
@@ -168,10 +212,11 @@ def _simulate(
         if data.time < SETTLED_S:
             at_start = max(at_start, float(data.energy.sum()))
         growth = max(growth, float(data.energy.sum()) - at_start)
-    cpu_s = time.thread_time() - begun
-    steps_per_s = steps / max(stepping_s, 1e-9)
     return StabilityTrial(
-        steps_per_s=steps_per_s, cpu_s=cpu_s, divergence=diverged, energy_growth=growth
+        steps_per_s=steps / max(stepping_s, 1e-9),
+        cpu_s=time.thread_time() - begun,
+        divergence=diverged,
+        energy_growth=growth,
     )
 
 
@@ -218,13 +263,15 @@ def _remedy(
 @contextlib.contextmanager
 def _passive(model: mujoco.MjModel) -> Iterator[None]:
     """A simulation with the actuators disabled, in which the energy is computed."""
-    enabled, disabled = model.opt.enableflags, model.opt.disableflags
+    enabled = model.opt.enableflags
+    disabled = model.opt.disableflags
     model.opt.enableflags |= int(mujoco.mjtEnableBit.mjENBL_ENERGY)
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)
     try:
         yield
     finally:
-        model.opt.enableflags, model.opt.disableflags = enabled, disabled
+        model.opt.enableflags = enabled
+        model.opt.disableflags = disabled
 
 
 def add_solver_warnings(data: mujoco.MjData, findings: ModelFindings) -> bool:

@@ -45,7 +45,8 @@ def collect(
     :return: False where the callback ended the rollout.
     :raises ValueError: an action is not finite.
     """
-    policy, space = model.policy, model.action_space
+    policy = model.policy
+    space = model.action_space
     attributes = vars(model)
     count_episodes = update_info_buffer(model)
     policy.set_training_mode(False)
@@ -73,23 +74,43 @@ def collect(
             return False
         count_episodes(infos, new_dones)
         if np.count_nonzero(new_dones):
-            for index, observation in truncated(infos, new_dones):
-                with torch.no_grad():
-                    value = policy.predict_values(policy.obs_to_tensor(observation)[0])
-                rewards[index] += model.gamma * value.item()
+            _add_values_of_truncated(model, rewards, infos, new_dones)
         _put(buffer.observations, step, observations)
         buffer.actions[step] = actions.reshape(buffer.actions.shape[1:])
-        buffer.rewards[step], buffer.episode_starts[step] = rewards, dones
-        observations = attributes[LAST_OBS] = new_observations
-        dones = attributes[LAST_EPISODE_STARTS] = new_dones
-    buffer.pos = n_rollout_steps
+        buffer.rewards[step] = rewards
+        buffer.episode_starts[step] = dones
+        observations = new_observations
+        dones = new_dones
+        attributes[LAST_OBS] = observations
+        attributes[LAST_EPISODE_STARTS] = dones
+    _complete(model, buffer, rows_at_once, observations, dones)
+    callback.on_rollout_end()
+    return True
+
+
+def _add_values_of_truncated(model: PPO, rewards: Any, infos: Any, dones: Any) -> None:
+    """Add to the rewards what the truncated episodes would have given further on."""
+    policy = model.policy
+    for index, observation in truncated(infos, dones):
+        with torch.no_grad():
+            value = policy.predict_values(policy.obs_to_tensor(observation)[0])
+        rewards[index] += model.gamma * value.item()
+
+
+def _complete(
+    model: PPO, buffer: RolloutBuffer, rows_at_once: int, observations: Any, dones: NDArray[Any]
+) -> None:
+    """Fill in values, log-probabilities and advantages of the rollout.
+
+    :param observations: those after the last step.
+    :param dones: which episodes the last step has ended.
+    """
+    buffer.pos = buffer.buffer_size
     buffer.full = True
     _evaluate(model, buffer, rows_at_once)
     with torch.no_grad():
-        last_values = policy.predict_values(obs_as_tensor(observations, model.device))
+        last_values = model.policy.predict_values(obs_as_tensor(observations, model.device))
     buffer.compute_returns_and_advantage(last_values=last_values, dones=dones)
-    callback.on_rollout_end()
-    return True
 
 
 def _put(rows: Any, step: int, observations: Any) -> None:
@@ -106,10 +127,8 @@ def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
     policy = model.policy
     count = buffer.pos * buffer.n_envs
     actions = buffer.actions.reshape(count, *buffer.actions.shape[2:])
-    values, log_probs = (
-        buffer.values.reshape(count),
-        buffer.log_probs.reshape(count),
-    )  # views: filled below
+    values = buffer.values.reshape(count)  # a view, as the next one
+    log_probs = buffer.log_probs.reshape(count)
     for begin in range(0, count, rows_at_once):
         part = slice(begin, begin + rows_at_once)
         with torch.no_grad():

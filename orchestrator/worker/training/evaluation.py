@@ -41,7 +41,8 @@ whole batch."""
 GRID_AT_ONCE = 128
 """Environments in a batch of points of a grid: so many share the cost of the policy, and need
 little memory."""
-_ENVIRONMENTS, _ACTIONS = 1, 2
+_ENVIRONMENTS = 1
+_ACTIONS = 2
 """Purposes of random numbers, so that evaluation's seeds differ from training's and from each
 other."""
 
@@ -90,7 +91,10 @@ class Outcome:
 
     @functools.cached_property
     def summary(self) -> OutcomeSummary:
-        returns, lengths, reported, drawn, _ = zip(*self.episodes, strict=True)
+        returns = [episode.total_reward for episode in self.episodes]
+        lengths = [episode.length for episode in self.episodes]
+        reported = [episode.measures for episode in self.episodes]
+        drawn = [episode.drawn for episode in self.episodes]
         names = dict.fromkeys(name for measures in reported for name in measures)
         summary: OutcomeSummary = {
             "mean": float(np.mean(returns)),
@@ -99,8 +103,8 @@ class Outcome:
             "min": min(returns),
             "max": max(returns),
             "length_mean": float(np.mean(lengths)),
-            "returns": list(returns),
-            "lengths": list(lengths),
+            "returns": returns,
+            "lengths": lengths,
             "measures": {
                 name: _summary([measures.get(name) for measures in reported]) for name in names
             },
@@ -146,11 +150,12 @@ class EvaluationResult:
         measures = ", ".join(
             f"{name} {mean:,.4g}" for name, mean in means.items() if mean is not None
         )
-        return (
+        text = (
             f"{count(len(self.deterministic.episodes), 'episode')}: "
             f"return {deterministic['mean']:,.1f} ± {deterministic['std']:,.1f} deterministic, "
-            f"{stochastic['mean']:,.1f} ± {stochastic['std']:,.1f} stochastic{'; ' if measures else ''}{measures}"
+            f"{stochastic['mean']:,.1f} ± {stochastic['std']:,.1f} stochastic"
         )
+        return f"{text}; {measures}" if measures else text
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
@@ -167,8 +172,11 @@ def interquartile_mean(values: Sequence[float]) -> float:
 
 def _summary(values: list[float | None]) -> MeasureSummary:
     numbers = [value for value in values if value is not None]
-    mean, std = (float(np.mean(numbers)), float(np.std(numbers))) if numbers else (None, None)
-    return {"mean": mean, "std": std, "values": values}
+    return {
+        "mean": float(np.mean(numbers)) if numbers else None,
+        "std": float(np.std(numbers)) if numbers else None,
+        "values": values,
+    }
 
 
 def evaluate(
@@ -184,62 +192,87 @@ def evaluate(
 
     :raises Diverged: a return is not finite.
     """
-    seed = environment_seed(spec)
-    n_envs = min(
-        spec.eval_episodes,
-        max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs,
-    )
+    evaluation = _Evaluation(spec=spec, job_dir=job_dir, model=model, each_step=each_step)
+    n_envs = min(spec.eval_episodes, _most_at_once(spec))
     moment = BestMoment() if spec.preview and not spec.video else None
+    grid = EvaluationGrid.parse(spec.evaluate)
+    return EvaluationResult(
+        deterministic=Outcome(evaluation.run(n_envs, moment, deterministic=True)),
+        stochastic=Outcome(evaluation.run(n_envs, deterministic=False)),
+        moment=None if moment is None else moment.content(),
+        seed=evaluation.seed,
+        n_envs=n_envs,
+        grid=[] if grid is None else list(evaluation.run_on(grid)),
+    )
+
+
+def _most_at_once(spec: WorkerSpec) -> int:
+    """Environments that are evaluated side by side, apart from a grid."""
+    return max(spec.n_envs, MOST_AT_ONCE) if env_factory.is_batched(spec) else spec.n_envs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evaluation:
+    """Runs episodes of one policy; its arguments are those of :func:`evaluate`."""
+
+    spec: WorkerSpec
+    job_dir: Path
+    model: Model
+    each_step: Callable[[], None]
+
+    @property
+    def seed(self) -> int:
+        return environment_seed(self.spec)
 
     def run(
+        self,
         n_envs: int,
         watched: BestMoment | None = None,
         *,
         deterministic: bool,
         grid: GridPlaces | None = None,
     ) -> Sequence[EvaluatedEpisode]:
+        """Episodes in ``n_envs`` fresh environments, as many at each place of ``grid``, or in all,
+        as the spec says.
+        """
+        spec = self.spec
         at_each = n_envs if grid is None else grid.at_each
         remaining = np.array(
             [(spec.eval_episodes + index % at_each) // at_each for index in range(n_envs)]
         )
-        # A diverging robot far from the one trained on is a result, and the training succeeded.
-        made = spec if grid is None else dataclasses.replace(spec, on_divergence="end-episode")
-        with _seeded(_seed(spec, _ACTIONS), model.device):
+        if grid is not None:
+            # A diverging robot far from the one trained on is a result, and the training succeeded.
+            spec = dataclasses.replace(spec, on_divergence="end-episode")
+        seed = self.seed
+        with _seeded(_seed(spec, _ACTIONS), self.model.device):
             venv = env_factory.make(
-                made, job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid
+                spec, self.job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid
             )
             try:
                 venv.seed(seed)
-                prepared = _prepared(spec, model, venv)
+                prepared = _prepared(self.spec, self.model, venv)
                 return _run(
-                    model, prepared, remaining, each_step, watched, deterministic=deterministic
+                    self.model,
+                    prepared,
+                    remaining,
+                    self.each_step,
+                    watched,
+                    deterministic=deterministic,
                 )
             finally:
                 venv.close()
 
-    def on_grid(grid: EvaluationGrid) -> Iterator[tuple[GridPoint, Outcome]]:
-        at_each = min(spec.eval_episodes, GRID_AT_ONCE)
+    def run_on(self, grid: EvaluationGrid) -> Iterator[tuple[GridPoint, Outcome]]:
+        """Deterministic episodes at each point."""
+        at_each = min(self.spec.eval_episodes, GRID_AT_ONCE)
         at_once = GRID_AT_ONCE // at_each
         for first in range(0, len(grid.points), at_once):
             points = grid.points[first : first + at_once]
-            episodes = run(
-                len(points) * at_each, deterministic=True, grid=GridPlaces(grid, points, at_each)
-            )
+            places = GridPlaces(grid, points, at_each)
+            episodes = self.run(len(points) * at_each, deterministic=True, grid=places)
             for number, point in enumerate(points):
-                yield (
-                    point,
-                    Outcome([episode for episode in episodes if episode.env // at_each == number]),
-                )
-
-    grid = EvaluationGrid.parse(spec.evaluate)
-    return EvaluationResult(
-        deterministic=Outcome(run(n_envs, moment, deterministic=True)),
-        stochastic=Outcome(run(n_envs, deterministic=False)),
-        moment=None if moment is None else moment.content(),
-        seed=seed,
-        n_envs=n_envs,
-        grid=[] if grid is None else list(on_grid(grid)),
-    )
+                here = [episode for episode in episodes if episode.env // at_each == number]
+                yield point, Outcome(here)
 
 
 def environment_seed(spec: WorkerSpec) -> int:
@@ -260,8 +293,9 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     them afterwards.
     """
     before = generators(device)
-    for generator in (random.seed, np.random.seed, torch.manual_seed):
-        generator(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
     try:
         yield
     finally:
@@ -273,7 +307,8 @@ def _prepared(spec: WorkerSpec, model: Model, venv: Any) -> Any:
     trained = model.get_vec_normalize_env()
     if trained is not None:
         wrapped = env_factory.normalized(spec, venv)
-        wrapped.training = wrapped.norm_reward = False
+        wrapped.training = False
+        wrapped.norm_reward = False
         if trained.norm_obs:
             wrapped.obs_rms = trained.obs_rms
         venv = wrapped
@@ -293,7 +328,8 @@ def _run(
     counted down here.
     """
     episodes: list[EvaluatedEpisode] = []
-    returns, steps = np.zeros(len(remaining)), np.zeros(len(remaining), int)
+    returns = np.zeros(len(remaining))
+    steps = np.zeros(len(remaining), int)
     observations = venv.reset()
     if watched is not None:
         watched.begin(venv)
@@ -324,12 +360,16 @@ def _run(
                     f"evaluation: an episode of {length} steps in environment {index} has the return {total_reward}; "
                     "the environment's rewards must be finite"
                 )
-            episodes.append(
-                EvaluatedEpisode(
-                    total_reward, length, _measures(info), info.get(DRAWN, {}), int(index)
-                )
+            episode = EvaluatedEpisode(
+                total_reward=total_reward,
+                length=length,
+                measures=_measures(info),
+                drawn=info.get(DRAWN, {}),
+                env=int(index),
             )
-        returns[dones] = steps[dones] = 0
+            episodes.append(episode)
+        returns[dones] = 0
+        steps[dones] = 0
         each_step()
     return episodes
 

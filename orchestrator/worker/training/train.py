@@ -80,11 +80,11 @@ def run(
         env_indices = own_share(spec.n_envs, ranks)
         venv = _environments(spec, paths, env_indices)
         try:
-            learner = learners.build(
-                spec, env_factory.normalized(spec, venv) if spec.normalize else venv, ranks
-            )
-            facts.learner = reporter.learner = learner.name
+            trained_on = env_factory.normalized(spec, venv) if spec.normalize else venv
+            learner = learners.build(spec, trained_on, ranks)
+            facts.learner = learner.name
             facts.learner_reason = learner.reason
+            reporter.learner = learner.name
             _say_what_begins(spec, learner, ranks, env_indices)
             attempt = Attempt(
                 spec=spec,
@@ -95,18 +95,27 @@ def run(
                 ranks=ranks,
                 before_writing=before_writing,
             )
-            training = Training(attempt)
-            training.train(stop_requested, checkpoint_requested)
-            ranks.close()
-            facts.weights_sha256 = weights.sha256(learner.model)
-            if ranks.rank > 0:
-                return
-            after_training.save_policy(attempt)
-            training.drop_replay()
-            if spec.eval_episodes:
-                after_training.evaluate(attempt, stop_requested)
+            _complete(attempt, stop_requested, checkpoint_requested)
         finally:
             venv.close()
+
+
+def _complete(
+    attempt: Attempt,
+    stop_requested: Callable[[], bool],
+    checkpoint_requested: Callable[[], bool],
+) -> None:
+    """Train, save the policy and evaluate it."""
+    training = Training(attempt)
+    training.train(stop_requested, checkpoint_requested)
+    attempt.ranks.close()
+    attempt.facts.weights_sha256 = weights.sha256(attempt.model)
+    if attempt.ranks.rank > 0:
+        return
+    after_training.save_policy(attempt)
+    training.drop_replay()
+    if attempt.spec.eval_episodes:
+        after_training.evaluate(attempt, stop_requested)
 
 
 def _remove_what_was_half_written(paths: JobPaths) -> None:
@@ -289,7 +298,9 @@ def _equip(attempt: Attempt, loop: LoopState, log: TrainingLog) -> _Equipment:
     divergences may end the training. Ranks come last, so that features find the latest episodes
     when an iteration begins: they are set aside during a rollout.
     """
-    spec, model, ranks = attempt.spec, attempt.model, attempt.ranks
+    spec = attempt.spec
+    model = attempt.model
+    ranks = attempt.ranks
     synchronizer = RankSynchronizer(model, ranks, parameter_server=spec.mode == "parameter-server")
     features = feature_parts(spec, model, loop.parts)
     assert model.env is not None

@@ -243,8 +243,8 @@ def test_a_measurement_that_failed_under_a_disturbance_waits_for_the_next_call(
     monkeypatch.setattr(plan, "begin", lambda _path, document: document)
     setup: Any = SimpleNamespace(tell=lambda _: None)
     log = MeasurementLog(tmp_path / "cells.jsonl")
-    _, failed = weak_scaling.run(new, tmp_path / "plan.json", log, None, setup, retakes=2)  # type: ignore[arg-type]
-    assert failed == 1
+    done = weak_scaling.run(new, tmp_path / "plan.json", log, None, setup, retakes=2)  # type: ignore[arg-type]
+    assert done.failed == 1
 
 
 def test_on_a_busy_machine_a_quarter_is_taken_again_and_the_rest_waits_for_the_next_call(
@@ -268,8 +268,8 @@ def test_on_a_busy_machine_a_quarter_is_taken_again_and_the_rest_waits_for_the_n
     told: list[str] = []
     setup: Any = SimpleNamespace(tell=told.append)
     log = MeasurementLog(tmp_path / "cells.jsonl")
-    _, failed = weak_scaling.run(new, tmp_path / "plan.json", log, None, setup, retakes=2)  # type: ignore[arg-type]
-    assert (len(taken), failed) == (10, 0)
+    done = weak_scaling.run(new, tmp_path / "plan.json", log, None, setup, retakes=2)  # type: ignore[arg-type]
+    assert (len(taken), done.failed) == (10, 0)
     assert "8 disturbed measurements not taken again" in told[-1]
 
 

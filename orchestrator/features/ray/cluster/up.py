@@ -89,7 +89,8 @@ def join(head: str, *, host: str | None = None, insecure: bool = False) -> list[
         own = address.lookup(host) if host is not None else address.own(head_host)
         address.check_own(own)
         _check_mode(insecure)
-        if why := address.connect_error(head_host, port):
+        why = address.connect_error(head_host, port)
+        if why:
             question = "is `cluster up` running there, and the port open?"
             raise UsageError(f"{cluster}: no head of a cluster answers ({why}); {question}")
         query.check(cluster, insecure=insecure)
@@ -99,7 +100,9 @@ def join(head: str, *, host: str | None = None, insecure: bool = False) -> list[
 
 
 def _check_nothing_runs() -> None:
-    if (node := node_state.load()) is None:
+    """:raises UsageError: a node runs here."""
+    node = node_state.load()
+    if node is None:
         return
     running = node.running_processes()
     if not running:
@@ -115,6 +118,7 @@ def _check_nothing_runs() -> None:
 
 
 def _check_mode(insecure: bool) -> None:
+    """:raises UsageError: authentication is turned off, and not on purpose."""
     mode = os.environ.get(cluster_token.MODE_VARIABLE, "token").lower()
     if mode != "token" and not insecure:
         raise UsageError(
@@ -148,30 +152,8 @@ def _start(
         started=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         boot=node_state.boot_id(),
     )
-    variables = {
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("RAY_") or name in INHERITED
-        },
-        **node_settings.process_variables(),
-        **package_path(),
-        **authentication,
-        TOKEN_VARIABLE: mark,
-    }
-    command = [
-        *(
-            sys.executable,
-            "-W",
-            "ignore",
-            "-c",
-            RAY_PROGRAM,
-            "start",
-            *options,
-            f"--node-ip-address={own}",
-        ),
-        *(f"--temp-dir={directory}", "--include-log-monitor=false", *offer.arguments()),
-    ]
+    variables = _variables(authentication, mark)
+    command = _command(directory, own, offer, options)
     node_state.save(node)  # before anything runs, so that `cluster down` finds it whatever happens
     try:
         failure = _run(command, variables, directory / START_LOG)
@@ -186,6 +168,39 @@ def _start(
         node_state.delete()
         raise
     return node
+
+
+def _variables(authentication: Mapping[str, str], mark: str) -> dict[str, str]:
+    """The environment of ``ray start``. :param mark: by which its processes are found."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("RAY_") or name in INHERITED
+    }
+    return {
+        **inherited,
+        **node_settings.process_variables(),
+        **package_path(),
+        **authentication,
+        TOKEN_VARIABLE: mark,
+    }
+
+
+def _command(directory: Path, own: str, offer: ResourceOffer, options: Sequence[str]) -> list[str]:
+    """``ray start`` with ``options``, on this machine at the address ``own``."""
+    return [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        RAY_PROGRAM,
+        "start",
+        *options,
+        f"--node-ip-address={own}",
+        f"--temp-dir={directory}",
+        "--include-log-monitor=false",
+        *offer.arguments(),
+    ]
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str], log: Path) -> str | None:
@@ -215,13 +230,11 @@ def _run(command: Sequence[str], variables: Mapping[str, str], log: Path) -> str
 def _start_error(what: str, directory: Path, *patterns: str) -> OrchestratorError:
     """With the last lines of the logs, which are removed together with ``directory``."""
     lines = [f"{what}. The last lines of its logs:"]
-    for log in (log for pattern in patterns for log in directory.glob(pattern)):
-        content = [
-            line
-            for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
-            if line.strip()
-        ]
-        lines += [f"{log.name}: {line}" for line in content[-LOG_TAIL_LINES:]]
+    for pattern in patterns:
+        for log in directory.glob(pattern):
+            text = log.read_text(encoding="utf-8", errors="replace")
+            content = [line for line in text.splitlines() if line.strip()]
+            lines += [f"{log.name}: {line}" for line in content[-LOG_TAIL_LINES:]]
     return OrchestratorError("\n  ".join(lines))
 
 
@@ -265,9 +278,9 @@ def _head_lines(node: LocalNode, offer: ResourceOffer, own: str) -> list[str]:
         )
     else:
         file = cluster_token.token_file()
-        copy = (
-            f"~/{file.relative_to(Path.home())}" if file.is_relative_to(Path.home()) else str(file)
-        )
+        copy = str(file)
+        if file.is_relative_to(Path.home()):
+            copy = f"~/{file.relative_to(Path.home())}"
         lines.append(
             f"to add a machine, run there:  mkdir -p {Path(copy).parent} && scp {own}:{file} {copy} && {join_command}"
         )

@@ -40,7 +40,8 @@ from orchestrator.worker.mjspec.spec_attributes import (
 )
 from orchestrator.worker.mjspec.spec_elements import SINGLE, EditError, matching, suggested
 
-TABLE, GRID_TABLE = "randomize", "evaluate"
+TABLE = "randomize"
+GRID_TABLE = "evaluate"
 _STATISTICS = "stat."
 """Begins the names of MuJoCo's statistics of a model, which scale the solver's tolerance. They stay
 the robot's."""
@@ -135,21 +136,22 @@ def randomized_keys(
     :raises RandomizeError: a key matches nothing, does not fit or changes nothing, or MuJoCo
         refuses a value.
     """
-    properties = {
-        key: value
-        for key, value in randomize.items()
-        if key != TERRAIN and disturbance(key) is None
-    }
-    drawn = {key: (TABLE, read_drawn(value)) for key, value in properties.items()}
-    axes = [axis for axis in (grid.axes if grid else ()) if disturbance(axis.key) is None]
-    drawn |= {axis.key: (GRID_TABLE, axis.range) for axis in axes}
-    keys = [
-        RandomizedKey(table, key, distribution, ())
-        for key, (table, distribution) in sorted(drawn.items())
-    ]
-    found = _examined_once(xml, model, keys)
+    drawn: dict[str, RandomizedKey] = {}
+    for key, value in randomize.items():
+        if key != TERRAIN and disturbance(key) is None:
+            drawn[key] = RandomizedKey(TABLE, key, read_drawn(value), ())
+    for axis in grid.axes if grid else ():
+        if disturbance(axis.key) is None:
+            drawn[axis.key] = RandomizedKey(GRID_TABLE, axis.key, axis.range, ())
+    found = _examined_once(xml, model, [drawn[key] for key in sorted(drawn)])
+    _refuse_overlaps(found)
+    return found
+
+
+def _refuse_overlaps(keys: Sequence[RandomizedKey]) -> None:
+    """:raises RandomizeError: two of them set or draw the same value."""
     owner: dict[tuple[str, int], RandomizedKey] = {}
-    for one in found:
+    for one in keys:
         entries = [
             (change.name, entry) for change in one.changes for entry in change.entries.tolist()
         ]
@@ -162,7 +164,6 @@ def randomized_keys(
                 raise RandomizeError(
                     f"{one.where}: {other.where} sets or draws the same value of {name}; {cure}"
                 )
-    return found
 
 
 def _examined_once(
@@ -188,67 +189,111 @@ def _examined_once(
 
 def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -> RandomizedKey:
     """``drawn`` with what it changes."""
-    key, here = drawn.key, drawn.where
-    for fixed, why in _FIXED.items():
-        if key == fixed or key.startswith(f"{fixed}."):
-            raise RandomizeError(
-                f"{here}: cannot be drawn for each episode: {why}; vary it with a matrix of model.{key}"
-            )
+    _refuse_fixed(drawn)
+    _refuse_values(drawn)
     low, high = drawn.distribution.extremes
     is_constant = drawn.distribution.is_constant
-    if low < 0 and (attribute := _indexed(key.rpartition(".")[2])[0]) in NEVER_NEGATIVE:
-        be = "is" if is_constant else "may be"
-        raise RandomizeError(
-            f"{here}: {be} {low:g}, and {attribute} is never below 0; expected at least 0"
-        )
-    if low == high and not is_constant:
-        raise RandomizeError(
-            f"{here}: always draws {low:g}; write model.{key} instead, or give it a range"
-        )
     at_low = model if is_constant else _compiled(spec, model, drawn, low)
     at_high = _compiled(spec, model, drawn, high)
     drawn = dataclasses.replace(drawn, places=_places(spec, drawn))
-    inputs: list[FieldChange] = []
-    others: list[FieldChange] = []
+    changes = _changes(drawn, at_low, at_high)
+    if not changes and is_constant:
+        return drawn  # it is the robot's own
+    if not changes:
+        raise RandomizeError(
+            f"{drawn.where}: changes nothing in the compiled robot; another attribute overrides it"
+        )
+    middle = low + (high - low) * 0.382  # anywhere between them
+    tried = _try_changes(model, changes, middle)
+    expected = _compiled(spec, model, drawn, middle)
+    wrong = [
+        name
+        for name, _, _ in differences(tried.model, expected)
+        if not name.startswith(_STATISTICS)
+    ]
+    if wrong:
+        raise RandomizeError(
+            f"{drawn.where}: {', '.join(wrong[:3])} of the compiled robot depend{'s' * (len(wrong) == 1)} on it in a "
+            f"way that cannot be drawn for each episode; vary it with a matrix of model.{drawn.key}"
+        )
+    return dataclasses.replace(drawn, changes=tried.changes)
+
+
+def _refuse_fixed(drawn: RandomizedKey) -> None:
+    """:raises RandomizeError: what the key names stays the same in all episodes."""
+    key = drawn.key
+    for fixed, why in _FIXED.items():
+        if key == fixed or key.startswith(f"{fixed}."):
+            raise RandomizeError(
+                f"{drawn.where}: cannot be drawn for each episode: {why}; vary it with a matrix of model.{key}"
+            )
+
+
+def _refuse_values(drawn: RandomizedKey) -> None:
+    """:raises RandomizeError: a value makes no sense, or all are the same."""
+    low, high = drawn.distribution.extremes
+    is_constant = drawn.distribution.is_constant
+    attribute, _ = _indexed(drawn.key.rpartition(".")[2])
+    if low < 0 and attribute in NEVER_NEGATIVE:
+        be = "is" if is_constant else "may be"
+        raise RandomizeError(
+            f"{drawn.where}: {be} {low:g}, and {attribute} is never below 0; expected at least 0"
+        )
+    if low == high and not is_constant:
+        raise RandomizeError(
+            f"{drawn.where}: always draws {low:g}; write model.{drawn.key} instead, or give it a range"
+        )
+
+
+def _changes(
+    drawn: RandomizedKey, at_low: mujoco.MjModel, at_high: mujoco.MjModel
+) -> list[FieldChange]:
+    """What differs between the robots with the lowest and the highest value, as a function of the
+    value.
+
+    :raises RandomizeError: MuJoCo cannot vary it between environments.
+    """
+    low, high = drawn.distribution.extremes
+    changes = []
     for name, of_low, of_high in differences(at_low, at_high):
         if name.startswith(_STATISTICS):
             continue
         if name not in MODEL_FIELDS or np.asarray(of_low).dtype.kind != "f":
             raise RandomizeError(
-                f"{here}: changes {name} of the compiled robot, which MuJoCo cannot vary between environments; vary it "
-                f"with a matrix of model.{key}"
+                f"{drawn.where}: changes {name} of the compiled robot, which MuJoCo cannot vary between environments; "
+                f"vary it with a matrix of model.{drawn.key}"
             )
-        first, second = np.ravel(of_low), np.ravel(of_high)
+        first = np.ravel(of_low)
+        second = np.ravel(of_high)
         entries = np.flatnonzero(first != second)
-        change = FieldChange(name, entries, second[entries], np.zeros(len(entries)))
-        if not is_constant:
+        if drawn.distribution.is_constant:
+            change = FieldChange(name, entries, second[entries], np.zeros(len(entries)))
+        else:
             slope = (second[entries] - first[entries]) / (high - low)
             change = FieldChange(name, entries, first[entries] - slope * low, slope)
-        (inputs if name in set_const_inputs() else others).append(change)
-    if not inputs and not others and is_constant:
-        return drawn  # it is the robot's own
-    if not inputs and not others:
-        raise RandomizeError(
-            f"{here}: changes nothing in the compiled robot; another attribute overrides it"
-        )
-    middle = low + (high - low) * 0.382  # anywhere between them
+        changes.append(change)
+    return changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """The robot with changes, as a batch has it."""
+
+    model: mujoco.MjModel
+    changes: Sequence[FieldChange]
+    """Without those of fields that MuJoCo derives from the others."""
+
+
+def _try_changes(model: mujoco.MjModel, changes: Sequence[FieldChange], value: float) -> _Tried:
+    """Make the changes for ``value`` in a batch of one environment."""
     batch = Batch(model, 1, nthread=1)
-    write(batch, 0, inputs, middle)
+    inputs = [change for change in changes if change.name in set_const_inputs()]
+    others = [change for change in changes if change.name not in set_const_inputs()]
+    write(batch, 0, inputs, value)
     batch.set_const()
-    changes = [*inputs, *(change for change in others if batch.expanded(change.name) is None)]
-    write(batch, 0, changes, middle)
-    expected = _compiled(spec, model, drawn, middle)
-    wrong = [
-        name
-        for name, _, _ in differences(batch.get_model(0), expected)
-        if not name.startswith(_STATISTICS)
-    ]
-    if wrong:
-        raise RandomizeError(
-            f"{here}: {', '.join(wrong[:3])} of the compiled robot depend{'s' * (len(wrong) == 1)} on it in a way that "
-            f"cannot be drawn for each episode; vary it with a matrix of model.{key}"
-        )
-    return dataclasses.replace(drawn, changes=changes)
+    needed = [*inputs, *(change for change in others if batch.expanded(change.name) is None)]
+    write(batch, 0, needed, value)
+    return _Tried(model=batch.get_model(0), changes=needed)
 
 
 def write(batch: Batch, env: int, changes: Iterable[FieldChange], value: float) -> None:
@@ -265,16 +310,18 @@ def _compiled(
     edited = spec.copy()
     key = drawn.key
     multiplies = drawn.distribution.multiplies
-    kind, attribute, index = key.partition(".")[0], *_indexed(key.rpartition(".")[2])
+    kind = key.partition(".")[0]
+    attribute, index = _indexed(key.rpartition(".")[2])
     written: Any = f"*{value!r}" if multiplies else value
     try:
         for _, element in matching(edited, drawn.table, key):
             if (kind, attribute, index) == ("body", "mass", None):
-                _scale_mass(element, value if multiplies else value / _mass(model, element.name))
+                factor = value if multiplies else value / _mass(model, element.name)
+                _scale_mass(element, factor)
+            elif index is None:
+                set_attribute(element, kind, attribute, written)
             else:
-                numbers = (
-                    written if index is None else _with_others(element, attribute, index, written)
-                )
+                numbers = _with_others(element, attribute, index, written)
                 set_attribute(element, kind, attribute, numbers)
     except AttributeEditError as error:
         hint = suggested(attribute, attribute_names(element, kind)) if error.is_unknown else ""
@@ -292,17 +339,19 @@ def _compiled(
 
 def _places(spec: mujoco.MjSpec, drawn: RandomizedKey) -> frozenset[tuple[str, int]]:
     """:attr:`RandomizedKey.places` of a key that fits the robot."""
-    kind, (attribute, index) = drawn.key.partition(".")[0], _indexed(drawn.key.rpartition(".")[2])
+    kind = drawn.key.partition(".")[0]
+    attribute, index = _indexed(drawn.key.rpartition(".")[2])
     places: set[tuple[str, int]] = set()
     for number, element in matching(spec, drawn.table, drawn.key):
-        numbers = getattr(element, RENAMED.get(attribute, attribute), None)
-        size = (
-            len(numbers) if drawn.distribution.multiplies and isinstance(numbers, np.ndarray) else 1
-        )
         name = attribute if kind in SINGLE else f"{element.name or f'#{number}'}.{attribute}"
-        places |= {
-            (f"{kind}.{name}", place) for place in (range(size) if index is None else [index])
-        }
+        numbers = getattr(element, RENAMED.get(attribute, attribute), None)
+        if index is not None:
+            in_it: Iterable[int] = [index]
+        elif drawn.distribution.multiplies and isinstance(numbers, np.ndarray):
+            in_it = range(len(numbers))
+        else:
+            in_it = [0]
+        places |= {(f"{kind}.{name}", place) for place in in_it}
     return frozenset(places)
 
 
@@ -317,9 +366,9 @@ def _with_others(element: Any, attribute: str, index: int, written: Any) -> list
     numbers = getattr(element, RENAMED.get(attribute, attribute), None)
     size = len(numbers) if isinstance(numbers, np.ndarray) else 0
     if index >= size:
-        has = (
-            f"has {size} numbers, counted from 0" if size else "is no attribute of several numbers"
-        )
+        has = "is no attribute of several numbers"
+        if size:
+            has = f"has {size} numbers, counted from 0"
         raise AttributeEditError(f"there is no {attribute}[{index}]: {attribute} {has}")
     return [written if place == index else "*1" for place in range(size)]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
     from orchestrator.worker.training.fast.ppo import FastPPO
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CutOff:
+    """The end of an episode that a time limit truncated."""
+
+    step: int
+    env: int
+    observation: Array
+    """Its last one."""
+
+
 def collect(
     model: FastPPO, env: Any, callback: BaseCallback, rollout_buffer: RolloutBuffer
 ) -> bool:
@@ -43,17 +54,16 @@ def collect(
     n_envs = env.num_envs
     network = model.network
     rollout_buffer.reset()
-    # first, because it may change the policy, the random stream, or the observations
+    # First, because it may change the policy, the random stream, or the observations.
     callback.on_rollout_start()
     network.load(model.policy)
     x = np.ones((n_rollout_steps + 1, n_envs, network.shape.observation + 1), network.dtype)
     all_actions = _noise(network, n_rollout_steps, n_envs)
-    cut_off: list[tuple[int, int, Array]] = []
+    cut_off: list[_CutOff] = []
     space: Any = model.action_space
-    low, high = (
-        np.tile(bounds, (n_envs, 1)) for bounds in (space.low, space.high)
-    )  # equal shapes are faster
-    watched = not (type(callback) is ConvertCallback and callback.callback is None)
+    low = np.tile(space.low, (n_envs, 1))  # equal shapes are faster
+    high = np.tile(space.high, (n_envs, 1))
+    watched = _is_watched(callback)
     acting_s = 0.0
     attributes = vars(model)
     count_episodes = update_info_buffer(model)
@@ -80,11 +90,7 @@ def collect(
                 count_episodes(infos, dones)
                 break
         if np.count_nonzero(dones):
-            # Copies: an environment may reuse the array before the rollout ends.
-            cut_off.extend(
-                (n_steps, env, np.array(observation))
-                for env, observation in truncated(infos, dones)
-            )
+            cut_off += _cut_off(n_steps, infos, dones)
         rollout_buffer.rewards[n_steps] = rewards
         rollout_buffer.episode_starts[n_steps] = attributes[LAST_EPISODE_STARTS]
         last_obs = attributes[LAST_OBS] = new_obs
@@ -93,16 +99,20 @@ def collect(
     x[-1, :, :-1] = last_obs.reshape(n_envs, -1)
     model.seconds["policy_s"] += acting_s
     last_values = _complete(model, rollout_buffer, x, all_actions, cut_off, dones)
-    n_steps, values = (
-        n_rollout_steps,
-        torch.from_numpy(last_values),
-    )  # as Stable-Baselines3 leaves them
+    # As Stable-Baselines3 leaves them.
+    n_steps = n_rollout_steps
+    values = torch.from_numpy(last_values)
     if not watched:
         callback.n_calls += n_rollout_steps
     callback.num_timesteps = model.num_timesteps
     callback.update_locals({**locals(), "self": model})
     callback.on_rollout_end()
     return True
+
+
+def _is_watched(callback: BaseCallback) -> bool:
+    """Whether anything is called at every step."""
+    return not (type(callback) is ConvertCallback and callback.callback is None)
 
 
 @np.errstate(over="ignore")
@@ -157,35 +167,46 @@ def truncated(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator[tupl
             yield index, observation
 
 
+def _cut_off(step: int, infos: Sequence[Mapping[str, Any]], dones: Array) -> list[_CutOff]:
+    # Copies: an environment may reuse the array before the rollout ends.
+    return [
+        _CutOff(step=step, env=env, observation=np.array(observation))
+        for env, observation in truncated(infos, dones)
+    ]
+
+
 @np.errstate(over="ignore", invalid="ignore")  # the NaN guard names what is not finite
 def _complete(
     model: FastPPO,
     buffer: RolloutBuffer,
     x: Array,
     actions: Array,
-    cut_off: Sequence[tuple[int, int, Array]],
+    cut_off: Sequence[_CutOff],
     dones: Array,
 ) -> Array:
     """Fill in values, log-probabilities and advantages of the rollout.
 
     :param x: ``(steps + 1, n_envs, observation + 1)`` observations, those after the last step
         included, and ones.
-    :param cut_off: step, environment and last observation of each truncated episode: the critic's
-        discounted value of that observation is added to the reward of that step.
+    :param cut_off: the critic's discounted value of the last observation is added to the reward of
+        that step.
     :return: ``(n_envs,)`` values of the observations after the last step.
     """
     started = perf_counter()
     network = model.network
     means, values = network.evaluate(x)
     if cut_off:
-        steps, envs, last_observations = zip(*cut_off, strict=True)
+        steps = [end.step for end in cut_off]
+        envs = [end.env for end in cut_off]
+        last_observations = np.stack([end.observation for end in cut_off])
         last_x = np.ones((len(cut_off), 1, x.shape[2]), x.dtype)
-        last_x[:, 0, :-1] = np.stack(last_observations).reshape(len(cut_off), -1)
+        last_x[:, 0, :-1] = last_observations.reshape(len(cut_off), -1)
         _, bootstraps = network.evaluate(last_x)
-        buffer.rewards[list(steps), list(envs)] += model.gamma * bootstraps[:, 0]
+        buffer.rewards[steps, envs] += model.gamma * bootstraps[:, 0]
     buffer.log_probs[...] = _log_probs(network, actions, means[:-1])
     buffer.observations[...] = x[:-1, :, :-1].reshape(buffer.observations.shape)
-    buffer.actions[...], buffer.values[...] = actions, values[:-1]
+    buffer.actions[...] = actions
+    buffer.values[...] = values[:-1]
     evaluated = perf_counter()
     last_values: Array = values[-1]
     _estimate_advantages(buffer, last_values, dones)
