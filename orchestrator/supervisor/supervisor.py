@@ -473,7 +473,7 @@ class Supervisor:
                 break
             except Exception as error:
                 if self._termination.stage > 1 or time.monotonic() > give_up_at:
-                    self._recorder.log_error(error)
+                    self._log_further(error)
                     break  # closing the executor kills what is left
                 time.sleep(IDLE_S)
         with self._further_errors_logged():
@@ -487,9 +487,12 @@ class Supervisor:
         """An error in the block comes after the one that ends the run; it is recorded."""
         try:
             yield
-        except DiskFullError:  # the run ends for this, or the next one is told of it
-            return
         except Exception as error:
+            self._log_further(error)
+
+    def _log_further(self, error: Exception) -> None:
+        # A full disk is why the run ends, or the next one is told of it.
+        if not isinstance(error, DiskFullError):
             self._recorder.log_error(error)
 
     def _handle_for_the_last_time(self) -> None:

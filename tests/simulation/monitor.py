@@ -7,6 +7,7 @@ keeps a record of its own of all that: none of its rules asks the program whethe
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -54,8 +55,10 @@ IDLE_S = 8.0
 NEVER_S = 1000.0
 PLANTED = ("OddError", "tests/simulation/terminals.py")
 """What names errors in ``supervisor-error.log`` that a scenario has planted."""
-CHAINED = "During handling of the above exception, another exception occurred:"
-"""It stands between two tracebacks, where the second error was raised while the first was handled."""
+WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\n"
+ERROR_RECORD = re.compile(rf"^{WHEN}(?:(?!{WHEN}).*\n?)*", re.MULTILINE)
+"""A record of ``supervisor-error.log``: a time and the tracebacks of an error, and of those that it
+was raised from."""
 Note: TypeAlias = "tuple[int, dict[str, JobRecord], dict[str, Declaration]]"
 """The run directory, and what is known of its jobs."""
 Demand: TypeAlias = tuple[int, int, int, int, int]
@@ -648,9 +651,9 @@ class Monitor:
         self._claim(is_ended, f"the supervisor has ended, and these train: {alive}")
         self.cpus.life_ended()
         if self.paths.error_log.exists():
-            for text in self.paths.error_log.read_text().split("\n\n"):
-                is_expected = text.strip() in ("", CHAINED) or any(one in text for one in PLANTED)
-                self._claim(is_expected, f"an unexpected error of the supervisor: {text}")
+            for record in ERROR_RECORD.findall(self.paths.error_log.read_text()):
+                is_expected = any(planted in record for planted in PLANTED)
+                self._claim(is_expected, f"an unexpected error of the supervisor: {record}")
 
     def everything_agrees(self, exit_code: int, run: Collection[str]) -> None:
         """A run has come to its end: ledger, summary and exit code say the same.
