@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -30,7 +30,8 @@ from orchestrator.worker.training import algorithms, weights
 from orchestrator.worker.training.algorithms import Model
 
 SHOWN = 5
-OBSERVATIONS, ACTIONS = 0, 1
+Axis: TypeAlias = Literal["observations", "actions"] | None
+"""What the entries along an axis of a parameter belong to; None: to neither."""
 PUT_BACK = "run the job file again, which puts it back, and then `retry` the job"
 EQUAL = "policy_kwargs and use_sde must be as they were there"
 
@@ -40,9 +41,27 @@ class Names(NamedTuple):
     actions: tuple[str, ...]
 
 
-Pairs = tuple[tuple[torch.Tensor, torch.Tensor], ...]
-"""Of observations and of actions: numbers of those that are copied, in the job and in the
-source."""
+class Numbers(NamedTuple):
+    """Of the observations, or actions, that are copied: ``(n,) int`` each."""
+
+    here: torch.Tensor
+    """In the job."""
+    there: torch.Tensor
+    """In the source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonNames:
+    """What the job and the source both have."""
+
+    observations: Numbers
+    actions: Numbers
+
+    def along(self, axis: Axis, size: int) -> Numbers:
+        """Along an axis with ``size`` entries: all of them where it belongs to neither."""
+        if axis is None:
+            return Numbers(torch.arange(size), torch.arange(size))
+        return self.observations if axis == "observations" else self.actions
 
 
 class UnfitStartPolicyError(ValueError):
@@ -148,11 +167,11 @@ def start(model: Model, initial: StartPolicy) -> str:
     assert model.env is not None
     simulation = getattr(model.env.unwrapped, "simulation", None)
     names = names_of(simulation) if isinstance(simulation, Simulation) else None
-    pairs, copied = copy_into(model.policy, initial, names)
+    common, copied = copy_into(model.policy, initial, names)
     normalization = model.get_vec_normalize_env()
     temperature = algorithms.temperature(model)
     for name, statistics in (initial.statistics or {}).items():
-        _fill(getattr(normalization, name), statistics, pairs if name == "obs_rms" else None)
+        _fill(getattr(normalization, name), statistics, common if name == "obs_rms" else None)
     if temperature is not None and initial.temperature is not None:
         with torch.no_grad():
             temperature.copy_(initial.temperature)
@@ -161,7 +180,7 @@ def start(model: Model, initial: StartPolicy) -> str:
 
 def copy_into(
     policy: BasePolicy, initial: StartPolicy, names: Names | None
-) -> tuple[Pairs | None, str]:
+) -> tuple[CommonNames | None, str]:
     """Copy the weights into ``policy``, whose observations and actions have ``names``.
 
     Returns which observations and actions are copied, None for all; and what was copied, in words.
@@ -171,7 +190,7 @@ def copy_into(
     """
     own = policy.state_dict()
     given = initial.policy
-    pairs = None
+    common = None
     activation_fn = policy.activation_fn
     activation = activation_of(type(policy), activation_fn.__name__)  # type: ignore[union-attr, arg-type]
     if activation != initial.activation:
@@ -184,12 +203,13 @@ def copy_into(
             raise UnfitStartPolicyError(
                 f"its observations or actions have other names than those here, and {allowed}"
             )
-        pairs = _pairs(names, initial.names)
-    std_of = ACTIONS if (getattr(policy, "dist_kwargs", None) or {}).get("full_std", True) else None
+        common = _common(names, initial.names)
+    has_own_deviations = (getattr(policy, "dist_kwargs", None) or {}).get("full_std", True)
+    std_of: Axis = "actions" if has_own_deviations else None
     merged = {}
     for name in {**own, **given}:
         shapes = [tuple(arrays[name].shape) if name in arrays else None for arrays in (own, given)]
-        axes = _axes(name, own, std_of) if pairs is not None and name in own else ()
+        axes = _axes(name, own, std_of) if common is not None and name in own else ()
         if _fixed(shapes[0], axes) != _fixed(shapes[1], axes):
             named = None not in (names, initial.names)
             equal = (
@@ -201,70 +221,68 @@ def copy_into(
                 f"another network: {name} is {shapes[1]} there, and {shapes[0]} here; {equal}"
             )
         merged[name] = given[name]
-        if pairs is not None and any(axis is not None for axis in axes):
+        if common is not None and any(axis is not None for axis in axes):
             merged[name] = own[name].clone() if name == "log_std" else torch.zeros_like(own[name])
-            here, there = (
-                _entries(part, axes, pairs, side)
-                for side, part in enumerate((own[name], given[name]))
-            )
+            numbers = list(map(common.along, axes, own[name].shape))
+            here = _entries([one.here for one in numbers])
+            there = _entries([one.there for one in numbers])
             merged[name][here] = given[name].to(own[name].device)[there]
     policy.load_state_dict(merged)
-    if names is None or initial.names is None or pairs is None:
+    if names is None or initial.names is None or common is None:
         return None, "all observations and actions are equal: an exact copy"
-    return pairs, "; ".join(map(_in_words, ("observation", "action"), names, initial.names))
+    return common, "; ".join(map(_in_words, ("observation", "action"), names, initial.names))
 
 
-def _pairs(names: Names, others: Names) -> Pairs:
-    pairs = []
-    for what, own, given in zip(("observation", "action"), names, others, strict=True):
-        number = {name: index for index, name in enumerate(given)}
-        common = [(index, number[name]) for index, name in enumerate(own) if name in number]
-        if not common:
-            lists = f"there {listed(given, SHOWN)}; here {listed(own, SHOWN)}"
-            raise UnfitStartPolicyError(f"no {what} has the same name in both: {lists}")
-        here, there = torch.tensor(common).T
-        pairs.append((here, there))
-    return tuple(pairs)
+def _common(names: Names, others: Names) -> CommonNames:
+    """:raises UnfitStartPolicyError: no observation, or no action, has the same name in both."""
+    return CommonNames(
+        observations=_numbers("observation", names.observations, others.observations),
+        actions=_numbers("action", names.actions, others.actions),
+    )
 
 
-def _axes(name: str, own: Mapping[str, torch.Tensor], std_of: int | None) -> tuple[int | None, ...]:
-    """Of a parameter of ``MlpPolicy``: whether the entries along each axis are of observations, of
-    actions, or neither.
+def _numbers(what: str, own: Sequence[str], given: Sequence[str]) -> Numbers:
+    number = {name: index for index, name in enumerate(given)}
+    here = [index for index, name in enumerate(own) if name in number]
+    if not here:
+        lists = f"there {listed(given, SHOWN)}; here {listed(own, SHOWN)}"
+        raise UnfitStartPolicyError(f"no {what} has the same name in both: {lists}")
+    there = [number[own[index]] for index in here]
+    return Numbers(torch.tensor(here), torch.tensor(there))
+
+
+def _axes(name: str, own: Mapping[str, torch.Tensor], std_of: Axis) -> tuple[Axis, ...]:
+    """Of a parameter of ``MlpPolicy``: what the entries along each axis belong to.
 
     Observations enter the first hidden layers or, without any, the last layers.
 
-    :param std_of: :data:`ACTIONS`, or None where all actions share their deviation (gSDE).
+    :param std_of: None where all actions share their deviation (gSDE).
     """
-    first = {net: f"mlp_extractor.{net}_net.0.weight" for net in ("policy", "value")}
-    enters = {net: None if first[net] in own else OBSERVATIONS for net in first}
-    named: dict[str, tuple[int | None, ...]] = {
-        **dict.fromkeys(first.values(), (None, OBSERVATIONS)),
-        **{"action_net.weight": (ACTIONS, enters["policy"]), "action_net.bias": (ACTIONS,)},
-        **{
-            "value_net.weight": (None, enters["value"]),
-            "log_std": (*[None] * (own[name].ndim - 1), std_of),
-        },
+    into_policy = "mlp_extractor.policy_net.0.weight"
+    into_value = "mlp_extractor.value_net.0.weight"
+    into_last_of_policy: Axis = None if into_policy in own else "observations"
+    into_last_of_value: Axis = None if into_value in own else "observations"
+    neither: tuple[Axis, ...] = (None,) * own[name].ndim
+    named: dict[str, tuple[Axis, ...]] = {
+        into_policy: (None, "observations"),
+        into_value: (None, "observations"),
+        "action_net.weight": ("actions", into_last_of_policy),
+        "action_net.bias": ("actions",),
+        "value_net.weight": (None, into_last_of_value),
+        "log_std": (*neither[1:], std_of),
     }
-    return named.get(name, (None,) * own[name].ndim)
+    return named.get(name, neither)
 
 
-def _fixed(shape: tuple[int, ...] | None, axes: Sequence[int | None]) -> list[int | None] | None:
+def _fixed(shape: tuple[int, ...] | None, axes: Sequence[Axis]) -> list[int | None] | None:
     """The sizes that must be equal."""
     if shape is None:
         return None
     return [size for size, axis in itertools.zip_longest(shape, axes) if axis is None]
 
 
-def _entries(
-    part: torch.Tensor, axes: Sequence[int | None], pairs: Pairs, side: int
-) -> tuple[torch.Tensor, ...]:
-    """Index of the entries of a parameter that are copied, in the job (``side`` 0) or in the
-    source.
-    """
-    along = (
-        range(n) if axis is None else pairs[axis][side]
-        for n, axis in zip(part.shape, axes, strict=True)
-    )
+def _entries(along: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Index of the entries of a parameter with these numbers along its axes."""
     return tuple(map(torch.from_numpy, np.ix_(*map(np.asarray, along))))
 
 
@@ -275,15 +293,18 @@ def _in_words(what: str, own: Sequence[str], given: Sequence[str]) -> str:
     )
 
 
-def _fill(rms: Any, statistics: Any, pairs: Pairs | None) -> None:
+def _fill(rms: Any, statistics: Any, common: CommonNames | None) -> None:
     """Replace running statistics; what is new keeps mean 0 and variance 1."""
     if isinstance(rms, Mapping):
         for name, part in rms.items():
-            _fill(part, statistics[name], pairs)
+            _fill(part, statistics[name], common)
         return
-    here, there = (..., ...) if pairs is None else pairs[OBSERVATIONS]
     for name in ("mean", "var"):
         values = np.array(getattr(rms, name), np.float64)
-        values[here] = statistics[name].numpy()[there]
+        given = statistics[name].numpy()
+        if common is None:
+            values[...] = given
+        else:
+            values[common.observations.here] = given[common.observations.there]
         setattr(rms, name, values)
     rms.count = float(statistics["count"])

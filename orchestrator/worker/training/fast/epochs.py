@@ -71,17 +71,18 @@ class Epoch:
         self._ours = settings.batch_size // ranks.size
         self._begins = np.arange(0, size, self._ours)
         self._sizes = np.diff(self._begins, append=size)
-        self._order, self._actions = np.empty(size, np.intp), np.empty_like(samples.actions)
+        columns = np.zeros((len(Rows._fields) - 2, size), dtype)
+        self._rows = Rows(np.empty(size, np.intp), np.empty_like(samples.actions), *columns)
+        """All of them, of which each minibatch has a part."""
         self._wholes = self._of_rows(self._sizes * ranks.size)
         """``(n,)`` for every row, the number of rows of its minibatch on all ranks."""
         self._divisors = self._wholes.astype(dtype)
         self._bounds = [
             np.array(1.0 + change, dtype) for change in (-settings.clip_range, settings.clip_range)
         ]
-        self._columns = np.zeros((7, size), dtype)
-        arrays = self._order, self._actions, *self._columns
         self.minibatches = [
-            Rows(*(array[begin : begin + self._ours] for array in arrays)) for begin in self._begins
+            Rows(*(array[begin : begin + self._ours] for array in self._rows))
+            for begin in self._begins
         ]
         self.log_std_sums = np.empty(len(self._begins))
         self.done = 0
@@ -90,20 +91,21 @@ class Epoch:
     def begin(self, order: NDArray[np.intp]) -> None:
         """:param order: ``(n,)`` permutation of the samples."""
         samples = self._samples
-        log_probs, returns, old_values, weights, limits, *_ = self._columns
+        rows = self._rows
+        weights = rows.weights
         self.done = 0
-        self._order[...] = order
-        samples.actions.take(order, axis=0, out=self._actions, mode="clip")
+        rows.order[...] = order
+        samples.actions.take(order, axis=0, out=rows.actions, mode="clip")
         for given, ordered in (
-            (samples.log_probs, log_probs),
-            (samples.returns, returns),
-            (samples.values, old_values),
+            (samples.log_probs, rows.log_probs),
+            (samples.returns, rows.returns),
+            (samples.values, rows.old_values),
             (samples.advantages, weights),
         ):
             given.take(order, out=ordered, mode="clip")
         advantages = self._normalized(weights) if self._settings.normalize_advantage else weights
         np.divide(np.negative(advantages), self._divisors, out=weights)
-        np.multiply(weights, np.where(weights > 0, *self._bounds), out=limits)
+        np.multiply(weights, np.where(weights > 0, *self._bounds), out=rows.limits)
 
     def _normalized(self, advantages: Array) -> Array:
         exact = advantages.astype(np.float64)
@@ -122,23 +124,24 @@ class Epoch:
 
     def _of_rows(self, values: NDArray[Any]) -> NDArray[Any]:
         """``(minibatches,)`` → ``(n,)``, the value of its minibatch for every row."""
-        return np.repeat(values, self._ours)[: len(self._order)]
+        return np.repeat(values, self._ours)[: len(self._samples.x)]
 
     def _sums(self, values: Array) -> NDArray[np.float64]:
         """``(minibatches,)`` sums over this rank's rows."""
         return np.add.reduceat(values, self._begins, dtype=np.float64)
 
     def log(self) -> Log:
-        _, returns, _, weights, _, log_ratios, values = self._columns
+        rows = self._rows
+        weights = rows.weights
         clip_range = self._settings.clip_range
-        ratios = np.exp(log_ratios)
+        ratios = np.exp(rows.log_ratios)
         clipped = np.minimum(np.maximum(ratios, 1.0 - clip_range), 1.0 + clip_range)
         changes = ratios - 1.0
         of_each_row = (
             np.maximum(weights * ratios, weights * clipped),
-            np.square(values - returns),
+            np.square(rows.values - rows.returns),
             np.abs(changes) > clip_range,
-            changes - log_ratios,
+            changes - rows.log_ratios,
         )
         sums = np.stack([self._sums(values)[: self.done] for values in of_each_row])
         return Log(sums, self._sizes[: self.done], self.log_std_sums[: self.done].copy())
