@@ -238,6 +238,44 @@ def test_a_task_may_derive_from_one_of_gymnasium(
     assert tasks.find_task(f"{written(tmp_path, code, 'derived')}:MyAnt").__name__ == "MyAnt"
 
 
+@pytest.mark.parametrize("fields", ['("actuator_force",)', '("act", "actuator_force")'])
+@pytest.mark.parametrize(
+    ("task", "robot"),
+    [
+        ("forward.Forward", "quadruped"),
+        ("stand.Stand", "biped"),
+        ("track.Track", "rover"),
+        ("balance.Balance", "balancer"),
+        ("reach.Reach", "arm"),
+    ],
+)
+def test_a_task_derived_from_a_built_in_one_has_further_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, robot: str, fields: str
+) -> None:
+    """And its observations are those of the task that it is derived from."""
+    monkeypatch.syspath_prepend(tmp_path)
+    module, base = task.split(".")
+    code = f"""from orchestrator.worker.tasks.{module} import {base}
+
+
+class Effort({base}):
+    fields = {fields}
+
+    def reward_and_terminated(self, before, action, after):
+        _, terminated = super().reward_and_terminated(before, action, after)
+        return abs(after.fields["actuator_force"]).sum(axis=1), terminated
+"""
+    name = written(tmp_path, code, f"effort_{module}_{len(fields)}")
+    xml = ROOT / f"mjcf/{robot}.xml"
+    derived = Simulation.from_xml(xml, f"{name}:Effort", n_envs=2, seed=0)
+    built_in = Simulation.from_xml(xml, module, n_envs=2, seed=0)
+    assert np.array_equal(derived.reset(), built_in.reset())
+    actions = np.ones((2, derived.task.model.nu), np.float32)
+    ours, usual = derived.step(actions), built_in.step(actions)
+    assert np.array_equal(ours.observations, usual.observations)
+    assert (ours.rewards > 0).all()
+
+
 def test_a_spoilt_task_is_refused_before_launch(tmp_path: Path) -> None:
     written(tmp_path, documented().replace("axis=1, dtype=np.float32)", "axis=1).mean()"))
     with pytest.raises(

@@ -100,7 +100,7 @@ def _layout(task: Any) -> dict[str, Any]:
     return {
         "the control period": task.step_s,
         "the size of the goal": task.goal_size,
-        "the fields of MjData": (task.fields, task.fields_lag),
+        "the fields of MjData": (task.all_fields, task.fields_lag),
         "the keyframe": task.key,
         "the bounds of the actions": (tuple(task.actions.low), tuple(task.actions.high)),
         "the measures": task.measures,

@@ -80,7 +80,9 @@ class Simulation:
     def _open_batch(self, n_threads: int) -> None:
         """Make the physics of all environments, and what computes their contact forces."""
         model = self.model
-        self._contact_forces = tuple(name for name in self.task.fields if name in POST_CONSTRAINT)
+        self._contact_forces = tuple(
+            name for name in self.task.all_fields if name in POST_CONSTRAINT
+        )
         has_contact_forces = bool(self._contact_forces)
         # An engine plugin's hidden memory is that of a thread, unless each environment has its own
         # MjData.
@@ -100,7 +102,7 @@ class Simulation:
         """Make views of the physics, and what keeps the states from before a step."""
         model = self.model
         batch = self._batch
-        self._fields = {name: self._bind(name) for name in self.task.fields}
+        self._fields = {name: self._bind(name) for name in self.task.all_fields}
         goals = np.zeros((self.n_envs, self.task.goal_size))
         self.states = States(batch.bind("qpos"), batch.bind("qvel"), goals, self._fields)
         """Views of the current states; the next step changes them."""

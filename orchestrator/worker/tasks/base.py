@@ -67,8 +67,9 @@ class Task:
     control_period_s: ClassVar[float] = 0.04
     fields: tuple[str, ...] = ()
     """Derived fields of ``MjData`` that :attr:`States.fields` provides (``"site_xpos"``,
-    ``"sensordata"`` …). Those that depend on accelerations or forces (an accelerometer,
-    ``qfrc_actuator``) belong to the last physics step."""
+    ``"sensordata"`` …), beside those that the class it is derived from needs. Those that depend on
+    accelerations or forces (an accelerometer, ``qfrc_actuator``) belong to the last physics
+    step."""
     fields_lag: ClassVar[bool] = False
     """Whether ``fields`` are as ``mj_step`` leaves them, one physics step behind, instead of
     current."""
@@ -101,6 +102,19 @@ class Task:
     def step_s(self) -> float:
         """Simulated seconds per control step."""
         return float(self.frame_skip * self.model.opt.timestep)
+
+    @property
+    def all_fields(self) -> tuple[str, ...]:
+        """:attr:`fields` of the task and of its class, which has others where the class that it is
+        derived from sets its own for a robot.
+        """
+        return tuple(dict.fromkeys((*self.fields, *type(self).fields)))
+
+    def _activations(self, states: States) -> Sequence[Floats]:
+        """``(n_envs, na)`` of actuators, where a robot has any with activations and the task has
+        ``"act"`` in its fields.
+        """
+        return [states.fields["act"]] if self.model.na else []
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """``(qpos (nq,), qvel (nv,))`` of a new episode; ``rng`` is the only source of randomness.

@@ -127,7 +127,7 @@ class Reach(Task):
             effector,
             away,
         ]
-        parts += [states.fields[name] for name in self.fields[1:]]
+        parts += self._activations(states)
         observations: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
         return observations
 

@@ -91,7 +91,8 @@ class Stand(Task):
         return horizontal_push(self.root, self.model.nv, self._push_speed, rng)
 
     def observe(self, states: States) -> Floats:
-        return self._body.observe(states, self._height(states)[:, None], *states.fields.values())
+        height = self._height(states)[:, None]
+        return self._body.observe(states, height, *self._activations(states))
 
     def observation_names(self) -> list[str]:
         return [*self._body.names(self.model), "height", *input_names.activations(self.model)]

@@ -114,9 +114,7 @@ class Track(Task):
 
     def observe(self, states: States) -> Floats:
         last = self._last_action(states)
-        return self._body.observe(
-            states, states.goals, last, *(states.fields[name] for name in self.fields[1:])
-        )
+        return self._body.observe(states, states.goals, last, *self._activations(states))
 
     def observation_names(self) -> list[str]:
         names = input_names
