@@ -53,7 +53,7 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
     :raises RunDirError: a directory is not readable.
     """
     recorded: list[RecordedJob] = []
-    paused = _paused(paths)
+    paused = _paused_jobs(paths)
     for position, job in enumerate(jobs):
         directory = paths.job(job.job_id)
         if directory.spec.exists() and directory.robot_hash.exists():
@@ -74,7 +74,7 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
     return recorded
 
 
-def _paused(paths: RunPaths) -> dict[str, Paused]:
+def _paused_jobs(paths: RunPaths) -> dict[str, Paused]:
     """Jobs that are PAUSED according to ``summary.json``: their directories do not tell."""
     try:
         paused = [row for row in summary.read(paths)[0] if row["state"] == "PAUSED"]
@@ -86,7 +86,7 @@ def _paused(paths: RunPaths) -> dict[str, Paused]:
 def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> None:
     """Enter ``jobs`` and their attempts into an empty ledger."""
     ledger.put_jobs(jobs)
-    paused = _paused(paths)
+    paused = _paused_jobs(paths)
     for _, job, _ in jobs:
         if job.job_id in paused:
             ledger.set_state(job.job_id, paused[job.job_id])
@@ -148,7 +148,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
                 request.promotion
             ):
                 row = rows[job_id]
-                if (after := retry_policy.promoted(row.job, state, pause_at)) is None:
+                if (after := retry_policy.promoted_job(row.job, state, pause_at)) is None:
                     continue
                 job, new = after
                 rows[job_id] = dataclasses.replace(row, declared=job)

@@ -39,7 +39,7 @@ class RunOutcome:
 
 
 @contextlib.contextmanager
-def recorded(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[None]:
+def record_end(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[None]:
     """Record ``outcome``, or the exception that ends the block, in the run directory that
     ``holder`` holds.
 

@@ -121,7 +121,7 @@ class CpuMover:
         ):
             return
         watched.reservation = self.moves.reserve_idle(
-            attempt.slot, _contended(attempt, watched.wait_shares)
+            attempt.slot, _contended_cpus(attempt, watched.wait_shares)
         )
         if watched.reservation is None:
             watched.rests_until = self.now() + random.uniform(*RETRY_S)
@@ -152,7 +152,7 @@ class CpuMover:
         )
 
 
-def _contended(attempt: ActiveAttempt, wait_shares: tuple[float, ...]) -> set[int]:
+def _contended_cpus(attempt: ActiveAttempt, wait_shares: tuple[float, ...]) -> set[int]:
     """The CPUs of the ranks that wait."""
     cpus = attempt.slot.cpus
     each = len(cpus) // max(1, len(wait_shares))

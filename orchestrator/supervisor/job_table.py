@@ -144,7 +144,7 @@ class JobTable:
         succeeded.
         """
         waiting = itertools.islice(self._held.items(), most)
-        return [(self.job(job_id), self._missing(job_id, missing)) for job_id, missing in waiting]
+        return [(self.job(job_id), self._missing_parents(job_id, missing)) for job_id, missing in waiting]
 
     def report_held(self) -> None:
         """Say which jobs were not run because of those that they wait for. To be called when none
@@ -165,7 +165,7 @@ class JobTable:
         )
         self.recorder.reporter.event("warning", f"{text}; {advice}", jobs=list(self._held))
 
-    def _missing(self, job_id: str, missing: Mapping[str, None]) -> str:
+    def _missing_parents(self, job_id: str, missing: Mapping[str, None]) -> str:
         return listed(
             [parent for parent in self.job(job_id).spec.after if parent in missing], SHOWN
         )

@@ -239,7 +239,7 @@ class RequestHandler:
         state = self.jobs.states.get(job_id)
         if isinstance(state, Succeeded | None):
             return
-        if (after := retry_policy.promoted(self.jobs.job(job_id), state, pause_at)) is None:
+        if (after := retry_policy.promoted_job(self.jobs.job(job_id), state, pause_at)) is None:
             return
         job, new = after
         self.jobs.replace(job)

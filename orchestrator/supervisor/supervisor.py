@@ -280,7 +280,7 @@ class Supervisor:
     def _act_on(self, attempt: ActiveAttempt, event: Event) -> None:
         match event:
             case Placed():
-                self._placed(attempt, event)
+                self._take_placed(attempt, event)
             case Progressed(progress=progress):
                 self._termination.check_iteration(attempt, progress)
                 events.report_warning(self.reporter, attempt, progress.warning)
@@ -292,9 +292,9 @@ class Supervisor:
                 if self._mover is not None:
                     self._mover.sampled(attempt, event)
             case Exited():
-                self._exited(attempt, event)
+                self._take_exited(attempt, event)
 
-    def _placed(self, attempt: ActiveAttempt, event: Placed) -> None:
+    def _take_placed(self, attempt: ActiveAttempt, event: Placed) -> None:
         self._active.placed(attempt, event, self.now())
         state = self._jobs.states[attempt.job.job_id]
         assert isinstance(state, Running)
@@ -304,7 +304,7 @@ class Supervisor:
         self.ledger.place_attempt(replace(placed, pid=event.pid, pid_start=event.pid_start))
         events.report_launch(self.reporter, attempt, event.pid)
 
-    def _exited(self, attempt: ActiveAttempt, exited: Exited) -> None:
+    def _take_exited(self, attempt: ActiveAttempt, exited: Exited) -> None:
         record = self._recorder.exit_record(attempt.handle, exited.rank or 0)
         outcome = retry_policy.judge(
             exited.returncode,

@@ -75,7 +75,7 @@ class FolderSource:
         found = marks(paths, run_directory.holder(paths))
         known = self._known.get(key)
         if known is None or known[0] != found:
-            known = self._known[key] = found, run_index.standing(entry)
+            known = self._known[key] = found, run_index.listed_run(entry)
         return known[1]
 
 

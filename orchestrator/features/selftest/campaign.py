@@ -361,7 +361,7 @@ class _Campaign:
         if TRACEBACK in run.output():
             texts.append("A command printed a traceback.")
         left = [
-            path for path in temporary_folder.abandoned() if path.name.endswith(self.commands.token)
+            path for path in temporary_folder.abandoned_folders() if path.name.endswith(self.commands.token)
         ]
         texts += [f"A temporary folder was left: {path}." for path in left]
         return was_applied

@@ -97,7 +97,7 @@ def read_options(
     for name, written in options.items():
         if name not in names:
             raise TaskError(_unknown(task, name, names))
-        accepted = _accepted(hints[name])
+        accepted = _accepted_values(hints[name])
         value = written if accepted.takes_text else value_at(written, moment, whole=accepted.whole)
         if not accepted.admits(value):
             expected = accepted.named()
@@ -148,7 +148,7 @@ class _Accepted:
 
 
 @functools.cache
-def _accepted(hint: Any) -> _Accepted:
+def _accepted_values(hint: Any) -> _Accepted:
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     choices: list[Any] = []
     kinds: list[Any] = []
