@@ -86,7 +86,9 @@ def checked_row(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
     :raises ValueError: naming the first value that is wrong.
     """
-    return {name: _read_naming(reader, values[name], name) for name, reader in _columns(kind).items()}
+    return {
+        name: _read_naming(reader, values[name], name) for name, reader in _columns(kind).items()
+    }
 
 
 def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +109,9 @@ def _object(kind: Callable[..., T], value: Any) -> T:
         raise ValueError(f"{min(unknown)}: unknown field")
     if missing := required - values.keys():
         raise ValueError(f"{min(missing)}: missing")
-    return kind(**{name: _read_naming(readers[name], value, name) for name, value in values.items()})
+    return kind(
+        **{name: _read_naming(readers[name], value, name) for name, value in values.items()}
+    )
 
 
 @functools.cache
@@ -205,7 +209,8 @@ def _optional(reader: Reader, is_number: bool, value: Any) -> Any:
 
 def _mapping(reader: Reader, value: Any) -> dict[str, Any]:
     return {
-        name: _read_naming(reader, one, name) for name, one in _instance(dict, "an object", value).items()
+        name: _read_naming(reader, one, name)
+        for name, one in _instance(dict, "an object", value).items()
     }
 
 
@@ -220,7 +225,9 @@ def _row(readers: Sequence[Reader], value: Any) -> tuple[Any, ...]:
     if len(values) != len(readers):
         raise ValueError(f"expected {len(readers)} values, not {_short_json(value)}")
     pairs = zip(readers, values, strict=True)
-    return tuple(_read_naming(reader, one, f"[{index}]") for index, (reader, one) in enumerate(pairs))
+    return tuple(
+        _read_naming(reader, one, f"[{index}]") for index, (reader, one) in enumerate(pairs)
+    )
 
 
 def _any_of(readers: Sequence[Reader], value: Any) -> Any:

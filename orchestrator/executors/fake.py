@@ -108,7 +108,11 @@ class FakeExecutor:
             while self._agenda and self._agenda[0][0] <= together:
                 when, _, what = heapq.heappop(self._agenda)
                 self.time_s = max(self.time_s, when)
-                events += self._progress_events(when) if isinstance(what, list) else self._end_if_exited(what)
+                events += (
+                    self._progress_events(when)
+                    if isinstance(what, list)
+                    else self._end_if_exited(what)
+                )
             self.time_s = max(self.time_s, together)
         if not events:
             self.time_s = until

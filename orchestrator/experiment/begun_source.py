@@ -99,7 +99,7 @@ def standing_of(paths: RunPaths, ledger: Ledger) -> Standing:
 
 
 def outcome(paths: RunPaths, ledger: Ledger) -> Outcome:
-    """For commands that only look, as :func:`standing`."""
+    """For commands that only look, as :func:`standing_of`."""
 
     def of(source: BegunSource) -> Outcome:
         if source.is_underway:

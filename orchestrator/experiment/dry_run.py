@@ -86,7 +86,7 @@ def dry_run(
     """
     options = run_executor.of_unclaimed(options)
     stops = StopRequests()
-    with stops.installed(), TemporaryFolder() as staging:
+    with stops.handle_signals(), TemporaryFolder() as staging:
         plan = run_plan.plan(
             experiment, options, Path(staging), stops=stops, watch=watch, warm=warm
         )
@@ -176,7 +176,9 @@ def _prospects(
         row = rows.get(job_id)
         if row is None or not row.attempts:
             is_valid = plan.verdicts[job_id].problem is None
-            prospects[job_id] = _prospect_unlaunched(None if row is None else row.state, is_valid=is_valid)
+            prospects[job_id] = _prospect_unlaunched(
+                None if row is None else row.state, is_valid=is_valid
+            )
             continue
         changes = refused.get(job_id, changed.get(job_id, ()))
         on_change = options.on_change if changes else "keep"

@@ -131,7 +131,9 @@ def _why_other_weights(before: WorkerSpec, now: WorkerSpec) -> list[str]:
         f'{now.algo}.{name} = "{text}" goes on over the new total'
         for name, text in now.schedules.items()
     ]
-    reasons += [f'{key} = "{text}" goes on over the new total' for key, text in _changing_values(now)]
+    reasons += [
+        f'{key} = "{text}" goes on over the new total' for key, text in _changing_values(now)
+    ]
     for name in now.parts:
         if why := job_parts.job_parts()[name].why_extended_differs:
             reasons.append(why)

@@ -133,7 +133,7 @@ class _Declaration:
     ) -> None:
         """Do with a job what its row and its declaration say.
 
-        :param row: as of :func:`requeued`.
+        :param row: as of :func:`requeued_rows`.
         :param recorded: what the ledger has had.
         """
         if row is None or row.attempts == 0:
@@ -263,7 +263,7 @@ def _requeue(
     ledger: Ledger,
     reporter: Reporter,
 ) -> None:
-    """Enter the result of :func:`requeued` into the ledger, and say which jobs are trained again,
+    """Enter the result of :func:`requeued_rows` into the ledger, and say which jobs are trained again,
     and why.
     """
     again: dict[str, list[str]] = {}

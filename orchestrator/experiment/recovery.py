@@ -122,7 +122,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
     Returns whether ``holder``, the supervisor that starts now, is already requested to stop.
     """
     requests = ledger.take_requests()
-    noted = ledger.noted()
+    noted = ledger.noted_verbs()
     rows = {row.job_id: row for row in ledger.jobs(decoded=False)} if requests or noted else {}
     states = {job_id: row.state for job_id, row in rows.items()}
     # Their attempts ended otherwise, as the disk was full.
@@ -158,7 +158,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
             case "pause" | "cancel", Running():
                 ledger.note(request.verb, job_id)  # for :func:`settle`
                 continue
-            case "resume", Running() if ledger.noted().get(job_id) == "pause":
+            case "resume", Running() if ledger.noted_verbs().get(job_id) == "pause":
                 ledger.withdraw_notes(job_id)
                 continue
             case _:
@@ -166,7 +166,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
         states[job_id] = move(job_id, state, new)
         ledger.set_state(job_id, new)
     for request in requests:
-        ledger.handled(request)
+        ledger.mark_handled(request)
     unknown = [
         request
         for request in requests
@@ -237,7 +237,7 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     new = retry_policy.next_state(
         outcome, failures=failures, max_retries=max_retries, now=time.monotonic()
     )
-    if isinstance(new, Pending | Paused) and (verb := ledger.noted().get(row.job_id)):
+    if isinstance(new, Pending | Paused) and (verb := ledger.noted_verbs().get(row.job_id)):
         new = Paused(failures=new.failures) if verb == "pause" else Cancelled()
     ledger.set_state(row.job_id, move(row.job_id, row.state, new))
     return dataclasses.replace(row, state=new)

@@ -130,7 +130,9 @@ def is_settled(row: JobRow, paths: RunPaths) -> bool:
     return isinstance(row.state, Failed | Cancelled) and row.state != Cancelled(is_undeclared=True)
 
 
-def verdicts_of_finished(rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths) -> dict[str, JobVerdict]:
+def verdicts_of_finished(
+    rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths
+) -> dict[str, JobVerdict]:
     """A verdict for those of ``jobs`` that have succeeded and would train the same again: their
     robots stay unexamined.
 

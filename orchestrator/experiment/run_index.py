@@ -65,7 +65,7 @@ class ListedRun:
     problem: str = ""
     """Why its jobs cannot be read."""
     left: LeftBatchJobs | None = None
-    """Batch jobs that may still train it although no supervisor runs; only :func:`listed` looks for
+    """Batch jobs that may still train it although no supervisor runs; only :func:`listed_runs` looks for
     them."""
 
 

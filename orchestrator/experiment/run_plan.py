@@ -196,7 +196,9 @@ def _examine(
         watch=watch,
         sources=experiment.jobs,
     )
-    of_unknown = {job.job_id: verdict_for_user(found[job.job_id], job, experiment) for job in unknown}
+    of_unknown = {
+        job.job_id: verdict_for_user(found[job.job_id], job, experiment) for job in unknown
+    }
     return {**known, **of_unknown}
 
 
@@ -310,16 +312,16 @@ def verdict_for_user(verdict: JobVerdict, job: Job, experiment: Experiment) -> J
     if robot is None:
         return verdict
     problem = verdict.problem
-    warnings = tuple(map(robot.explained, verdict.warnings))
+    warnings = tuple(map(robot.with_label, verdict.warnings))
     if problem is None:
         return dataclasses.replace(verdict, warnings=warnings)
     of_all = dataclasses.replace(robot, label="the robot")  # the same text for every robot
     return dataclasses.replace(
         verdict,
-        problem=dataclasses.replace(problem, message=robot.explained(problem.message)),
+        problem=dataclasses.replace(problem, message=robot.with_label(problem.message)),
         warnings=warnings,
-        settings_problem=verdict.settings_problem and of_all.explained(verdict.settings_problem),
-        code_problem=verdict.code_problem and of_all.explained(verdict.code_problem),
+        settings_problem=verdict.settings_problem and of_all.with_label(verdict.settings_problem),
+        code_problem=verdict.code_problem and of_all.with_label(verdict.code_problem),
         given=robot.file,
     )
 

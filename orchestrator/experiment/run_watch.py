@@ -140,11 +140,11 @@ class _Watched:
             return ()
         return [_check_said(one, News) for one in self.watch.look()]
 
-    def noted(self) -> Note | None:
+    def current_note(self) -> Note | None:
         note = None if self.watch is None else self.watch.note()
         return None if note is None else _check_said(note, Note)
 
-    def shown(self) -> LiveSection | None:
+    def current_section(self) -> LiveSection | None:
         section = None if self.watch is None else self.watch.section()
         return None if section is None else _checked_section(section)
 
@@ -178,13 +178,15 @@ class RunWatches:
         for watched in self._working_watches():
             watched.is_put_off = False
             news += self._answer(watched, partial(watched.news, self.paths), otherwise=())
-            watched.note = self._answer(watched, watched.noted, otherwise=watched.note)
+            watched.note = self._answer(watched, watched.current_note, otherwise=watched.note)
         return news
 
     def sections(self) -> list[LiveSection]:
         """What a page shows of them, as of the last look."""
         for watched in self._working_watches():
-            watched.section = self._answer(watched, watched.shown, otherwise=watched.section)
+            watched.section = self._answer(
+                watched, watched.current_section, otherwise=watched.section
+            )
         return [one.section for one in self._working_watches() if one.section is not None]
 
     def _working_watches(self) -> list[_Watched]:
@@ -255,7 +257,7 @@ class WatchReporter:
 
     def tick(self, view: Callable[[], View]) -> None:
         if self._looking.is_due():
-            with self._looking.timed():
+            with self._looking.time_block():
                 self.look()
             if not self._has_looked:  # which has read everything; the others read what is new
                 self._has_looked = True

@@ -102,7 +102,7 @@ def run(
         states=states,
         rows=[row for row in summary if row["job_id"] in states],
         exit_code=exit_code,
-        interrupted=supervisor.interrupted or (supervisor.is_stopping and exit_code == 130),
+        interrupted=supervisor.is_interrupted or (supervisor.is_stopping and exit_code == 130),
         signalled=stops.count > 0,
         problem=opened.beside.problem(),
     )
@@ -179,7 +179,7 @@ def _open(
 ) -> _Opened:
     """Take the run directory, with the ledger of an earlier run."""
     outcome = run_end.RunOutcome()
-    stack.enter_context(stops.installed())
+    stack.enter_context(stops.handle_signals())
     inner = DetachableReporter(reporter, run_directory.error_record(options.run_dir))
     beside = PartsBesideRun(inner=inner, outcome=outcome, stops=stops)
     stack.enter_context(beside)
@@ -368,7 +368,7 @@ def _finish(
         beside.after_turn()
         return opened.stops.is_requested or opened.stops.is_asked()
 
-    if not supervisor.interrupted:
+    if not supervisor.is_interrupted:
         with contextlib.suppress(OSError):  # it only makes other commands answer better
             opened.paths.finishing.touch()
         ended = EndedJobs(
@@ -385,7 +385,7 @@ def _finish(
     rows = training.ledger.summary()
     opened.outcome.exit_code = beside.exit_code(
         states,
-        is_interrupted=supervisor.interrupted,
+        is_interrupted=supervisor.is_interrupted,
         is_stopping=supervisor.is_stopping,
     )
     training.ledger.close()

@@ -296,7 +296,9 @@ class _Entries:
             return {}
         return {**self.shared_choices, **matrix_choices(matrix or {}, where, self.problems)}
 
-    def _settled_values(self, values: Tree, choices: Mapping[str, Sequence[Choice]], where: str) -> Tree:
+    def _settled_values(
+        self, values: Tree, choices: Mapping[str, Sequence[Choice]], where: str
+    ) -> Tree:
         """The layers above the built-in defaults together."""
         given = self.given.values
         taken = {key: value for key, value in given.items() if not why_kept(key, values, ())}

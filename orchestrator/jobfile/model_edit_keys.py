@@ -79,7 +79,7 @@ def _nested_tables(value: Any, check: Callable[[str, Any], None], expected: str)
 
 
 def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of :func:`nested`: dotted keys and their values."""
+    """The inverse of :func:`nested_edits`: dotted keys and their values."""
     return dict(_leaves(tree))
 
 

@@ -20,7 +20,7 @@ from orchestrator.core.worker_spec import (
     OnDivergence,
 )
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
-from orchestrator.jobfile.model_edit_keys import nested_edits, nested_distributions, nested_grid
+from orchestrator.jobfile.model_edit_keys import nested_distributions, nested_edits, nested_grid
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.keys import value_types
 from orchestrator.keys.feature_tables import feature_tables, job_keys, job_tables

@@ -122,7 +122,9 @@ def _wrong_value(layout: Layout, location: Location, details: ErrorDetails) -> s
         return f"a key must be text, found {toml_of(value)}"
     if kind == "value_error":
         error = details["ctx"]["error"]
-        return f"{error}, found {toml_of(value)}" if isinstance(error, ExpectedError) else str(error)
+        return (
+            f"{error}, found {toml_of(value)}" if isinstance(error, ExpectedError) else str(error)
+        )
     info = layout.field_at(location)
     example = _example(layout, location)
     advice = _hint(value, info) or (f"; for example {example}" if example else "")

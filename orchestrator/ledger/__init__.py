@@ -385,7 +385,7 @@ class Ledger:
             "DELETE FROM requests WHERE verb IN (?, ?) AND job_id = ?", (*NOTES.values(), job_id)
         )
 
-    def noted(self) -> dict[str, Verb]:
+    def noted_verbs(self) -> dict[str, Verb]:
         """What is to become of running jobs when their attempts end; of one that is noted for both,
         `cancel`.
         """
@@ -403,7 +403,7 @@ class Ledger:
 
     def take_requests(self) -> list[Request]:
         """Requests since the last call; nearly free when no other process has written. Each stays
-        for the next supervisor until it is :meth:`handled`, and that is committed.
+        for the next supervisor until it is :meth:`mark_handled`, and that is committed.
         """
         with translate_errors(self.path):
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
@@ -417,11 +417,11 @@ class Ledger:
         self._open |= new
         return [*new.values(), *in_files]
 
-    def handled(self, request: Request) -> None:
+    def mark_handled(self, request: Request) -> None:
         """``request``, which was taken, has been acted on: the next commit removes it."""
         row = next((row for row, taken in self._open.items() if taken == request), None)
         if row is None:
-            if (id_ := self._request_files.handled(request)) is not None:
+            if (id_ := self._request_files.mark_handled(request)) is not None:
                 self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (HANDLED, id_))
             return
         del self._open[row]

@@ -86,7 +86,9 @@ class RowReader:
                 self._attempt = attempt["job_id"], attempt["number"], attempt["queue_s"]
         self.rows, self._moves, self._progress = rows, moves, progress
 
-    def _moved_jobs(self, rows: dict[str, SummaryRow], moves: dict[str, tuple[Any, ...]]) -> list[str]:
+    def _moved_jobs(
+        self, rows: dict[str, SummaryRow], moves: dict[str, tuple[Any, ...]]
+    ) -> list[str]:
         """The jobs whose rows are to be read whole; with every move also those that wait for other
         jobs.
         """

@@ -89,7 +89,9 @@ class Neighbours:
 
     def jobs_of_runs(self, cpus: Iterable[int]) -> float:
         """How many jobs other runs have on ``cpus`` now."""
-        return CpuUse(competitors=[_competing_run(run) for run in self._holders.others()]).jobs_of_runs(cpus)
+        return CpuUse(
+            competitors=[_competing_run(run) for run in self._holders.others()]
+        ).jobs_of_runs(cpus)
 
     def tick(self) -> None:
         """Measure the load of other programs, when it is time to. To be called again and again."""

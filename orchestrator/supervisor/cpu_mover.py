@@ -78,7 +78,7 @@ class CpuMover:
         elif watched.reservation is None:
             self._waiting.pop(attempt.handle, None)
 
-    def contended(self) -> list[tuple[ActiveAttempt, tuple[str, ...]]]:
+    def contended_attempts(self) -> list[tuple[ActiveAttempt, tuple[str, ...]]]:
         """Attempts that wait for their CPUs, and who else uses these; each is looked at once in a
         while.
         """

@@ -32,7 +32,7 @@ class DiskAdmission:
     """How much the jobs ask for that were refused, and of which that was reported."""
 
     @property
-    def awaited(self) -> DiskShortage | None:
+    def awaited_shortage(self) -> DiskShortage | None:
         """What jobs wait for that others may free; None: none does."""
         waiting = self._refused_still_asked()
         if not waiting or self._free_mib is None:

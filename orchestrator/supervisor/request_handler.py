@@ -77,7 +77,7 @@ class RequestHandler:
         with contextlib.suppress(LedgerBusyError):
             while self._taken:
                 self._handle(self._taken[0])
-                self.recorder.ledger.handled(self._taken.popleft())
+                self.recorder.ledger.mark_handled(self._taken.popleft())
         return not self._taken
 
     def _handle(self, request: Request) -> None:

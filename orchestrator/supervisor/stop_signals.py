@@ -81,7 +81,7 @@ class StopRequests:
         receiver(self._reason)
 
     @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
+    def handle_signals(self) -> Iterator[None]:
         """Handle the signals within the block. Does nothing outside of the main thread, where
         Python forbids it.
         """

@@ -58,7 +58,7 @@ MUTATIONS = (
     ),
     Mutation(
         name="a request that was acted on stays in the ledger",
-        function=Ledger.handled,
+        function=Ledger.mark_handled,
         before='self._keep("DELETE FROM requests WHERE id = ?", (row,))',
         after="pass",
     ),
@@ -270,7 +270,7 @@ MUTATIONS = (
     Mutation(
         name="late requests are handled and not recorded as such",
         function=recovery.apply_late_requests,
-        before="ledger.handled(request)",
+        before="ledger.mark_handled(request)",
         after="pass",
     ),
     Mutation(

@@ -63,7 +63,7 @@ class FolderSource:
         with self._lock:
             if not self._search_pacer.is_due():
                 return
-            with self._search_pacer.timed():
+            with self._search_pacer.time_block():
                 found: Iterable[RunEntry] = (
                     run_index.entries() if self.root is None else run_index.below(self.root)
                 )

@@ -335,7 +335,9 @@ class PoolJobs:
         at_once = max(1, self.lanes // CPU_SHARE)
         verdicts = additions.examine(self.paths, jobs, self.children, at_once=at_once, watch=watch)
         return {
-            one.job.job_id: run_plan.verdict_for_user(verdicts[one.job.job_id], one.job, one.experiment)
+            one.job.job_id: run_plan.verdict_for_user(
+                verdicts[one.job.job_id], one.job, one.experiment
+            )
             for one in batch
         }
 

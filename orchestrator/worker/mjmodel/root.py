@@ -18,7 +18,13 @@ from orchestrator.worker.mjmodel.joints import (
     joint_type,
     joints_of,
 )
-from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, ground_below, is_fixed, posed_data
+from orchestrator.worker.mjmodel.structure import (
+    Floats,
+    driven_dofs,
+    ground_below,
+    is_fixed,
+    posed_data,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from orchestrator.core.errors import (
     UnfinishedPolicyWarning,
     UsageError,
 )
-from orchestrator.core.job_files import read_job, outcome_sentence
+from orchestrator.core.job_files import outcome_sentence, read_job
 from orchestrator.core.paths import JobPaths, absolute
 from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.worker_spec import WorkerSpec
@@ -157,7 +157,8 @@ def make_env(
         venv.seed(seed)
         env = _normalized_env(spec, paths, venv, trained, single=n_envs is None)
     if trained is not None:
-        message = f"{spec.job_id}: observations are normalised as at {trained.label} env_steps. {outcome_sentence(paths)}"
+        at = f"as at {trained.label} env_steps"
+        message = f"{spec.job_id}: observations are normalised {at}. {outcome_sentence(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
     return env
 

@@ -29,7 +29,12 @@ from orchestrator.worker.mjspec.spec_attributes import (
     attribute_names,
     set_attribute,
 )
-from orchestrator.worker.mjspec.spec_elements import EditError, is_pattern, matching_elements, suggestion
+from orchestrator.worker.mjspec.spec_elements import (
+    EditError,
+    is_pattern,
+    matching_elements,
+    suggestion,
+)
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import BundleError
 
@@ -73,7 +78,7 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
-    def edited(self, edits: Mapping[str, Any]) -> EditedRobot:
+    def edited_robot(self, edits: Mapping[str, Any]) -> EditedRobot:
         """The robot with ``edits``, which is to be checked when it is compiled. The same edits give
         the same bundle.
 

@@ -213,7 +213,7 @@ def _examine(
         if root_tag == one.root:
             renamed = f"{xml.stem}{one.suffix}"
             raise UnfitError(
-                f"{xml}: is {one.shown}; rename it to {renamed}, by which {one.shown} is known"
+                f"{xml}: is {one.with_article}; rename it to {renamed}, by which {one.with_article} is known"
             )
     if root_tag == "mujocoinclude":
         return ExaminationAnswer(
@@ -371,7 +371,7 @@ def _edit(source: _Source, request: ExaminationRequest, xml: Path) -> EditedRobo
     if source.variants is None:
         return None
     with _edits_explained(xml), guard_compiler(xml, request.memory_mib):
-        return source.variants.edited(request.model_edits)
+        return source.variants.edited_robot(request.model_edits)
 
 
 def _compile(

@@ -89,7 +89,7 @@ def check_init(
             )
             raise UnfitStartPolicyError(text)
         names, spaces = _names_and_spaces(environment)
-        copied = _problem_of_copy(request, initial, names, spaces)
+        copied = _copy_note(request, initial, names, spaces)
     except UnfitStartPolicyError as error:
         raise UnfitError(f"init: {source}: {error}", "init") from None
     except UsageError as error:
@@ -139,7 +139,7 @@ def _network(job: Mapping[str, Any], use_sde: bool, spaces: Spaces) -> Any:
     return kind(*spaces, lambda _: 0.0, **settings)
 
 
-def _problem_of_copy(request: ExaminationRequest, initial: Any, names: Names | None, spaces: Any) -> str:
+def _copy_note(request: ExaminationRequest, initial: Any, names: Names | None, spaces: Any) -> str:
     """Tried with a network as the job will have it; networks for images and ``Dict`` are compared
     by the worker.
     """

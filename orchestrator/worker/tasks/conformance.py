@@ -43,7 +43,9 @@ def first_state(task: Task, rng: np.random.Generator) -> tuple[Floats, Floats, F
     drawn = _call(task, "sample_goal", lambda: task.sample_goal(rng))
     goal = _check_result(task, "sample_goal", "goal", drawn, (task.goal_size,))
     if task.push_period is not None:
-        _check_result(task, "push", "push", _call(task, "push", lambda: task.push(rng)), (model.nv,))
+        _check_result(
+            task, "push", "push", _call(task, "push", lambda: task.push(rng)), (model.nv,)
+        )
     return qpos, qvel, goal
 
 

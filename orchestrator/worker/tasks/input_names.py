@@ -51,12 +51,16 @@ def controls(model: mujoco.MjModel) -> Names:
 def activations(model: mujoco.MjModel) -> Names:
     """``(na,)``"""
     widths = enumerate(model.actuator_actnum)
-    return _numbered_names((f"{_actuator(model, number)} activation", width) for number, width in widths)
+    return _numbered_names(
+        (f"{_actuator(model, number)} activation", width) for number, width in widths
+    )
 
 
 def of_bodies(model: mujoco.MjModel, quantity: str, width: int) -> Names:
     """``((nbody - 1) · width,)``, without the world."""
-    return _numbered_names((f"{_body(model, body)} {quantity}", width) for body in range(1, model.nbody))
+    return _numbered_names(
+        (f"{_body(model, body)} {quantity}", width) for body in range(1, model.nbody)
+    )
 
 
 def prefixed(prefix: str, names: Iterable[str]) -> Names:

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job_files import read_job, outcome_sentence
+from orchestrator.core.job_files import outcome_sentence, read_job
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import Algorithm, WorkerSpec
 from orchestrator.worker.envs import env_factory
@@ -165,7 +165,9 @@ def _of_data(path: Path, policy: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _statistics(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: saved_statistics(values[name]) for name in ("obs_rms", "ret_rms") if name in values}
+    return {
+        name: saved_statistics(values[name]) for name in ("obs_rms", "ret_rms") if name in values
+    }
 
 
 def _names(root: Path, spec: WorkerSpec) -> Names | None:

@@ -120,16 +120,18 @@ class Disturbances:
                 )
         self._actions[:, envs] = 0.0
 
-    def acted(self, actions: NDArray[Any]) -> NDArray[Any]:
+    def disturbed_actions(self, actions: NDArray[Any]) -> NDArray[Any]:
         """The actions that reach the actuators now, where the policy gives ``actions``, ``(n_envs,
         nu)``.
         """
         self._step += 1
         return (
-            self._delayed_rows(self._actions, actions, "action.delay") if len(self._actions) else actions
+            self._delayed_rows(self._actions, actions, "action.delay")
+            if len(self._actions)
+            else actions
         )
 
-    def observed(
+    def disturbed_observations(
         self, observations: NDArray[Any], rngs: list[np.random.Generator], moment: TrainingMoment
     ) -> NDArray[Any]:
         """What the policy sees of ``observations``, ``(n_envs, observation_size)``, which are

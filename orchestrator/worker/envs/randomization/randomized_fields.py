@@ -38,7 +38,12 @@ from orchestrator.worker.mjspec.spec_attributes import (
     attribute_names,
     set_attribute,
 )
-from orchestrator.worker.mjspec.spec_elements import SINGLE, EditError, matching_elements, suggestion
+from orchestrator.worker.mjspec.spec_elements import (
+    SINGLE,
+    EditError,
+    matching_elements,
+    suggestion,
+)
 
 TABLE = "randomize"
 GRID_TABLE = "evaluate"
@@ -187,7 +192,9 @@ def _examined_once(
     return found
 
 
-def _examined_key(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -> RandomizedKey:
+def _examined_key(
+    spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey
+) -> RandomizedKey:
     """``drawn`` with what it changes."""
     _refuse_fixed(drawn)
     _refuse_values(drawn)

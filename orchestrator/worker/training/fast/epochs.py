@@ -103,7 +103,9 @@ class Epoch:
             (samples.advantages, weights),
         ):
             given.take(order, out=ordered, mode="clip")
-        advantages = self._normalized_advantages(weights) if self._settings.normalize_advantage else weights
+        advantages = (
+            self._normalized_advantages(weights) if self._settings.normalize_advantage else weights
+        )
         np.divide(np.negative(advantages), self._divisors, out=weights)
         np.multiply(weights, np.where(weights > 0, *self._bounds), out=rows.limits)
 

@@ -157,7 +157,9 @@ def _log_probs(network: PolicyNetwork, actions: Array, means: Array) -> Array:
     return log_probs
 
 
-def truncated_episodes(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator[tuple[int, Any]]:
+def truncated_episodes(
+    infos: Sequence[Mapping[str, Any]], dones: Array
+) -> Iterator[tuple[int, Any]]:
     """Indices of environments whose episode was truncated by a time limit, with its last
     observation.
     """
