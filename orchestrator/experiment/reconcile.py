@@ -263,8 +263,8 @@ def _requeue(
     ledger: Ledger,
     reporter: Reporter,
 ) -> None:
-    """Enter the result of :func:`requeued_rows` into the ledger, and say which jobs are trained again,
-    and why.
+    """Enter the result of :func:`requeued_rows` into the ledger, and say which jobs are trained
+    again, and why.
     """
     again: dict[str, list[str]] = {}
     for job_id in (job.job_id for job in jobs if job.job_id in recorded):

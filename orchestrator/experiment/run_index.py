@@ -65,8 +65,8 @@ class ListedRun:
     problem: str = ""
     """Why its jobs cannot be read."""
     left: LeftBatchJobs | None = None
-    """Batch jobs that may still train it although no supervisor runs; only :func:`listed_runs` looks for
-    them."""
+    """Batch jobs that may still train it although no supervisor runs; only :func:`listed_runs`
+    looks for them."""
 
 
 def folder() -> Path:

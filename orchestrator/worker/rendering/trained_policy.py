@@ -121,7 +121,10 @@ def load_policy(
     *,
     deterministic: bool,
 ) -> Policy:
-    """The policy in ``venv``. :raises PolicyError: as :func:`load_model` and :func:`normalized_env`."""
+    """The policy in ``venv``.
+
+    :raises PolicyError: as :func:`load_model` and :func:`normalized_env`.
+    """
     from orchestrator.worker.runtime import sb3_internals
     from orchestrator.worker.training.acting import ActingPolicy
 

@@ -79,7 +79,8 @@ class StartPolicy:
     policy: Mapping[str, torch.Tensor]
     """The policy's ``state_dict``."""
     statistics: Mapping[str, Any] | None
-    """Normalisation: ``obs_rms`` and ``ret_rms``, as of :func:`saved_statistics`; None where it had none."""
+    """Normalisation: ``obs_rms`` and ``ret_rms``, as of :func:`saved_statistics`; None where it had
+    none."""
     temperature: torch.Tensor | None = None
     """The logarithm of SAC's entropy coefficient, where it was learnt."""
 
