@@ -113,7 +113,7 @@ def compare(what: str, spec: WorkerSpec, repeats: int) -> list[Line]:
     seconds: dict[str, list[float]] = {name: [] for name in specs}
     with contextlib.ExitStack() as stack:
         if has_gpu:
-            stack.enter_context(cuda.prepared(torch.device("cuda")))
+            stack.enter_context(cuda.prepare_device(torch.device("cuda")))
         trained = {name: Trained(each) for name, each in specs.items()}
         for each in trained.values():
             each.seconds()

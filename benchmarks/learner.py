@@ -158,7 +158,7 @@ def over_batch(spec: WorkerSpec, learner: str) -> SB3Learner:
     venv, twin = (
         env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed) for _ in range(2)
     )
-    model = built(spec, learner, env_factory.normalized(spec, venv) if spec.normalize else venv)
+    model = built(spec, learner, env_factory.normalized_env(spec, venv) if spec.normalize else venv)
     return SB3Learner(model, Shadow(venv, twin))
 
 

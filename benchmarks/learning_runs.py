@@ -53,7 +53,7 @@ class Side:
 def read(run_dir: Path) -> Side:
     """:raises UsageError: not a run directory, nothing in it has succeeded, or several learners
     have trained in it."""
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
         rows = ledger.summary()
         jobs = {row.job_id: row for row in ledger.jobs()}

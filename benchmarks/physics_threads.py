@@ -48,7 +48,7 @@ class WideTraining:
             replace(spec, cores=cores), ROOT, n_envs=spec.n_envs, seed=spec.seed
         )
         self._learner = SB3Learner(
-            built(spec, learner, env_factory.normalized(spec, venv) if spec.normalize else venv)
+            built(spec, learner, env_factory.normalized_env(spec, venv) if spec.normalize else venv)
         )
         self.iterate()
 

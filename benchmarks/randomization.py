@@ -39,7 +39,7 @@ def cost(what: str, randomize: Mapping[str, str], least: float | None, repeats: 
     for name, drawn in (("without", {}), ("with", randomize)):
         spec = replace(quadruped(8), randomize=drawn)
         venv = env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)
-        measured[name] = SB3Learner(built(spec, FAST, env_factory.normalized(spec, venv)))
+        measured[name] = SB3Learner(built(spec, FAST, env_factory.normalized_env(spec, venv)))
     times = interleave(measured, repeats)
     shares = ratios(times["without"].learner_s, times["with"].learner_s)
     return [at_least(f"quadruped: env_steps/s with {what} / without", shares, least)]

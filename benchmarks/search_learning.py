@@ -345,7 +345,7 @@ def search(seed: int, **settings: Any) -> Curve:
             xml=ROBOT, run_dir=Path(name) / "run", seed=seed, seeds=[seed], **{**JOB, **settings}
         )
         one.run()
-        paths = run_directory.existing(one.run_dir)
+        paths = run_directory.existing_run(one.run_dir)
         with run_directory.reading_ledger(paths) as ledger:
             facts = report_data.gather(paths, ledger)
     assert facts is not None

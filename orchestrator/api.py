@@ -112,7 +112,7 @@ def run(
     with python_messages():
         _warn_of_features()
         directory(jobs)  # refuses what is no path
-        given_options = _taken(options_of_executor, executor_options())
+        given_options = _pop_given(options_of_executor, executor_options())
         for name in options_of_executor:
             near = suggestion(name, [*(run.__kwdefaults__ or ()), *executor_options()])
             advice = "" if near is None else f'; did you mean "{near}"?'
@@ -186,8 +186,8 @@ def train(
         )
     _warn_of_features()
     # A key of a job stays one, whatever is installed.
-    options_of_executor = _taken(defaults, executor_options().keys() - Settings.model_fields)
-    tables = _taken(defaults, FEATURE_TABLES)
+    options_of_executor = _pop_given(defaults, executor_options().keys() - Settings.model_fields)
+    tables = _pop_given(defaults, FEATURE_TABLES)
     further = (*(train.__kwdefaults__ or ()), *executor_options(), *FEATURE_TABLES)
     refuse_unknown("train", defaults, further)
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
@@ -315,7 +315,7 @@ def _warn_of_features() -> None:
         warnings.warn(problem, RuntimeWarning, stacklevel=4)
 
 
-def _taken(arguments: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+def _pop_given(arguments: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Those of ``names`` that are given, taken out of ``arguments``; None is not given."""
     given = {name: arguments.pop(name) for name in names if name in arguments}
     return {name: value for name, value in given.items() if value is not None}
@@ -508,7 +508,7 @@ def python_messages() -> Iterator[None]:
 def in_python(message: str) -> str:
     """``--on-change=keep`` → ``on_change="keep"``."""
 
-    def spelled(match: re.Match[str]) -> str:
+    def spelling_in_python(match: re.Match[str]) -> str:
         if match["flag"]:
             return f"{match['flag'].replace('-', '_')}=True"
         if match["option"]:
@@ -528,4 +528,4 @@ def in_python(message: str) -> str:
             return f"{'M' if match['run'][0] == 'R' else 'm'}ake the same call again"
         return match[0]
 
-    return _command().sub(spelled, message)
+    return _command().sub(spelling_in_python, message)

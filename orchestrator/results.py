@@ -83,7 +83,7 @@ class Results(list[Result]):
         """The directory of all of them; None if there was nothing to train."""
 
     def __repr__(self) -> str:
-        return _shown(self, self.run_dir)
+        return _results_text(self, self.run_dir)
 
     def _repr_html_(self) -> str:
         return results_html(self)
@@ -103,7 +103,7 @@ class ExperimentResult(Sequence[Result]):
     exit_code: int
 
     def __repr__(self) -> str:
-        return _shown(self.results, self.run_dir)
+        return _results_text(self.results, self.run_dir)
 
     @property
     def ok(self) -> bool:
@@ -142,7 +142,7 @@ class ExperimentResult(Sequence[Result]):
         return results_html(self.results)
 
 
-def _shown(results: Sequence[Result], run_dir: Path | None) -> str:
+def _results_text(results: Sequence[Result], run_dir: Path | None) -> str:
     succeeded = sum(result.ok for result in results)
     directory = None if run_dir is None else str(run_dir)
     return f"<{count(len(results), 'result')}, {succeeded:,} succeeded, run_dir={directory!r}>"

@@ -87,7 +87,7 @@ def fast_wide(asked: Asked) -> Any:
     venv = MujocoVecEnv(
         gymnasium_tasks.default_xml(task), task, n_envs=spec.n_envs, seed=asked.seed
     )
-    return built(spec, "fast", env_factory.normalized(spec, venv))
+    return built(spec, "fast", env_factory.normalized_env(spec, venv))
 
 
 def train(asked: Asked) -> None:

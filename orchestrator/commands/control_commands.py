@@ -73,10 +73,10 @@ def status(
     if found is None:
         return
     from orchestrator.experiment import control
-    from orchestrator.experiment.run_watch import annotated
+    from orchestrator.experiment.run_watch import annotated_snapshots
 
     last: Snapshot | None = None
-    snapshots = annotated(_snapshots(found, watch=watch))
+    snapshots = annotated_snapshots(_snapshots(found, watch=watch))
     if as_json:
         from orchestrator.ledger import summary
 

@@ -56,9 +56,9 @@ def attach(run_dir: RunDir, as_json: AsJson = False) -> None:
 
     commands = f"`attach {run_dir}` follows it again, `stop {run_dir}` stops it"
     with shared.interruptible(f"detached; the experiment continues. {commands}"):
-        paths, holder = follower.watched(run_dir)
+        paths, holder = follower.supervisor_to_follow(run_dir)
         last = attach_view.show(
-            run_watch.annotated(follower.follow(paths, holder)), as_json=as_json
+            run_watch.annotated_snapshots(follower.follow(paths, holder)), as_json=as_json
         )
         end = follower.end_of(paths, holder, last.rows if last else ())
         attach_view.show_end(last, end, str(run_dir), as_json=as_json)
@@ -158,7 +158,7 @@ def list_experiments(
     from orchestrator.experiment import run_index
     from orchestrator.terminal import list_view
 
-    runs = run_index.listed()
+    runs = run_index.listed_runs()
     if as_json:
         shared.print_json([list_view.facts(run) for run in list_view.chosen(runs, is_all=is_all)])
     else:

@@ -86,13 +86,15 @@ def checked_row(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
     :raises ValueError: naming the first value that is wrong.
     """
-    return {name: _read(reader, values[name], name) for name, reader in _columns(kind).items()}
+    return {
+        name: _read_naming(reader, values[name], name) for name, reader in _columns(kind).items()
+    }
 
 
 def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """As :func:`checked_row`, of the keys in ``values`` alone."""
     readers = _columns(kind)
-    return {name: _read(readers[name], value, name) for name, value in values.items()}
+    return {name: _read_naming(readers[name], value, name) for name, value in values.items()}
 
 
 def field_values(instance: Any) -> dict[str, Any]:
@@ -107,7 +109,9 @@ def _object(kind: Callable[..., T], value: Any) -> T:
         raise ValueError(f"{min(unknown)}: unknown field")
     if missing := required - values.keys():
         raise ValueError(f"{min(missing)}: missing")
-    return kind(**{name: _read(readers[name], value, name) for name, value in values.items()})
+    return kind(
+        **{name: _read_naming(readers[name], value, name) for name, value in values.items()}
+    )
 
 
 @functools.cache
@@ -165,7 +169,7 @@ def _reader_of_several(kinds: Sequence[Any], sequence: type) -> Reader:
     return functools.partial(_optional, reader, int in others or float in others)
 
 
-def _read(reader: Reader, value: Any, name: str) -> Any:
+def _read_naming(reader: Reader, value: Any, name: str) -> Any:
     try:
         return reader(value)
     except ValueError as error:
@@ -178,7 +182,7 @@ def _scalar(kind: type, value: Any) -> Any:
         type(value) is float and not abs(value) <= LARGEST
     )
     if type(value) not in accepted or is_wrong:
-        raise ValueError(f"expected {expected}, not {_shown(value)}")
+        raise ValueError(f"expected {expected}, not {_short_json(value)}")
     return value
 
 
@@ -194,7 +198,7 @@ def _text(kept: Callable[[str], str], value: Any) -> str:
 
 def _one_of(values: Sequence[Any], value: Any) -> Any:
     if value not in values:
-        raise ValueError(f"expected one of {', '.join(map(str, values))}, not {_shown(value)}")
+        raise ValueError(f"expected one of {', '.join(map(str, values))}, not {_short_json(value)}")
     return value
 
 
@@ -205,22 +209,25 @@ def _optional(reader: Reader, is_number: bool, value: Any) -> Any:
 
 def _mapping(reader: Reader, value: Any) -> dict[str, Any]:
     return {
-        name: _read(reader, one, name) for name, one in _instance(dict, "an object", value).items()
+        name: _read_naming(reader, one, name)
+        for name, one in _instance(dict, "an object", value).items()
     }
 
 
 def _sequence(kind: Callable[..., Any], reader: Reader, value: Any) -> Any:
     values = _instance(list, "a list", value)
-    return kind(_read(reader, one, f"[{index}]") for index, one in enumerate(values))
+    return kind(_read_naming(reader, one, f"[{index}]") for index, one in enumerate(values))
 
 
 def _row(readers: Sequence[Reader], value: Any) -> tuple[Any, ...]:
     """A list with one value for each of ``readers``."""
     values = _instance(list, "a list", value)
     if len(values) != len(readers):
-        raise ValueError(f"expected {len(readers)} values, not {_shown(value)}")
+        raise ValueError(f"expected {len(readers)} values, not {_short_json(value)}")
     pairs = zip(readers, values, strict=True)
-    return tuple(_read(reader, one, f"[{index}]") for index, (reader, one) in enumerate(pairs))
+    return tuple(
+        _read_naming(reader, one, f"[{index}]") for index, (reader, one) in enumerate(pairs)
+    )
 
 
 def _any_of(readers: Sequence[Reader], value: Any) -> Any:
@@ -236,10 +243,10 @@ def _any_of(readers: Sequence[Reader], value: Any) -> Any:
 
 def _instance(kind: type[T], expected: str, value: Any) -> T:
     if not isinstance(value, kind):
-        raise ValueError(f"expected {expected}, not {_shown(value)}")  # noqa: TRY004 - the input is wrong, no call
+        raise ValueError(f"expected {expected}, not {_short_json(value)}")  # noqa: TRY004 - the input is wrong, no call
     return value
 
 
-def _shown(value: Any) -> str:
+def _short_json(value: Any) -> str:
     text = json.dumps(value, default=repr)
     return text if len(text) <= 40 else f"{text[:39]}…"

@@ -99,10 +99,10 @@ class ExitRecord:
 
         :raises ValueError: for anything else.
         """
-        return decode(cls, text, _known)
+        return decode(cls, text, _known_fields)
 
 
-def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def _known_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     names = {one.name for one in fields(kind)}
     return {name: value for name, value in with_facts(kind, values).items() if name in names}
 

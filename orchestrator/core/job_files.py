@@ -47,7 +47,7 @@ def read_job(root: Path) -> tuple[JobPaths, WorkerSpec]:
     return paths, spec
 
 
-def standing(paths: JobPaths) -> str:
+def outcome_sentence(paths: JobPaths) -> str:
     """A sentence on how the last attempt of a job ended, as far as its directory says, without its
     full stop.
     """

@@ -231,7 +231,7 @@ def with_facts(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("parts: unknown field")
     parts: dict[str, Any] = {}
     read: set[str] = set()
-    for part, facts, written in _told(others) if others else ():
+    for part, facts, written in _facts_told(others) if others else ():
         with _problems_of(part.name, "cannot read what a job tells of {}"):
             if written:
                 parts[part.name] = from_values(facts, written)
@@ -247,7 +247,7 @@ def _split(kind: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     return {name: value for name, value in values.items() if name in own}, others
 
 
-def _told(values: Mapping[str, Any]) -> Iterator[tuple[JobPart, type, dict[str, Any]]]:
+def _facts_told(values: Mapping[str, Any]) -> Iterator[tuple[JobPart, type, dict[str, Any]]]:
     """Each part that tells anything, the type of its facts, and its fields in ``values``."""
     for part in job_parts().values():
         if part.facts is not None:
@@ -275,7 +275,7 @@ def _admitting_none(kind: type) -> frozenset[str]:
 def facts_in(record: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of parts in an exit record as it was stored, as far as they are valid."""
     found: dict[str, Any] = {}
-    for part, facts, written in _told(record):
+    for part, facts, written in _facts_told(record):
         with contextlib.suppress(ValueError):  # another program wrote it; its columns stay empty
             if written:
                 found[part.name] = from_values(facts, written)
@@ -344,7 +344,7 @@ def news(
         part = job_parts().get(name)
         if part is not None and part.news is not None and name in parts and name in before:
             with _problems_of(name, "tells no news of {}"):
-                found += [_checked(news) for news in part.news(parts[name], before[name], one)]
+                found += [_check_news(news) for news in part.news(parts[name], before[name], one)]
     return found
 
 
@@ -353,7 +353,7 @@ def _problems_of(part: str, what: str) -> contextlib.AbstractContextManager[None
     return problems_of(owner("job_parts", part), what.format(f"the part {part} of jobs"))
 
 
-def _checked(one: Any) -> News:
+def _check_news(one: Any) -> News:
     """:raises TypeError, ValueError: it is no event."""
     if not isinstance(one, News) or not isinstance(one.text, str):
         raise TypeError(f"{one!r} is no News with a text")

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Sequence
 
 
-def matching(name: str, job_ids: Sequence[str]) -> list[str]:
+def matching_jobs(name: str, job_ids: Sequence[str]) -> list[str]:
     """The job with this id; where there is none, those whose ids begin with ``name`` or match it as
     a pattern.
 

@@ -41,7 +41,7 @@ class Pacer:
         self._due = (time.monotonic() if now is None else now) + seconds
 
     @contextlib.contextmanager
-    def timed(self, now: float | None = None) -> Iterator[None]:
+    def time_block(self, now: float | None = None) -> Iterator[None]:
         """The block does it once. From its end, or from ``now``, the pause is counted; if the block
         raises, the next time is as it was.
         """

@@ -43,7 +43,7 @@ class RobotFormat:
     processes that examine such a file."""
 
     @property
-    def shown(self) -> str:
+    def with_article(self) -> str:
         """``"an SDF"``."""
         return f"{self.article} {self.title}"
 

@@ -70,10 +70,10 @@ def read(path: Path, *, missing: str, exposed: str, anew: str) -> str:
             f" {exposed}. If nobody else can have seen it: `chmod 600 {path}`. Otherwise remove the file; {anew}"
             " creates a new one"
         )
-    return checked(content.decode("latin-1").strip(), str(path))
+    return check_token(content.decode("latin-1").strip(), str(path))
 
 
-def checked(token: str, where: str) -> str:
+def check_token(token: str, where: str) -> str:
     """:raises UsageError: it is not a token."""
     if len(token) < FEWEST_LETTERS or not all("!" <= letter <= "~" for letter in token):
         what = f"expected at least {FEWEST_LETTERS} letters and digits without blanks"

@@ -31,7 +31,7 @@ class TemporaryFolder:
         sweep()
         self.name = tempfile.mkdtemp(os.environ.get(SELFTEST_VARIABLE), PREFIX)
         """Its absolute path."""
-        lock = _locked(Path(self.name))
+        lock = _lock_folder(Path(self.name))
         self._removal = weakref.finalize(self, _remove_own, Path(self.name), lock, os.getpid())
 
     def __enter__(self) -> str:
@@ -68,7 +68,7 @@ def _make_writable(folder: Path) -> None:
                     path.chmod(0o700)
 
 
-def _locked(folder: Path) -> int:
+def _lock_folder(folder: Path) -> int:
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -83,11 +83,11 @@ def _locked(folder: Path) -> int:
 @functools.cache
 def sweep() -> None:
     """Remove what killed processes of this user left behind; once in a process."""
-    for folder in abandoned():
+    for folder in abandoned_folders():
         _remove(folder)
 
 
-def abandoned() -> Iterator[Path]:
+def abandoned_folders() -> Iterator[Path]:
     """The folders of killed processes of this user, each locked until the next one is asked for."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         # It is in use, belongs to somebody else, or another process has swept it.

@@ -94,10 +94,10 @@ class ClusterSlots:
     def fits_ever(
         self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
     ) -> bool:
-        def fitting(slot: RankSlot) -> Iterator[NodeCapacity]:
+        def nodes_fitting(slot: RankSlot) -> Iterator[NodeCapacity]:
             return (node for node in self._total.values() if node.fits(slot))
 
-        return self._place(cores, gpus, memory_mib, ranks, fitting) is not None
+        return self._place(cores, gpus, memory_mib, ranks, nodes_fitting) is not None
 
     # -- slots
 

@@ -90,7 +90,7 @@ class FakeExecutor:
             behaviour=behaviour, ranks=launch.ranks, launched=self.time_s
         )
         if launch.rank_slots:
-            self._in(behaviour.placed_after_s, _placed(handle, launch))
+            self._in(behaviour.placed_after_s, _placed_event(handle, launch))
         self._in(
             behaviour.after_s,
             self._end(handle, behaviour.returncode, behaviour.oom_killed, behaviour.rank),
@@ -108,20 +108,24 @@ class FakeExecutor:
             while self._agenda and self._agenda[0][0] <= together:
                 when, _, what = heapq.heappop(self._agenda)
                 self.time_s = max(self.time_s, when)
-                events += self._reported(when) if isinstance(what, list) else self._happened(what)
+                events += (
+                    self._progress_events(when)
+                    if isinstance(what, list)
+                    else self._end_if_exited(what)
+                )
             self.time_s = max(self.time_s, together)
         if not events:
             self.time_s = until
         return events
 
-    def _happened(self, event: Event) -> list[Event]:
+    def _end_if_exited(self, event: Event) -> list[Event]:
         if event.handle not in self._alive:
             return []
         if isinstance(event, Exited):
             del self._alive[event.handle]
         return [event]
 
-    def _reported(self, when: float) -> list[Event]:
+    def _progress_events(self, when: float) -> list[Event]:
         events: list[Event] = []
         for handle in self._reports.pop(when):
             attempt = self._alive.get(handle)
@@ -173,7 +177,7 @@ class FakeExecutor:
             heapq.heappush(self._agenda, (when, next(self._ticket), what))
 
 
-def _placed(handle: Handle, launch: Launch) -> Placed:
+def _placed_event(handle: Handle, launch: Launch) -> Placed:
     cpus = tuple(cpu for rank_slot in launch.rank_slots for cpu in range(rank_slot.cores))
     gpus = tuple(name for rank_slot in launch.rank_slots for name in rank_slot.gpu_names)
     node = ", ".join(dict.fromkeys(rank_slot.node for rank_slot in launch.rank_slots))

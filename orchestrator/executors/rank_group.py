@@ -119,7 +119,7 @@ class RankGroup(Generic[Rank]):
         as the cause.
         """
         if not self.running:
-            return self._exited()
+            return self._exited_event()
         if self._cause is not None and self._cause.severity >= FAILED:
             now = time.monotonic()
             if self._kill_at is None:
@@ -129,7 +129,7 @@ class RankGroup(Generic[Rank]):
                 self.kill()
         return None
 
-    def _exited(self) -> Exited:
+    def _exited_event(self) -> Exited:
         cause = self._cause
         if cause is None or cause.returncode in (ExitCode.SUCCEEDED, ExitCode.PAUSED):
             return Exited(self.handle, ExitCode.SUCCEEDED if cause is None else cause.returncode)

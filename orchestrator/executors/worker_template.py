@@ -123,7 +123,7 @@ class WorkerTemplate:
             socket.send_fds(self._control, [order.to_line()], [log.fileno(), theirs.fileno()])
         answer, hangs = _answer(ours)
         if answer is None or hangs:
-            self._lost(hangs=hangs)
+            self._replace_process(hangs=hangs)
         if answer is None:
             answer, _ = _answer(ours)  # of a worker that it has forked last
         if answer is not None and answer.pid is not None and answer.is_ready:
@@ -144,7 +144,7 @@ class WorkerTemplate:
         memory runs out.
         """
         if self._popen is not None and has_ended(self._popen.pid):
-            self._lost()
+            self._replace_process()
         kills = self._kills
         self._kills = 0
         return kills
@@ -201,7 +201,7 @@ class WorkerTemplate:
         except ConnectionResetError:
             line = b""
         if not line:
-            self._lost()
+            self._replace_process()
             return
         self._refused = ForkAnswer.from_line(line).problem
         self._is_ready = self._refused is None
@@ -228,7 +228,7 @@ class WorkerTemplate:
             self._control = ours
             self._wait_until = time.monotonic() + IMPORT_PATIENCE_S
 
-    def _lost(self, *, hangs: bool = False) -> None:
+    def _replace_process(self, *, hangs: bool = False) -> None:
         """Replace a template that has ended or hangs, unless that has happened too often."""
         template = self._popen
         self.close()

@@ -16,7 +16,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import preflight
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import copy_robot, set_another_aside
-from orchestrator.experiment.run_plan import examined
+from orchestrator.experiment.run_plan import examined_job
 from orchestrator.ledger import Ledger, job_figures
 
 
@@ -41,7 +41,7 @@ def put_robots(paths: RunPaths, new: Sequence[Job], verdicts: Mapping[str, JobVe
     valid = [job for job in new if verdicts[job.job_id].problem is None]
     for job in valid:
         verdict = verdicts[job.job_id]
-        set_another_aside(paths, examined(job, verdict), verdict)
+        set_another_aside(paths, examined_job(job, verdict), verdict)
         copy_robot(paths, job.job_id, verdict)
     if valid:
         sync_trees([paths.job(job.job_id).root for job in valid])
@@ -54,13 +54,13 @@ def enter(ledger: Ledger, new: Sequence[Job], verdicts: Mapping[str, JobVerdict]
     """
     for position, job in enumerate(new, job_figures.jobs_count(ledger)):
         verdict = verdicts[job.job_id]
-        ledger.put_jobs([(position, examined(job, verdict), verdict.robot_hash)])
+        ledger.put_jobs([(position, examined_job(job, verdict), verdict.robot_hash)])
         if verdict.problem is not None:
             failed = Failed(cause=Cause.INVALID, message=verdict.problem.message)
             ledger.set_state(job.job_id, move(job.job_id, Pending(), failed))
 
 
-def written(ledger: Ledger, paths: RunPaths, change: Callable[[Ledger], None]) -> Ledger:
+def write_change(ledger: Ledger, paths: RunPaths, change: Callable[[Ledger], None]) -> Ledger:
     """Make ``change``, which commits at its end: the whole of it, or nothing.
 
     Returns the ledger, opened again if another process had it locked.
@@ -70,10 +70,10 @@ def written(ledger: Ledger, paths: RunPaths, change: Callable[[Ledger], None]) -
             change(ledger)
             return ledger
         except LedgerBusyError:
-            ledger = reopened(ledger, paths)
+            ledger = reopen(ledger, paths)
 
 
-def reopened(ledger: Ledger, paths: RunPaths) -> Ledger:
+def reopen(ledger: Ledger, paths: RunPaths) -> Ledger:
     """Without what was not committed."""
     ledger.abandon()
     return Ledger.open(paths.ledger, is_sound=True)

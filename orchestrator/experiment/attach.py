@@ -41,12 +41,12 @@ class WaitEnd:
     """Why they have not all ended, or the error that ended the run."""
 
 
-def watched(run_dir: Path) -> tuple[RunPaths, LockHolder | None]:
+def supervisor_to_follow(run_dir: Path) -> tuple[RunPaths, LockHolder | None]:
     """The supervisor to follow; None when none runs.
 
     :raises RunDirError: none runs, and none has; or the lock names a process that does not run.
     """
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     control.refuse_benchmark(paths)
     holder = _current_holder(paths)
     if holder is None and run_end.read(paths) is None and not paths.ledger.exists():
@@ -132,7 +132,7 @@ def wait(run_dir: Path, names: Sequence[str], *, timeout_s: float) -> WaitEnd:
 
     :raises UsageError: not a run directory, or no such job.
     """
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     until = time.monotonic() + timeout_s
     holder = _current_holder(paths)
     rows: Sequence[SummaryRow] = []

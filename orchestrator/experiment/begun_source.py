@@ -86,7 +86,7 @@ def begun_source(paths: RunPaths, ledger: Ledger) -> BegunSource | None:
     return _answer(paths, ledger, lambda source: source, None, passing=(OrchestratorError,))
 
 
-def standing(paths: RunPaths, ledger: Ledger) -> Standing:
+def standing_of(paths: RunPaths, ledger: Ledger) -> Standing:
     """For commands that only look: a feature that cannot say it is as one that has begun nothing.
 
     :raises LedgerBusyError: it cannot be read just now.
@@ -99,7 +99,7 @@ def standing(paths: RunPaths, ledger: Ledger) -> Standing:
 
 
 def outcome(paths: RunPaths, ledger: Ledger) -> Outcome:
-    """For commands that only look, as :func:`standing`."""
+    """For commands that only look, as :func:`standing_of`."""
 
     def of(source: BegunSource) -> Outcome:
         if source.is_underway:
@@ -137,11 +137,11 @@ def _answer(
         with problems_of(feature.name, f"says nothing of {paths.root}", passing=passing):
             source = ask(feature, "begun_source", paths, ledger)
             if source is not None:
-                return question(_checked(source))
+                return question(_check_source(source))
     return otherwise
 
 
-def _checked(found: object) -> BegunSource:
+def _check_source(found: object) -> BegunSource:
     if not isinstance(found, BegunSource):
         raise TypeError(f"expected a BegunSource; this is {found!r}")
     return found

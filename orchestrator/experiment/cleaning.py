@@ -63,13 +63,13 @@ def clean(run_dir: Path, *, dry_run: bool) -> Cleaned:
     :raises UsageError: not a run directory, held by a supervisor, batch jobs may still train it, or
         its ledger cannot be read.
     """
-    run_directory.existing(run_dir)
+    run_directory.existing_run(run_dir)
     with run_directory.claim(run_dir) as paths:
         left_batch_jobs.refuse_beside(paths, "nothing is removed while jobs may still be trained")
         with run_directory.reading_ledger(paths) as ledger:
             rows = ledger.jobs()
             shown = begun_source.shown_jobs(paths, ledger)
-        leftovers = [*_former(paths), *_replaced(paths)]
+        leftovers = [*_former(paths), *_replaced_files(paths)]
         for row in rows:
             leftovers += _of_job(
                 paths.job(row.job_id), row, is_shown=shown is None or row.job_id in shown
@@ -92,7 +92,7 @@ def _former(paths: RunPaths) -> Iterator[Leftover]:
             yield _leftover(FORMER, former.root)
 
 
-def _replaced(paths: RunPaths) -> Iterator[Leftover]:
+def _replaced_files(paths: RunPaths) -> Iterator[Leftover]:
     for entry in _entries(paths.replaced):
         if _ASIDE.fullmatch(entry.name) and not entry.is_symlink():
             yield _leftover(REPLACED, Path(entry.path))

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import OrchestratorError, RunDirError, UsageError
 from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
-from orchestrator.core.job_patterns import is_pattern, matching
+from orchestrator.core.job_patterns import is_pattern, matching_jobs
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import (
@@ -125,7 +125,7 @@ def status(run_dir: Path) -> Snapshot:
 
     :raises UsageError: it is not a run directory, or its ledger is damaged.
     """
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     refuse_benchmark(paths)
     holder = run_directory.holder(paths)
     if holder is not None and holder.is_elsewhere:
@@ -138,10 +138,10 @@ def status(run_dir: Path) -> Snapshot:
         return Snapshot(paths=paths, rows=[], holder=holder)  # it examines the robots first
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         rows = ledger.summary()
-        return replace(taken(ledger, paths, holder, rows), rows=_as_of_now(rows, holder))
+        return replace(snapshot_of(ledger, paths, holder, rows), rows=_as_of_now(rows, holder))
 
 
-def taken(
+def snapshot_of(
     ledger: Ledger, paths: RunPaths, holder: LockHolder | None, rows: Sequence[SummaryRow]
 ) -> Snapshot:
     """The snapshot of a run directory whose ledger is on this host. :param rows: of the ledger, as
@@ -149,7 +149,7 @@ def taken(
     """
     is_left_running = holder is None and any(row["state"] == "RUNNING" for row in rows)
     live = None if holder is None else live_facts.read(paths, holder.key)
-    standing = begun_source.standing(paths, ledger)
+    standing = begun_source.standing_of(paths, ledger)
     asked = (
         ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
     )
@@ -213,7 +213,7 @@ def stop(run_dir: Path, jobs: Sequence[str], *, now: bool = False) -> str:
     """
     if jobs:
         return ask(run_dir, jobs, "cancel")
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     if (holder := ready_holder(paths)) is None:
         return f"{run_dir}: no supervisor is running; {left_batch_jobs.end(paths) or 'nothing to stop'}"
     asked = _ask_to_stop(paths, holder, now=now)
@@ -315,7 +315,7 @@ def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
 
     :raises UsageError: no supervisor is running.
     """
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     if (holder := ready_holder(paths)) is None:
         advice = "`run --max-parallel` and max_parallel in the job file are for the next run"
         raise UsageError(
@@ -340,15 +340,15 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     """
     snapshot, command = status(run_dir), COMMANDS[verb]
 
-    def standing(row: SummaryRow) -> str:
-        return _standing(row, verb, is_supervised=snapshot.holder is not None)
+    def state_for_verb(row: SummaryRow) -> str:
+        return _state_for_verb(row, verb, is_supervised=snapshot.holder is not None)
 
     def fits(row: SummaryRow) -> bool:
         is_invalid = verb == "retry" and row["cause"] == Cause.INVALID
-        return standing(row) in command.from_states and not is_invalid
+        return state_for_verb(row) in command.from_states and not is_invalid
 
     named = resolve(snapshot, jobs, fits=fits) if jobs else [row["job_id"] for row in snapshot.rows]
-    states = {job_id: standing(row_of(snapshot, job_id)) for job_id in named}
+    states = {job_id: state_for_verb(row_of(snapshot, job_id)) for job_id in named}
     if verb == "retry" and (
         invalid := [id_ for id_ in named if row_of(snapshot, id_)["cause"] == Cause.INVALID]
     ):
@@ -375,7 +375,7 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
             [Request(verb=verb, job_id=job_id) for job_id in chosen],
         )
         return f"{run_dir}: asked its supervisor to {verb} {_these(chosen)}"
-    moved = _moved(run_dir, chosen, verb)
+    moved = _move_locked(run_dir, chosen, verb)
     if ended := [job_id for job_id in chosen if job_id not in moved]:
         raise UsageError(
             f"{run_dir}: had ended already, and cannot be {command.past}: {_these(ended)}"
@@ -394,7 +394,7 @@ def _left_running(paths: RunPaths, chosen: Sequence[str]) -> list[str]:
     return [row.job_id for row in rows if row.job_id in chosen and isinstance(row.state, Running)]
 
 
-def _standing(row: SummaryRow, verb: JobVerb, *, is_supervised: bool) -> str:
+def _state_for_verb(row: SummaryRow, verb: JobVerb, *, is_supervised: bool) -> str:
     """The state of a job. The user resumes none that is compared with others at a rung; a supervisor
     does not have those that the job file no longer declares.
     """
@@ -409,7 +409,7 @@ def _these(jobs: Sequence[str]) -> str:
     return f"{count(len(jobs), 'job')} ({listed(jobs, NAMES_SHOWN)})"
 
 
-def _moved(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> list[str]:
+def _move_locked(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> list[str]:
     """As :func:`move_jobs`, with the run directory locked; root does it as the user to whom it
     belongs.
     """
@@ -519,7 +519,7 @@ def resolve(
         raise UsageError(f"{snapshot.paths.root}: its supervisor ({snapshot.holder}) {what}")
     resolved: dict[str, None] = {}
     for name in names:
-        matches = matching(name, job_ids)
+        matches = matching_jobs(name, job_ids)
         may_be_several = is_pattern(name) and not one
         if not matches or (len(matches) > 1 and not may_be_several):
             shown = (

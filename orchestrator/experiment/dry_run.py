@@ -22,7 +22,7 @@ from orchestrator.experiment import (
     run_executor,
     run_plan,
 )
-from orchestrator.experiment.reconcile import OnChange, changed_jobs, refuse_at_rungs, requeued
+from orchestrator.experiment.reconcile import OnChange, changed_jobs, refuse_at_rungs, requeued_rows
 from orchestrator.experiment.run_plan import Plan, RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
@@ -86,7 +86,7 @@ def dry_run(
     """
     options = run_executor.of_unclaimed(options)
     stops = StopRequests()
-    with stops.installed(), TemporaryFolder() as staging:
+    with stops.handle_signals(), TemporaryFolder() as staging:
         plan = run_plan.plan(
             experiment, options, Path(staging), stops=stops, watch=watch, warm=warm
         )
@@ -140,9 +140,9 @@ def _earlier(experiment: Experiment, options: RunOptions, plan: Plan, paths: Run
         return _Earlier(forecast=_forecast(experiment, plan, None))
     with run_directory.reading_ledger(paths) as ledger:
         recorded = {row.job_id: row for row in ledger.jobs()}
-        rows = requeued(recorded, plan.jobs, plan.verdicts, paths)
+        rows = requeued_rows(recorded, plan.jobs, plan.verdicts, paths)
         if source is None:
-            return _Earlier(rows={**rows, **_released(experiment, ledger, rows)})
+            return _Earlier(rows={**rows, **_released_rows(experiment, ledger, rows)})
         try:
             source.refuse_another(experiment, options, plan, ledger)
             refuse_at_rungs(
@@ -176,7 +176,9 @@ def _prospects(
         row = rows.get(job_id)
         if row is None or not row.attempts:
             is_valid = plan.verdicts[job_id].problem is None
-            prospects[job_id] = _unlaunched(None if row is None else row.state, is_valid=is_valid)
+            prospects[job_id] = _prospect_unlaunched(
+                None if row is None else row.state, is_valid=is_valid
+            )
             continue
         changes = refused.get(job_id, changed.get(job_id, ()))
         on_change = options.on_change if changes else "keep"
@@ -202,13 +204,13 @@ def _starts(plan: Plan, prospects: Mapping[str, Prospect]) -> dict[str, StartCho
     }
 
 
-def _released(
+def _released_rows(
     experiment: Experiment, ledger: Ledger, rows: Mapping[str, JobRow]
 ) -> dict[str, JobRow]:
     """Those of ``rows`` that would not wait at a rung any more."""
     return {
         one.job.job_id: dataclasses.replace(rows[one.job.job_id], state=one.state)
-        for one in jobs_at_rungs.released(experiment, ledger)
+        for one in jobs_at_rungs.released_jobs(experiment, ledger)
         if one.job.job_id in rows
     }
 
@@ -226,7 +228,7 @@ def _action(state: State, on_change: OnChange, *, is_refused: bool) -> Action:
     return "resume" if isinstance(state, Pending | Running) else "none"
 
 
-def _unlaunched(state: State | None, *, is_valid: bool) -> Prospect:
+def _prospect_unlaunched(state: State | None, *, is_valid: bool) -> Prospect:
     """A job that was never launched; it starts unless it may not, also where its robot was invalid
     before.
     """

@@ -69,7 +69,7 @@ def _obstacles(
     return [f"{gone}; it stays after a training only with keep_replay_buffer = true"]
 
 
-def continued(before: WorkerSpec, job: Job) -> Job:
+def continued_job(before: WorkerSpec, job: Job) -> Job:
     """``job`` with what the ledger knows of its training so far: extensions, the policy of a job,
     where it pauses.
     """
@@ -131,7 +131,9 @@ def _why_other_weights(before: WorkerSpec, now: WorkerSpec) -> list[str]:
         f'{now.algo}.{name} = "{text}" goes on over the new total'
         for name, text in now.schedules.items()
     ]
-    reasons += [f'{key} = "{text}" goes on over the new total' for key, text in _changing(now)]
+    reasons += [
+        f'{key} = "{text}" goes on over the new total' for key, text in _changing_values(now)
+    ]
     for name in now.parts:
         if why := job_parts.job_parts()[name].why_extended_differs:
             reasons.append(why)
@@ -145,7 +147,7 @@ def _why_other_weights(before: WorkerSpec, now: WorkerSpec) -> list[str]:
     return reasons
 
 
-def _changing(spec: WorkerSpec) -> list[tuple[str, str]]:
+def _changing_values(spec: WorkerSpec) -> list[tuple[str, str]]:
     """What follows the share of the training that is over, with its key."""
     drawn = [(f'randomize."{key}"', str(text)) for key, text in spec.randomize.items()]
     options = [(f"task_options.{key}", text) for key, text in changing_numbers(spec.task_options)]

@@ -62,7 +62,7 @@ def comment(text: str) -> str:
     return f"# {line if len(line) <= LONGEST_COMMENT else line[:LONGEST_COMMENT] + '…'}"
 
 
-def aligned(lines: Sequence[tuple[str, str]]) -> list[str]:
+def aligned_lines(lines: Sequence[tuple[str, str]]) -> list[str]:
     """Lines of TOML, each with its comment (or none) in the same column."""
     width = max((len(code) for code, remark in lines if remark), default=0)
     return [f"{code:<{width}}  {comment(remark)}" if remark else code for code, remark in lines]

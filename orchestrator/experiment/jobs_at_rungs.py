@@ -9,7 +9,7 @@ from orchestrator.core.text import count, listed
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger, job_figures
 from orchestrator.supervisor.events import Reporter
-from orchestrator.supervisor.retry_policy import promoted
+from orchestrator.supervisor.retry_policy import promoted_job
 
 SHOWN = 10
 
@@ -25,7 +25,7 @@ class ReleasedJob:
     """With which it goes on."""
 
 
-def released(experiment: Experiment, ledger: Ledger) -> list[ReleasedJob]:
+def released_jobs(experiment: Experiment, ledger: Ledger) -> list[ReleasedJob]:
     """Those in ``ledger`` that ``experiment`` releases."""
     pauses = job_figures.pauses(ledger)
     found: list[ReleasedJob] = []
@@ -33,7 +33,7 @@ def released(experiment: Experiment, ledger: Ledger) -> list[ReleasedJob]:
         if declared.spec.pause_at is not None or pauses.get(declared.job_id) is None:
             continue
         row = ledger.job_row(declared.job_id, decoded=False)
-        if row is not None and (after := promoted(row.job, row.state, None)) is not None:
+        if row is not None and (after := promoted_job(row.job, row.state, None)) is not None:
             job, state = after
             found.append(ReleasedJob(before=row.state, job=job, state=state))
     return found
@@ -44,7 +44,7 @@ def let_train_to_end(experiment: Experiment, ledger: Ledger, reporter: Reporter)
     a rung pause at none any more, and that those which wait at one go on.
     """
     gone_on: list[str] = []
-    for one in released(experiment, ledger):
+    for one in released_jobs(experiment, ledger):
         job_id = one.job.job_id
         ledger.update_spec(one.job)
         if one.state is not one.before:

@@ -34,7 +34,7 @@ def of_all(run_dirs: Iterable[RunPaths]) -> dict[RunPaths, LeftBatchJobs]:
     for kind, batch_jobs in _kinds():
         used = {paths.root: paths for paths in run_dirs if _were_used(kind, batch_jobs, paths)}
         if used:
-            left = _left(kind, batch_jobs, used)
+            left = _left_of_kind(kind, batch_jobs, used)
             found = {used[root]: one for root, one in left.items()} | found
     return found
 
@@ -43,9 +43,9 @@ def by_files(paths: RunPaths) -> LeftBatchJobs | None:
     """The same without a question to a cluster: what may be left, as long as nobody has ended
     it.
     """
-    for kind, batch_jobs in _used(paths):
+    for kind, batch_jobs in _used_kinds(paths):
         try:
-            left = _checked(batch_jobs.left_by_files(paths.root))
+            left = _check_left(batch_jobs.left_by_files(paths.root))
         except (Exception, SystemExit) as error:
             left = _unknown(kind, error)
         if left is not None:
@@ -58,14 +58,14 @@ def end(paths: RunPaths) -> str | None:
 
     :raises UsageError: a cluster does not obey, and the batch jobs cannot be told by a file either.
     """
-    return _end(paths, dict(_used(paths)))
+    return _end(paths, dict(_used_kinds(paths)))
 
 
 def end_beside_supervisor(paths: RunPaths) -> str | None:
     """The same while a supervisor holds ``paths``, whose own batch jobs go on. Earlier versions of
     this program started one beside those of an earlier supervisor.
     """
-    used = dict(_used(paths))
+    used = dict(_used_kinds(paths))
     if used:
         used.pop(provenance.executor(paths).get("executor", ""), None)
     return _end(paths, used)
@@ -76,7 +76,7 @@ def wait_for_end(paths: RunPaths) -> bool:
 
     :raises UsageError: that cannot be told.
     """
-    used = dict(_used(paths))
+    used = dict(_used_kinds(paths))
     for kind, batch_jobs in used.items():
         with _errors_named(paths, kind, "could not be waited for"):
             batch_jobs.wait(paths.root)
@@ -87,7 +87,7 @@ def executor_of(paths: RunPaths) -> str | None:
     """The executor that has submitted batch jobs here, as ``--executor`` names it; None where none
     has.
     """
-    return next((kind for kind, _ in _used(paths)), None)
+    return next((kind for kind, _ in _used_kinds(paths)), None)
 
 
 def refuse_beside(paths: RunPaths, deed: str) -> None:
@@ -129,7 +129,7 @@ def _kinds() -> Iterator[tuple[str, BatchJobs]]:
             yield kind.name, kind.batch_jobs
 
 
-def _used(paths: RunPaths) -> Iterator[tuple[str, BatchJobs]]:
+def _used_kinds(paths: RunPaths) -> Iterator[tuple[str, BatchJobs]]:
     """Those that have ever submitted batch jobs for ``paths``."""
     for kind, batch_jobs in _kinds():
         if _were_used(kind, batch_jobs, paths):
@@ -146,18 +146,18 @@ def _were_used(kind: str, batch_jobs: BatchJobs, paths: RunPaths) -> bool:
         return provenance.executor(paths).get("executor") == kind
 
 
-def _left(
+def _left_of_kind(
     kind: str, batch_jobs: BatchJobs, run_dirs: Collection[Path]
 ) -> Mapping[Path, LeftBatchJobs]:
     """Where that cannot be told, something may be left."""
     try:
-        left = {root: _checked(one) for root, one in batch_jobs.left(run_dirs).items()}
+        left = {root: _check_left(one) for root, one in batch_jobs.left(run_dirs).items()}
     except (Exception, SystemExit) as error:
         return dict.fromkeys(run_dirs, _unknown(kind, error))
     return {root: one for root, one in left.items() if one is not None and root in run_dirs}
 
 
-def _checked(left: object) -> LeftBatchJobs | None:
+def _check_left(left: object) -> LeftBatchJobs | None:
     if left is not None and not isinstance(left, LeftBatchJobs):
         raise TypeError(f"expected LeftBatchJobs; this is {left!r}")
     return left

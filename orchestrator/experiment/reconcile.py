@@ -78,7 +78,7 @@ def reconcile(
     position = {**position, **{job_id: row.position for job_id, row in kept.items()}}
     if recorded is None:
         recorded = {row.job_id: row for row in ledger.jobs(decoded=False)}
-    rows = requeued(recorded, jobs, verdicts, paths)
+    rows = requeued_rows(recorded, jobs, verdicts, paths)
     changed = changed_jobs(rows, jobs, verdicts)
     refuse_at_rungs(ledger, recorded, rows, jobs, verdicts, on_change, paths)
     if changed:
@@ -133,7 +133,7 @@ class _Declaration:
     ) -> None:
         """Do with a job what its row and its declaration say.
 
-        :param row: as of :func:`requeued`.
+        :param row: as of :func:`requeued_rows`.
         :param recorded: what the ledger has had.
         """
         if row is None or row.attempts == 0:
@@ -155,7 +155,7 @@ class _Declaration:
 
     def go_on(self, row: JobRow, job: Job, verdict: JobVerdict) -> None:
         """Let a job that has begun, and is declared as before, go on."""
-        now = extension.continued(row.job.spec, job)
+        now = extension.continued_job(row.job.spec, job)
         place = self.position[job.job_id]
         if (now, place) != (row.job, row.position):
             self.ledger.update_declaration(place, now)
@@ -183,7 +183,7 @@ class _Declaration:
         _set_another_aside_and_report(self.paths, job, verdict, self.reporter)
         self.ledger.put_jobs([(self.position[job_id], job, verdict.robot_hash)])
         if verdict.problem is not None:
-            message = verdict.problem.message + _kept(self.paths, job_id, verdict)
+            message = verdict.problem.message + _keep_robot(self.paths, job_id, verdict)
             failed = Failed(cause=Cause.INVALID, message=message)
             self.ledger.set_state(job_id, move(job_id, Pending(), failed))
             return
@@ -193,7 +193,7 @@ class _Declaration:
             self.ledger.set_state(job_id, _without_failures(earlier.state))
 
 
-def requeued(
+def requeued_rows(
     rows: Mapping[str, JobRow],
     jobs: Sequence[Job],
     verdicts: Mapping[str, JobVerdict],
@@ -263,8 +263,8 @@ def _requeue(
     ledger: Ledger,
     reporter: Reporter,
 ) -> None:
-    """Enter the result of :func:`requeued` into the ledger, and say which jobs are trained again,
-    and why.
+    """Enter the result of :func:`requeued_rows` into the ledger, and say which jobs are trained
+    again, and why.
     """
     again: dict[str, list[str]] = {}
     for job_id in (job.job_id for job in jobs if job.job_id in recorded):
@@ -386,9 +386,9 @@ def changed_keys(before: Job, after: Job) -> list[str]:
     old = decisive_keys(before)
     new = decisive_keys(after)
     return [
-        f"{key}: {_shown(old, key)} → {_shown(new, key)}"
+        f"{key}: {_json_or_unset(old, key)} → {_json_or_unset(new, key)}"
         for key in {**old, **new}
-        if _shown(old, key) != _shown(new, key)
+        if _json_or_unset(old, key) != _json_or_unset(new, key)
     ]
 
 
@@ -411,7 +411,7 @@ def decisive_keys(job: Job) -> dict[str, object]:
     return keys
 
 
-def _shown(keys: Mapping[str, object], key: str) -> str:
+def _json_or_unset(keys: Mapping[str, object], key: str) -> str:
     if keys.get(key) is None:
         return "not set"
     return json.dumps(keys[key], ensure_ascii=False)
@@ -466,7 +466,7 @@ def _obstacles_message(paths: RunPaths, obstacles: Mapping[str, Sequence[str]]) 
     return "\n".join([f"{paths.root}: {jobs_are} further:", *by_difference(obstacles), advice])
 
 
-def _kept(paths: RunPaths, job_id: str, verdict: JobVerdict) -> str:
+def _keep_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> str:
     """Keep the MJCF of a refused robot that is no file of the user's; a clause saying where, empty
     for others.
     """

@@ -53,7 +53,7 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
     :raises RunDirError: a directory is not readable.
     """
     recorded: list[RecordedJob] = []
-    paused = _paused(paths)
+    paused = _paused_jobs(paths)
     for position, job in enumerate(jobs):
         directory = paths.job(job.job_id)
         if directory.spec.exists() and directory.robot_hash.exists():
@@ -74,7 +74,7 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
     return recorded
 
 
-def _paused(paths: RunPaths) -> dict[str, Paused]:
+def _paused_jobs(paths: RunPaths) -> dict[str, Paused]:
     """Jobs that are PAUSED according to ``summary.json``: their directories do not tell."""
     try:
         paused = [row for row in summary.read(paths)[0] if row["state"] == "PAUSED"]
@@ -86,7 +86,7 @@ def _paused(paths: RunPaths) -> dict[str, Paused]:
 def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> None:
     """Enter ``jobs`` and their attempts into an empty ledger."""
     ledger.put_jobs(jobs)
-    paused = _paused(paths)
+    paused = _paused_jobs(paths)
     for _, job, _ in jobs:
         if job.job_id in paused:
             ledger.set_state(job.job_id, paused[job.job_id])
@@ -122,7 +122,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
     Returns whether ``holder``, the supervisor that starts now, is already requested to stop.
     """
     requests = ledger.take_requests()
-    noted = ledger.noted()
+    noted = ledger.noted_verbs()
     rows = {row.job_id: row for row in ledger.jobs(decoded=False)} if requests or noted else {}
     states = {job_id: row.state for job_id, row in rows.items()}
     # Their attempts ended otherwise, as the disk was full.
@@ -148,7 +148,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
                 request.promotion
             ):
                 row = rows[job_id]
-                if (after := retry_policy.promoted(row.job, state, pause_at)) is None:
+                if (after := retry_policy.promoted_job(row.job, state, pause_at)) is None:
                     continue
                 job, new = after
                 rows[job_id] = dataclasses.replace(row, declared=job)
@@ -158,7 +158,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
             case "pause" | "cancel", Running():
                 ledger.note(request.verb, job_id)  # for :func:`settle`
                 continue
-            case "resume", Running() if ledger.noted().get(job_id) == "pause":
+            case "resume", Running() if ledger.noted_verbs().get(job_id) == "pause":
                 ledger.withdraw_notes(job_id)
                 continue
             case _:
@@ -166,7 +166,7 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
         states[job_id] = move(job_id, state, new)
         ledger.set_state(job_id, new)
     for request in requests:
-        ledger.handled(request)
+        ledger.mark_handled(request)
     unknown = [
         request
         for request in requests
@@ -237,7 +237,7 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     new = retry_policy.next_state(
         outcome, failures=failures, max_retries=max_retries, now=time.monotonic()
     )
-    if isinstance(new, Pending | Paused) and (verb := ledger.noted().get(row.job_id)):
+    if isinstance(new, Pending | Paused) and (verb := ledger.noted_verbs().get(row.job_id)):
         new = Paused(failures=new.failures) if verb == "pause" else Cancelled()
     ledger.set_state(row.job_id, move(row.job_id, row.state, new))
     return dataclasses.replace(row, state=new)

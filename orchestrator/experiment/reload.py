@@ -58,12 +58,12 @@ def reload(
     :raises ChangedError: jobs that exist are declared differently now; nothing was done.
     :raises UsageError: for anything else the user can fix; nothing was done.
     """
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     holder = control.ready_holder(paths)
     if holder is None:
         return f"{run_dir}: no supervisor is running; `run` takes the new jobs of a job file without `reload`"
     _refuse_unless_it_takes_jobs(paths, holder)
-    experiment = _declared(paths, job_file)
+    experiment = _declared_experiment(paths, job_file)
     with _alone(paths, holder), disk_full_explained(paths.root, "call `reload` again"):
         begun = _read_begun(paths)
         if begun.source is not None:
@@ -75,7 +75,7 @@ def reload(
         verdicts = _examine(experiment, difference.new, paths, watch)
         _refuse_if_ended(paths, holder, experiment)
         _enter(difference.new, verdicts, experiment, paths, holder)
-    added = _added(difference.new, verdicts, experiment, paths, holder)
+    added = _added_jobs_text(difference.new, verdicts, experiment, paths, holder)
     return f"{run_dir}: {added}{_others(difference)}"
 
 
@@ -182,7 +182,7 @@ def _enter(
     _write_job_file(experiment, paths)
 
 
-def _added(
+def _added_jobs_text(
     new: Sequence[Job],
     verdicts: Mapping[str, JobVerdict],
     experiment: Experiment,
@@ -218,7 +218,7 @@ def _again(experiment: Experiment, paths: RunPaths) -> str:
     return f"`run {shlex.quote(experiment.source)} --run-dir {shlex.quote(str(paths.root))}`"
 
 
-def _declared(paths: RunPaths, job_file: Path | None) -> Experiment:
+def _declared_experiment(paths: RunPaths, job_file: Path | None) -> Experiment:
     recorded = provenance.declaration(paths)
     if job_file is None:
         if "job_file" not in recorded:

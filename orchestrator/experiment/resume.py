@@ -40,7 +40,7 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
 
     :raises UsageError: a part is missing or damaged.
     """
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
         if (source := begun_source(paths, ledger)) is not None:
             return source.declared(), {}
@@ -71,7 +71,7 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         order=order,
         skip_invalid=True,
         tables=tables,
-        warnings=[_has_no_effect(name) for name in _gone(top)],
+        warnings=[_has_no_effect(name) for name in _keys_gone(top)],
         jobs=tuple(row.job for row in rows),
         source=str(run_dir),
         base=paths.root.absolute(),
@@ -97,7 +97,7 @@ def from_declaration(declaration: Mapping[str, Any]) -> Experiment:
     :raises ValueError, KeyError, TypeError: it is no declaration.
     """
     data = declaration["data"]
-    gone = _gone(data)
+    gone = _keys_gone(data)
     kept = {name: value for name, value in data.items() if name not in gone}
     base = Path(declaration["base"])
     experiment = from_mapping(kept, base=base, **declaration["options"])
@@ -105,7 +105,7 @@ def from_declaration(declaration: Mapping[str, Any]) -> Experiment:
     return dataclasses.replace(experiment, warnings=warnings)
 
 
-def _gone(top: Mapping[str, Any]) -> list[str]:
+def _keys_gone(top: Mapping[str, Any]) -> list[str]:
     """Keys at the top of a job file that was valid once: their feature is not installed any
     more.
     """
@@ -130,7 +130,9 @@ def is_settled(row: JobRow, paths: RunPaths) -> bool:
     return isinstance(row.state, Failed | Cancelled) and row.state != Cancelled(is_undeclared=True)
 
 
-def finished(rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths) -> dict[str, JobVerdict]:
+def verdicts_of_finished(
+    rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths
+) -> dict[str, JobVerdict]:
     """A verdict for those of ``jobs`` that have succeeded and would train the same again: their
     robots stay unexamined.
 
@@ -141,17 +143,17 @@ def finished(rows: Sequence[JobRow], jobs: Sequence[Job], paths: RunPaths) -> di
     pairs = ((job, of_rows[job.job_id]) for job in jobs if job.job_id in of_rows)
 
     @functools.cache  # jobs share robots
-    def hashed(main: str, origin: Path, names: tuple[str, ...]) -> str:
+    def hash_of(main: str, origin: Path, names: tuple[str, ...]) -> str:
         return robot_hash(main, {name: origin / name for name in names})
 
     return {
         job.job_id: verdict
         for job, row in pairs
-        if (verdict := _unchanged(job, row, paths, hashed)) is not None
+        if (verdict := _verdict_if_unchanged(job, row, paths, hash_of)) is not None
     }
 
 
-def _unchanged(
+def _verdict_if_unchanged(
     job: Job, row: JobRow, paths: RunPaths, hashed: Callable[[str, Path, tuple[str, ...]], str]
 ) -> JobVerdict | None:
     """:param hashed: the hash of a robot: its main file, where its files lie, and their names."""

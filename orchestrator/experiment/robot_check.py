@@ -129,7 +129,7 @@ def check(
     return [
         item
         if isinstance(item, RobotCheck)
-        else _checked(item, answered[id(item)], includers, first_with)
+        else _check_of_answer(item, answered[id(item)], includers, first_with)
         for item in items
     ]
 
@@ -255,7 +255,7 @@ def _includers(examined: Iterable[tuple[_Item, ExaminationAnswer]]) -> dict[str,
     return includers
 
 
-def _checked(
+def _check_of_answer(
     item: _Item, answer: ExaminationAnswer, includers: Mapping[str, str], first_with: dict[str, str]
 ) -> RobotCheck:
     """:param first_with: hash → the first file that has it; this function adds to it."""

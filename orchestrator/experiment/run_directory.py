@@ -90,11 +90,11 @@ def put_aside(
     with _errors_explained(root):
         _refuse_others(paths)
         if is_run_directory(paths):
-            with _locked(paths):
+            with _locked_directory(paths):
                 prepare(paths)
                 whole = root.absolute()
                 aside = whole.rename(
-                    _unused(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}"))
+                    _unused_path(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}"))
                 )
     try:
         yield aside
@@ -121,7 +121,7 @@ def claim(root: Path) -> Iterator[RunPaths]:
         made = [folder for folder in (root, *root.parents) if not folder.exists()]
         root.mkdir(mode=0o775, parents=True, exist_ok=True)
     try:
-        with _locked(paths):
+        with _locked_directory(paths):
             remove_partial_files(root)  # what a supervisor that was killed was writing
             with contextlib.suppress(OSError):  # usually there is none
                 paths.finishing.unlink()
@@ -238,7 +238,7 @@ def only_one() -> Path | None:
     return found.pop() if len(found) == 1 else None
 
 
-def existing(root: Path) -> RunPaths:
+def existing_run(root: Path) -> RunPaths:
     """The paths of an existing run directory. :raises RunDirError: it is none, or does not
     exist.
     """
@@ -342,7 +342,7 @@ def _read_holder(content: bytes) -> LockHolder:
 
 
 @contextlib.contextmanager
-def _locked(paths: RunPaths) -> Iterator[None]:
+def _locked_directory(paths: RunPaths) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with _errors_explained(paths.root):
             lock = open(paths.lock, "a+b", buffering=0, opener=no_follow)  # noqa: SIM115 - pathlib has no opener
@@ -392,13 +392,13 @@ def _try_lock(file: IO[bytes]) -> bool:
 def set_aside(directory: Path, into: Path) -> Path:
     """Move ``directory`` (if it exists) below ``into`` under a free name; returns the new path."""
     into.mkdir(exist_ok=True)
-    target = _unused(into / f"{directory.name}.{time.strftime('%Y%m%dT%H%M%S')}")
+    target = _unused_path(into / f"{directory.name}.{time.strftime('%Y%m%dT%H%M%S')}")
     with contextlib.suppress(FileNotFoundError):
         directory.rename(target)
     return target
 
 
-def _unused(path: Path) -> Path:
+def _unused_path(path: Path) -> Path:
     candidate = path
     number = 1
     while candidate.exists():

@@ -30,7 +30,7 @@ class RunEnd(JsonLine):
 
 @dataclass(slots=True, kw_only=True)
 class RunOutcome:
-    """How the run of this process ends; to be set before the end of :func:`recorded`."""
+    """How the run of this process ends; to be set before the end of :func:`record_end`."""
 
     exit_code: int = 1
     message: str = ""
@@ -39,7 +39,7 @@ class RunOutcome:
 
 
 @contextlib.contextmanager
-def recorded(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[None]:
+def record_end(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[None]:
     """Record ``outcome``, or the exception that ends the block, in the run directory that
     ``holder`` holds.
 

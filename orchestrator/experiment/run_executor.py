@@ -61,7 +61,7 @@ def _with_executor(asked: RunOptions, paths: RunPaths, left: LeftBatchJobs | Non
     if name is None and left is not None:
         name = left.executor
     elif name is None and recorded:
-        name = _existing(recorded["executor"], paths)
+        name = _executor_before(recorded["executor"], paths)
     elif name is None:
         name = left_batch_jobs.executor_of(paths)
     if name is None or recorded.get("executor") != name:
@@ -81,7 +81,7 @@ def _recorded_options(kind: ExecutorKind, recorded: Mapping[str, Any]) -> dict[s
     }
 
 
-def _existing(name: str, paths: RunPaths) -> str:
+def _executor_before(name: str, paths: RunPaths) -> str:
     """:param name: the executor of the run before.
     :raises RunDirError: this program has none of this name.
     """

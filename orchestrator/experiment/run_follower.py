@@ -141,7 +141,7 @@ class RunFollower:
             self._reader = reader
             self._plan = plan
             self._ledger_inode = inode
-            snapshot = control.taken(ledger, paths, holder, list(self._reader.rows.values()))
+            snapshot = control.snapshot_of(ledger, paths, holder, list(self._reader.rows.values()))
         finally:
             ledger.abandon()
         if holder is not None:

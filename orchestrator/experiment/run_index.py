@@ -65,8 +65,8 @@ class ListedRun:
     problem: str = ""
     """Why its jobs cannot be read."""
     left: LeftBatchJobs | None = None
-    """Batch jobs that may still train it although no supervisor runs; only :func:`listed` looks for
-    them."""
+    """Batch jobs that may still train it although no supervisor runs; only :func:`listed_runs`
+    looks for them."""
 
 
 def folder() -> Path:
@@ -89,11 +89,11 @@ def note(run_dir: Path, name: str) -> None:
         write_whole(index / f"{key}.json", entry.to_line(), durable=False)
 
 
-def listed() -> list[ListedRun]:
+def listed_runs() -> list[ListedRun]:
     """Experiments on this machine: running ones first, otherwise the latest first. Entries without
     one are removed.
     """
-    runs = list(map(standing, entries()))
+    runs = list(map(listed_run, entries()))
     unsupervised = [RunPaths(Path(run.entry.run_dir)) for run in runs if run.holder is None]
     left = left_batch_jobs.of_all(unsupervised)
     return in_order(replace(run, left=left.get(RunPaths(Path(run.entry.run_dir)))) for run in runs)
@@ -156,7 +156,7 @@ def entries() -> Iterator[RunEntry]:
             yield entry
 
 
-def standing(entry: RunEntry) -> ListedRun:
+def listed_run(entry: RunEntry) -> ListedRun:
     """The experiment of an entry as it is now."""
     paths = RunPaths(Path(entry.run_dir))
     holder = run_directory.holder(paths)
@@ -178,7 +178,7 @@ def _jobs_and_state(paths: RunPaths, holder: LockHolder | None) -> tuple[Mapping
         return {}, "interrupted"
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         jobs = Counter(ledger.counts())
-        standing = begun_source.standing(paths, ledger)
+        standing = begun_source.standing_of(paths, ledger)
         at_rungs = job_figures.at_rungs(ledger) if standing == "over" else 0
     if holder is None and jobs["RUNNING"]:  # its supervisor was killed
         jobs["PENDING"] += jobs.pop("RUNNING")

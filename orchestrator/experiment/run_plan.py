@@ -196,7 +196,9 @@ def _examine(
         watch=watch,
         sources=experiment.jobs,
     )
-    of_unknown = {job.job_id: named(found[job.job_id], job, experiment) for job in unknown}
+    of_unknown = {
+        job.job_id: verdict_for_user(found[job.job_id], job, experiment) for job in unknown
+    }
     return {**known, **of_unknown}
 
 
@@ -217,7 +219,7 @@ def _warnings(
 
 def _to_train(job: Job, verdict: JobVerdict, experiment: Experiment) -> Job:
     """A job as the supervisor gets it: its robot is what the user calls it."""
-    return dataclasses.replace(examined(job, verdict), xml_source=experiment.shown_xml(job))
+    return dataclasses.replace(examined_job(job, verdict), xml_source=experiment.shown_xml(job))
 
 
 def _in_order_of_launch(
@@ -304,22 +306,22 @@ def _ask_backend(
     return _Fitness(problems=list(problems), verdicts=verdicts)
 
 
-def named(verdict: JobVerdict, job: Job, experiment: Experiment) -> JobVerdict:
+def verdict_for_user(verdict: JobVerdict, job: Job, experiment: Experiment) -> JobVerdict:
     """``verdict`` with what the user calls the robot in the place of a temporary file."""
     robot = None if job.xml_source is None else experiment.unnamed.get(job.xml_source)
     if robot is None:
         return verdict
     problem = verdict.problem
-    warnings = tuple(map(robot.explained, verdict.warnings))
+    warnings = tuple(map(robot.with_label, verdict.warnings))
     if problem is None:
         return dataclasses.replace(verdict, warnings=warnings)
     of_all = dataclasses.replace(robot, label="the robot")  # the same text for every robot
     return dataclasses.replace(
         verdict,
-        problem=dataclasses.replace(problem, message=robot.explained(problem.message)),
+        problem=dataclasses.replace(problem, message=robot.with_label(problem.message)),
         warnings=warnings,
-        settings_problem=verdict.settings_problem and of_all.explained(verdict.settings_problem),
-        code_problem=verdict.code_problem and of_all.explained(verdict.code_problem),
+        settings_problem=verdict.settings_problem and of_all.with_label(verdict.settings_problem),
+        code_problem=verdict.code_problem and of_all.with_label(verdict.code_problem),
         given=robot.file,
     )
 
@@ -344,7 +346,7 @@ def shared_problems(jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]) -> 
     return [*settings] or [text for text, sources in robots.items() if len(sources) > 1]
 
 
-def examined(job: Job, verdict: JobVerdict) -> Job:
+def examined_job(job: Job, verdict: JobVerdict) -> Job:
     """``job`` with the task that was chosen for it, its robot's path in its directory, and the hash
     of its start.
     """

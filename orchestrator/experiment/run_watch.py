@@ -138,13 +138,13 @@ class _Watched:
             self.watch = ask(self.feature, "watch", paths)
         if self.watch is None:
             return ()
-        return [_checked(one, News) for one in self.watch.look()]
+        return [_check_said(one, News) for one in self.watch.look()]
 
-    def noted(self) -> Note | None:
+    def current_note(self) -> Note | None:
         note = None if self.watch is None else self.watch.note()
-        return None if note is None else _checked(note, Note)
+        return None if note is None else _check_said(note, Note)
 
-    def shown(self) -> LiveSection | None:
+    def current_section(self) -> LiveSection | None:
         section = None if self.watch is None else self.watch.section()
         return None if section is None else _checked_section(section)
 
@@ -163,31 +163,33 @@ class RunWatches:
     @property
     def notes(self) -> list[Note]:
         """As of the last look."""
-        return [one.note for one in self._working() if one.note is not None]
+        return [one.note for one in self._working_watches() if one.note is not None]
 
     @property
     def is_put_off(self) -> bool:
         """Whether something could not be read at the last look: it is to be looked at again, even if
         nothing has changed.
         """
-        return any(one.is_put_off for one in self._working())
+        return any(one.is_put_off for one in self._working_watches())
 
     def look(self) -> list[News]:
         """Read on. Returns what is new since the last look."""
         news: list[News] = []
-        for watched in self._working():
+        for watched in self._working_watches():
             watched.is_put_off = False
             news += self._answer(watched, partial(watched.news, self.paths), otherwise=())
-            watched.note = self._answer(watched, watched.noted, otherwise=watched.note)
+            watched.note = self._answer(watched, watched.current_note, otherwise=watched.note)
         return news
 
     def sections(self) -> list[LiveSection]:
         """What a page shows of them, as of the last look."""
-        for watched in self._working():
-            watched.section = self._answer(watched, watched.shown, otherwise=watched.section)
-        return [one.section for one in self._working() if one.section is not None]
+        for watched in self._working_watches():
+            watched.section = self._answer(
+                watched, watched.current_section, otherwise=watched.section
+            )
+        return [one.section for one in self._working_watches() if one.section is not None]
 
-    def _working(self) -> list[_Watched]:
+    def _working_watches(self) -> list[_Watched]:
         return [watched for watched in self._watched if not watched.has_failed]
 
     def _answer(self, watched: _Watched, question: Callable[[], T], *, otherwise: T) -> T:
@@ -210,7 +212,7 @@ class RunWatches:
         return otherwise
 
 
-def _checked(value: Any, kind: type[Said]) -> Said:
+def _check_said(value: Any, kind: type[Said]) -> Said:
     """``value`` as JSON has it, which its feature changes no more.
 
     :raises TypeError: it is of another kind, or a field of it has another type.
@@ -230,7 +232,7 @@ def _no_json(value: object) -> dict[str, str]:
 
 def _checked_section(section: Any) -> LiveSection:
     """:raises TypeError: it is none, or a page cannot draw it."""
-    checked = _checked(section, LiveSection)
+    checked = _check_said(section, LiveSection)
     for table in checked.tables:
         for row in table.rows:
             if len(row) != len(table.columns):
@@ -255,7 +257,7 @@ class WatchReporter:
 
     def tick(self, view: Callable[[], View]) -> None:
         if self._looking.is_due():
-            with self._looking.timed():
+            with self._looking.time_block():
                 self.look()
             if not self._has_looked:  # which has read everything; the others read what is new
                 self._has_looked = True
@@ -271,7 +273,7 @@ class WatchReporter:
         return self._watches.notes
 
 
-def annotated(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
+def annotated_snapshots(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
     """Each snapshot of one run directory with what features say of it; nothing while its supervisor
     runs on another host.
     """

@@ -102,7 +102,7 @@ def run(
         states=states,
         rows=[row for row in summary if row["job_id"] in states],
         exit_code=exit_code,
-        interrupted=supervisor.interrupted or (supervisor.is_stopping and exit_code == 130),
+        interrupted=supervisor.is_interrupted or (supervisor.is_stopping and exit_code == 130),
         signalled=stops.count > 0,
         problem=opened.beside.problem(),
     )
@@ -179,13 +179,13 @@ def _open(
 ) -> _Opened:
     """Take the run directory, with the ledger of an earlier run."""
     outcome = run_end.RunOutcome()
-    stack.enter_context(stops.installed())
+    stack.enter_context(stops.handle_signals())
     inner = DetachableReporter(reporter, run_directory.error_record(options.run_dir))
     beside = PartsBesideRun(inner=inner, outcome=outcome, stops=stops)
     stack.enter_context(beside)
     beside.ask(experiment, options.run_dir, is_listed=options.is_listed)
     beside.add(of_caller)
-    claimed = _claimed(options, stack)
+    claimed = _claim_directory(options, stack)
     beside.claimed(claimed.options)
     paths = claimed.paths
     stack.enter_context(_left_batch_jobs_stopped(paths, stops, beside))
@@ -195,7 +195,7 @@ def _open(
     repository = stack.enter_context(contextlib.closing(provenance.Repository(experiment.base)))
     this = run_directory.holder(paths)
     holder = "" if this is None else this.key
-    stack.enter_context(run_end.recorded(paths, holder, outcome))
+    stack.enter_context(run_end.record_end(paths, holder, outcome))
     stack.callback(live_facts.remove, paths)
     ledger = _existing_ledger(paths, claimed.options, experiment.jobs, beside, stack)
     if ledger is not None and apply_late_requests(ledger, holder):
@@ -235,11 +235,11 @@ def _left_batch_jobs_stopped(
 def _plan(opened: _Opened, warm: preflight.Child | None, stack: contextlib.ExitStack) -> _Planned:
     """Examine the machines, and the robots of jobs that have not finished."""
     paths, ledger, stops = opened.paths, opened.ledger, opened.stops
-    staging = _emptied(paths.staging, stack)
+    staging = _make_empty(paths.staging, stack)
     experiment, options = opened.beside.before_plan(
         opened.experiment, opened.claimed.options, ledger
     )
-    options = _known(options, ledger, experiment.jobs, paths, stops)
+    options = _options_with_verdicts(options, ledger, experiment.jobs, paths, stops)
     made = plan(
         experiment,
         options,
@@ -368,7 +368,7 @@ def _finish(
         beside.after_turn()
         return opened.stops.is_requested or opened.stops.is_asked()
 
-    if not supervisor.interrupted:
+    if not supervisor.is_interrupted:
         with contextlib.suppress(OSError):  # it only makes other commands answer better
             opened.paths.finishing.touch()
         ended = EndedJobs(
@@ -385,7 +385,7 @@ def _finish(
     rows = training.ledger.summary()
     opened.outcome.exit_code = beside.exit_code(
         states,
-        is_interrupted=supervisor.interrupted,
+        is_interrupted=supervisor.is_interrupted,
         is_stopping=supervisor.is_stopping,
     )
     training.ledger.close()
@@ -423,7 +423,7 @@ class _ClaimedDirectory:
     """Why the jobs run elsewhere, where the command does not say so; else empty."""
 
 
-def _claimed(options: RunOptions, stack: contextlib.ExitStack) -> _ClaimedDirectory:
+def _claim_directory(options: RunOptions, stack: contextlib.ExitStack) -> _ClaimedDirectory:
     """Lock the run directory until ``stack`` is closed.
 
     :raises UsageError: it cannot be used, or not with ``options``.
@@ -482,14 +482,14 @@ def _detachable(reporter: Reporter, paths: RunPaths) -> DetachableReporter:
     return DetachableReporter(reporter, functools.partial(error_log.record, paths))
 
 
-def _emptied(folder: Path, stack: contextlib.ExitStack) -> Path:
+def _make_empty(folder: Path, stack: contextlib.ExitStack) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-def _known(
+def _options_with_verdicts(
     options: RunOptions,
     ledger: Ledger | None,
     jobs: Sequence[Job],
@@ -501,7 +501,7 @@ def _known(
     """
     if ledger is None or options.verdicts is not None:
         return options
-    verdicts = resume.finished(ledger.jobs(decoded=False), jobs, paths)
+    verdicts = resume.verdicts_of_finished(ledger.jobs(decoded=False), jobs, paths)
     stops.check()
     return dataclasses.replace(options, verdicts=verdicts)
 

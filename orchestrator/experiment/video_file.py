@@ -38,7 +38,7 @@ def video_as_gif(video: Path, *, width: int, fps: int) -> bytes:
     """
     from PIL import Image
 
-    scaled = (_scaled(picture, width) for picture in frames(video, fps))
+    scaled = (_scaled_picture(picture, width) for picture in frames(video, fps))
     first = next(scaled)
     palette = first.quantize(COLOURS)
     # Without dithering, which would make each picture new noise, and the file several times as
@@ -78,6 +78,6 @@ def as_video(pictures: Iterable[Image.Image], fps: int) -> bytes:
     return mp4(map(np.asarray, pictures), fps)
 
 
-def _scaled(picture: Image.Image, width: int) -> Image.Image:
+def _scaled_picture(picture: Image.Image, width: int) -> Image.Image:
     width = min(width, picture.width)
     return picture.resize((width, round(picture.height * width / picture.width)))

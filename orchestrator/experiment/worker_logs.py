@@ -132,7 +132,7 @@ class LogReader:
         """
         if not self._path.exists():
             return
-        with self._opened() as file:
+        with self._open_log() as file:
             descriptor = file.fileno()
             found = os.fstat(descriptor)
             if (mark := (found.st_size, found.st_mtime_ns)) == self._mark:
@@ -156,7 +156,7 @@ class LogReader:
         """What an incomplete character at the end stands for."""
         return self._decoder.decode(b"", final=True)
 
-    def _opened(self) -> BinaryIO:
+    def _open_log(self) -> BinaryIO:
         try:
             return (
                 open_regular(self._path)

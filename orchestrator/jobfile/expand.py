@@ -15,7 +15,7 @@ from orchestrator.core.robot_sources import RobotFormat, robot_formats
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
-from orchestrator.jobfile.job_links import linked
+from orchestrator.jobfile.job_links import link_jobs
 from orchestrator.jobfile.job_names import JobNames, matrix_suffix
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.job_table_rules import check_specs_of_features, parts_of, robot_settings
@@ -198,7 +198,7 @@ def expand(
     for number, values in enumerate(checked.entries):
         entries.expand(number, values)
     return Expansion(
-        jobs=linked(entries.jobs, problems),
+        jobs=link_jobs(entries.jobs, problems),
         template=entries.template,
         warnings=[*_without_effect(entries.unused, entries.kept), *few_iterations(entries.jobs)],
     )
@@ -249,7 +249,7 @@ class _Entries:
             self.maker.check_entry(values, choices, where, self.problems)
             choices = {choice.key: [choice] for choice in self.maker.example(self.problems)}
             algos = {*self.maker.values_of("algo")}
-        settled = self._settled(values, choices, where)
+        settled = self._settled_values(values, choices, where)
         files = self.robots.find(values.get("xml"), values.get("name"), number, self.problems)
         if self._are_too_many(choices, settled, files, where):
             return
@@ -296,7 +296,9 @@ class _Entries:
             return {}
         return {**self.shared_choices, **matrix_choices(matrix or {}, where, self.problems)}
 
-    def _settled(self, values: Tree, choices: Mapping[str, Sequence[Choice]], where: str) -> Tree:
+    def _settled_values(
+        self, values: Tree, choices: Mapping[str, Sequence[Choice]], where: str
+    ) -> Tree:
         """The layers above the built-in defaults together."""
         given = self.given.values
         taken = {key: value for key, value in given.items() if not why_kept(key, values, ())}

@@ -18,7 +18,7 @@ MOST_LINKS = 1_000_000
 """Largest number of pairs of jobs of which one waits for the other."""
 
 
-def linked(jobs: Sequence[Job], problems: Problems) -> list[Job]:
+def link_jobs(jobs: Sequence[Job], problems: Problems) -> list[Job]:
     """``jobs`` with ids in place of names in ``after`` and ``init``; a job that starts from another
     also waits for it.
 

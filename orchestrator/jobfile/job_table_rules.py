@@ -121,7 +121,7 @@ def check_format_tables(job: MergedJob) -> None:
         if job.sets(name) and job.are_valid("xml", name) and robot not in job.formats:
             job.report(
                 [name],
-                f"is for {robot.shown}, a robot whose file name ends with {robot.suffix}; this job has none",
+                f"is for {robot.with_article}, a robot whose file name ends with {robot.suffix}; this job has none",
             )
 
 

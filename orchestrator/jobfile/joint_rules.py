@@ -106,7 +106,7 @@ def why_unused(key: str) -> str:
     users = {
         "env_kwargs": "env or entry_point",
         **dict.fromkeys(_of_tasks(), "a task"),
-        **{name: robot.shown for name, robot in format_tables().items()},
+        **{name: robot.with_article for name, robot in format_tables().items()},
         "distributed": "several ranks",
     }
     users |= {name: f'algo = "{name}"' for name in ALGORITHMS}

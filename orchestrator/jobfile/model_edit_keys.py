@@ -27,13 +27,13 @@ from orchestrator.keys.value_types import ExpectedError
 _FACTOR = re.compile(r"\*\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z")
 
 
-def nested(value: Any) -> dict[str, Any]:
+def nested_edits(value: Any) -> dict[str, Any]:
     """The changes of ``model`` as nested tables, one level per part of a key, so that layers merge
     key by key.
 
     :raises ValueError: for a key or value that cannot be a change.
     """
-    return _nested(
+    return _nested_tables(
         value, _check_change, 'changes to the robot, such as { "geom.thigh.size" = "*1.2" }'
     )
 
@@ -43,7 +43,7 @@ def nested_distributions(value: Any) -> dict[str, Any]:
 
     :raises ValueError: for a key that cannot be drawn, or a value that is no distribution.
     """
-    return _nested(
+    return _nested_tables(
         value,
         _check_distribution,
         'distributions, such as { "body.trunk.mass" = "scale(0.8, 1.2)" }',
@@ -55,14 +55,14 @@ def nested_grid(value: Any) -> dict[str, Any]:
 
     :raises ValueError: for a key that cannot vary, or what is no list of values.
     """
-    return _nested(
+    return _nested_tables(
         value,
         _check_axis,
         'lists of values, such as { "body.trunk.mass" = ["*0.7", "*1", "*1.3"] }',
     )
 
 
-def _nested(value: Any, check: Callable[[str, Any], None], expected: str) -> dict[str, Any]:
+def _nested_tables(value: Any, check: Callable[[str, Any], None], expected: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ExpectedError(f"expected a table of {expected}")
     tree: dict[str, Any] = {}
@@ -79,7 +79,7 @@ def _nested(value: Any, check: Callable[[str, Any], None], expected: str) -> dic
 
 
 def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of :func:`nested`: dotted keys and their values."""
+    """The inverse of :func:`nested_edits`: dotted keys and their values."""
     return dict(_leaves(tree))
 
 

@@ -77,7 +77,7 @@ class RobotArgument:
             **({"allow_outside": True} if self.allow_outside else {}),
         }
 
-    def explained(self, error: str) -> str:
+    def with_label(self, error: str) -> str:
         """``error`` with the robot's label in the place of a file that the user does not know."""
         text = error.replace(str(self.file), self.label)
         folder = str(self.file.parent)

@@ -20,7 +20,7 @@ from orchestrator.core.worker_spec import (
     OnDivergence,
 )
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, PolicyKwargs
-from orchestrator.jobfile.model_edit_keys import nested, nested_distributions, nested_grid
+from orchestrator.jobfile.model_edit_keys import nested_distributions, nested_edits, nested_grid
 from orchestrator.jobfile.presets import PresetName
 from orchestrator.keys import value_types
 from orchestrator.keys.feature_tables import feature_tables, job_keys, job_tables
@@ -53,7 +53,7 @@ RobotName = Annotated[
     value_types.Expected(f"{', '.join(_ROBOTS[:-1])}, or {_ROBOTS[-1]}, in quotes"),
 ]
 ModelEdits = Annotated[
-    dict[str, Any], PlainValidator(nested), WithJsonSchema({"type": "object"}), AnyKeys()
+    dict[str, Any], PlainValidator(nested_edits), WithJsonSchema({"type": "object"}), AnyKeys()
 ]
 Randomized = Annotated[
     dict[str, Any],

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from orchestrator.keys.problems import place, quoted, suggestion
-from orchestrator.keys.toml_text import shown, toml_text
+from orchestrator.keys.toml_text import toml_of, toml_text
 from orchestrator.keys.value_types import AnyKeys, ExpectedError, TomlTable
 
 Location = tuple[int | str, ...]
@@ -119,14 +119,16 @@ def _wrong_value(layout: Layout, location: Location, details: ErrorDetails) -> s
     if kind == "missing":
         return f"missing; add for example {_example(layout, location)}"
     if kind == "invalid_key":
-        return f"a key must be text, found {shown(value)}"
+        return f"a key must be text, found {toml_of(value)}"
     if kind == "value_error":
         error = details["ctx"]["error"]
-        return f"{error}, found {shown(value)}" if isinstance(error, ExpectedError) else str(error)
+        return (
+            f"{error}, found {toml_of(value)}" if isinstance(error, ExpectedError) else str(error)
+        )
     info = layout.field_at(location)
     example = _example(layout, location)
     advice = _hint(value, info) or (f"; for example {example}" if example else "")
-    return f"expected {_expected(info)}, found {shown(value)}{advice}"
+    return f"expected {_expected_value(info)}, found {toml_of(value)}{advice}"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -182,14 +184,14 @@ def _belongs(layout: Layout, table: Table, name: str) -> str | None:
     return f"unknown key here; it belongs {where}"
 
 
-def _expected(info: FieldInfo | None) -> str:
+def _expected_value(info: FieldInfo | None) -> str:
     if info is None:
         return "a table"
     kind = _kind(info)
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(quoted, get_args(kind)))}"
     if kind in (int, float):
-        return _limited("a whole number" if kind is int else "a number", info)
+        return _with_limits("a whole number" if kind is int else "a number", info)
     if get_origin(kind) is list:
         return "a list"
     return {bool: "true or false", str: "text in quotes"}.get(kind, "a table")
@@ -205,7 +207,7 @@ def _kind(info: FieldInfo) -> Any:
     )
 
 
-def _limited(number: str, info: FieldInfo) -> str:
+def _with_limits(number: str, info: FieldInfo) -> str:
     """``number`` with both limits of the field; where it has no upper one, "finite" stands for
     it.
     """

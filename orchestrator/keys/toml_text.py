@@ -26,7 +26,7 @@ def toml_text(value: Any) -> str:
     return "nothing" if value is None else f"{value!r:.60}"
 
 
-def shown(value: Any) -> str:
+def toml_of(value: Any) -> str:
     text = toml_text(value)
     if isinstance(value, str):
         return f"the text {text}"

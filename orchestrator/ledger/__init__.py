@@ -32,7 +32,7 @@ from orchestrator.core.job import (
 )
 from orchestrator.ledger import cpu_history, database_file, rows
 from orchestrator.ledger.cpu_history import CpuHistory
-from orchestrator.ledger.database_file import bound, decoding, translated
+from orchestrator.ledger.database_file import bindable_values, decoding, translate_errors
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
 from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
@@ -101,7 +101,7 @@ class Ledger:
         try:
             self.commit()
             # While another process reads, the write-ahead file stays, and remains valid.
-            with translated(self.path), contextlib.suppress(sqlite3.OperationalError):
+            with translate_errors(self.path), contextlib.suppress(sqlite3.OperationalError):
                 self._connection.execute("PRAGMA busy_timeout=200")
                 self._connection.execute("PRAGMA journal_mode=DELETE")
         finally:
@@ -114,7 +114,7 @@ class Ledger:
 
     def commit(self) -> None:
         """Write everything that is kept, or raise and continue to keep it."""
-        with translated(self.path):
+        with translate_errors(self.path):
             try:
                 self._apply()
                 self._connection.commit()
@@ -129,11 +129,11 @@ class Ledger:
 
     def wait_for_lock(self, seconds: float = database_file.BUSY_S) -> None:
         """How long every further call waits for another process that has the file locked."""
-        with translated(self.path):
+        with translate_errors(self.path):
             self._connection.execute(f"PRAGMA busy_timeout={int(seconds * 1000)}")
 
     def _keep(self, sql: str, values: Sequence[Any] | Mapping[str, Any]) -> None:
-        self._kept.append((sql, [bound(values)]))
+        self._kept.append((sql, [bindable_values(values)]))
 
     def _apply(self) -> None:
         """Add what is kept to the open transaction."""
@@ -142,13 +142,13 @@ class Ledger:
             self._applied += 1
 
     def _execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
-        with translated(self.path):
+        with translate_errors(self.path):
             self._apply()
-            return self._connection.execute(sql, bound(values))
+            return self._connection.execute(sql, bindable_values(values))
 
     def select(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """For the modules of this package, which have all SQL."""
-        with translated(self.path):
+        with translate_errors(self.path):
             return self._execute(sql, values).fetchall()
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> None:
@@ -199,19 +199,19 @@ class Ledger:
         :param decoded: False: declarations of jobs that are over are read when they are asked for,
             from this ledger.
         """
-        with translated(self.path), decoding(self.path):
+        with translate_errors(self.path), decoding(self.path):
             selected = self._execute(f"{rows.JOBS} ORDER BY d.position, d.job_id")
             return [self._job_row(row, decoded=decoded) for row in selected]
 
     def job_row(self, job_id: str, *, decoded: bool = True) -> JobRow | None:
         """The job of that id; None where there is none. :param decoded: as for :meth:`jobs`."""
-        with translated(self.path), decoding(self.path):
+        with translate_errors(self.path), decoding(self.path):
             row = self._execute(f"{rows.JOBS} WHERE d.job_id = ?", (job_id,)).fetchone()
             return None if row is None else self._job_row(row, decoded=decoded)
 
     def new_jobs(self, known: Collection[str]) -> list[JobRow]:
         """Jobs without attempts that are not ``known``, in the order of the job file."""
-        with translated(self.path):
+        with translate_errors(self.path):
             selected = self._execute("SELECT job_id FROM jobs WHERE attempts = 0")
             found = [self.job_row(job_id) for (job_id,) in selected if job_id not in known]
         return sorted((row for row in found if row is not None), key=lambda row: row.position)
@@ -227,14 +227,14 @@ class Ledger:
 
     def _job_row(self, row: sqlite3.Row, *, decoded: bool = True) -> JobRow:
         job_id, state = row["job_id"], row["state"]
-        declared = functools.cache(functools.partial(self._declared, job_id))
+        declared = functools.cache(functools.partial(self._declared_job, job_id))
         last_attempt = self.last_attempt(job_id) if state == "RUNNING" else None
         return rows.job_row(
             row, declared() if decoded or state not in TERMINAL else declared, last_attempt
         )
 
-    def _declared(self, job_id: str) -> Job:
-        with translated(self.path), decoding(self.path):
+    def _declared_job(self, job_id: str) -> Job:
+        with translate_errors(self.path), decoding(self.path):
             # Without what is kept until the commit: that concerns no declaration that has not been
             # read.
             row = self._connection.execute(
@@ -244,7 +244,7 @@ class Ledger:
 
     def last_attempt(self, job_id: str) -> Attempt:
         """:raises LedgerError: when there is none."""
-        with translated(self.path), decoding(self.path):
+        with translate_errors(self.path), decoding(self.path):
             sql = "SELECT * FROM attempts WHERE job_id = ? ORDER BY number DESC LIMIT 1"
             if (row := self._execute(sql, (job_id,)).fetchone()) is not None:
                 return rows.attempt_of(row)
@@ -385,7 +385,7 @@ class Ledger:
             "DELETE FROM requests WHERE verb IN (?, ?) AND job_id = ?", (*NOTES.values(), job_id)
         )
 
-    def noted(self) -> dict[str, Verb]:
+    def noted_verbs(self) -> dict[str, Verb]:
         """What is to become of running jobs when their attempts end; of one that is noted for both,
         `cancel`.
         """
@@ -403,9 +403,9 @@ class Ledger:
 
     def take_requests(self) -> list[Request]:
         """Requests since the last call; nearly free when no other process has written. Each stays
-        for the next supervisor until it is :meth:`handled`, and that is committed.
+        for the next supervisor until it is :meth:`mark_handled`, and that is committed.
         """
-        with translated(self.path):
+        with translate_errors(self.path):
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         new: dict[int, Request] = {}
         if version != self._data_version:
@@ -417,11 +417,11 @@ class Ledger:
         self._open |= new
         return [*new.values(), *in_files]
 
-    def handled(self, request: Request) -> None:
+    def mark_handled(self, request: Request) -> None:
         """``request``, which was taken, has been acted on: the next commit removes it."""
         row = next((row for row, taken in self._open.items() if taken == request), None)
         if row is None:
-            if (id_ := self._request_files.handled(request)) is not None:
+            if (id_ := self._request_files.mark_handled(request)) is not None:
                 self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (HANDLED, id_))
             return
         del self._open[row]
@@ -455,7 +455,7 @@ class Ledger:
     def _summary_rows(
         self, varied: Collection[str], condition: str, values: Sequence[Any] = ()
     ) -> list[SummaryRow]:
-        with translated(self.path), decoding(self.path):
+        with translate_errors(self.path), decoding(self.path):
             return [
                 rows.summary_row(row, varied)
                 for row in self._execute(f"{rows.SUMMARY} {condition}", values)
@@ -466,7 +466,7 @@ class Ledger:
         jobs follow.
         """
         last, known = self._varied
-        with translated(self.path), decoding(self.path):
+        with translate_errors(self.path), decoding(self.path):
             sql = "SELECT rowid, point FROM declared WHERE rowid > ? ORDER BY position, job_id"
             found = self._execute(sql, (last,)).fetchall()
             keys = dict.fromkeys(key for _, point in found for key in rows.parsed_object(point))
@@ -477,7 +477,7 @@ class Ledger:
         """The row of one job, without the keys that a matrix varies. :raises LedgerError: there is
         no such job.
         """
-        with translated(self.path), decoding(self.path):
+        with translate_errors(self.path), decoding(self.path):
             return rows.summary_row(
                 self._execute(f"{rows.SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone(), ()
             )
@@ -488,7 +488,7 @@ class Ledger:
             # What the end of an attempt adds later is known here; only earlier attempts have to be
             # read, and once.
             sql = "SELECT record FROM attempts WHERE record LIKE '%\"measures\": {%'"
-            with translated(self.path):
+            with translate_errors(self.path):
                 names = [
                     name for (record,) in self._execute(sql) for name in rows.measure_names(record)
                 ]
@@ -498,7 +498,7 @@ class Ledger:
     def free_disk_asked(self) -> dict[str, int]:
         """MiB of free disk space that each PENDING job asks for, by ``job_id``."""
         sql = "SELECT job_id, resources FROM declared JOIN jobs USING (job_id) WHERE state = 'PENDING'"
-        with translated(self.path), decoding(self.path):
+        with translate_errors(self.path), decoding(self.path):
             return {
                 job_id: decode(Resources, text).min_free_disk_mib
                 for job_id, text in self._execute(sql)
@@ -513,7 +513,7 @@ class Ledger:
         one first.
         """
         condition, values = ("", ()) if job_id is None else ("WHERE d.job_id = ?", (job_id,))
-        with translated(self.path), decoding(self.path):
+        with translate_errors(self.path), decoding(self.path):
             sql = f"SELECT a.* FROM attempts a JOIN declared d USING (job_id) {condition} {rows.IN_ORDER}, a.number"  # noqa: S608
             found = self._execute(sql, values).fetchall()
             histories = self._cpu_histories()

@@ -32,7 +32,7 @@ def create(path: Path, schema: str, version: int) -> None:
         raise LedgerError(f"{path}: already exists")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     _remove_temporary_files(path)
-    with translated(path):
+    with translate_errors(path):
         try:
             with contextlib.closing(sqlite3.connect(temporary)) as connection:
                 connection.executescript(
@@ -62,7 +62,7 @@ def connect(
         raise LedgerError(f"{path}: there is no ledger; is this a run directory?")
     has_log = _size(path.with_name(f"{path.name}-wal")) > 0
     uri = path.absolute().as_uri()
-    with translated(path), decoding(path):
+    with translate_errors(path), decoding(path):
         connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=BUSY_S)
         try:
             try:
@@ -116,7 +116,7 @@ def _examine(
 
 
 @contextlib.contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Raise SQLite's errors as :class:`LedgerError` or :class:`DiskFullError`."""
     try:
         yield
@@ -141,7 +141,7 @@ def decoding(path: Path) -> Iterator[None]:
         raise LedgerDamagedError(text) from error
 
 
-def bound(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:
+def bindable_values(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:
     """``values`` as SQLite takes them: it refuses text that is no UTF-8 with an error that is none
     of its own.
     """

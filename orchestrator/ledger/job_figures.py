@@ -76,7 +76,7 @@ def pauses(ledger: Ledger) -> dict[str, int | None]:
     return dict(map(tuple, ledger.select(f"SELECT job_id, {PAUSE_AT} FROM declared")))  # noqa: S608
 
 
-def requested(ledger: Ledger, verb: Literal["retry", "cancel"]) -> set[str]:
+def requested_jobs(ledger: Ledger, verb: Literal["retry", "cancel"]) -> set[str]:
     """Jobs of such requests whose supervisor has not done that yet."""
     sql = "SELECT job_id FROM requests WHERE verb IN (?, ?)"
     return {job_id for (job_id,) in ledger.select(sql, (verb, NOTES.get(verb)))}

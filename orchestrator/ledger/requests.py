@@ -97,7 +97,7 @@ class RequestFiles:
         self._waiting |= taken
         return list(taken.values())
 
-    def handled(self, request: Request) -> str | None:
+    def mark_handled(self, request: Request) -> str | None:
         """It has been acted on. Returns its id; None if it was not taken from a file."""
         id_ = next((id_ for id_, waiting in self._waiting.items() if waiting == request), None)
         if id_ is not None:

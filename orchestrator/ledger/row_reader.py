@@ -72,7 +72,7 @@ class RowReader:
                     for (job_id,) in ordered
                     if job_id in moves
                 }
-            for job_id in self._moved(rows, moves):
+            for job_id in self._moved_jobs(rows, moves):
                 rows[job_id] = ledger.summary_of(job_id)
             for job_id, values in progress.items():
                 if (
@@ -80,13 +80,15 @@ class RowReader:
                     and values != self._progress.get(job_id)
                     and rows[job_id] is self.rows.get(job_id)
                 ):
-                    rows[job_id] = _progressed(rows[job_id], values)
+                    rows[job_id] = _progressed_row(rows[job_id], values)
         if self._attempt is None:
             for attempt in ledger.select("SELECT job_id, number, queue_s FROM attempts LIMIT 1"):
                 self._attempt = attempt["job_id"], attempt["number"], attempt["queue_s"]
         self.rows, self._moves, self._progress = rows, moves, progress
 
-    def _moved(self, rows: dict[str, SummaryRow], moves: dict[str, tuple[Any, ...]]) -> list[str]:
+    def _moved_jobs(
+        self, rows: dict[str, SummaryRow], moves: dict[str, tuple[Any, ...]]
+    ) -> list[str]:
         """The jobs whose rows are to be read whole; with every move also those that wait for other
         jobs.
         """
@@ -98,7 +100,7 @@ class RowReader:
         return [job_id for job_id in moved if job_id in rows]
 
 
-def _progressed(row: SummaryRow, values: tuple[Any, ...]) -> SummaryRow:
+def _progressed_row(row: SummaryRow, values: tuple[Any, ...]) -> SummaryRow:
     try:
         changed = checked_values(SummaryRow, dict(zip(PROGRESS, values, strict=True)))
     except ValueError as error:

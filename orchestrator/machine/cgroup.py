@@ -57,7 +57,7 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdecimal() and int(text) < UNLIMITED else None
 
 
-def _keyed(path: Path) -> dict[str, int]:
+def _read_flat_keyed(path: Path) -> dict[str, int]:
     """The numbers of a flat-keyed file (lines such as ``oom_kill 3``); empty when it cannot be
     read.
     """
@@ -186,7 +186,7 @@ def memory_headroom(root: Path = ROOT) -> int | None:
             _number(group.directory / ("memory.usage_in_bytes" if is_old else "memory.current"))
             or 0
         )
-        cache = _keyed(group.directory / "memory.stat").get(
+        cache = _read_flat_keyed(group.directory / "memory.stat").get(
             "total_inactive_file" if is_old else "inactive_file", 0
         )
         used = usage - cache
@@ -199,12 +199,12 @@ def oom_kills(root: Path = ROOT) -> int | None:
     None: unknown.
     """
     for group in groups(root, "memory"):
-        counts = _keyed(
+        counts = _read_flat_keyed(
             group.directory / ("memory.oom_control" if group.version == 1 else "memory.events")
         )
         if "oom_kill" in counts:
             return counts["oom_kill"]
-    return _keyed(root / "proc/vmstat").get("oom_kill")
+    return _read_flat_keyed(root / "proc/vmstat").get("oom_kill")
 
 
 class ThrottleMeter:
@@ -222,7 +222,7 @@ class ThrottleMeter:
                 ("throttled_time", 1e-9) if group.version == 1 else ("throttled_usec", 1e-6)
             )
             path = group.directory / "cpu.stat"
-            if key in _keyed(path):
+            if key in _read_flat_keyed(path):
                 self._sources.append(
                     (os.open(path, os.O_RDONLY | os.O_CLOEXEC), key.encode(), unit_s)
                 )

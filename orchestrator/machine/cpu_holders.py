@@ -304,7 +304,7 @@ def _look(directory: int, name: str, uid: int) -> Holder | None:
             ):
                 return None
             if _is_locked(descriptor):
-                return _parsed(os.read(descriptor, MOST_BYTES), uid)
+                return _parse_holder(os.read(descriptor, MOST_BYTES), uid)
             if os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino == status.st_ino:
                 return None
         # Its holder has replaced it meanwhile.
@@ -338,7 +338,7 @@ def _remove_unlocked(directory: int, name: str) -> None:
             os.unlink(name, dir_fd=directory)
 
 
-def _parsed(content: bytes, uid: int) -> Holder | None:
+def _parse_holder(content: bytes, uid: int) -> Holder | None:
     """None where it makes no sense: another user has written it."""
     try:
         values: Any = json.loads(content)
@@ -349,8 +349,8 @@ def _parsed(content: bytes, uid: int) -> Holder | None:
             return None
         return Holder(
             user=user_name(uid),
-            experiment=_shown(values["experiment"]),
-            run_dir=_shown(values["run_dir"]),
+            experiment=_printable_line(values["experiment"]),
+            run_dir=_printable_line(values["run_dir"]),
             uid=uid,
             pid=int(values["pid"]),
             cpus=cpus,
@@ -359,6 +359,6 @@ def _parsed(content: bytes, uid: int) -> Holder | None:
         return None
 
 
-def _shown(text: object) -> str:
+def _printable_line(text: object) -> str:
     """In one line, and without what controls a terminal."""
     return plain(" ".join(str(text).split()))[:LONGEST_NAME]

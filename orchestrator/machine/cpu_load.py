@@ -170,7 +170,7 @@ class LoadSampler:
         own_reaped = max(0.0, after.reaped_s - before.reaped_s - used_before_s) / elapsed_s
         return CpuLoad(
             processes=tuple(sorted(busy, key=lambda process: -process.cores)),
-            unexplained=_unexplained(before, after, shares, elapsed_s, own_reaped),
+            unexplained=_unexplained_time(before, after, shares, elapsed_s, own_reaped),
         )
 
     @staticmethod
@@ -209,7 +209,7 @@ class LoadSampler:
         return dict(demand)
 
 
-def _unexplained(
+def _unexplained_time(
     before: _Scan, after: _Scan, shares: Mapping[int, float], elapsed_s: float, own_reaped: float
 ) -> dict[int, float]:
     """Busy time that no visible process had, by CPU; empty where there is little of it

@@ -76,7 +76,7 @@ class Neighbours:
         :param in_use_elsewhere: CPUs that others hold without saying so.
         """
         runs = self._holders.others()
-        competitors = [_run(run) for run in runs]
+        competitors = [_competing_run(run) for run in runs]
         held_by_runs = {cpu for run in runs for cpu in run.cpus}
         if unsaid := set(in_use_elsewhere) - held_by_runs:
             competitors.append(
@@ -89,7 +89,9 @@ class Neighbours:
 
     def jobs_of_runs(self, cpus: Iterable[int]) -> float:
         """How many jobs other runs have on ``cpus`` now."""
-        return CpuUse(competitors=[_run(run) for run in self._holders.others()]).jobs_of_runs(cpus)
+        return CpuUse(
+            competitors=[_competing_run(run) for run in self._holders.others()]
+        ).jobs_of_runs(cpus)
 
     def tick(self) -> None:
         """Measure the load of other programs, when it is time to. To be called again and again."""
@@ -122,7 +124,7 @@ def program_name(process: BusyProcess) -> str:
     return f"{process.name} (pid {process.pid}){whose}"
 
 
-def _run(holder: Holder) -> Competitor:
+def _competing_run(holder: Holder) -> Competitor:
     demand = {cpu: float(number) for cpu, number in holder.cpus.items()}
     return Competitor(
         name=holder.name, demand=demand, is_run=True, is_own_user=holder.uid == os.getuid()

@@ -83,7 +83,7 @@ class CpuReservation:
     """Monotonic seconds."""
 
     @property
-    def moved(self) -> Slot:
+    def moved_slot(self) -> Slot:
         """The slot with the new CPUs, in the order of the earlier ones: each rank has its own."""
         return replace(
             self.slot,
@@ -333,7 +333,7 @@ class SlotPool:
     def move(self, reservation: CpuReservation) -> Slot:
         """The slot has the reserved CPUs from now on, in place of those that it leaves."""
         del self._reserved[reservation.slot.index]
-        slot = reservation.moved
+        slot = reservation.moved_slot
         self._held[slot.index] = slot
         self._publish()
         return slot

@@ -60,7 +60,7 @@ def compose(run_dir: Path, others: Sequence[Path] = ()) -> Document:
         return _with_added(document, added_sections.gathered(run_dir, (), document.facts))
     added = added_sections.gathered(run_dir, others, ExperimentFacts.__annotations__)
     if others and not any(one.has_compared for one in added):
-        run_directory.existing(run_dir)  # has a better reason where it is none
+        run_directory.existing_run(run_dir)  # has a better reason where it is none
         raise UsageError(
             f"{run_dir}: no installed feature compares it with other run directories; name it alone"
         )

@@ -86,7 +86,7 @@ def gather(
 
     :raises OrchestratorError: it is no run directory, or its ledger is damaged.
     """
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     now = time.time()
     running = run_directory.holder(paths) is not None
     rows, declared, launches = _ledger(paths, running)

@@ -78,7 +78,7 @@ class CpuMover:
         elif watched.reservation is None:
             self._waiting.pop(attempt.handle, None)
 
-    def contended(self) -> list[tuple[ActiveAttempt, tuple[str, ...]]]:
+    def contended_attempts(self) -> list[tuple[ActiveAttempt, tuple[str, ...]]]:
         """Attempts that wait for their CPUs, and who else uses these; each is looked at once in a
         while.
         """
@@ -121,7 +121,7 @@ class CpuMover:
         ):
             return
         watched.reservation = self.moves.reserve_idle(
-            attempt.slot, _contended(attempt, watched.wait_shares)
+            attempt.slot, _contended_cpus(attempt, watched.wait_shares)
         )
         if watched.reservation is None:
             watched.rests_until = self.now() + random.uniform(*RETRY_S)
@@ -152,7 +152,7 @@ class CpuMover:
         )
 
 
-def _contended(attempt: ActiveAttempt, wait_shares: tuple[float, ...]) -> set[int]:
+def _contended_cpus(attempt: ActiveAttempt, wait_shares: tuple[float, ...]) -> set[int]:
     """The CPUs of the ranks that wait."""
     cpus = attempt.slot.cpus
     each = len(cpus) // max(1, len(wait_shares))

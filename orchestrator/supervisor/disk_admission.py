@@ -32,9 +32,9 @@ class DiskAdmission:
     """How much the jobs ask for that were refused, and of which that was reported."""
 
     @property
-    def awaited(self) -> DiskShortage | None:
+    def awaited_shortage(self) -> DiskShortage | None:
         """What jobs wait for that others may free; None: none does."""
-        waiting = self._waiting()
+        waiting = self._refused_still_asked()
         if not waiting or self._free_mib is None:
             return None
         jobs = f"Jobs with resources.min_free_disk from {min(waiting):,} MiB on wait for free disk space"
@@ -53,7 +53,7 @@ class DiskAdmission:
         if self._free_mib is None or self._free_mib >= asked_mib:
             self._refused.discard(asked_mib)
             return True
-        self._refused = self._waiting()
+        self._refused = self._refused_still_asked()
         if asked_mib not in self._refused:
             self._refused.add(asked_mib)
             text = (
@@ -66,7 +66,7 @@ class DiskAdmission:
             )
         return False
 
-    def _waiting(self) -> set[int]:
+    def _refused_still_asked(self) -> set[int]:
         """What was refused, without that for which no job waits any more: it may have been
         cancelled.
         """

@@ -180,7 +180,7 @@ class Offer:
     def accept(self) -> None:
         """It was launched, or has failed: it waits no longer."""
         self.is_answered = True
-        self._offers._accepted(self._entry)
+        self._offers._take_from_queue(self._entry)
 
     def refuse(self, shortage: Shortage) -> None:
         """There is no room for it; it continues to wait."""
@@ -231,7 +231,7 @@ class Offers:
             for entry, shortage in self._refused
         )
 
-    def _accepted(self, entry: _QueuedJob) -> None:
+    def _take_from_queue(self, entry: _QueuedJob) -> None:
         self._left -= 1
         self._queue.remove(entry.job_id)
         for other, shortage in self._refused:

@@ -98,7 +98,7 @@ class JobTable:
         state = self.states[job_id]
         return state.failures if isinstance(state, Pending | Running | Paused) else 0
 
-    def lost(self, job_id: str) -> int:
+    def count_lost(self, job_id: str) -> int:
         """Count an attempt that was lost with its node; returns how many were."""
         self._losses[job_id] += 1
         return self._losses[job_id]
@@ -139,12 +139,15 @@ class JobTable:
         for fetched in self.policies.take():
             self._take_policy(fetched)
 
-    def held(self, most: int) -> list[tuple[Job, str]]:
+    def held_jobs(self, most: int) -> list[tuple[Job, str]]:
         """The first jobs that wait for others, each with the names of those that have not
         succeeded.
         """
         waiting = itertools.islice(self._held.items(), most)
-        return [(self.job(job_id), self._missing(job_id, missing)) for job_id, missing in waiting]
+        return [
+            (self.job(job_id), self._missing_parents(job_id, missing))
+            for job_id, missing in waiting
+        ]
 
     def report_held(self) -> None:
         """Say which jobs were not run because of those that they wait for. To be called when none
@@ -165,7 +168,7 @@ class JobTable:
         )
         self.recorder.reporter.event("warning", f"{text}; {advice}", jobs=list(self._held))
 
-    def _missing(self, job_id: str, missing: Mapping[str, None]) -> str:
+    def _missing_parents(self, job_id: str, missing: Mapping[str, None]) -> str:
         return listed(
             [parent for parent in self.job(job_id).spec.after if parent in missing], SHOWN
         )

@@ -141,7 +141,7 @@ class Recorder:
         call.
         """
         if view is not None and self.holder and self._live.is_due(now):
-            with self._live.timed(now):
+            with self._live.time_block(now):
                 self._write_live(now, view)
         try:
             self._write(now, final=final)
@@ -178,7 +178,7 @@ class Recorder:
             final or (self._progress.is_due(now) and not self._is_locked)
         )
         if is_due:
-            with self._progress.timed(now):
+            with self._progress.time_block(now):
                 unrecorded = self._unrecorded
                 self._unrecorded = {}
                 self._record_progress(unrecorded.values())

@@ -77,7 +77,7 @@ class RequestHandler:
         with contextlib.suppress(LedgerBusyError):
             while self._taken:
                 self._handle(self._taken[0])
-                self.recorder.ledger.handled(self._taken.popleft())
+                self.recorder.ledger.mark_handled(self._taken.popleft())
         return not self._taken
 
     def _handle(self, request: Request) -> None:
@@ -239,7 +239,7 @@ class RequestHandler:
         state = self.jobs.states.get(job_id)
         if isinstance(state, Succeeded | None):
             return
-        if (after := retry_policy.promoted(self.jobs.job(job_id), state, pause_at)) is None:
+        if (after := retry_policy.promoted_job(self.jobs.job(job_id), state, pause_at)) is None:
             return
         job, new = after
         self.jobs.replace(job)

@@ -150,11 +150,11 @@ def judge(
     if returncode == ExitCode.INTERRUPTED and lost is not None:
         return AttemptOutcome(cause=Cause.INTERRUPTED, message=lost)
     if returncode is not None and returncode < 0:
-        return _killed(-returncode, rank, oom_killed=oom_killed)
-    return _failed(returncode, reason, rank, lost)
+        return _outcome_of_signal(-returncode, rank, oom_killed=oom_killed)
+    return _outcome_of_failure(returncode, reason, rank, lost)
 
 
-def _killed(signal_number: int, rank: int | None, *, oom_killed: bool) -> AttemptOutcome:
+def _outcome_of_signal(signal_number: int, rank: int | None, *, oom_killed: bool) -> AttemptOutcome:
     """The outcome of an attempt that a signal has ended, which nobody here has sent."""
     names = {number.value: number.name for number in signal.Signals}
     name = names.get(signal_number, f"signal {signal_number}")
@@ -165,7 +165,7 @@ def _killed(signal_number: int, rank: int | None, *, oom_killed: bool) -> Attemp
     return AttemptOutcome(cause=Cause.SIGNAL, message=killed)
 
 
-def _failed(
+def _outcome_of_failure(
     returncode: int | None, reason: str, rank: int | None, lost: str | None
 ) -> AttemptOutcome:
     """The outcome of an attempt that has ended by itself, and not with its training.
@@ -244,7 +244,7 @@ def next_state(
             return Failed(cause=cause, message=outcome.message)
 
 
-def promoted(job: Job, state: State, pause_at: int | None) -> tuple[Job, State] | None:
+def promoted_job(job: Job, state: State, pause_at: int | None) -> tuple[Job, State] | None:
     """The job that is promoted: it trains on to ``pause_at`` env_steps, or to its end (None), and its
     state then.
 

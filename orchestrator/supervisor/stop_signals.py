@@ -64,11 +64,11 @@ class StopRequests:
     def checking(self, report: Callable[[int, int], None]) -> Callable[[int, int], None]:
         """``report`` that calls :meth:`check` as well."""
 
-        def checked(done: int, count: int) -> None:
+        def check_and_report(done: int, count: int) -> None:
             self.check()
             report(done, count)
 
-        return checked
+        return check_and_report
 
     def deliver_to(self, receiver: Callable[[str], None]) -> None:
         """Call ``receiver`` for every signal from now on, and for those that came before."""
@@ -81,7 +81,7 @@ class StopRequests:
         receiver(self._reason)
 
     @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
+    def handle_signals(self) -> Iterator[None]:
         """Handle the signals within the block. Does nothing outside of the main thread, where
         Python forbids it.
         """

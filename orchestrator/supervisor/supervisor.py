@@ -218,7 +218,7 @@ class Supervisor:
         return self._jobs.counts
 
     @property
-    def interrupted(self) -> bool:
+    def is_interrupted(self) -> bool:
         """Whether a stop left jobs to be resumed."""
         return self.is_stopping and self.counts["PENDING"] + self.counts["RUNNING"] > 0
 
@@ -251,7 +251,9 @@ class Supervisor:
         if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
         awaits_other = (
-            self.slots.grows or self._launcher.disk.awaited or self._launcher.awaits_template
+            self.slots.grows
+            or self._launcher.disk.awaited_shortage
+            or self._launcher.awaits_template
         )
         return IDLE_S if self._active or awaits_other else 0.0
 
@@ -280,7 +282,7 @@ class Supervisor:
     def _act_on(self, attempt: ActiveAttempt, event: Event) -> None:
         match event:
             case Placed():
-                self._placed(attempt, event)
+                self._take_placed(attempt, event)
             case Progressed(progress=progress):
                 self._termination.check_iteration(attempt, progress)
                 events.report_warning(self.reporter, attempt, progress.warning)
@@ -292,9 +294,9 @@ class Supervisor:
                 if self._mover is not None:
                     self._mover.sampled(attempt, event)
             case Exited():
-                self._exited(attempt, event)
+                self._take_exited(attempt, event)
 
-    def _placed(self, attempt: ActiveAttempt, event: Placed) -> None:
+    def _take_placed(self, attempt: ActiveAttempt, event: Placed) -> None:
         self._active.placed(attempt, event, self.now())
         state = self._jobs.states[attempt.job.job_id]
         assert isinstance(state, Running)
@@ -304,7 +306,7 @@ class Supervisor:
         self.ledger.place_attempt(replace(placed, pid=event.pid, pid_start=event.pid_start))
         events.report_launch(self.reporter, attempt, event.pid)
 
-    def _exited(self, attempt: ActiveAttempt, exited: Exited) -> None:
+    def _take_exited(self, attempt: ActiveAttempt, exited: Exited) -> None:
         record = self._recorder.exit_record(attempt.handle, exited.rank or 0)
         outcome = retry_policy.judge(
             exited.returncode,
@@ -344,7 +346,7 @@ class Supervisor:
             failures=self._jobs.failures(job.job_id),
             max_retries=job.max_retries,
             now=now,
-            losses=self._jobs.lost(job.job_id) if outcome.cause is Cause.NODE_LOST else 0,
+            losses=self._jobs.count_lost(job.job_id) if outcome.cause is Cause.NODE_LOST else 0,
             is_promoted=self._jobs.job(job.job_id).spec.pause_at != job.spec.pause_at,
         )
         self._jobs.move(job.job_id, state)
@@ -424,7 +426,7 @@ class Supervisor:
         self.slots.tick()
         if self._mover is None or self._termination.stage:
             return
-        for attempt, names in self._mover.contended():
+        for attempt, names in self._mover.contended_attempts():
             self._note_competitors(attempt, names)
         for move in self._mover.tick():
             handle = move.attempt.handle
@@ -512,10 +514,10 @@ class Supervisor:
             active=self._active.all,
             ended=[end for end in self._ended if self._jobs.states[end[0].job.job_id] is end[1]],
             next_up=[self._jobs.job(job_id) for job_id in self._jobs.queue.first(VIEWED)],
-            held=self._jobs.held(VIEWED),
+            held=self._jobs.held_jobs(VIEWED),
             steps_to_go=self._active.steps_to_go + self._jobs.steps_waiting,
             env_steps_per_s=self._active.env_steps_per_s,
             cores_busy=self._active.cores_busy,
             ended_work=self._ended_work,
-            waiting=self._launcher.disk.awaited,
+            waiting=self._launcher.disk.awaited_shortage,
         )

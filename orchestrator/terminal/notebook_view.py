@@ -66,7 +66,7 @@ class NotebookReporter(SilentReporter):
     def tick(self, view: Callable[[], View]) -> None:
         self._view = view
         if self._drawing.is_due():
-            with self._drawing.timed():
+            with self._drawing.time_block():
                 self._draw()
 
     def close(self) -> None:

@@ -135,7 +135,7 @@ class LiveReporter(SilentReporter):
         """Draw the table anew, if that is due; ``shown`` is called only then."""
         self._print_due()
         if self._drawing.is_due() and background_output.is_read(self._console.file):
-            with self._drawing.timed():
+            with self._drawing.time_block():
                 table = jobs_table.rendered(shown(), self._console.width, self._console.height)
                 self._live.update(table, refresh=True)
 
@@ -149,7 +149,7 @@ class LiveReporter(SilentReporter):
                 lines.insert(0, Text(background_output.not_shown(self._dropped), style="yellow"))
             self._lines.clear()
             self._dropped = 0
-            with self._printing.timed():
+            with self._printing.time_block():
                 self._console.print(Text("\n").join(lines))
 
     def close(self) -> None:

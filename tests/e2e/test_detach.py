@@ -309,12 +309,12 @@ def test_a_lock_that_names_nobody_who_runs_is_not_waited_for(
         nobody = replace(supervisor(paths.root), pid=2**22 + 1)  # above the largest pid
         paths.lock.write_text(json.dumps(asdict(nobody)))
         with pytest.raises(RunDirError, match=f"process {nobody.pid} .*status"):
-            attach.watched(paths.root)
+            attach.supervisor_to_follow(paths.root)
 
 
 def test_a_run_directory_that_is_removed_ends_attach_with_that_message(tmp_path: Path) -> None:
     with run_directory.claim(tmp_path / "run") as paths:
-        followed = attach.watched(paths.root)
+        followed = attach.supervisor_to_follow(paths.root)
         paths.root.rename(tmp_path / "elsewhere")
         assert list(attach.follow(*followed)) == []
         end = attach.end_of(*followed)

@@ -196,7 +196,7 @@ def test_a_job_is_paused_or_cancelled_although_its_supervisor_is_killed_before_t
         )
         os.kill(row["pid"], signal.SIGSTOP)  # it does not hear that it is to exit
         invoke(command, "run", "one", cwd=tmp_path)
-        wait_until(lambda: ledger.noted() == {"one-s0": noted}, "the supervisor has noted it")
+        wait_until(lambda: ledger.noted_verbs() == {"one-s0": noted}, "the supervisor has noted it")
         ledger.abandon()
         first.kill()
     assert states(tmp_path)["one-s0"] == "RUNNING"

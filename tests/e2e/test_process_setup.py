@@ -141,7 +141,7 @@ from orchestrator.supervisor.stop_signals import StopRequests
 def main():
     stops = StopRequests(request_checkpoints=lambda: print("heard"))
     os.kill(os.getpid(), signal.SIGUSR1)
-    with stops.installed():
+    with stops.handle_signals():
         os.kill(os.getpid(), signal.SIGUSR1)
     os.kill(os.getpid(), signal.SIGUSR1)
 

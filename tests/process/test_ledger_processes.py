@@ -49,7 +49,7 @@ ledger.abandon()
     cancel, stop = Request(verb="cancel", job_id="j1"), Request(verb="stop", job_id=None)
     assert ledger.take_requests() == [cancel, stop]
     assert ledger.take_requests() == []
-    ledger.handled(cancel)
+    ledger.mark_handled(cancel)
     ledger.close()
     assert Ledger.open(path).take_requests() == [stop], "it was not acted on"
 

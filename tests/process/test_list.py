@@ -132,7 +132,7 @@ def test_a_run_directory_that_cannot_be_looked_at_hides_no_other(
         return exists(path)
 
     monkeypatch.setattr(Path, "exists", refused)
-    states = {run.entry.name: run.state for run in run_index.listed()}
+    states = {run.entry.name: run.state for run in run_index.listed_runs()}
     assert states == {"the one": "interrupted", "the two": "unreadable"}
     assert len(list(index.iterdir())) == 2
 

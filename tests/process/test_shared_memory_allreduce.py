@@ -234,6 +234,9 @@ def test_memory_of_a_stranger_is_not_taken_for_ours(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         given = {"file": file.fileno(), "slot_bytes": SLOT_BYTES}
         assert (
-            shared_memory_allreduce._opened([os.getpid()], expected=bytes(16), **given) is not None
+            shared_memory_allreduce._open_shared([os.getpid()], expected=bytes(16), **given)
+            is not None
         )
-        assert shared_memory_allreduce._opened([os.getpid()], expected=b"x" * 16, **given) is None
+        assert (
+            shared_memory_allreduce._open_shared([os.getpid()], expected=b"x" * 16, **given) is None
+        )

@@ -135,7 +135,7 @@ def test_a_stop_that_comes_too_late_for_the_examination_reaches_the_supervisor(
         control.stop(root, [])
         experiment = Experiment(root, [make_job("a")], holder=key(paths))
         assert experiment.run() == {"a": "PENDING"}
-    assert experiment.supervisor.interrupted
+    assert experiment.supervisor.is_interrupted
 
 
 def test_a_benchmark_has_no_jobs_to_show_to_follow_or_to_stop(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_benchmark_has_no_jobs_to_show_to_follow_or_to_stop(tmp_path: Path) ->
         for ask in (
             lambda: control.stop(paths.root, []),
             lambda: control.status(paths.root),
-            lambda: attach.watched(paths.root),
+            lambda: attach.supervisor_to_follow(paths.root),
             lambda: attach.wait(paths.root, [], timeout_s=9.0),
         ):
             with pytest.raises(UsageError, match="this is a benchmark"):

@@ -97,7 +97,7 @@ def train(
     leave."""
     ours = own_share(spec.n_envs, group)
     venv = env_factory.make(spec, directory, n_envs=len(ours), seed=spec.seed, first_env=ours.start)
-    model: Any = learners.build(spec, env_factory.normalized(spec, venv), group).model
+    model: Any = learners.build(spec, env_factory.normalized_env(spec, venv), group).model
     asked = leave_at is not None and group.rank == SIZE - 1
     trained = Training(
         Attempt(

@@ -58,7 +58,7 @@ MUTATIONS = (
     ),
     Mutation(
         name="a request that was acted on stays in the ledger",
-        function=Ledger.handled,
+        function=Ledger.mark_handled,
         before='self._keep("DELETE FROM requests WHERE id = ?", (row,))',
         after="pass",
     ),
@@ -113,13 +113,13 @@ MUTATIONS = (
     ),
     Mutation(
         name="an attempt that was asked to end counts as failed",
-        function=Supervisor._exited,
+        function=Supervisor._take_exited,
         before="end_reason=attempt.end_reason",
         after="end_reason=None",
     ),
     Mutation(
         name="exit code 0 without a record counts as success",
-        function=Supervisor._exited,
+        function=Supervisor._take_exited,
         before="silent=record is None and self.exit_record_expected",
         after="silent=False",
     ),
@@ -270,13 +270,13 @@ MUTATIONS = (
     Mutation(
         name="late requests are handled and not recorded as such",
         function=recovery.apply_late_requests,
-        before="ledger.handled(request)",
+        before="ledger.mark_handled(request)",
         after="pass",
     ),
     Mutation(
         name="other runs are not seen",
         function=Neighbours.look,
-        before="competitors = [_run(run) for run in runs]",
+        before="competitors = [_competing_run(run) for run in runs]",
         after="competitors = []",
     ),
     Mutation(

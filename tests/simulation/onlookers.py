@@ -167,7 +167,9 @@ class Onlooker:
         self._claim(job_figures.jobs_count(ledger) == len(rows), "figures have other jobs")
         at_rungs = sum(figures.cause == "rung" for figures in found.values())
         self._claim(job_figures.at_rungs(ledger) == at_rungs, "figures have others at rungs")
-        asked = job_figures.requested(ledger, "retry") | job_figures.requested(ledger, "cancel")
+        asked = job_figures.requested_jobs(ledger, "retry") | job_figures.requested_jobs(
+            ledger, "cancel"
+        )
         known = {job.job_id for job in self.world.scenario.jobs} | set(rows) | {spoiling.NOBODY}
         self._claim(asked <= known, f"requests of jobs that there are not: {asked - known}")
         waiting = {job_id for job_id, state in states.items() if state == "PENDING"}

@@ -303,7 +303,7 @@ def replacements(
         (preflight, "examine", functools.partial(examine, world=world)),
         (preflight, "Child", functools.partial(SimulatedChild, world=world)),
         (start_policy_fetcher, "select", SimulatedSelect),
-        (reload, "_declared", lambda *_: world.declared()),
+        (reload, "_declared_experiment", lambda *_: world.declared()),
         (run_plan, "kind_named", lambda _: kind),
         (run_executor, "kind_named", lambda _: kind),
         (run_executor, "executor_kinds", lambda: {"local": kind, kind.name: kind}),

@@ -12,9 +12,9 @@ from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.mjmodel.actuators import position_servos
 from orchestrator.worker.mjmodel.root import find_root
-from orchestrator.worker.mjmodel.structure import ground_below, posed
+from orchestrator.worker.mjmodel.structure import ground_below, posed_data
 from orchestrator.worker.tasks import make_task
-from orchestrator.worker.tasks.actions import scaled
+from orchestrator.worker.tasks.actions import scaled_actions
 from orchestrator.worker.tasks.base import Task, find_keyframe
 
 MJCF = Path(__file__).parents[2] / "mjcf"
@@ -41,7 +41,7 @@ def home(ctrl: str = ' ctrl="0.8"', name: str = "home") -> str:
 
 def controls(model: mujoco.MjModel, action_scale: float | None = None) -> list[float]:
     """What the actions -2, -1, 0, 0.5, 1 and 2 lead to."""
-    actions = scaled(model, find_keyframe(model, None), action_scale)
+    actions = scaled_actions(model, find_keyframe(model, None), action_scale)
     assert (actions.low.tolist(), actions.high.tolist()) == ([-1.0], [1.0])
     taken = actions.taken(np.array([[-2.0], [-1.0], [0.0], [0.5], [1.0], [2.0]]))
     return [float(value) for value in actions.ctrl(taken)[:, 0]]
@@ -83,7 +83,7 @@ def test_an_actuator_of_several_controls_leaves_each_control_its_place() -> None
         f'<pid joint="hip" kp="3"/>{servo}', HOME.format(name="home", ctrl=' ctrl="0.4 0.8 0.8"')
     )
     assert (model.nactuator, model.nu) == (2, 3)
-    actions = scaled(model, find_keyframe(model, None), None)
+    actions = scaled_actions(model, find_keyframe(model, None), None)
     assert actions.ctrl(actions.taken(np.array([[1.0, 1.0, 1.0]])))[0] == pytest.approx(
         [1.0, 1.0, 1.55]
     )
@@ -113,7 +113,7 @@ def test_an_action_of_zeros_holds_the_keyframe_of_every_servo_robot_of_ours() ->
             continue
         found += 1
         task = make_task("auto", model)
-        data = posed(model, task.pose)
+        data = posed_data(model, task.pose)
         held = task.actions.ctrl(np.zeros((1, model.nu)))[0]
         assert held[servos] == pytest.approx(data.actuator_length[servos], abs=0.02), path.name
     assert found >= 3
@@ -233,6 +233,6 @@ def test_health_follows_the_ground_too() -> None:
 
 def test_the_ground_below_is_found_through_the_robots_own_body() -> None:
     model = load_model(MJCF / "biped.xml")
-    data = posed(model, np.array(model.key_qpos[0]))
+    data = posed_data(model, np.array(model.key_qpos[0]))
     assert ground_below(model, data, data.xpos[1]) == pytest.approx(0.0)
     assert ground_below(model, data, data.xpos[1] + [0, 0, 5.0]) == pytest.approx(0.0)

@@ -182,7 +182,7 @@ def test_a_job_starts_from_a_policy_whose_critic_saw_the_same(
     assert examined.problem is None
     assert "exact copy" in str(examined.init)
     venv = env_factory.make(spec, first.root, n_envs=2, seed=0)
-    model = learners.build(spec, env_factory.normalized(spec, venv)).model
+    model = learners.build(spec, env_factory.normalized_env(spec, venv)).model
     kept = StartPolicy.from_file(tmp_path / "staged.init", str(examined.init_sha256))
     assert "exact copy" in start_policy.start(model, kept)
     assert all(

@@ -146,7 +146,7 @@ def test_damaged_checkpoints_are_kept_under_another_name_but_not_without_limit(
         state = store.newest()
         assert state is None
         assert (tmp_path / f"{store.path(env_steps).name}{DAMAGED}").read_bytes() == content
-    assert len(store.damaged()) == len(list(tmp_path.iterdir())) == KEPT_DAMAGED
+    assert len(store.damaged_checkpoints()) == len(list(tmp_path.iterdir())) == KEPT_DAMAGED
 
 
 def test_a_training_without_an_intact_checkpoint_starts_over_and_keeps_its_earlier_tables(

@@ -42,7 +42,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def out_of_memory(device: torch.device) -> str:
-    with pytest.raises(cuda.GpuMemoryError) as caught, cuda.prepared(device):
+    with pytest.raises(cuda.GpuMemoryError) as caught, cuda.prepare_device(device):
         raise torch.OutOfMemoryError("CUDA out of memory.")
     code, message, _ = failures.classify(caught.value)
     assert code == ExitCode.ERROR
@@ -72,14 +72,14 @@ def test_a_whole_gpu_is_not_limited(monkeypatch: pytest.MonkeyPatch, calls: dict
 
 
 def test_bits_do_not_depend_on_the_users_setting_of_cublas(calls: dict[str, Any]) -> None:
-    with cuda.prepared(GPU):
+    with cuda.prepare_device(GPU):
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
         assert not torch.utils.deterministic.fill_uninitialized_memory
 
 
 def test_on_a_cpu_nothing_is_set(monkeypatch: pytest.MonkeyPatch, calls: dict[str, Any]) -> None:
     monkeypatch.setenv(GPU_SHARE_VARIABLE, "0.5")
-    with pytest.raises(torch.OutOfMemoryError), cuda.prepared(torch.device("cpu")):
+    with pytest.raises(torch.OutOfMemoryError), cuda.prepare_device(torch.device("cpu")):
         raise torch.OutOfMemoryError
     assert calls == {}
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"

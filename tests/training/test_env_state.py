@@ -279,10 +279,10 @@ def test_of_a_dict_observation_the_parts_that_are_numbers_are_normalised() -> No
     venv = DummyVecEnv(
         [lambda: Bare(observation_space=gymnasium.spaces.Dict(parts), render_mode=None)]
     )
-    normalized = env_factory.normalized(helpers.spec(normalize=True), venv)
+    normalized = env_factory.normalized_env(helpers.spec(normalize=True), venv)
     assert (normalized.norm_obs, normalized.norm_obs_keys) == (True, ["joints"])
     del parts["joints"]
     venv = DummyVecEnv(
         [lambda: Bare(observation_space=gymnasium.spaces.Dict(parts), render_mode=None)]
     )
-    assert not env_factory.normalized(helpers.spec(normalize=True), venv).norm_obs
+    assert not env_factory.normalized_env(helpers.spec(normalize=True), venv).norm_obs

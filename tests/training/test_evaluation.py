@@ -103,7 +103,7 @@ def cart(directory: Path, **changes: Any) -> WorkerSpec:
 def policy(spec: WorkerSpec, directory: Path, **changes: Any) -> PPO:
     """As it comes from a little training, normalisation included."""
     venv = env_factory.make(spec, directory, n_envs=spec.n_envs, seed=spec.seed)
-    env = env_factory.normalized(spec, venv) if spec.normalize else venv
+    env = env_factory.normalized_env(spec, venv) if spec.normalize else venv
     model = PPO("MlpPolicy", env, seed=spec.seed, device="cpu", **{**helpers.SMALL_PPO, **changes})
     return model.learn(2 * spec.n_envs * model.n_steps)
 

@@ -53,7 +53,7 @@ def policy_of(
 def flat_of(policy: Any) -> tuple[Layout, Array]:
     layout = Layout(shape_of(policy))
     vector = np.zeros(layout.size)
-    views = layout.named(vector)
+    views = layout.named_views(vector)
     assert views.keys() == dict(policy.named_parameters()).keys()
     for name, parameter in policy.named_parameters():
         views[name][...] = parameter.detach().numpy()
@@ -127,7 +127,7 @@ def gradients(
     rows = begun(samples, order, given)
     minibatch.ratios(rows)
     minibatch.backward(given, 1.0, rows)
-    return layout.named(ours), minibatch
+    return layout.named_views(ours), minibatch
 
 
 def settings_of(rows: int, **changes: Any) -> LossSettings:
@@ -278,7 +278,7 @@ def test_every_place_in_the_flat_vector_belongs_to_one_parameter(
 ) -> None:
     layout = Layout(shape_of(policy_of(net_arch, nn.Tanh, observation, actions, 0)))
     vector = np.zeros(layout.size)
-    for view in layout.named(vector).values():
+    for view in layout.named_views(vector).values():
         np.add(view, 1.0, out=view)
     assert np.all(vector == 1.0)
 

@@ -115,7 +115,7 @@ def started(directory: Path, source: JobPaths, *joints: str, **changes: Any) -> 
     assert examined.problem is None
     spec = spec_of("child-s3", init_sha256=examined.init_sha256, **changes)
     venv = env_factory.make(spec, directory, n_envs=2, seed=1)
-    model = learners.build(spec, env_factory.normalized(spec, venv)).model
+    model = learners.build(spec, env_factory.normalized_env(spec, venv)).model
     initial = StartPolicy.from_file(robot.parent / "staged.init", str(examined.init_sha256))
     return model, start_policy.start(model, initial)
 

@@ -106,7 +106,7 @@ def test_auto_is_the_fast_learner_wherever_that_can_train_and_says_why_elsewhere
     spec = make_spec("a", learner=learner, **changes)
     venv = env_factory.make(spec, tmp_path, n_envs=1, seed=0)
     if spec.normalize:
-        venv = env_factory.normalized(spec, venv)
+        venv = env_factory.normalized_env(spec, venv)
     try:
         if learner == "fast" and why is not None:
             with pytest.raises(

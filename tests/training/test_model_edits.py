@@ -67,7 +67,7 @@ def robot(tmp_path: Path) -> Path:
 def edited(bundle: Bundle, edits: Mapping[str, Any], folder: Path) -> Bundle:
     """The edited robot, which was compiled in ``folder`` and compared with what was edited."""
     with RobotVariants(bundle) as variants:
-        robot = variants.edited(edits)
+        robot = variants.edited_robot(edits)
     robot.check(load_model(robot.bundle.write(folder)))
     return robot.bundle
 
@@ -234,10 +234,10 @@ def test_every_variant_is_what_it_would_be_alone(robot: Path, tmp_path: Path) ->
     wide, fast = {"geom.trunk.size": 0.4}, {"option.timestep": 0.001}
     both = {"geom.*.size": "*2", **fast}
     with RobotVariants(collect(robot)) as variants:
-        together = [variants.edited(edits).bundle for edits in (wide, both, fast, wide)]
+        together = [variants.edited_robot(edits).bundle for edits in (wide, both, fast, wide)]
         with pytest.raises(EditError):
-            variants.edited({"geom.trunk.size": -1})
-        together.append(variants.edited(both).bundle)
+            variants.edited_robot({"geom.trunk.size": -1})
+        together.append(variants.edited_robot(both).bundle)
     alone = [
         edited(collect(robot), edits, tmp_path / "alone")
         for edits in (wide, both, fast, wide, both)
@@ -254,7 +254,7 @@ def test_a_robot_that_changes_between_two_of_its_variants_is_read_again(robot: P
         assert recent.variants(robot, MAX_TOTAL_BYTES) is first
         (robot.parent / "part.xml").write_text('<mujoco><option gravity="0 0 -1"/></mujoco>')
         second = recent.variants(robot, MAX_TOTAL_BYTES)
-        assert second.edited({"option.timestep": 0.001}).model.opt.gravity[2] == -1
+        assert second.edited_robot({"option.timestep": 0.001}).model.opt.gravity[2] == -1
         (robot.parent / "part.xml").unlink()
         with pytest.raises(BundleError, match=r"part\.xml"):
             recent.variants(robot, MAX_TOTAL_BYTES)

@@ -334,7 +334,7 @@ def test_statistics_of_another_one_are_taken_up_and_shared() -> None:
 def test_jobs_are_trained_with_it(tmp_path: Path) -> None:
     spec = helpers.spec(normalize=True)
     venv = env_factory.make(spec, tmp_path, n_envs=2, seed=0)
-    assert type(env_factory.normalized(spec, venv)) is FastVecNormalize
+    assert type(env_factory.normalized_env(spec, venv)) is FastVecNormalize
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))

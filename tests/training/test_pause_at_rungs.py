@@ -12,7 +12,7 @@ import worker_helpers as helpers
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job_files import standing
+from orchestrator.core.job_files import outcome_sentence
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 
@@ -58,7 +58,7 @@ def test_after_pauses_at_two_rungs_weights_tables_and_evaluation_are_the_same(
         ), log
         assert (paths.model.exists(), paths.eval.exists(), record.eval_mean) == (False, False, None)
         assert f"{steps:,} env_steps" in record.message
-        assert record.message in standing(paths)
+        assert record.message in outcome_sentence(paths)
         row = helpers.rows(paths.progress_csv)[-1]
         assert int(row["time/total_timesteps"]) == steps
         assert record.ep_rew_mean == (

@@ -29,7 +29,7 @@ from orchestrator.worker.envs.randomization.randomized_simulation import Randomi
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.mjspec.spec_attributes import attribute_names, set_attribute
-from orchestrator.worker.mjspec.spec_elements import matching
+from orchestrator.worker.mjspec.spec_elements import matching_elements
 from orchestrator.worker.policies.task_env import TaskEnv
 from orchestrator.worker.robots.preflight_child import RecentRobot, check
 
@@ -81,7 +81,7 @@ def edited(key: str, value: float, factor: bool) -> mujoco.MjModel:
         body.name: mass
         for body, mass in zip(spec.bodies, load_model(QUADRUPED).body_mass, strict=True)
     }
-    for _, element in matching(spec, "randomize", key):
+    for _, element in matching_elements(spec, "randomize", key):
         if key.endswith(".mass"):
             for geom in element.geoms:
                 geom.density *= value if factor else value / mass[element.name]

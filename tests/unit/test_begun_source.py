@@ -61,7 +61,7 @@ def test_a_feature_says_whether_jobs_may_come(
     codes = {}
     for answer in (None, Begun(), Begun(is_underway=False)):
         answering(monkeypatch, answer)
-        standing = begun_source.standing(paths, ledger)
+        standing = begun_source.standing_of(paths, ledger)
         codes[standing] = control.exit_code_of(control.status(paths.root))
     assert codes == {"none": 0, "underway": 130, "over": 1}
 
@@ -84,7 +84,7 @@ def test_a_feature_that_cannot_say_it_breaks_no_command_that_only_looks(
     assert [row["state"] for row in snapshot.rows] == ["SUCCEEDED"]
     assert control.exit_code_of(snapshot) == 0
     entry = RunEntry(run_dir=str(paths.root), name="drawn", host="", noted_at=0.0)
-    assert run_index.standing(entry).state == "finished"
+    assert run_index.listed_run(entry).state == "finished"
     (problem,) = feature._problems.values()
     assert f"the feature draw says nothing of {paths.root}" in problem
 
@@ -94,7 +94,7 @@ def test_what_is_locked_is_read_again(
 ) -> None:
     answering(monkeypatch, LedgerBusyError("it is locked"))
     with pytest.raises(LedgerBusyError, match="it is locked"):
-        begun_source.standing(paths, ledger)
+        begun_source.standing_of(paths, ledger)
 
 
 def test_what_goes_on_with_it_is_refused_where_it_cannot_be_read(

@@ -89,6 +89,6 @@ def test_a_supervisor_is_asked_to_stop_even_if_batch_jobs_cannot_be_ended(
     holder = LockHolder(pid=1, pid_start=None, host="here", since="")
     monkeypatch.setattr(control, "ready_holder", lambda _: holder)
     monkeypatch.setattr(control, "_ask_to_stop", lambda *_, **__: "asked to stop")
-    monkeypatch.setattr(control.run_directory, "existing", RunPaths)
+    monkeypatch.setattr(control.run_directory, "existing_run", RunPaths)
     with pytest.raises(UsageError, match=r"(?s)^asked to stop.*could not be ended"):
         control.stop(tmp_path, [])

@@ -154,7 +154,7 @@ def test_a_stop_ends_the_waiting_and_every_job_is_resumed_later(tmp_path: Path, 
     experiment = Experiment(tmp_path, [make_job(name, min_free_disk_mib=1024) for name in names(2)])
     set_later(experiment, 5, lambda: experiment.supervisor.request_stop("SIGINT"))
     assert set(experiment.run().values()) == {"PENDING"}
-    assert experiment.supervisor.interrupted
+    assert experiment.supervisor.is_interrupted
     experiment.ledger.close()
     disk.mib = 1024
     assert set(Experiment(tmp_path, []).run().values()) == {"SUCCEEDED"}

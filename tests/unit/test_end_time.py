@@ -126,7 +126,7 @@ def test_everything_is_asked_to_stop_the_grace_time_before_and_can_be_resumed(
     passing.experiment = experiment
     states = experiment.supervisor.run()
     assert {state.name for state in states.values()} == {"PENDING"}
-    assert exit_code(states, interrupted=experiment.supervisor.interrupted) == 130
+    assert exit_code(states, interrupted=experiment.supervisor.is_interrupted) == 130
     assert 80 <= experiment.fake.time_s <= 81
     assert len(experiment.order) == 2
     (stopping,) = (message for kind, message, _ in experiment.reporter.events if kind == "stopping")
@@ -147,7 +147,7 @@ def test_a_run_that_ends_earlier_is_not_stopped(tmp_path: Path, passing: Passing
         tmp_path, [make_job()], until=1e9 + 100, grace_s=20.0
     )
     assert experiment.run() == {"a-s0": "SUCCEEDED"}
-    assert not experiment.supervisor.interrupted
+    assert not experiment.supervisor.is_interrupted
 
 
 def test_the_time_that_passes_during_the_examination_stops_it() -> None:

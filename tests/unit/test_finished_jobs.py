@@ -120,7 +120,7 @@ def test_a_retry_waits_while_the_ledger_is_locked_and_so_does_the_end_of_the_run
     tmp_path: Path,
 ) -> None:
     experiment = begun(tmp_path, {"failed": FAILED})
-    real, locked = experiment.ledger._declared, [LedgerBusyError("locked")] * 3
+    real, locked = experiment.ledger._declared_job, [LedgerBusyError("locked")] * 3
 
     def declared(job_id: str) -> Job:
         if locked:

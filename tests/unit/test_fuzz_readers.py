@@ -171,7 +171,7 @@ def read_everything(root: Path) -> None:
         lambda: contention.find(root),
         *of_feature("compare.comparison", lambda module: module.compare_with_first([root, root])),
         lambda: resume.load(root),
-        lambda: run_directory.existing(root),
+        lambda: run_directory.existing_run(root),
         lambda: live_facts.read(RunPaths(root), ""),
     ):
         with contextlib.suppress(OrchestratorError):

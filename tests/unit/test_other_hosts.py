@@ -63,7 +63,7 @@ def test_requests_from_another_host_reach_the_supervisor_without_its_ledger(
             "long": "CANCELLED",
             "longer": "PENDING",
         }
-    assert experiment.supervisor.interrupted
+    assert experiment.supervisor.is_interrupted
     assert experiment.reporter.kinds().count("stopping") == 1
     assert os.listdir(tmp_path / "requests") == []
 
@@ -122,11 +122,11 @@ def test_a_request_stays_until_what_it_led_to_is_recorded(tmp_path: Path) -> Non
         left = [pause] if acted_on is pause else [cancel, pause]
         assert ledger.take_requests() == left
         assert ledger.take_requests() == []
-        ledger.handled(acted_on)
+        ledger.mark_handled(acted_on)
         ledger.abandon()
         ledger = Ledger.open(tmp_path / "ledger.sqlite3")
         assert ledger.take_requests() == left, "it was not recorded"
-        ledger.handled(acted_on)
+        ledger.mark_handled(acted_on)
         ledger.commit()
         assert ledger.take_requests() == []
         ledger = Ledger.open(tmp_path / "ledger.sqlite3")
@@ -144,11 +144,11 @@ def test_a_retry_is_acted_on_once_even_if_its_file_outlives_the_commit(
     RequestFiles(tmp_path / "requests").add([retry, cancel])
     assert ledger.take_requests() == [retry, cancel]
     ledger.set_state("a", Pending())
-    ledger.handled(retry)
+    ledger.mark_handled(retry)
     ledger.commit()
     ledger.set_state("a", failed)  # the attempt that the retry led to has failed, too
     ledger.set_state("b", Cancelled())
-    ledger.handled(cancel)
+    ledger.mark_handled(cancel)
     with monkeypatch.context() as killed_here:
         killed_here.setattr(
             Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("killed"))

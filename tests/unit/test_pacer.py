@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_the_first_time_is_at_once_and_the_next_after_the_pause(clock: SimpleNamespace) -> None:
     one = Pacer(Pace(every_s=1.0, share=0.1))
     assert one.is_due()
-    with one.timed():
+    with one.time_block():
         clock.now += 0.5
     assert not one.is_due()
     clock.now += 4.9
@@ -49,7 +49,7 @@ def test_on_the_clock_of_the_caller_the_pause_is_counted_from_its_now(
     clock: SimpleNamespace,
 ) -> None:
     one = Pacer(Pace(every_s=1.0, share=0.1))
-    with one.timed(7.0):
+    with one.time_block(7.0):
         clock.now += 0.2
     assert not one.is_due(8.9)
     assert one.is_due(9.1)
@@ -59,7 +59,7 @@ def test_one_that_raises_may_be_done_again_at_once(clock: SimpleNamespace) -> No
     one = Pacer(Pace(every_s=1.0, share=0.1))
 
     def fail() -> None:
-        with one.timed():
+        with one.time_block():
             clock.now += 0.5
             raise ZeroDivisionError
 

@@ -65,11 +65,11 @@ def test_paused_jobs_leave_their_slot_to_others_and_the_run_ends_without_them(
     assert experiment.run() == {"j0000": "PAUSED", "j0001": "SUCCEEDED", "j0002": "PAUSED"}
     assert experiment.order == ["j0000", "j0001"]
     assert experiment.reporter.kinds("j0000") == ["launched", "paused"]
-    assert not experiment.supervisor.interrupted
+    assert not experiment.supervisor.is_interrupted
     assert exit_code(experiment.supervisor._jobs.states, interrupted=False) == 130
     assert rows(tmp_path)["j0000"]["state"] == "PAUSED"
     (attempt, _) = experiment.ledger.attempts()
-    assert (attempt["cause"], experiment.ledger.noted()) == (Cause.PAUSED, {})
+    assert (attempt["cause"], experiment.ledger.noted_verbs()) == (Cause.PAUSED, {})
 
 
 def test_a_paused_job_keeps_its_count_of_failures_and_resumes_from_the_same_run(
@@ -138,7 +138,7 @@ def test_a_job_that_ends_as_it_is_paused_has_succeeded(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [make_job("a")], lambda launch: finishing)
     experiment.reporter.each_turn = at([(3.0, [("pause", "a")])], tmp_path)
     assert experiment.run() == {"a": "SUCCEEDED"}
-    assert experiment.ledger.noted() == {}
+    assert experiment.ledger.noted_verbs() == {}
 
 
 @pytest.mark.parametrize("first", ["pause", "stop"])
@@ -149,7 +149,7 @@ def test_a_job_paused_while_the_run_stops_stays_paused(first: str, tmp_path: Pat
     experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: slow)
     experiment.reporter.each_turn = at(agenda, tmp_path)
     assert experiment.run() == {"j0000": "PAUSED", "j0001": "PENDING"}
-    assert experiment.supervisor.interrupted
+    assert experiment.supervisor.is_interrupted
 
 
 def test_paused_jobs_can_be_cancelled_and_then_not_resumed(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_the_next_supervisor_settles_a_job_that_was_being_paused_or_cancelled(
     settled = recovery.settle(row, experiment.paths, experiment.ledger, SilentReporter())
     assert settled.state == expected
     experiment.ledger.commit()
-    assert experiment.ledger.noted() == {}
+    assert experiment.ledger.noted_verbs() == {}
 
 
 def test_requests_that_no_supervisor_read_are_for_the_next(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_requests_that_no_supervisor_read_are_for_the_next(tmp_path: Path) -> No
     recovery.apply_late_requests(experiment.ledger, "")
     running = dict.fromkeys("cde", "RUNNING")
     assert states(experiment.ledger) == {"a": "PAUSED", "b": "PENDING", **running}
-    assert experiment.ledger.noted() == {"c": "pause", "d": "cancel"}
+    assert experiment.ledger.noted_verbs() == {"c": "pause", "d": "cancel"}
 
 
 def test_jobs_are_paused_and_resumed_while_no_supervisor_runs(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from orchestrator.experiment.run_watch import (
     RunWatch,
     RunWatches,
     WatchReporter,
-    annotated,
+    annotated_snapshots,
 )
 from orchestrator.supervisor.events import News, Note, SilentReporter
 
@@ -334,7 +334,7 @@ def test_nothing_is_read_while_the_supervisor_runs_on_another_host(
     watches(monkeypatch, watch)
     elsewhere = Snapshot(paths=RunPaths(Path("run")), rows=[], holder=None, written=1.0)
     here = replace(elsewhere, written=None)
-    shown = list(annotated(iter([elsewhere, here])))
+    shown = list(annotated_snapshots(iter([elsewhere, here])))
     assert [len(snapshot.notes) for snapshot in shown] == [0, 1]
     assert [len(snapshot.news) for snapshot in shown] == [0, 1]
     assert watch.looks == 1

@@ -19,7 +19,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import robot_hash
 from orchestrator.experiment import resume
 from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.run_plan import named, shared_problems
+from orchestrator.experiment.run_plan import shared_problems, verdict_for_user
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow
@@ -76,11 +76,15 @@ def test_problems_of_robots_that_are_no_files_name_no_temporary_file(tmp_path: P
         jobs=tuple(jobs),
         unnamed={robot.file: robot for robot in robots},
     )
-    found = [named(refused(code=f"{job.xml_source}: NaN"), job, experiment) for job in jobs]
+    found = [
+        verdict_for_user(refused(code=f"{job.xml_source}: NaN"), job, experiment) for job in jobs
+    ]
     assert [verdict.code_problem for verdict in found] == ["the robot: NaN"] * 2
     assert shared_problems(jobs, dict(zip(["0", "1"], found, strict=True))) == ["the robot: NaN"]
     assert (
-        named(refused(settings=f"{robots[0].file} has none"), jobs[0], experiment).settings_problem
+        verdict_for_user(
+            refused(settings=f"{robots[0].file} has none"), jobs[0], experiment
+        ).settings_problem
         == "the robot has none"
     )
 
@@ -113,7 +117,7 @@ def test_finished_jobs_stay_unexamined_while_their_robot_and_settings_are_the_sa
             fingerprint=spec.fingerprint(),
             robot_hash=digest,
         )
-        verdict = resume.finished([row], [declared], paths).get("a")
+        verdict = resume.verdicts_of_finished([row], [declared], paths).get("a")
         return verdict is not None and (verdict.xml, verdict.robot_hash) == ("robot.xml", digest)
 
     assert known()

@@ -319,7 +319,7 @@ def test_ten_thousand_failing_launches_do_not_keep_a_stop_waiting(tmp_path: Path
     experiment = Experiment(tmp_path, [make_job(name) for name in names(200)], behave)
     states = experiment.run()
     assert list(states.values()).count("PENDING") > 180
-    assert experiment.supervisor.interrupted
+    assert experiment.supervisor.is_interrupted
 
 
 # -- whatever else goes wrong

@@ -35,14 +35,14 @@ def test_a_stop_lets_workers_leave_and_everything_is_resumable(tmp_path: Path) -
         lambda view: view.elapsed_s > 10, lambda: experiment.supervisor.request_stop("SIGINT")
     )
     assert set(experiment.run().values()) == {"PENDING"}
-    assert experiment.supervisor.interrupted
+    assert experiment.supervisor.is_interrupted
     assert experiment.reporter.kinds("j0000") == ["launched", "paused"]
     experiment.ledger.close()
 
     again = Experiment(tmp_path, [])
     assert set(again.run().values()) == {"SUCCEEDED"}
     assert again.fake.launches[0].number == 1
-    assert not again.supervisor.interrupted
+    assert not again.supervisor.is_interrupted
 
 
 def test_workers_that_do_not_leave_are_killed_at_one_shared_deadline(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_stop_when_all_is_done_interrupts_nothing(tmp_path: Path) -> None:
         lambda: experiment.supervisor.request_stop("SIGINT"),
     )
     assert experiment.run() == {"a": "SUCCEEDED"}
-    assert not experiment.supervisor.interrupted
+    assert not experiment.supervisor.is_interrupted
 
 
 def test_stop_can_be_asked_for_from_another_process(tmp_path: Path) -> None:
@@ -150,12 +150,12 @@ def test_a_job_is_noted_as_cancelled_until_its_worker_has_exited(tmp_path: Path)
 
     def each_turn(view: View) -> None:
         cancel(view)
-        noted.append(experiment.ledger.noted())
+        noted.append(experiment.ledger.noted_verbs())
 
     experiment.reporter.each_turn = each_turn
     assert experiment.run() == {"a": "CANCELLED"}
     assert {"a": "cancel"} in noted
-    assert experiment.ledger.noted() == {}
+    assert experiment.ledger.noted_verbs() == {}
 
 
 @pytest.mark.parametrize(("verb", "state"), [("cancel", "CANCELLED"), ("pause", "PAUSED")])

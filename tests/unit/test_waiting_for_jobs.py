@@ -74,7 +74,7 @@ def test_who_waits_for_a_failed_job_is_not_run_and_is_named_at_the_end(tmp_path:
         "d": "PENDING",
         "other": "SUCCEEDED",
     }
-    assert not experiment.supervisor.interrupted
+    assert not experiment.supervisor.is_interrupted
     assert exit_code(experiment.supervisor._jobs.states, interrupted=False) == 1
     assert "1 job was not run (d), as b (FAILED) did not succeed" in experiment.reporter.messages()
     assert {
@@ -262,7 +262,7 @@ def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:
 
     experiment = Experiment(tmp_path, starting(), policies=Slow())
     assert experiment.run() == {"a": "SUCCEEDED", "b": "PENDING", "c": "PENDING"}
-    assert experiment.supervisor.interrupted
+    assert experiment.supervisor.is_interrupted
     assert "not run" not in experiment.reporter.messages()
 
 

@@ -41,7 +41,7 @@ def advise(
     from orchestrator.terminal import check_view, output
 
     stops = StopRequests()
-    with stoppable("stopped"), stops.installed(), output.examination() as show:
+    with stoppable("stopped"), stops.handle_signals(), output.examination() as show:
         watch = stops.checking(show)
         rows = robot_check.check(paths, time_limit_s=time_limit, watch=watch)
         advice = measuring.advice(rows, cpu_s=cpu_time, time_limit_s=time_limit, watch=watch)

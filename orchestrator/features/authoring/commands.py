@@ -74,7 +74,7 @@ def init(
                 f"{path}: this is a job file already; `orchestrator run {path}` trains its robots"
             )
     stops = StopRequests()
-    with stoppable(NOTHING_WRITTEN), stops.installed(), terminal.examination() as show:
+    with stoppable(NOTHING_WRITTEN), stops.handle_signals(), terminal.examination() as show:
         rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.checking(show))
         made = init_selection.draft(
             rows,

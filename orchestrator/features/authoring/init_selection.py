@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import absolute
 from orchestrator.core.text import count, joined, plain, rough_duration
-from orchestrator.experiment.job_file_text import LeftOut, aligned, comment, toml
+from orchestrator.experiment.job_file_text import LeftOut, aligned_lines, comment, toml
 from orchestrator.experiment.robot_check import RobotCheck
 from orchestrator.experiment.training_time import TrainingTime, estimate
 from orchestrator.features.authoring.robot_entries import RobotEntry, entries
@@ -200,19 +200,19 @@ def _head(
         comment(
             f"Training takes about {rough_duration(time.seconds)} here, {time.at_once} at a time (estimated)."
         ),
-        *aligned([(f"name = {toml(name)}", f"the results go to runs/{safe_name(name)}")]),
+        *aligned_lines([(f"name = {toml(name)}", f"the results go to runs/{safe_name(name)}")]),
         *("", "[defaults]"),
-        *aligned(defaults),
+        *aligned_lines(defaults),
     ]
     if n_steps < N_STEPS:
         remark = f"× {N_ENVS} environments = {n_steps * N_ENVS:_} env_steps between two updates"
-        lines += ["", "[defaults.ppo]", *aligned([(f"n_steps = {n_steps}", remark)])]
+        lines += ["", "[defaults.ppo]", *aligned_lines([(f"n_steps = {n_steps}", remark)])]
     if time.longest_s * 3 > USUAL_TIMEOUT_S:
         hours = f'timeout = "{round(time.longest_s * 3 / 3600) + 1}h"'
         lines += [
             "",
             "[defaults.resources]",
-            *aligned([(hours, "a job that takes longer is ended")]),
+            *aligned_lines([(hours, "a job that takes longer is ended")]),
         ]
     return lines
 
@@ -245,7 +245,7 @@ def _table(entry: RobotEntry, robots: Sequence[RobotCheck]) -> list[str]:
             acts if is_pattern else f"{acts}; {robots[0].task_reason}",
         ),
     ]
-    return ["", "[[jobs]]", *aligned(lines)]
+    return ["", "[[jobs]]", *aligned_lines(lines)]
 
 
 def _remarks(left_out: Sequence[LeftOut], base: Path) -> list[str]:

@@ -16,7 +16,7 @@ from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.regular_files import read_regular
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.worker_spec import OFF_POLICY
-from orchestrator.experiment.job_file_text import LeftOut, aligned, comment, toml
+from orchestrator.experiment.job_file_text import LeftOut, aligned_lines, comment, toml
 from orchestrator.features.authoring import zoo_values
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.distributed_keys import near
@@ -113,7 +113,7 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
         *("", "[defaults]", f"algo = {toml(algo)}", ""),
         *(
             "[defaults.resources]",
-            *aligned([('timeout = "7d"', "of a job; some of these trainings take long")]),
+            *aligned_lines([('timeout = "7d"', "of a job; some of these trainings take long")]),
         ),
     ]
     for job in jobs:
@@ -373,6 +373,6 @@ def _table(job: _ZooJob) -> list[str]:
         (f"{key} = {toml(value)}", job.remarks.get(key, "")) for key, value in job.values.items()
     ]
     return [
-        *("", "[[jobs]]", *aligned(lines)),
+        *("", "[[jobs]]", *aligned_lines(lines)),
         *(comment(f"without {key}: {reason}") for key, reason in job.refused.items()),
     ]

@@ -170,7 +170,7 @@ def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], Non
     with contextlib.ExitStack() as stack:
         stops = StopRequests()
         stops.deliver_to(_interrupt)
-        stack.enter_context(stops.installed())
+        stack.enter_context(stops.handle_signals())
         paths = stack.enter_context(run_directory.claim(options.run_dir))
         stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
         if paths.ledger.exists():

@@ -63,7 +63,7 @@ class FolderSource:
         with self._lock:
             if not self._search_pacer.is_due():
                 return
-            with self._search_pacer.timed():
+            with self._search_pacer.time_block():
                 found: Iterable[RunEntry] = (
                     run_index.entries() if self.root is None else run_index.below(self.root)
                 )
@@ -75,7 +75,7 @@ class FolderSource:
         found = marks(paths, run_directory.holder(paths))
         known = self._known.get(key)
         if known is None or known[0] != found:
-            known = self._known[key] = found, run_index.standing(entry)
+            known = self._known[key] = found, run_index.listed_run(entry)
         return known[1]
 
 

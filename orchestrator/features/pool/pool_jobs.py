@@ -205,7 +205,7 @@ class PoolJobs:
         """Give their results to the futures of jobs that have ended."""
         if not self._open or (version := job_figures.version(self._ledger)) == self._seen:
             return
-        retried = job_figures.requested(
+        retried = job_figures.requested_jobs(
             self._ledger, "retry"
         )  # before the states, which soon change for these
         for job_id, figures in job_figures.figures(self._ledger, self._open).items():
@@ -244,7 +244,7 @@ class PoolJobs:
         """
         job_id = submission.job.job_id
         row = None if job_id in self._open else self._ledger.job_row(job_id)
-        if row is not None and resume.finished([row], [submission.job], self.paths):
+        if row is not None and resume.verdicts_of_finished([row], [submission.job], self.paths):
             submission.finish(self._result(job_id, submission))
         else:
             self._waiting.append(submission)
@@ -335,7 +335,9 @@ class PoolJobs:
         at_once = max(1, self.lanes // CPU_SHARE)
         verdicts = additions.examine(self.paths, jobs, self.children, at_once=at_once, watch=watch)
         return {
-            one.job.job_id: run_plan.named(verdicts[one.job.job_id], one.job, one.experiment)
+            one.job.job_id: run_plan.verdict_for_user(
+                verdicts[one.job.job_id], one.job, one.experiment
+            )
             for one in batch
         }
 
@@ -384,14 +386,14 @@ class PoolJobs:
             job.is_cancelled = True
 
     def _write(self, change: Callable[[Ledger], None]) -> None:
-        self._ledger = additions.written(self._ledger, self.paths, change)
+        self._ledger = additions.write_change(self._ledger, self.paths, change)
         self._seen = None
 
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> Sequence[str]:
     """What ``job`` would train other than the job of ``row``."""
     begun = dataclasses.replace(row, attempts=1)
-    job = run_plan.examined(job, verdict)
+    job = run_plan.examined_job(job, verdict)
     return reconcile.changed_jobs({job.job_id: begun}, [job], {job.job_id: verdict}).get(
         job.job_id, []
     )

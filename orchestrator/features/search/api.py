@@ -183,7 +183,7 @@ class Search:
         self, chosen: Callable[[TrialReader], Sequence[Trial]]
     ) -> tuple[Sequence[str], list[TrialResult]]:
         """The objectives of the search in the run directory, and those of its trials."""
-        paths = run_directory.existing(self.run_dir)
+        paths = run_directory.existing_run(self.run_dir)
         reader = TrialReader.of(paths)
         if reader is None:
             raise RunDirError(f"{paths.root}: no search has been run here; `run()` begins it")

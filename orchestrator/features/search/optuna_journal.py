@@ -98,7 +98,7 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
     :param out: the file; by default in the run directory.
     :raises UsageError: there is no search, or the file is not to be replaced.
     """
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     reader = TrialReader.of(paths)
     if reader is None or reader.search is None:
         raise UsageError(

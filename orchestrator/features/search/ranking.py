@@ -106,7 +106,7 @@ def read(run_dir: Path, number: int) -> Ranking:
 
     :raises UsageError: it is no run directory, or its ledger cannot be read.
     """
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     reader = TrialReader.of(paths)
     is_search = reader is not None and reader.search is not None
     with run_directory.reading_ledger(paths) as ledger:

@@ -45,7 +45,7 @@ def gather(run_dir: Path, facts: SearchFacts, others: Sequence[Path]) -> list[Se
 
 
 def _searched_in(run_dir: Path) -> RunPaths:
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     if not SearchPaths(paths.root).declaration.exists():
         raise _without_search(run_dir)
     return paths

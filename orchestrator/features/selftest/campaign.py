@@ -175,7 +175,7 @@ def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestR
             f"{options.folder}: no folder can be made here ({error.strerror}); choose another --dir"
         ) from error
     commands = Commands(stops=stops, command=options.command)
-    with stops.installed(), contextlib.closing(OrphanReaper(commands.token)):
+    with stops.handle_signals(), contextlib.closing(OrphanReaper(commands.token)):
         campaign = _Campaign(options=options, seed=seed, root=root, commands=commands, tell=tell)
         try:
             campaign.run()
@@ -361,7 +361,9 @@ class _Campaign:
         if TRACEBACK in run.output():
             texts.append("A command printed a traceback.")
         left = [
-            path for path in temporary_folder.abandoned() if path.name.endswith(self.commands.token)
+            path
+            for path in temporary_folder.abandoned_folders()
+            if path.name.endswith(self.commands.token)
         ]
         texts += [f"A temporary folder was left: {path}." for path in left]
         return was_applied

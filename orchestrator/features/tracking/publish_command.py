@@ -40,7 +40,7 @@ def publish(run_dir: Path, backend: str, chosen: Mapping[str, Any]) -> str:
         raise UsageError(f"publish: --project: expected {WANDB_PROJECTS}, as W&B has them")
     if (missing := missing_package(backend)) is not None:
         raise UsageError(f"publish: {backend} {missing}")
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     control.refuse_benchmark(paths)
     declared = read_json_object(files.declared(paths.root)) or {}
     options = {**dict(declared.get("trackers", {}).get(backend, {})), **chosen}

@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator import jobfile
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
-from orchestrator.core.job_patterns import matching
+from orchestrator.core.job_patterns import matching_jobs
 from orchestrator.core.robot_hash import alteration
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
@@ -49,7 +49,7 @@ def of_run_dir(run_dir: Path, names: Sequence[str]) -> tuple[list[Case], LeftOut
 
     :raises UsageError: not a run directory, a damaged ledger, or no such job.
     """
-    paths = run_directory.existing(run_dir)
+    paths = run_directory.existing_run(run_dir)
     with run_directory.reading_ledger(paths) as ledger:
         rows = ledger.jobs()
     chosen, left_out = choose([row.job for row in rows], names, run_dir)
@@ -114,7 +114,7 @@ def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[lis
         job_ids = [job.job_id for job in jobs]
         matches: set[str] = set()
         for name in names:
-            if not (found := matching(name, job_ids)):
+            if not (found := matching_jobs(name, job_ids)):
                 near = difflib.get_close_matches(name, job_ids, n=3)
                 hint = (
                     f"did you mean {' or '.join(near)}?" if near else f"valid: {listed(job_ids, 5)}"

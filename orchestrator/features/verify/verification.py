@@ -95,7 +95,7 @@ def verify(
     )
     stops = StopRequests()
     with (
-        stops.installed(),
+        stops.handle_signals(),
         run_directory.claim(output.absolute() / SCRATCH) as scratch,
         disk_full_explained(scratch.root, "run the same command again"),
     ):

@@ -104,23 +104,23 @@ class ProcessGroup(Ranks):
         exchange.lower_gloo_priority()
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        with self._timed():
+        with self._measure_time():
             self._large.all_reduce(array)
 
     def reduce(self, array: NDArray[Any]) -> None:
-        with self._timed():
+        with self._measure_time():
             self._large.reduce(array)
 
     def broadcast(self, array: NDArray[Any]) -> None:
-        with self._timed():
+        with self._measure_time():
             self._large.broadcast(array)
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
-        with self._timed():
+        with self._measure_time():
             return self._small.all_gather_array(array)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        with self._timed():
+        with self._measure_time():
             return self._small.all_gather_object(value)
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class ProcessGroup(Ranks):
 
         assert self._network is not None, "over shared memory gradients are exchanged as they are"
         devices = None if self._device is None else [self._device.index or 0]
-        with self._translated():
+        with self._translate_errors():
             wrapped = DistributedDataParallel(
                 module,
                 device_ids=devices,
@@ -168,7 +168,7 @@ class ProcessGroup(Ranks):
             self.all_reduce(gradients.numpy())
         else:
             assert self._network is not None
-            with self._timed():
+            with self._measure_time():
                 self._network.all_reduce_tensor(gradients)
         devices: list[int | str | torch.device] = (
             [] if gradients.device.type == "cpu" else [gradients.device]
@@ -178,14 +178,14 @@ class ProcessGroup(Ranks):
         return done
 
     @contextmanager
-    def _timed(self) -> Iterator[None]:
+    def _measure_time(self) -> Iterator[None]:
         started = perf_counter()
-        with self._translated():
+        with self._translate_errors():
             yield
         self.seconds += perf_counter() - started
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except torch.OutOfMemoryError:  # a RuntimeError, of this rank alone

@@ -103,7 +103,7 @@ class SharedMemoryAllreduce:
                 np.add(slots[0], slots[1], out=part)
                 for slot in slots[2:]:
                     np.add(part, slot, out=part)
-            self._done()
+            self._mark_round_read()
 
     def broadcast(self, array: NDArray[Any]) -> None:
         for part in self._parts(array):
@@ -113,7 +113,7 @@ class SharedMemoryAllreduce:
                 slots = self._begin(part)
                 self._wait(self._written[0], self._round, 0)
                 part[:] = slots[0]
-            self._done()
+            self._mark_round_read()
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
         gathered = np.empty((self._size, array.size), array.dtype)
@@ -123,7 +123,7 @@ class SharedMemoryAllreduce:
             for rank, slot in enumerate(slots):
                 self._wait(self._written[rank], self._round, rank)
                 gathered[rank, begin : begin + len(part)] = slot
-            self._done()
+            self._mark_round_read()
             begin += len(part)
         return gathered.reshape(self._size, *array.shape)
 
@@ -147,7 +147,7 @@ class SharedMemoryAllreduce:
         self._round += 1
         for rank in self._others:
             self._wait(self._read[rank], self._round - 2, rank)
-        slots = self._slots.get(part.dtype) or self._typed(part.dtype)
+        slots = self._slots.get(part.dtype) or self._typed_slots(part.dtype)
         return [slot[: len(part)] for slot in slots[self._round % 2]]
 
     def _write(self, part: NDArray[Any]) -> list[NDArray[Any]]:
@@ -157,7 +157,7 @@ class SharedMemoryAllreduce:
         self._counters[self._written[self._rank]] = self._round
         return slots
 
-    def _done(self) -> None:
+    def _mark_round_read(self) -> None:
         self._counters[self._read[self._rank]] = self._round
 
     def _wait(self, counter: int, least: int, rank: int) -> None:
@@ -180,7 +180,7 @@ class SharedMemoryAllreduce:
             if waited_s > self._timeout_s:
                 raise RankUnreachableError(f"rank {rank} did not answer")
 
-    def _typed(self, dtype: np.dtype[Any]) -> list[list[NDArray[Any]]]:
+    def _typed_slots(self, dtype: np.dtype[Any]) -> list[list[NDArray[Any]]]:
         """All slots as arrays: by turn (0 or 1), then by rank."""
         begin = _LINE * (1 + 2 * self._size)
         count = self._slot_bytes // dtype.itemsize
@@ -232,7 +232,7 @@ def connect(
     hosts, pids, affinities, files, nonces = zip(*everyone, strict=True)
     shared: SharedMemoryAllreduce | None = None
     if host is not None and all(other == host for other in hosts):
-        opened = _opened(pids, file=files[0], expected=nonces[0], slot_bytes=slot_bytes)
+        opened = _open_shared(pids, file=files[0], expected=nonces[0], slot_bytes=slot_bytes)
         if opened is not None:
             spin_s = SPIN_S if size <= len(set[int]().union(*affinities)) else 0.0
             memory, ends = opened
@@ -264,7 +264,7 @@ def _host() -> tuple[str, ...] | None:
         return None
 
 
-def _opened(
+def _open_shared(
     pids: Sequence[int], file: int, expected: bytes, slot_bytes: int
 ) -> tuple[mmap.mmap, list[int]] | None:
     """The first process' ``file``, which must begin with ``expected``, and a pidfd of each; None

@@ -52,7 +52,7 @@ class ChangingTask:
         if now == self._now:
             return
         task = make_task(self._name, simulation.task.model, self._options, moment)
-        if changed := _changed(_layout(simulation.task), _layout(task)):
+        if changed := _forbidden_changes(_layout(simulation.task), _layout(task)):
             raise TaskError(f"{TABLE}, {moment}: {changed}")
         simulation.use_task(task)
         self._now = now
@@ -84,7 +84,7 @@ def check_changes(name: str, model: mujoco.MjModel, options: Mapping[str, Any]) 
             raise TaskError(f"{error} ({moment}: {written})", is_certain=is_certain) from None
         layouts.append({**_layout(task), "the number of observations": size})
     for moment, layout in zip(moments, layouts, strict=True):
-        if changed := _changed(layouts[0], layout):
+        if changed := _forbidden_changes(layouts[0], layout):
             raise TaskError(
                 f"{written}: {changed} ({moment}); vary it with a matrix, or write a number"
             )
@@ -107,7 +107,7 @@ def _layout(task: Any) -> dict[str, Any]:
     }
 
 
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def _forbidden_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What has to stay and does not, in words; empty where there is nothing."""
     names = [name for name, value in before.items() if after[name] != value]
     return f"{' and '.join(names)} would change, which cannot be during a training" if names else ""

@@ -82,7 +82,7 @@ def makers(
     ]
 
 
-def normalized(
+def normalized_env(
     spec: WorkerSpec, venv: VecEnv, kind: type[VecNormalize] = FastVecNormalize
 ) -> VecNormalize:
     """Rewards, and observations that are real numbers (no images, no discrete ones), divided by

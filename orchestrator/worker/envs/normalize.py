@@ -63,7 +63,7 @@ class FastVecNormalize(VecNormalize):
                 fast.moments.update(obs_rms, observations)
                 self.returns = fast.returns.update(ret_rms, self.returns, self.gamma, rewards)
             clips = self.clip_obs, self.clip_reward
-            normalized, scaled = fast.scaling.scaled(
+            normalized, scaled = fast.scaling.scale(
                 observations, rewards, obs_rms, ret_rms, self.epsilon, clips
             )
             if not self.norm_reward:
@@ -221,7 +221,7 @@ class _Scaling:
         self._spread, self._epsilon = np.empty(shape[1:]), np.zeros(())
         self._clips: tuple[float, float] | None = None
 
-    def scaled(
+    def scale(
         self,
         observations: NDArray[Any],
         rewards: NDArray[Any],

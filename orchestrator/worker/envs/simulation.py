@@ -258,7 +258,7 @@ class Simulation:
         if np.count_nonzero(self._bad_counts) or not math.isfinite(
             self._flat_state.dot(self._flat_state)
         ):
-            fallen = self._diverged(action)
+            fallen = self._diverged_envs(action)
         self._compute_contact_forces(self._all_envs)
         if fallen:
             rewards, terminated = self._fall(fallen, action)
@@ -415,7 +415,7 @@ class Simulation:
         self._episode_returns[:] = state["episode_returns"]
         return self.task.observe(self.states)
 
-    def _diverged(self, action: NDArray[Any]) -> dict[int, str]:
+    def _diverged_envs(self, action: NDArray[Any]) -> dict[int, str]:
         """The environments whose physics has diverged, each with a description.
 
         :raises PhysicsDiverged: a divergence ends the job, or an action is the cause of one.

@@ -18,7 +18,13 @@ from orchestrator.worker.mjmodel.joints import (
     joint_type,
     joints_of,
 )
-from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, ground_below, is_fixed, posed
+from orchestrator.worker.mjmodel.structure import (
+    Floats,
+    driven_dofs,
+    ground_below,
+    is_fixed,
+    posed_data,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,7 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
 
     :raises NoRootError: no such body can move along x.
     """
-    data = posed(model, pose)
+    data = posed_data(model, pose)
     bodies = np.flatnonzero(model.body_jntnum).tolist()
     bodies = [body for body in bodies if is_fixed(model, model.body_parentid[body])]
     trees = {int(model.dof_treeid[dof]) for dof in np.flatnonzero(driven_dofs(model, data))}

@@ -17,7 +17,7 @@ _DOWN = np.array([0.0, 0.0, -1.0])
 _LEAST_LEVER = 1e-9
 
 
-def posed(model: mujoco.MjModel, pose: Floats) -> mujoco.MjData:
+def posed_data(model: mujoco.MjModel, pose: Floats) -> mujoco.MjData:
     """A new ``MjData`` in ``pose`` (nq,), with everything that is computed from positions."""
     data = mujoco.MjData(model)
     data.qpos[:] = pose

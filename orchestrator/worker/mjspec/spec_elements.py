@@ -26,7 +26,7 @@ def is_pattern(key: str) -> bool:
     return any(character in key for character in "*?[")
 
 
-def matching(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[int, Any]]:
+def matching_elements(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[int, Any]]:
     """The elements that a key ``KIND.NAME.ATTRIBUTE`` applies to, with their numbers among those of
     their kind.
 
@@ -41,7 +41,7 @@ def matching(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[int, Any]]
             raise EditError(f"{here}: there is one {kind} only; write {table}.{kind}.{attribute}")
         return [(0, getattr(spec, kind))]
     if kind not in LISTS:
-        raise EditError(f"{here}: unknown kind of element{suggested(kind, (*SINGLE, *LISTS))}")
+        raise EditError(f"{here}: unknown kind of element{suggestion(kind, (*SINGLE, *LISTS))}")
     elements = list(enumerate(getattr(spec, LISTS[kind])))
     named = [(number, element) for number, element in elements if element.name == name]
     matches = named or [pair for pair in elements if fnmatch.fnmatchcase(pair[1].name, name)]
@@ -50,12 +50,12 @@ def matching(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[int, Any]]
         names = [element.name for _, element in elements if element.name]
         braces = " (braces are no pattern; * ? and [ ] are)" if "{" in name else ""
         raise EditError(
-            f"{here}: no {kind} of the robot {what} {name!r}{braces}{suggested(name, names)}"
+            f"{here}: no {kind} of the robot {what} {name!r}{braces}{suggestion(name, names)}"
         )
     return matches
 
 
-def suggested(word: str, valid: Iterable[str]) -> str:
+def suggestion(word: str, valid: Iterable[str]) -> str:
     """A hint with similar names, or with all names where none is similar."""
     names = list(dict.fromkeys(valid))
     plain = re.sub(r"[*?\[\]]", "", word)

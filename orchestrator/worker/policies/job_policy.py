@@ -27,7 +27,7 @@ from orchestrator.core.errors import (
     UnfinishedPolicyWarning,
     UsageError,
 )
-from orchestrator.core.job_files import read_job, standing
+from orchestrator.core.job_files import outcome_sentence, read_job
 from orchestrator.core.paths import JobPaths, absolute
 from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.worker_spec import WorkerSpec
@@ -107,10 +107,10 @@ def load(
         finally:  # making a model seeds them, and its environments
             training_state.restore_generators(generators)
             venv.seed(seed)
-        env = _normalized(spec, paths, venv, trained, single=n_envs is None)
+        env = _normalized_env(spec, paths, venv, trained, single=n_envs is None)
     if checkpoint is None and model.num_timesteps < spec.total_timesteps:
         done = f"{model.num_timesteps:,} of {spec.total_timesteps:,} env_steps"
-        message = f"{spec.job_id}: the policy was trained for {done}. {standing(paths)}"
+        message = f"{spec.job_id}: the policy was trained for {done}. {outcome_sentence(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
     return model, env
 
@@ -155,9 +155,10 @@ def make_env(
     with _explaining(spec), _importing_from(spec.search_path):
         venv = _environments(paths, spec, n_envs, render_mode, seed)
         venv.seed(seed)
-        env = _normalized(spec, paths, venv, trained, single=n_envs is None)
+        env = _normalized_env(spec, paths, venv, trained, single=n_envs is None)
     if trained is not None:
-        message = f"{spec.job_id}: observations are normalised as at {trained.label} env_steps. {standing(paths)}"
+        at = f"as at {trained.label} env_steps"
+        message = f"{spec.job_id}: observations are normalised {at}. {outcome_sentence(paths)}"
         warnings.warn(message, UnfinishedPolicyWarning, stacklevel=2)
     return env
 
@@ -180,7 +181,7 @@ def _checkpoint(paths: JobPaths, spec: WorkerSpec, asked: str | None) -> Checkpo
     """The checkpoint to load; None for the finished policy. :raises PolicyError: there is none."""
     if asked is None and not paths.model.exists():
         if not paths.checkpoints_by_steps():
-            text = f"{spec.job_id} has neither a policy nor a checkpoint. {standing(paths)}"
+            text = f"{spec.job_id} has neither a policy nor a checkpoint. {outcome_sentence(paths)}"
             raise PolicyError(f"{paths.root}: {text}. `status` shows its state, `logs` its output")
         asked = LATEST
     try:
@@ -239,11 +240,11 @@ def _with_render_mode(spec: WorkerSpec, render_mode: str | None) -> WorkerSpec:
     return dataclasses.replace(spec, env_kwargs={**spec.env_kwargs, "render_mode": render_mode})
 
 
-def _normalized(
+def _normalized_env(
     spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, *, single: bool
 ) -> VecEnv | SingleEnv:
     """What the caller gets: ``venv``, or the single environment in it."""
-    normalized = trained_policy.normalized(spec, paths, venv, trained)
+    normalized = trained_policy.normalized_env(spec, paths, venv, trained)
     if not single:
         return normalized
     [env] = venv.envs  # type: ignore[attr-defined]

@@ -20,14 +20,14 @@ class NormalizedEnv(gymnasium.ObservationWrapper[Any, Any, Any]):
         if isinstance(space, spaces.Dict):
             keys = statistics.norm_obs_keys or () if statistics.norm_obs else ()
             parts = {
-                key: self._scaled(part) if key in keys else part
+                key: self._scaled_space(part) if key in keys else part
                 for key, part in space.spaces.items()
             }
             self.observation_space = spaces.Dict(parts)
         elif statistics.norm_obs:
-            self.observation_space = self._scaled(space)
+            self.observation_space = self._scaled_space(space)
 
-    def _scaled(self, space: spaces.Space[Any]) -> spaces.Box:
+    def _scaled_space(self, space: spaces.Space[Any]) -> spaces.Box:
         limit = self._statistics.clip_obs
         return spaces.Box(-limit, limit, space.shape, np.float32)
 

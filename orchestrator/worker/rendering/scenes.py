@@ -81,7 +81,7 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
     return Scene(
         venv,
         1.0 / float(env.metadata.get("render_fps") or 30.0),
-        lambda: _rendered(env, str(name)),
+        lambda: _render_picture(env, str(name)),
         None,
     )
 
@@ -99,7 +99,7 @@ def takes_render_mode(entry_point: str) -> bool:
     )
 
 
-def _rendered(env: Any, name: str) -> offscreen.Picture:
+def _render_picture(env: Any, name: str) -> offscreen.Picture:
     try:
         picture = env.render()
     except Exception as error:  # most often: pygame is not installed

@@ -121,12 +121,15 @@ def load_policy(
     *,
     deterministic: bool,
 ) -> Policy:
-    """The policy in ``venv``. :raises PolicyError: as :func:`load_model` and :func:`normalized`."""
+    """The policy in ``venv``.
+
+    :raises PolicyError: as :func:`load_model` and :func:`normalized_env`.
+    """
     from orchestrator.worker.runtime import sb3_internals
     from orchestrator.worker.training.acting import ActingPolicy
 
     model = load_model(spec, paths, venv, trained)
-    wrapped: Any = sb3_internals.wrap_env(model, normalized(spec, paths, venv, trained))
+    wrapped: Any = sb3_internals.wrap_env(model, normalized_env(spec, paths, venv, trained))
     policy = ActingPolicy(model, venv.num_envs, deterministic=deterministic)
 
     def act(observation: Any) -> tuple[Any, bool]:
@@ -256,7 +259,7 @@ def load_model(
     return model
 
 
-def normalized(
+def normalized_env(
     spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None
 ) -> VecEnv:
     """``venv``, where the job normalises with observations as the policy had them; the statistics
@@ -283,7 +286,7 @@ def normalized(
                 f"{paths.vecnormalize} cannot be loaded: {failures.describe(error)}"
             ) from error
     else:
-        wrapped = env_factory.normalized(spec, venv)
+        wrapped = env_factory.normalized_env(spec, venv)
         if "obs_rms" in (statistics := trained.state["normalization"] or {}):
             wrapped.obs_rms = statistics["obs_rms"]
     wrapped.training = wrapped.norm_reward = False

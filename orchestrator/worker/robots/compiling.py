@@ -66,7 +66,7 @@ def compile_staged(
             else "MuJoCo cannot compile it"
         )
         raise UnfitError(
-            f"{_place(message, bundle)}: {what}: {_XML_ERROR.sub(_malformed, message)}"
+            f"{_place(message, bundle)}: {what}: {_XML_ERROR.sub(_malformed_text, message)}"
         ) from None
     for warning in dict.fromkeys(
         " ".join(text.split()) for text in output.getvalue().split(_WARNING) if text.strip()
@@ -86,7 +86,7 @@ def too_large(memory_mib: int | None) -> str:
 
 
 @contextlib.contextmanager
-def guarded(xml: Path, memory_mib: int | None) -> Iterator[None]:
+def guard_compiler(xml: Path, memory_mib: int | None) -> Iterator[None]:
     """Limit the memory, and turn MuJoCo's fatal errors into :class:`MujocoAbortedError`."""
     try:
         with memory_limit(memory_mib):
@@ -135,7 +135,7 @@ def _place(message: str, bundle: Bundle) -> str:
     return included or str(bundle.origin / bundle.main)
 
 
-def _malformed(error: re.Match[str]) -> str:
+def _malformed_text(error: re.Match[str]) -> str:
     kind, element = error.groups()
     part = (
         "the closing tag"

@@ -36,20 +36,20 @@ def convert(robot: RobotFormat, request: ExaminationRequest, folder: Path) -> Co
     return made
 
 
-def explained(
+def answer_about_source(
     answer: ExaminationAnswer, request: ExaminationRequest, made: ConvertedRobot
 ) -> ExaminationAnswer:
     """``answer`` about the user's file in the place of ``made.xml``, with what was added to it."""
 
-    def known(text: str) -> str:
+    def with_users_file(text: str) -> str:
         return text.replace(str(made.xml), str(request.xml))
 
     outside = made.outside if request.alone else None
     return dataclasses.replace(
         answer,
-        problem=None if answer.problem is None else known(answer.problem),
-        warnings=(*filter(None, [outside]), *made.warnings, *map(known, answer.warnings)),
-        notes=(*(f"added: {text}" for text in made.added), *map(known, answer.notes)),
+        problem=None if answer.problem is None else with_users_file(answer.problem),
+        warnings=(*filter(None, [outside]), *made.warnings, *map(with_users_file, answer.warnings)),
+        notes=(*(f"added: {text}" for text in made.added), *map(with_users_file, answer.notes)),
         outside=outside,
         includes=(),
     )

@@ -241,7 +241,7 @@ class FileCollector:
             existing += [MappedPath(absolute, folder.at(moved).target) for folder in below]
         if not existing:
             candidates += [MappedPath(absolute, absolute)] if absolute else []
-            raise _missing(attribute.value, candidates, here)
+            raise _missing_file_error(attribute.value, candidates, here)
         for mapped in existing:
             self._put(mapped, self._read(mapped, named, attribute.name), named)
 
@@ -258,7 +258,7 @@ class FileCollector:
         for mapped in candidates:
             if _exists(mapped.source):
                 return mapped
-        raise _missing(attribute.value, candidates, here)
+        raise _missing_file_error(attribute.value, candidates, here)
 
     def _name(self, attribute: Attribute) -> str:
         name = attribute.value.replace("\\", "/")
@@ -325,7 +325,7 @@ def _exists(path: Path) -> bool:
     return os.access(path, os.F_OK)
 
 
-def _missing(name: str, candidates: list[MappedPath], here: str) -> BundleError:
+def _missing_file_error(name: str, candidates: list[MappedPath], here: str) -> BundleError:
     """The error that says why none of ``candidates`` can be read."""
     for mapped in candidates:
         try:

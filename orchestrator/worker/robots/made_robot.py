@@ -52,18 +52,21 @@ def make(request: ExaminationRequest, folder: Path) -> Path:
     return path
 
 
-def explained(
+def answer_without_folder(
     answer: ExaminationAnswer, request: ExaminationRequest, folder: str
 ) -> ExaminationAnswer:
     """``answer`` without ``folder``, which the user does not know; its problem begins with the name
     of the robot.
     """
 
-    def known(text: str) -> str:
+    def without_folder(text: str) -> str:
         return text.replace(f"{folder}{os.sep}", "").replace(folder, "its folder")
 
-    problem = None if answer.problem is None else known(answer.problem)
+    problem = None if answer.problem is None else without_folder(answer.problem)
     if problem is not None and not problem.startswith(str(request.robot_maker)):
         problem = f"{request.robot}: {problem}"
-    warnings, notes = tuple(map(known, answer.warnings)), tuple(map(known, answer.notes))
+    warnings, notes = (
+        tuple(map(without_folder, answer.warnings)),
+        tuple(map(without_folder, answer.notes)),
+    )
     return dataclasses.replace(answer, problem=problem, warnings=warnings, notes=notes)

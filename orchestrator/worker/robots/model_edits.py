@@ -29,7 +29,12 @@ from orchestrator.worker.mjspec.spec_attributes import (
     attribute_names,
     set_attribute,
 )
-from orchestrator.worker.mjspec.spec_elements import EditError, is_pattern, matching, suggested
+from orchestrator.worker.mjspec.spec_elements import (
+    EditError,
+    is_pattern,
+    matching_elements,
+    suggestion,
+)
 from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import BundleError
 
@@ -73,7 +78,7 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
-    def edited(self, edits: Mapping[str, Any]) -> EditedRobot:
+    def edited_robot(self, edits: Mapping[str, Any]) -> EditedRobot:
         """The robot with ``edits``, which is to be checked when it is compiled. The same edits give
         the same bundle.
 
@@ -93,7 +98,7 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
             model = self._apply_all(in_order, spec, original)
             _name_files_of_attached(spec, model, self._main.parent)
             spec.compiler.savecompiled = spec.compiler.savecanonical = False
-            return EditedRobot(self._written(spec.to_xml()), for_simulation(model))
+            return EditedRobot(self._bundle_of(spec.to_xml()), for_simulation(model))
 
     @functools.cached_property
     def source_hash(self) -> str:
@@ -116,7 +121,7 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
         written: dict[tuple[str, int, str], str] = {}
         for key, value in edits:
             has_changed = _apply(spec, key, value, written)
-            here = f"model.{key} = {_shown(value)}"
+            here = f"model.{key} = {_value_text(value)}"
             if not has_changed and _multiplies(value):
                 raise EditError(f"{here}: the robot has 0 there, so nothing changes; set a value")
             try:
@@ -133,7 +138,7 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
                 )
         return model
 
-    def _written(self, xml: str) -> Bundle:
+    def _bundle_of(self, xml: str) -> Bundle:
         """The bundle of the robot that ``xml`` describes, among the files of the original."""
         original = self.bundle
         self._main.write_text(xml, encoding="utf-8")
@@ -188,7 +193,7 @@ def _apply(
     kind = key.partition(".")[0]
     attribute = key.rpartition(".")[2]
     has_changed = False
-    for number, element in matching(spec, "model", key):
+    for number, element in matching_elements(spec, "model", key):
         here = f"model.{key}" + (f": {kind} {element.name!r}" if is_pattern(key) else "")
         other = written.setdefault((kind, number, attribute), key) if is_pattern(key) else key
         if other != key:
@@ -199,7 +204,7 @@ def _apply(
             has_changed |= set_attribute(element, kind, attribute, value)
         except AttributeEditError as problem:
             hint = (
-                suggested(attribute, attribute_names(element, kind)) if problem.is_unknown else ""
+                suggestion(attribute, attribute_names(element, kind)) if problem.is_unknown else ""
             )
             raise EditError(f"{here}: {problem}{hint}") from None
     return has_changed
@@ -213,5 +218,5 @@ def _multiplies(value: Any) -> bool:
     )
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return repr(value) if isinstance(value, str) else str(value)

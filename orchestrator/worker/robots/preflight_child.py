@@ -40,7 +40,7 @@ from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.compiling import (
     MujocoAbortedError,
     compile_staged,
-    guarded,
+    guard_compiler,
     too_large,
 )
 from orchestrator.worker.robots.env_check import UnfitError, check_environment
@@ -56,7 +56,7 @@ from orchestrator.worker.robots.model_summary import summarize
 from orchestrator.worker.robots.stability_test import check_stability
 from orchestrator.worker.runtime import failures, supervisor_connection
 from orchestrator.worker.tasks import AUTO, choose, find_task, gymnasium_tasks, make_task
-from orchestrator.worker.tasks.actions import scaled
+from orchestrator.worker.tasks.actions import scaled_actions
 from orchestrator.worker.tasks.base import Task, find_keyframe
 from orchestrator.worker.tasks.task_options import TaskError
 
@@ -109,47 +109,47 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
     """
     try:
         with contextlib.ExitStack() as cleanup:
-            use = _measuring(request) or _start_policy_check(request, cleanup)
+            use = _measure_for(request) or _start_policy_check(request, cleanup)
             return _examine(request, recent or cleanup.enter_context(RecentRobot()), cleanup, use)
     except (BundleError, UnfitError) as error:
         return _unfit(error)
     except OSError as error:
-        return _refused(
+        return _refusal(
             f"{error.filename or request.robot}: {error.strerror or error}", errno=error.errno
         )
     except MemoryError:
-        return _refused(f"{request.robot}: {too_large(request.memory_mib)}")
+        return _refusal(f"{request.robot}: {too_large(request.memory_mib)}")
     except Exception as error:  # the other requests must be answered, whatever caused this
-        return _refused(failures.describe(error))
+        return _refusal(failures.describe(error))
 
 
-def _refused(problem: str, *, errno: int | None = None) -> ExaminationAnswer:
+def _refusal(problem: str, *, errno: int | None = None) -> ExaminationAnswer:
     return ExaminationAnswer(problem=" ".join(problem.split()), errno=errno)
 
 
 def _unfit(error: BundleError | UnfitError) -> ExaminationAnswer:
     cause = error.cause if isinstance(error, UnfitError) else "robot"
     return dataclasses.replace(
-        _refused(str(error)), cause=cause, process_exits=isinstance(error, MujocoAbortedError)
+        _refusal(str(error)), cause=cause, process_exits=isinstance(error, MujocoAbortedError)
     )
 
 
-def _unchanged(answer: ExaminationAnswer, _: object) -> ExaminationAnswer:
+def _same_answer(answer: ExaminationAnswer, _: object) -> ExaminationAnswer:
     return answer
 
 
-def _measuring(request: ExaminationRequest) -> EnvironmentUse | None:
+def _measure_for(request: ExaminationRequest) -> EnvironmentUse | None:
     """Measures what a feature asks for; None where nothing is asked for."""
     measurement = request.measurement
     if measurement is None:
         return None
     module = importlib.import_module(measurement.module)
 
-    def measured(answer: ExaminationAnswer, simulation: Any) -> ExaminationAnswer:
+    def measure(answer: ExaminationAnswer, simulation: Any) -> ExaminationAnswer:
         values = module.measured(request, answer, simulation, measurement.settings)
         return dataclasses.replace(answer, measured=values)
 
-    return measured
+    return measure
 
 
 def _start_policy_check(
@@ -160,7 +160,7 @@ def _start_policy_check(
     The environment of a source that is still to be trained is made before that of the job.
     """
     if not request.init:
-        return _unchanged
+        return _same_answer
     # Here, before the user's folder is on the path.
     from orchestrator.worker.robots import start_policy_check
 
@@ -176,7 +176,7 @@ def _start_policy_check(
         with contextlib.suppress(BundleError, UnfitError, OSError, ValueError):
             _examine(source, cleanup.enter_context(RecentRobot()), cleanup, keep)
         if not made:
-            return _unchanged
+            return _same_answer
     return lambda answer, environment: start_policy_check.check_init(
         request, answer, environment, *made
     )
@@ -213,7 +213,7 @@ def _examine(
         if root_tag == one.root:
             renamed = f"{xml.stem}{one.suffix}"
             raise UnfitError(
-                f"{xml}: is {one.shown}; rename it to {renamed}, by which {one.shown} is known"
+                f"{xml}: is {one.with_article}; rename it to {renamed}, by which {one.with_article} is known"
             )
     if root_tag == "mujocoinclude":
         return ExaminationAnswer(
@@ -245,7 +245,7 @@ def _examine_made(
         )
     except (BundleError, UnfitError) as error:
         answer = _unfit(error)
-    return made_robot.explained(answer, request, folder)
+    return made_robot.answer_without_folder(answer, request, folder)
 
 
 def _examine_converted(
@@ -263,7 +263,7 @@ def _examine_converted(
         answer = _examine(dataclasses.replace(request, xml=str(made.xml)), recent, cleanup, use)
     except (BundleError, UnfitError) as error:
         answer = _unfit(error)
-    return converted_robot.explained(answer, request, made)
+    return converted_robot.answer_about_source(answer, request, made)
 
 
 def _import_before_users(request: ExaminationRequest, is_environment: bool) -> None:
@@ -303,7 +303,7 @@ def _examine_robot(
         source_hash=source.hash,
         outside=source.outside,
     )
-    with guarded(xml, request.memory_mib):
+    with guard_compiler(xml, request.memory_mib):
         model = _compile(staged, bundle, edited, findings, request, xml)
         edited = None  # the memory of its model
         answer = _examine_model(
@@ -318,7 +318,7 @@ def _examine_robot(
         )
     if is_environment:
         return use(answer, check_environment(request, staged))
-    if use is _unchanged or answer.task is None:
+    if use is _same_answer or answer.task is None:
         return answer
     simulation = observed_simulation(
         staged,
@@ -370,8 +370,8 @@ def _edit(source: _Source, request: ExaminationRequest, xml: Path) -> EditedRobo
     """The robot with ``model_edits``; None where nothing is edited."""
     if source.variants is None:
         return None
-    with _edits_explained(xml), guarded(xml, request.memory_mib):
-        return source.variants.edited(request.model_edits)
+    with _edits_explained(xml), guard_compiler(xml, request.memory_mib):
+        return source.variants.edited_robot(request.model_edits)
 
 
 def _compile(
@@ -543,7 +543,7 @@ def examine(
     actions = None
     rest = np.zeros(model.nu)
     if model.nu:
-        actions = scaled(model, key, None) if task is None else task.actions
+        actions = scaled_actions(model, key, None) if task is None else task.actions
         rest = np.asarray(actions.ctrl(actions.taken(np.zeros((1, model.nu))))[0], np.float64)
     wide = model_checks.servo_ranges(model)
     summary["steps_per_s"] = check_stability(

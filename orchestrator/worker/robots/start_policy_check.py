@@ -70,7 +70,7 @@ def check_init(
         initial = (
             start_policy_reader.read(Path(job["path"]))
             if is_trained
-            else _untrained(request, of_source or environment)
+            else _untrained_policy(request, of_source or environment)
         )
         if initial.algo != job["algo"]:
             raise UnfitStartPolicyError(
@@ -89,7 +89,7 @@ def check_init(
             )
             raise UnfitStartPolicyError(text)
         names, spaces = _names_and_spaces(environment)
-        copied = _copied(request, initial, names, spaces)
+        copied = _copy_note(request, initial, names, spaces)
     except UnfitStartPolicyError as error:
         raise UnfitError(f"init: {source}: {error}", "init") from None
     except UsageError as error:
@@ -108,7 +108,7 @@ def _names_and_spaces(environment: Simulation | Spaces) -> tuple[Names | None, S
     return None, environment
 
 
-def _untrained(request: ExaminationRequest, environment: Simulation | Spaces) -> StartPolicy:
+def _untrained_policy(request: ExaminationRequest, environment: Simulation | Spaces) -> StartPolicy:
     """The policy of a source before its training: all that decides whether it fits is known by
     then.
     """
@@ -139,7 +139,7 @@ def _network(job: Mapping[str, Any], use_sde: bool, spaces: Spaces) -> Any:
     return kind(*spaces, lambda _: 0.0, **settings)
 
 
-def _copied(request: ExaminationRequest, initial: Any, names: Names | None, spaces: Any) -> str:
+def _copy_note(request: ExaminationRequest, initial: Any, names: Names | None, spaces: Any) -> str:
     """Tried with a network as the job will have it; networks for images and ``Dict`` are compared
     by the worker.
     """

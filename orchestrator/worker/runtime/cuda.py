@@ -30,7 +30,7 @@ allocated by torch."""
 
 
 @contextmanager
-def prepared(device: torch.device) -> Iterator[None]:
+def prepare_device(device: torch.device) -> Iterator[None]:
     """Set this process up for a training on ``device``, which happens in the block.
 
     Operations of which torch has no deterministic form are used nevertheless; torch warns of each

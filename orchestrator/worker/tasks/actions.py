@@ -101,7 +101,7 @@ class Direct:
         return taken
 
 
-def scaled(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scaled:
+def scaled_actions(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scaled:
     """The mapping of actions in [-1, 1] for any robot.
 
     A position servo of a robot with a keyframe moves around the keyframe's ``ctrl`` (without one,
@@ -118,7 +118,7 @@ def scaled(model: mujoco.MjModel, key: int, action_scale: float | None) -> Scale
         actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)  # of each control
         servos = position_servos(model)[actuator]
         reach = np.where(limited, (high - low) / 2, _half_joint_range(model)[actuator])
-        middle = np.where(servos, _held(model, key, actuator), middle)
+        middle = np.where(servos, _holding_controls(model, key, actuator), middle)
         half = np.where(
             servos, (SERVO_SCALE if action_scale is None else action_scale) * reach, half
         )
@@ -134,7 +134,7 @@ def control_limits(model: mujoco.MjModel) -> tuple[NDArray[np.bool_], Floats, Fl
     return limited, low, np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
 
 
-def _held(model: mujoco.MjModel, key: int, actuator: NDArray[np.intp]) -> Floats:
+def _holding_controls(model: mujoco.MjModel, key: int, actuator: NDArray[np.intp]) -> Floats:
     """``(nu,)`` controls with which position servos hold the keyframe's pose.
 
     :param actuator: ``(nu,)`` the actuator of each control.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.joints import joint_type
 from orchestrator.worker.mjmodel.structure import Floats
-from orchestrator.worker.tasks.actions import ActionMap, scaled
+from orchestrator.worker.tasks.actions import ActionMap, scaled_actions
 from orchestrator.worker.tasks.task_options import CommonOptions, EpisodeOptions
 
 HOME = "home"
@@ -92,7 +92,7 @@ class Task:
         self.pose: Floats = np.array(model.key_qpos[self.key] if self.key >= 0 else model.qpos0)
         self._lowest, self._highest = start_limits(model, self.pose)
         self._noise, self._speed_noise = start_noise(model, options.reset_noise_scale)
-        self.actions = scaled(model, self.key, options.action_scale)
+        self.actions = scaled_actions(model, self.key, options.action_scale)
         self.frame_skip = options.frame_skip or control_steps(
             self.control_period_s, model.opt.timestep
         )

@@ -19,7 +19,7 @@ import numpy as np
 from orchestrator.core.text import count
 from orchestrator.worker.mjmodel.joints import joint_name
 from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root
-from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed
+from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
 from orchestrator.worker.tasks.balance import driven_joints_and_poles
 from orchestrator.worker.tasks.base import find_keyframe
 from orchestrator.worker.tasks.reach import Reach, ReachOptions
@@ -73,7 +73,7 @@ def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:
         _, poles = driven_joints_and_poles(model)
     except ValueError:
         return []
-    data = posed(model, pose)
+    data = posed_data(model, pose)
     gravity = model.opt.gravity / max(float(np.linalg.norm(model.opt.gravity)), 1e-9)
     for joint in poles:
         load = data.subtree_com[model.jnt_bodyid[joint]] - data.xanchor[joint]
@@ -89,5 +89,5 @@ def _is_gantry(model: mujoco.MjModel, root: Root, pose: Floats) -> bool:
     walks.
     """
     joint = model.dof_jntid[root.x.dof]
-    driven = driven_dofs(model, posed(model, pose))
+    driven = driven_dofs(model, posed_data(model, pose))
     return root.quaternion is None and bool(driven[root.x.dof]) and bool(model.jnt_limited[joint])

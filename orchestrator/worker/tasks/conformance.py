@@ -38,12 +38,14 @@ def first_state(task: Task, rng: np.random.Generator) -> tuple[Floats, Floats, F
             f"returns {_describe(result)}",
             "a tuple of two arrays, qpos and qvel",
         )
-    qpos = _checked(task, "initial_state", "qpos", result[0], (model.nq,))
-    qvel = _checked(task, "initial_state", "qvel", result[1], (model.nv,))
+    qpos = _check_result(task, "initial_state", "qpos", result[0], (model.nq,))
+    qvel = _check_result(task, "initial_state", "qvel", result[1], (model.nv,))
     drawn = _call(task, "sample_goal", lambda: task.sample_goal(rng))
-    goal = _checked(task, "sample_goal", "goal", drawn, (task.goal_size,))
+    goal = _check_result(task, "sample_goal", "goal", drawn, (task.goal_size,))
     if task.push_period is not None:
-        _checked(task, "push", "push", _call(task, "push", lambda: task.push(rng)), (model.nv,))
+        _check_result(
+            task, "push", "push", _call(task, "push", lambda: task.push(rng)), (model.nv,)
+        )
     return qpos, qvel, goal
 
 
@@ -60,7 +62,7 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
     observation = _checked_observation(task, trial)
     action = task.actions.taken(np.zeros((ROWS, len(task.actions.low))))
     ctrl = _call(task, "actions.ctrl", lambda: task.actions.ctrl(action))
-    _checked(task, "actions.ctrl", "ctrl", ctrl, (ROWS, task.model.nu))
+    _check_result(task, "actions.ctrl", "ctrl", ctrl, (ROWS, task.model.nu))
     result = _call(
         task, "reward_and_terminated", lambda: task.reward_and_terminated(trial, action, trial)
     )
@@ -71,10 +73,10 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
             f"returns {_describe(result)}",
             "a tuple: rewards, terminated",
         )
-    _checked(task, "reward_and_terminated", "rewards", result[0], (ROWS,))
-    _checked(task, "reward_and_terminated", "terminated", result[1], (ROWS,), kind="b")
+    _check_result(task, "reward_and_terminated", "rewards", result[0], (ROWS,))
+    _check_result(task, "reward_and_terminated", "terminated", result[1], (ROWS,), kind="b")
     measured = _call(task, "measure", lambda: task.measure(trial, action, trial))
-    _checked(task, "measure", "measures", measured, (ROWS, len(task.measures)))
+    _check_result(task, "measure", "measures", measured, (ROWS, len(task.measures)))
     _call(task, "goal_marker", lambda: task.goal_marker(trial.goals[0]))
     return observation
 
@@ -124,7 +126,7 @@ def _call(task: Task, method: str, call: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _checked(
+def _check_result(
     task: Task, method: str, name: str, value: Any, shape: tuple[int, ...], kind: str = "f"
 ) -> NDArray[Any]:
     expected = f"{'booleans' if kind == 'b' else 'finite floating-point numbers'} of shape {shape}"

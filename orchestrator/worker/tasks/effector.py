@@ -20,7 +20,7 @@ from orchestrator.worker.mjmodel.joints import (
     joints_of,
     type_name,
 )
-from orchestrator.worker.mjmodel.structure import Floats, ancestors, driven_dofs, posed
+from orchestrator.worker.mjmodel.structure import Floats, ancestors, driven_dofs, posed_data
 from orchestrator.worker.tasks.actions import ActionMap, Scaled
 
 _END = r"(finger_?)?tip|end|eef?|tcp|tool|grip\w*|pinch|hand|palm|effector|finger"
@@ -64,7 +64,7 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
 
     :raises ValueError: there is no such site, or nothing that actuators move on a fixed base.
     """
-    driven = driven_dofs(model, posed(model, pose))
+    driven = driven_dofs(model, posed_data(model, pose))
 
     def effector(kind: str, number: int, body: int) -> Effector:
         name = getattr(model, kind)(number).name
@@ -147,7 +147,7 @@ class Workspace:
         share: float,
     ) -> None:
         self._model, self._effector, self._pose = model, effector, pose
-        self._data = posed(model, pose)
+        self._data = posed_data(model, pose)
         self.start = effector.position(self._data)
         self._deepest = self._penetration() + DEEPEST_PENETRATION_M
         joints = list(effector.joints)

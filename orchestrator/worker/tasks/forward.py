@@ -28,7 +28,7 @@ from orchestrator.worker.mjmodel.structure import (
     addresses,
     as_index,
     joints_of_robot,
-    posed,
+    posed_data,
 )
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import Measure, RewardAndTermination, States, Task
@@ -54,7 +54,7 @@ class Forward(Task):
         self.root = find_root(model, self.pose)
         self.healthy = Health(model, self.root, self.pose, options)
         positions, dofs = addresses(
-            model, joints_of_robot(model, posed(model, self.pose), self.root.body)
+            model, joints_of_robot(model, posed_data(model, self.pose), self.root.body)
         )
         positions = np.setdiff1d(
             positions, [part.address for part in (self.root.x, self.root.y) if part is not None]
@@ -99,7 +99,7 @@ class Forward(Task):
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:
         options, health = self.options, self.healthy
-        rewards = self._moved(before, after)
+        rewards = self._distance_moved(before, after)
         rewards /= self.step_s
         rewards *= options.forward_reward_weight
         effort = np.add.reduce(np.square(action), axis=1)
@@ -111,9 +111,9 @@ class Forward(Task):
         return health.judge(rewards, after)
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
-        return self._moved(before, after)[:, None]
+        return self._distance_moved(before, after)[:, None]
 
-    def _moved(self, before: States, after: States) -> Floats:
+    def _distance_moved(self, before: States, after: States) -> Floats:
         """``(n_envs,)`` metres moved along x, a new array."""
         x = self.root.x
         moved: Floats = after.qpos[:, x.address] - before.qpos[:, x.address]

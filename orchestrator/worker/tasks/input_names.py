@@ -28,7 +28,7 @@ _TRANSMISSIONS = {
 def positions(model: mujoco.MjModel) -> Names:
     """``(nq,)``"""
     widths = np.diff(model.jnt_qposadr, append=model.nq)
-    return _numbered(
+    return _numbered_names(
         (f"{_joint(model, joint)} position", width) for joint, width in enumerate(widths)
     )
 
@@ -36,14 +36,14 @@ def positions(model: mujoco.MjModel) -> Names:
 def velocities(model: mujoco.MjModel) -> Names:
     """``(nv,)``"""
     widths = np.diff(model.jnt_dofadr, append=model.nv)
-    return _numbered(
+    return _numbered_names(
         (f"{_joint(model, joint)} velocity", width) for joint, width in enumerate(widths)
     )
 
 
 def controls(model: mujoco.MjModel) -> Names:
     """``(nu,)``"""
-    return _numbered(
+    return _numbered_names(
         (_actuator(model, number), width) for number, width in enumerate(model.actuator_ctrlnum)
     )
 
@@ -51,12 +51,16 @@ def controls(model: mujoco.MjModel) -> Names:
 def activations(model: mujoco.MjModel) -> Names:
     """``(na,)``"""
     widths = enumerate(model.actuator_actnum)
-    return _numbered((f"{_actuator(model, number)} activation", width) for number, width in widths)
+    return _numbered_names(
+        (f"{_actuator(model, number)} activation", width) for number, width in widths
+    )
 
 
 def of_bodies(model: mujoco.MjModel, quantity: str, width: int) -> Names:
     """``((nbody - 1) · width,)``, without the world."""
-    return _numbered((f"{_body(model, body)} {quantity}", width) for body in range(1, model.nbody))
+    return _numbered_names(
+        (f"{_body(model, body)} {quantity}", width) for body in range(1, model.nbody)
+    )
 
 
 def prefixed(prefix: str, names: Iterable[str]) -> Names:
@@ -93,7 +97,7 @@ def _body(model: mujoco.MjModel, body: int) -> str:
     return f"{_body(model, parent)}/{alike.index(body)}"
 
 
-def _numbered(parts: Iterable[tuple[str, int]]) -> Names:
+def _numbered_names(parts: Iterable[tuple[str, int]]) -> Names:
     """Each name as often as its width, numbered where that is above 1 and where a name comes
     again.
     """

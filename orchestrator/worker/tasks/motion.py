@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 
 from orchestrator.worker.mjmodel.root import Root
-from orchestrator.worker.mjmodel.structure import Floats, addresses, joints_of_robot, posed
+from orchestrator.worker.mjmodel.structure import Floats, addresses, joints_of_robot, posed_data
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import States
 from orchestrator.worker.tasks.health import outer
@@ -87,7 +87,7 @@ class Proprioception:
         if root.quaternion is not None and root.free_dof is not None:
             of_root += range(root.quaternion.start, root.quaternion.stop)
             dofs_of_root += range(root.free_dof + 3, root.free_dof + 6)
-        own, own_dofs = addresses(model, joints_of_robot(model, posed(model, pose), root.body))
+        own, own_dofs = addresses(model, joints_of_robot(model, posed_data(model, pose), root.body))
         self.joints = np.setdiff1d(own, of_root)
         """Addresses in ``qpos`` of the robot's joints, without its root."""
         self.dofs = np.setdiff1d(own_dofs, dofs_of_root)

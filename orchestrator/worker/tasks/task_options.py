@@ -97,12 +97,12 @@ def read_options(
     for name, written in options.items():
         if name not in names:
             raise TaskError(_unknown(task, name, names))
-        accepted = _accepted(hints[name])
+        accepted = _accepted_values(hints[name])
         value = written if accepted.takes_text else value_at(written, moment, whole=accepted.whole)
         if not accepted.admits(value):
-            expected = accepted.named()
+            expected = accepted.names()
             raise TaskError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
-        values[name] = accepted.converted(value)
+        values[name] = accepted.convert(value)
     try:
         return kind(**values)
     except ValueError as error:
@@ -135,12 +135,12 @@ class _Accepted:
     def admits(self, value: Any) -> bool:
         return value in self.choices or Any in self.kinds or _is_a(value, self.kinds)
 
-    def named(self) -> str:
+    def names(self) -> str:
         """For people."""
         types = [_TYPE_NAMES.get(kind) or kind.__name__ for kind in self.kinds]
         return " or ".join([*map(repr, self.choices), *types])
 
-    def converted(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Any:
         """A value that it admits, as the option has it."""
         if Range in self.kinds and isinstance(value, (list, tuple)):
             return tuple(map(float, value))
@@ -148,7 +148,7 @@ class _Accepted:
 
 
 @functools.cache
-def _accepted(hint: Any) -> _Accepted:
+def _accepted_values(hint: Any) -> _Accepted:
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     choices: list[Any] = []
     kinds: list[Any] = []

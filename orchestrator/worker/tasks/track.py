@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.joints import HINGE, joint_type
 from orchestrator.worker.mjmodel.root import find_root
-from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed
+from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.base import (
@@ -168,7 +168,7 @@ def swings_sideways(model: mujoco.MjModel, pose: Floats) -> bool:
     """Whether an actuator turns a joint about an axis that lies more along world x than along y and
     z.
     """
-    data = posed(model, pose)
+    data = posed_data(model, pose)
     driven = driven_dofs(model, data)
     hinges = [joint for joint in range(model.njnt) if joint_type(model, joint) == HINGE]
     return any(

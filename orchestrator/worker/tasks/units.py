@@ -91,14 +91,14 @@ def _of_actuator(model: mujoco.MjModel, actuator: int, *, is_position: bool) -> 
         return UNKNOWN
     (position,), (velocity,) = _OF_JOINT[joint_type(model, joint)]
     if is_position:
-        return _scaled(1 / gear, position)
+        return _scaled_unit(1 / gear, position)
     if model.actuator_ctrlnum[actuator] != 1:
         return UNKNOWN
     if kind in ("velocity", "intvelocity"):
-        return _scaled(1 / gear, velocity)
+        return _scaled_unit(1 / gear, velocity)
     if _has_proportional_force(model, actuator):
         gain = float(model.actuator_gainprm[actuator, 0])
-        return _scaled(gain * gear, _OF_FORCE[velocity])
+        return _scaled_unit(gain * gear, _OF_FORCE[velocity])
     return UNKNOWN
 
 
@@ -110,5 +110,5 @@ def _has_proportional_force(model: mujoco.MjModel, actuator: int) -> bool:
     return bool(has_gain and not has_bias and dynamics in _FILTERS)
 
 
-def _scaled(factor: float, unit: str) -> str:
+def _scaled_unit(factor: float, unit: str) -> str:
     return unit if factor == 1 else f"{factor:g} {unit}"

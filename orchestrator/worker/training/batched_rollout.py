@@ -25,7 +25,7 @@ from orchestrator.worker.runtime.sb3_internals import (
     LAST_OBS,
     update_info_buffer,
 )
-from orchestrator.worker.training.fast.rollout import truncated
+from orchestrator.worker.training.fast.rollout import truncated_episodes
 
 
 def collect(
@@ -91,7 +91,7 @@ def collect(
 def _add_values_of_truncated(model: PPO, rewards: Any, infos: Any, dones: Any) -> None:
     """Add to the rewards what the truncated episodes would have given further on."""
     policy = model.policy
-    for index, observation in truncated(infos, dones):
+    for index, observation in truncated_episodes(infos, dones):
         with torch.no_grad():
             value = policy.predict_values(policy.obs_to_tensor(observation)[0])
         rewards[index] += model.gamma * value.item()

@@ -220,10 +220,10 @@ class CheckpointStore:
             f"{path.name} is damaged ({problem}) and was set aside as {aside.name}"
         )
         say(f"checkpoint {self.problems[-1]}")
-        for surplus in self.damaged()[:-KEPT_DAMAGED]:
+        for surplus in self.damaged_checkpoints()[:-KEPT_DAMAGED]:
             surplus.unlink()
 
-    def damaged(self) -> list[Path]:
+    def damaged_checkpoints(self) -> list[Path]:
         """The damaged checkpoints that this attempt and earlier ones have set aside, in the order
         of writing.
         """

@@ -104,7 +104,7 @@ class Checkpointing:
             if problems:
                 problems.append(f"resumed at {self._attempt.model.num_timesteps} env_steps")
             return "; ".join(problems)
-        damaged = self._store.damaged()
+        damaged = self._store.damaged_checkpoints()
         if not damaged:
             return "; ".join(problems)
         kept = self._set_tables_aside()

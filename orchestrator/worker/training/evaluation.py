@@ -244,13 +244,13 @@ class _Evaluation:
             # A diverging robot far from the one trained on is a result, and the training succeeded.
             spec = dataclasses.replace(spec, on_divergence="end-episode")
         seed = self.seed
-        with _seeded(_seed(spec, _ACTIONS), self.model.device):
+        with _seed_generators(_seed(spec, _ACTIONS), self.model.device):
             venv = env_factory.make(
                 spec, self.job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid
             )
             try:
                 venv.seed(seed)
-                prepared = _prepared(self.spec, self.model, venv)
+                prepared = _prepared_env(self.spec, self.model, venv)
                 return _run(
                     self.model,
                     prepared,
@@ -288,7 +288,7 @@ def _seed(spec: WorkerSpec, purpose: int) -> int:
 
 
 @contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+def _seed_generators(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's generator, which draws the actions, and those that environments may use; restore
     them afterwards.
     """
@@ -302,11 +302,11 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
         restore_generators(before)
 
 
-def _prepared(spec: WorkerSpec, model: Model, venv: Any) -> Any:
+def _prepared_env(spec: WorkerSpec, model: Model, venv: Any) -> Any:
     """``venv`` as the model saw its own in training: observations normalised, images transposed."""
     trained = model.get_vec_normalize_env()
     if trained is not None:
-        wrapped = env_factory.normalized(spec, venv)
+        wrapped = env_factory.normalized_env(spec, venv)
         wrapped.training = False
         wrapped.norm_reward = False
         if trained.norm_obs:

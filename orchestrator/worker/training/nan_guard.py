@@ -95,7 +95,7 @@ def _raise_if(problem: str | None) -> None:
 
 
 def _rollout_problem(model: Model, steps: int) -> str | None:
-    for name, array in _collected(model, steps):
+    for name, array in _rollout_arrays(model, steps):
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             step, *rest = np.argwhere(~np.isfinite(array))[0]
             where = _environment(array[step]) or " in all environments"
@@ -105,7 +105,7 @@ def _rollout_problem(model: Model, steps: int) -> str | None:
     return None
 
 
-def _collected(model: Model, steps: int) -> list[tuple[str, NDArray[np.generic]]]:
+def _rollout_arrays(model: Model, steps: int) -> list[tuple[str, NDArray[np.generic]]]:
     """The arrays of the last rollout, each ``(steps, n_envs, …)``, by name."""
     if isinstance(model, OffPolicy):
         assert model.replay_buffer is not None

@@ -168,16 +168,16 @@ def latest(buffer: ReplayBuffer, rows: int) -> list[tuple[str, NDArray[Any]]]:
     return [
         (name.removeprefix("next_"), array[at])
         for kind in ("observations", "next_observations", "rewards")
-        for name, array in _named(buffer, kind)
+        for name, array in _named_arrays(buffer, kind)
     ]
 
 
 def _arrays(buffer: ReplayBuffer) -> list[NDArray[Any]]:
     """All arrays of the buffer, each ``(buffer_size, n_envs, …)``."""
-    return [array for kind in _ARRAYS for _, array in _named(buffer, kind)]
+    return [array for kind in _ARRAYS for _, array in _named_arrays(buffer, kind)]
 
 
-def _named(buffer: ReplayBuffer, kind: str) -> Iterator[tuple[str, NDArray[Any]]]:
+def _named_arrays(buffer: ReplayBuffer, kind: str) -> Iterator[tuple[str, NDArray[Any]]]:
     """The array ``kind`` of the buffer by name; for ``Dict`` observations one array for each
     key.
     """

@@ -79,7 +79,8 @@ class StartPolicy:
     policy: Mapping[str, torch.Tensor]
     """The policy's ``state_dict``."""
     statistics: Mapping[str, Any] | None
-    """Normalisation: ``obs_rms`` and ``ret_rms``, as of :func:`saved`; None where it had none."""
+    """Normalisation: ``obs_rms`` and ``ret_rms``, as of :func:`saved_statistics`; None where it had
+    none."""
     temperature: torch.Tensor | None = None
     """The logarithm of SAC's entropy coefficient, where it was learnt."""
 
@@ -121,10 +122,10 @@ class StartPolicy:
         return initial
 
 
-def saved(rms: Any) -> Any:
+def saved_statistics(rms: Any) -> Any:
     """Mean, variance and count of running statistics; of each part of a ``Dict``."""
     if isinstance(rms, Mapping):
-        return {name: saved(part) for name, part in rms.items()}
+        return {name: saved_statistics(part) for name, part in rms.items()}
     return {
         name: torch.as_tensor(np.array(getattr(rms, name), np.float64))
         for name in ("mean", "var", "count")
@@ -210,7 +211,7 @@ def copy_into(
     for name in {**own, **given}:
         shapes = [tuple(arrays[name].shape) if name in arrays else None for arrays in (own, given)]
         axes = _axes(name, own, std_of) if common is not None and name in own else ()
-        if _fixed(shapes[0], axes) != _fixed(shapes[1], axes):
+        if _fixed_sizes(shapes[0], axes) != _fixed_sizes(shapes[1], axes):
             named = None not in (names, initial.names)
             equal = (
                 EQUAL
@@ -274,7 +275,7 @@ def _axes(name: str, own: Mapping[str, torch.Tensor], std_of: Axis) -> tuple[Axi
     return named.get(name, neither)
 
 
-def _fixed(shape: tuple[int, ...] | None, axes: Sequence[Axis]) -> list[int | None] | None:
+def _fixed_sizes(shape: tuple[int, ...] | None, axes: Sequence[Axis]) -> list[int | None] | None:
     """The sizes that must be equal."""
     if shape is None:
         return None

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job_files import read_job, standing
+from orchestrator.core.job_files import outcome_sentence, read_job
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import Algorithm, WorkerSpec
 from orchestrator.worker.envs import env_factory
@@ -29,7 +29,7 @@ from orchestrator.worker.training.start_policy import (
     StartPolicy,
     activation_of,
     names_of,
-    saved,
+    saved_statistics,
 )
 
 EXPECTED = "expected a job's directory, RUN_DIR/jobs/JOB_ID, or a model.zip of Stable-Baselines3"
@@ -118,7 +118,7 @@ def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> StartPolicy:
         if not (found := paths.checkpoints_by_steps()):
             text = "it has neither a policy nor a checkpoint to start from"
             raise UsageError(
-                f"{paths.root}: {text}. {standing(paths)}; wait for its first checkpoint, or finish it"
+                f"{paths.root}: {text}. {outcome_sentence(paths)}; wait for its first checkpoint, or finish it"
             )
         try:
             state = checkpoint.load((newest := found[max(found)]).read_bytes())
@@ -165,7 +165,9 @@ def _of_data(path: Path, policy: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _statistics(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: saved(values[name]) for name in ("obs_rms", "ret_rms") if name in values}
+    return {
+        name: saved_statistics(values[name]) for name in ("obs_rms", "ret_rms") if name in values
+    }
 
 
 def _names(root: Path, spec: WorkerSpec) -> Names | None:

@@ -88,7 +88,7 @@ class PhaseTimers:
             self._time_method(model.rollout_buffer, "compute_returns_and_advantage", "gae_s")
         # Every minibatch has a new loss tensor: only the class can be instrumented.
         plain = torch.Tensor.backward
-        torch.Tensor.backward = self._timed(plain, "backward_s")  # type: ignore[method-assign]
+        torch.Tensor.backward = self._timed_function(plain, "backward_s")  # type: ignore[method-assign]
         self._undo.callback(setattr, torch.Tensor, "backward", plain)
         for optimizer in algorithms.optimizers(model).values():
             self._time_optimizer(optimizer)
@@ -99,7 +99,7 @@ class PhaseTimers:
         self._seconds.update(dict.fromkeys(self._seconds, 0.0))
         return taken
 
-    def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+    def _timed_function(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
         seconds = self._seconds
 
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -111,7 +111,7 @@ class PhaseTimers:
         return timed
 
     def _time_method(self, owner: Any, method: str, phase: str) -> None:
-        setattr(owner, method, self._timed(getattr(owner, method), phase))
+        setattr(owner, method, self._timed_function(getattr(owner, method), phase))
         self._undo.callback(delattr, owner, method)
 
     def _time_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

@@ -72,7 +72,7 @@ def run(
     :raises GpuMemoryError: the GPU, or the share of it that the job has, has no memory left.
     """
     device = learners.device(spec)
-    with cuda.prepared(device):
+    with cuda.prepare_device(device):
         ranks = join(spec.ranks, spec.backend, device, rendezvous, spec.collective_timeout_s)
         before_writing()
         if ranks.rank == 0:
@@ -80,7 +80,7 @@ def run(
         env_indices = own_share(spec.n_envs, ranks)
         venv = _environments(spec, paths, env_indices)
         try:
-            trained_on = env_factory.normalized(spec, venv) if spec.normalize else venv
+            trained_on = env_factory.normalized_env(spec, venv) if spec.normalize else venv
             learner = learners.build(spec, trained_on, ranks)
             facts.learner = learner.name
             facts.learner_reason = learner.reason

@@ -101,7 +101,7 @@ def test_a_urdf_is_measured_as_the_robot_that_is_made_of_it(tmp_path: Path) -> N
 
 def edited_masks(xml: Path, edits: Mapping[str, Any]) -> Masks:
     with RobotVariants(collect(xml)) as variants:
-        return collision_census.masks(variants.edited(edits).model)
+        return collision_census.masks(variants.edited_robot(edits).model)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def job(directory: Path, robot: str = "arm", scale: float = 0.2, **changes: Any)
                 statistic.copy_(torch.as_tensor(rng.uniform(0.5, 2, tuple(statistic.shape))))
     model.save(paths.model)
     if spec.normalize:
-        normalized: Any = env_factory.normalized(spec, venv)
+        normalized: Any = env_factory.normalized_env(spec, venv)
         size = venv.observation_space.shape
         normalized.obs_rms.mean, normalized.obs_rms.var = (
             rng.normal(0, 3, size),
@@ -124,7 +124,7 @@ def observations_and_actions(
     spec = WorkerSpec.from_json(paths.spec.read_text())
     venv: Any = env_factory.make(spec, paths.root, n_envs=ROWS, seed=0)
     model = trained_policy.load_model(spec, paths, venv, None)
-    normalized: Any = trained_policy.normalized(spec, paths, venv, None)
+    normalized: Any = trained_policy.normalized_env(spec, paths, venv, None)
     observations = (
         np.random.default_rng(1)
         .normal(0, 3, (ROWS, venv.observation_space.shape[0]))
@@ -196,7 +196,7 @@ def test_observations_in_double_precision_are_normalised_before_they_are_rounded
     venv = env_factory.make(
         WorkerSpec.from_json(paths.spec.read_text()), paths.root, n_envs=1, seed=0
     )
-    normalized: Any = env_factory.normalized(WorkerSpec.from_json(paths.spec.read_text()), venv)
+    normalized: Any = env_factory.normalized_env(WorkerSpec.from_json(paths.spec.read_text()), venv)
     normalized.obs_rms.mean[:], normalized.obs_rms.var[:] = 8.9, 0.0
     normalized.save(str(paths.vecnormalize))
     exact, rounded = np.full(rows.shape, 8.9), np.full(rows.shape, 8.9, np.float32)

@@ -256,7 +256,9 @@ def test_the_command_tells_of_failure_and_end_and_resuming_tells_again(
         "1 1\n",
         "the knee fell off\n",
     )
-    (listed,) = (run for run in run_index.listed() if run.entry.run_dir == str(tmp_path / "run"))
+    (listed,) = (
+        run for run in run_index.listed_runs() if run.entry.run_dir == str(tmp_path / "run")
+    )
     assert (listed.state, listed.entry.name, listed.jobs) == ("finished", "tiny", {"FAILED": 1})
     again = invoke("run", "run", cwd=tmp_path)
     assert again.returncode == 1, again.stderr

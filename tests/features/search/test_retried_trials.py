@@ -120,7 +120,7 @@ def test_a_retried_trial_is_trained_with_all_seeds_and_compared_and_told_once(
     searched = Searched(paths)
     searched.turns()
     assert not searched.trial.is_over
-    assert OTHER in job_figures.requested(searched.searcher.ledger, "retry")
+    assert OTHER in job_figures.requested_jobs(searched.searcher.ledger, "retry")
     recovery.apply_late_requests(searched.searcher.ledger, "me")
     assert {row.state.name for row in searched.searcher.ledger.jobs()[2:]} == {"PENDING"}
 
@@ -305,7 +305,7 @@ def test_what_was_entered_is_not_entered_again_if_the_ledger_is_locked_when_it_i
 ) -> None:
     search, written, read = (
         searched(tmp_path / "run", GOES_ON),
-        additions.written,
+        additions.write_change,
         search_events.events,
     )
     search.move(Succeeded(), 1000)
@@ -320,7 +320,7 @@ def test_what_was_entered_is_not_entered_again_if_the_ledger_is_locked_when_it_i
             raise locked.pop()
         return read(*arguments, **settings)
 
-    monkeypatch.setattr(additions, "written", enter)
+    monkeypatch.setattr(additions, "write_change", enter)
     monkeypatch.setattr(search_events, "events", events)
     for _ in range(20):
         with contextlib.suppress(LedgerBusyError):

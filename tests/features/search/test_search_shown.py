@@ -199,7 +199,7 @@ def noted(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> str:
     """The state in which `list` shows the run directory."""
     monkeypatch.setenv("XDG_STATE_HOME", str(paths.root.parent / "state"))
     run_index.note(paths.root, "it")
-    (run,) = run_index.listed()
+    (run,) = run_index.listed_runs()
     return run.state
 
 

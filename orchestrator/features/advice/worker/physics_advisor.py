@@ -323,7 +323,7 @@ class _Advisor:
         """The robot that a job with these ``edits`` would train, through all that a job file's
         edits go through.
         """
-        robot = self._variants.edited(edits)
+        robot = self._variants.edited_robot(edits)
         with TemporaryFolder() as folder:
             model = load_model(robot.bundle.write(Path(folder)))
         robot.check(model)
@@ -345,9 +345,9 @@ class _Advisor:
     def _file(self) -> Path:
         """A copy of the original, with the job's own edits."""
         edits = self._request.model_edits
-        return (self._variants.edited(edits).bundle if edits else self._variants.bundle).write(
-            self._folder
-        )
+        return (
+            self._variants.edited_robot(edits).bundle if edits else self._variants.bundle
+        ).write(self._folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from orchestrator.features.advice.physics_advice import MedianEstimate
 from orchestrator.features.advice.worker.median_estimates import median_estimate
 from orchestrator.worker.envs import divergence
-from orchestrator.worker.mjmodel.structure import Floats, posed
+from orchestrator.worker.mjmodel.structure import Floats, posed_data
 
 NEGLIGIBLE = 1e-3
 """Added to both deviations, in multiples of the robot's size, before one is divided by the other:
@@ -77,7 +77,7 @@ def size(model: mujoco.MjModel, pose: Floats) -> float:
     """Diagonal in metres of the box around the geoms of moving bodies in ``pose`` (nq,); at least 1
     mm.
     """
-    data = posed(model, pose)
+    data = posed_data(model, pose)
     geoms = np.flatnonzero(model.body_weldid[model.geom_bodyid] != 0)
     places = np.concatenate((data.xipos[jointed_bodies(model)], data.geom_xpos[geoms]))
     radii = np.concatenate((np.zeros(len(places) - len(geoms)), model.geom_rbound[geoms]))[:, None]

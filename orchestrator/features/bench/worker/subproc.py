@@ -76,7 +76,7 @@ def make(spec: WorkerSpec, job_dir: Path) -> VecEnv:
     else:
         makers = env_factory.makers(spec, job_dir, range(spec.n_envs), spec.seed)
     venv = SubprocVecEnv(makers)
-    return env_factory.normalized(spec, venv, VecNormalize) if spec.normalize else venv
+    return env_factory.normalized_env(spec, venv, VecNormalize) if spec.normalize else venv
 
 
 def run(spec: WorkerSpec, paths: JobPaths, facts: AttemptFacts, reporter: ProgressReporter) -> None:

@@ -87,7 +87,7 @@ def policy_of(
     venv = env_factory.make(spec, paths.root, n_envs=1, seed=0)
     model = trained_policy.load_model(spec, paths, venv, trained)
     network = network_of(model)
-    normalized = trained_policy.normalized(spec, paths, venv, trained)
+    normalized = trained_policy.normalized_env(spec, paths, venv, trained)
     simulation: Simulation | None = getattr(venv, "simulation", None)
     hidden = len(simulation.privileged_names) if simulation is not None else 0
     seen = slice(None, -hidden if hidden else None)

@@ -74,7 +74,7 @@ def create_token(environment: Mapping[str, str] = os.environ) -> Path:
 def check_token(environment: Mapping[str, str] = os.environ) -> None:
     """:raises UsageError: there is no token, it is not valid, or others can read or replace it."""
     if environment.get(TOKEN_VARIABLE):
-        secret_files.checked(environment[TOKEN_VARIABLE], f"the environment's {TOKEN_VARIABLE}")
+        secret_files.check_token(environment[TOKEN_VARIABLE], f"the environment's {TOKEN_VARIABLE}")
         return
     hint = "Copy the file from the machine of the cluster's head, where `cluster up` created it"
     exposed = "run code on every node"

@@ -82,7 +82,7 @@ def retried(ledger: Ledger, failed: Collection[Trial]) -> tuple[list[SearchEvent
     seeds.
     """
     events, requests = list[SearchEvent](), list[Request]()
-    cancelled = job_figures.requested(
+    cancelled = job_figures.requested_jobs(
         ledger, "cancel"
     )  # before the states: what is cancelled by then is TERMINAL
     found = job_figures.figures(ledger, [job_id for trial in failed for job_id in trial.jobs])

@@ -141,7 +141,7 @@ class Proposals:
         if not self._saving.is_due() or not self._learns:
             return
         # An error of a user's sampler, or a full disk: it is told everything again.
-        with self._saving.timed(), contextlib.suppress(Exception):
+        with self._saving.time_block(), contextlib.suppress(Exception):
             with self._watchdog.limited(self._spec.sampler, "pickling"):
                 content = pickle.dumps((last_id, self._sampler))
             self._file.parent.mkdir(exist_ok=True)

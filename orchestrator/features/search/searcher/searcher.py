@@ -154,7 +154,7 @@ class Searcher:
                         is_done = not self._turn()
                         continue
                 except LedgerBusyError:
-                    self.ledger = additions.reopened(self.ledger, self.paths)
+                    self.ledger = additions.reopen(self.ledger, self.paths)
                     is_done = False
                 time.sleep(LOOK_EVERY_S)
 
@@ -176,7 +176,7 @@ class Searcher:
         if self._proposals is not None:
             self._proposals.save(self.history.last_id)
         is_idle = not (
-            done or self.history.training or job_figures.requested(self.ledger, "cancel")
+            done or self.history.training or job_figures.requested_jobs(self.ledger, "cancel")
         )
         if is_idle and self._is_spent():
             if not self._look(at_all=True):
@@ -206,7 +206,7 @@ class Searcher:
 
     def _ends(self, trials: Sequence[Trial]) -> tuple[list[SearchEvent], list[Request]]:
         """Those of the ``trials``, which are not over, that have come to a rung or to their end."""
-        retried = job_figures.requested(
+        retried = job_figures.requested_jobs(
             self.ledger, "retry"
         )  # before the states, which soon change for these
         self._figures = job_figures.figures(
@@ -422,7 +422,7 @@ class Searcher:
             search_events.add(ledger, events)
             ledger.add_requests(requests)
 
-        self.ledger = additions.written(self.ledger, self.paths, change)
+        self.ledger = additions.write_change(self.ledger, self.paths, change)
         self._take_in()
 
     def _take_in(self) -> None:

@@ -33,7 +33,7 @@ from orchestrator.features.urdf.worker.urdf_structure import (
 )
 from orchestrator.features.urdf.worker.urdf_tree import Node, UrdfError, parse, written
 from orchestrator.worker.mjspec.model_comparison import differing_fields
-from orchestrator.worker.robots.compiling import guarded
+from orchestrator.worker.robots.compiling import guard_compiler
 from orchestrator.worker.robots.converted_robot import ConvertedRobot
 from orchestrator.worker.robots.env_check import UnfitError
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, read_regular_file
@@ -62,7 +62,7 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
         compiler = _compiler(robot)
         meshes = UrdfMeshes(xml, settings.asset_paths, compiler, folder, limit_bytes)
         _choose_geometry(robot, compiler, settings, meshes)
-        with guarded(xml, request.memory_mib):
+        with guard_compiler(xml, request.memory_mib):
             return _completed(robot, structure, settings, folder / f"{xml.stem}.xml", meshes)
     except UrdfError as error:
         place = f"{xml}" if error.line is None else f"{xml}, line {error.line}"

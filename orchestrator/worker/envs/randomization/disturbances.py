@@ -25,7 +25,7 @@ from orchestrator.worker.envs.randomization.draws import draw, draw_many, of_eac
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
 from orchestrator.worker.mjmodel.root import NoRootError, find_root, horizontal_push
 from orchestrator.worker.mjmodel.structure import Floats, as_index
-from orchestrator.worker.mjspec.spec_elements import suggested
+from orchestrator.worker.mjspec.spec_elements import suggestion
 from orchestrator.worker.tasks import Task
 from orchestrator.worker.tasks.base import control_steps
 
@@ -120,16 +120,18 @@ class Disturbances:
                 )
         self._actions[:, envs] = 0.0
 
-    def acted(self, actions: NDArray[Any]) -> NDArray[Any]:
+    def disturbed_actions(self, actions: NDArray[Any]) -> NDArray[Any]:
         """The actions that reach the actuators now, where the policy gives ``actions``, ``(n_envs,
         nu)``.
         """
         self._step += 1
         return (
-            self._delayed(self._actions, actions, "action.delay") if len(self._actions) else actions
+            self._delayed_rows(self._actions, actions, "action.delay")
+            if len(self._actions)
+            else actions
         )
 
-    def observed(
+    def disturbed_observations(
         self, observations: NDArray[Any], rngs: list[np.random.Generator], moment: TrainingMoment
     ) -> NDArray[Any]:
         """What the policy sees of ``observations``, ``(n_envs, observation_size)``, which are
@@ -148,7 +150,7 @@ class Disturbances:
                     self._noise[:, :, columns] = noise
             observations += self._noise[row]
         if len(self._observations):
-            observations = self._delayed(self._observations, observations, "observation.delay")
+            observations = self._delayed_rows(self._observations, observations, "observation.delay")
         self._seen[:] = observations
         return observations
 
@@ -169,7 +171,7 @@ class Disturbances:
         self._observations[:, envs] = self._seen[envs] = observations
         return observations
 
-    def _delayed(self, latest: NDArray[Any], newest: NDArray[Any], key: str) -> NDArray[Any]:
+    def _delayed_rows(self, latest: NDArray[Any], newest: NDArray[Any], key: str) -> NDArray[Any]:
         """The rows of so many control steps ago.
 
         :param latest: ``(memory, n_envs, …)``, which takes ``newest``, ``(n_envs, …)``.
@@ -240,7 +242,7 @@ def _noise(
             if not places:
                 raise RandomizeError(
                     f"{table_of(key, randomize)}.{key}: no observation of the task matches {pattern!r}"
-                    f"{suggested(pattern, names)}"
+                    f"{suggestion(pattern, names)}"
                 )
         found.append((columns, of_each(key, randomize, grid, n_envs)))
     return found

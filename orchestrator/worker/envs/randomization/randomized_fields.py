@@ -38,7 +38,12 @@ from orchestrator.worker.mjspec.spec_attributes import (
     attribute_names,
     set_attribute,
 )
-from orchestrator.worker.mjspec.spec_elements import SINGLE, EditError, matching, suggested
+from orchestrator.worker.mjspec.spec_elements import (
+    SINGLE,
+    EditError,
+    matching_elements,
+    suggestion,
+)
 
 TABLE = "randomize"
 GRID_TABLE = "evaluate"
@@ -179,7 +184,7 @@ def _examined_once(
         examined = _EXAMINED.get((xml, digest, one))
         if examined is None:
             spec = mujoco.MjSpec.from_file(str(xml)) if spec is None else spec
-            examined = _examined(spec, model, one)
+            examined = _examined_key(spec, model, one)
             if len(_EXAMINED) >= MOST_EXAMINED:
                 _EXAMINED.clear()
             _EXAMINED[xml, digest, one] = examined
@@ -187,14 +192,16 @@ def _examined_once(
     return found
 
 
-def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -> RandomizedKey:
+def _examined_key(
+    spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey
+) -> RandomizedKey:
     """``drawn`` with what it changes."""
     _refuse_fixed(drawn)
     _refuse_values(drawn)
     low, high = drawn.distribution.extremes
     is_constant = drawn.distribution.is_constant
-    at_low = model if is_constant else _compiled(spec, model, drawn, low)
-    at_high = _compiled(spec, model, drawn, high)
+    at_low = model if is_constant else _compile_with(spec, model, drawn, low)
+    at_high = _compile_with(spec, model, drawn, high)
     drawn = dataclasses.replace(drawn, places=_places(spec, drawn))
     changes = _changes(drawn, at_low, at_high)
     if not changes and is_constant:
@@ -205,7 +212,7 @@ def _examined(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) 
         )
     middle = low + (high - low) * 0.382  # anywhere between them
     tried = _try_changes(model, changes, middle)
-    expected = _compiled(spec, model, drawn, middle)
+    expected = _compile_with(spec, model, drawn, middle)
     wrong = [
         name
         for name, _, _ in differences(tried.model, expected)
@@ -233,7 +240,7 @@ def _refuse_values(drawn: RandomizedKey) -> None:
     """:raises RandomizeError: a value makes no sense, or all are the same."""
     low, high = drawn.distribution.extremes
     is_constant = drawn.distribution.is_constant
-    attribute, _ = _indexed(drawn.key.rpartition(".")[2])
+    attribute, _ = _split_index(drawn.key.rpartition(".")[2])
     if low < 0 and attribute in NEVER_NEGATIVE:
         be = "is" if is_constant else "may be"
         raise RandomizeError(
@@ -303,7 +310,7 @@ def write(batch: Batch, env: int, changes: Iterable[FieldChange], value: float) 
         field[env, change.entries] = change.at_zero + change.slope * value
 
 
-def _compiled(
+def _compile_with(
     spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey, value: float
 ) -> mujoco.MjModel:
     """The robot with the value, or multiplied by it."""
@@ -311,10 +318,10 @@ def _compiled(
     key = drawn.key
     multiplies = drawn.distribution.multiplies
     kind = key.partition(".")[0]
-    attribute, index = _indexed(key.rpartition(".")[2])
+    attribute, index = _split_index(key.rpartition(".")[2])
     written: Any = f"*{value!r}" if multiplies else value
     try:
-        for _, element in matching(edited, drawn.table, key):
+        for _, element in matching_elements(edited, drawn.table, key):
             if (kind, attribute, index) == ("body", "mass", None):
                 factor = value if multiplies else value / _mass(model, element.name)
                 _scale_mass(element, factor)
@@ -324,7 +331,7 @@ def _compiled(
                 numbers = _with_others(element, attribute, index, written)
                 set_attribute(element, kind, attribute, numbers)
     except AttributeEditError as error:
-        hint = suggested(attribute, attribute_names(element, kind)) if error.is_unknown else ""
+        hint = suggestion(attribute, attribute_names(element, kind)) if error.is_unknown else ""
         raise RandomizeError(f"{drawn.where}: {error}{hint}") from None
     except EditError as error:
         raise RandomizeError(str(error)) from None
@@ -340,9 +347,9 @@ def _compiled(
 def _places(spec: mujoco.MjSpec, drawn: RandomizedKey) -> frozenset[tuple[str, int]]:
     """:attr:`RandomizedKey.places` of a key that fits the robot."""
     kind = drawn.key.partition(".")[0]
-    attribute, index = _indexed(drawn.key.rpartition(".")[2])
+    attribute, index = _split_index(drawn.key.rpartition(".")[2])
     places: set[tuple[str, int]] = set()
-    for number, element in matching(spec, drawn.table, drawn.key):
+    for number, element in matching_elements(spec, drawn.table, drawn.key):
         name = attribute if kind in SINGLE else f"{element.name or f'#{number}'}.{attribute}"
         numbers = getattr(element, RENAMED.get(attribute, attribute), None)
         if index is not None:
@@ -355,7 +362,7 @@ def _places(spec: mujoco.MjSpec, drawn: RandomizedKey) -> frozenset[tuple[str, i
     return frozenset(places)
 
 
-def _indexed(attribute: str) -> tuple[str, int | None]:
+def _split_index(attribute: str) -> tuple[str, int | None]:
     """``"wind[1]"`` → ``("wind", 1)``; None without an index."""
     match = _INDEXED.match(attribute)
     return (attribute, None) if match is None else (match[1], int(match[2]))

@@ -132,12 +132,13 @@ class RandomizedSimulation(Simulation):
         disturbances, moment = self._disturbances, self.moment
         if (due := disturbances.is_push_due(self._lengths())) is not None:
             self._push(due, lambda env: disturbances.push(env, self.generators[env], moment))
-        return super().step(disturbances.acted(np.asarray(actions)))
+        return super().step(disturbances.disturbed_actions(np.asarray(actions)))
 
     def _observe(self) -> NDArray[Any]:
         observations = super()._observe()
         return self._with_drawn(
-            self._disturbances.observed(observations, self.generators, self.moment), self._all_envs
+            self._disturbances.disturbed_observations(observations, self.generators, self.moment),
+            self._all_envs,
         )
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from orchestrator.core.terrain import TERRAIN, Terrain
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.envs.randomization.randomized_fields import TABLE, RandomizeError
 from orchestrator.worker.mjmodel.root import NoRootError, find_root
-from orchestrator.worker.mjmodel.structure import Floats, is_fixed, posed
+from orchestrator.worker.mjmodel.structure import Floats, is_fixed, posed_data
 from orchestrator.worker.tasks import Task
 
 POINTS = 600
@@ -42,7 +42,7 @@ class RoughTerrain:
     def __init__(self, xml: Path, model: mujoco.MjModel, task: Task, terrain: Terrain) -> None:
         self._cell_m = terrain.cell_m
         self._heights_m: Floats = _heights() * terrain.height_m
-        data = posed(model, task.pose)
+        data = posed_data(model, task.pose)
         self.floor = _floor(model, data)
         self._body_xy: Floats = data.xpos[model.geom_bodyid[self.floor], :2].copy()
         self._z = _liftable(model, task)

@@ -103,11 +103,13 @@ class Epoch:
             (samples.advantages, weights),
         ):
             given.take(order, out=ordered, mode="clip")
-        advantages = self._normalized(weights) if self._settings.normalize_advantage else weights
+        advantages = (
+            self._normalized_advantages(weights) if self._settings.normalize_advantage else weights
+        )
         np.divide(np.negative(advantages), self._divisors, out=weights)
         np.multiply(weights, np.where(weights > 0, *self._bounds), out=rows.limits)
 
-    def _normalized(self, advantages: Array) -> Array:
+    def _normalized_advantages(self, advantages: Array) -> Array:
         exact = advantages.astype(np.float64)
         own = self._sums(exact) / self._sizes
         squares = self._sums(np.square(exact - self._of_rows(own)))

@@ -123,7 +123,7 @@ class Layout:
         """``(actions,)`` logarithms of the actions' standard deviations: a view of ``flat``."""
         return flat[self._log_std]
 
-    def named(self, flat: Array) -> dict[str, Array]:
+    def named_views(self, flat: Array) -> dict[str, Array]:
         """Views of ``flat`` by the parameters' names in Stable-Baselines3's policy, in their shapes
         there.
         """

@@ -91,7 +91,7 @@ class PolicyNetwork:
 
     def load(self, policy: ActorCriticPolicy) -> None:
         """Read the parameters of ``policy``. :raises UnsuitableError: one of them is frozen."""
-        views = self._layout.named(self._parameters)
+        views = self._layout.named_views(self._parameters)
         for name, parameter in policy.named_parameters():
             if not parameter.requires_grad:
                 raise UnsuitableError(f"{name} is frozen (its requires_grad is off)")
@@ -101,7 +101,10 @@ class PolicyNetwork:
         """Read the moments and step counts of the policy's optimiser."""
         adam = self.update.adam
         state = policy.optimizer.state
-        first, second = self._layout.named(adam.exp_avg), self._layout.named(adam.exp_avg_sq)
+        first, second = (
+            self._layout.named_views(adam.exp_avg),
+            self._layout.named_views(adam.exp_avg_sq),
+        )
         adam.step[:] = 0.0
         for name, parameter in policy.named_parameters():
             moments = state.get(parameter)
@@ -114,7 +117,7 @@ class PolicyNetwork:
         """Write the parameters and the optimiser's state back, in place."""
         adam = self.update.adam
         state = policy.optimizer.state
-        named = self._layout.named
+        named = self._layout.named_views
         values, first, second = named(self._parameters), named(adam.exp_avg), named(adam.exp_avg_sq)
         for name, parameter in policy.named_parameters():
             parameter.detach().numpy()[...] = values[name]

@@ -157,7 +157,9 @@ def _log_probs(network: PolicyNetwork, actions: Array, means: Array) -> Array:
     return log_probs
 
 
-def truncated(infos: Sequence[Mapping[str, Any]], dones: Array) -> Iterator[tuple[int, Any]]:
+def truncated_episodes(
+    infos: Sequence[Mapping[str, Any]], dones: Array
+) -> Iterator[tuple[int, Any]]:
     """Indices of environments whose episode was truncated by a time limit, with its last
     observation.
     """
@@ -171,7 +173,7 @@ def _cut_off(step: int, infos: Sequence[Mapping[str, Any]], dones: Array) -> lis
     # Copies: an environment may reuse the array before the rollout ends.
     return [
         _CutOff(step=step, env=env, observation=np.array(observation))
-        for env, observation in truncated(infos, dones)
+        for env, observation in truncated_episodes(infos, dones)
     ]
 
 

@@ -86,9 +86,9 @@ class Update:
 
     def hide(self, observations: int) -> None:
         """Train no weight of the actor's first layer for the last ``observations``."""
-        self._hidden = self._layout.named(self.gradients)["mlp_extractor.policy_net.0.weight"][
-            :, -observations:
-        ]
+        self._hidden = self._layout.named_views(self.gradients)[
+            "mlp_extractor.policy_net.0.weight"
+        ][:, -observations:]
 
     def run(
         self,
@@ -172,7 +172,7 @@ class Update:
         """``torch.nn.utils.clip_grad_norm_``. :raises NonFiniteGradient: the norm is not finite."""
         norm = math.sqrt(np.dot(self.gradients, self.gradients))
         if not math.isfinite(norm):
-            for name, gradient in self._layout.named(self.gradients).items():
+            for name, gradient in self._layout.named_views(self.gradients).items():
                 if not np.isfinite(gradient).all():
                     where = "epoch {}, minibatch {} of {}".format(*position)
                     raise NonFiniteGradient(f"the gradient of {name} is not finite in {where}")
