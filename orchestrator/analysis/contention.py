@@ -67,9 +67,9 @@ def find(run_dir: Path, among: Collection[str] | None = None) -> list[Contention
 
 def diagnose(experiment: ExperimentMetrics) -> list[ContentionFinding]:
     """As :func:`find`. A job whose loss has one cause is not named under another."""
-    findings: list[ContentionFinding] = [*_throttled(experiment), *_affinity(experiment)]
+    findings: list[ContentionFinding] = [*_throttling(experiment), *_affinity(experiment)]
     explained = {job_id for finding in findings for job_id in finding.job_ids}
-    for search in (_threads, _shared, _hogs, _slow):
+    for search in (_threads, _core_sharing, _hogs, _slow):
         for finding in search(experiment.jobs, frozenset(explained)):
             findings.append(finding)
             explained |= set(finding.job_ids)
@@ -79,7 +79,7 @@ def diagnose(experiment: ExperimentMetrics) -> list[ContentionFinding]:
 # -- limits set from outside
 
 
-def _throttled(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
+def _throttling(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
     quota, usable = experiment.quota, experiment.usable_cpus
     throttled = [
         (share, job)
@@ -170,7 +170,9 @@ def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[
         )
 
 
-def _shared(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[ContentionFinding]:
+def _core_sharing(
+    jobs: Sequence[JobMetrics], explained: frozenset[str]
+) -> Iterator[ContentionFinding]:
     """Jobs of this experiment that shared a core with each other: ``max_parallel`` was too
     large.
     """
@@ -178,7 +180,7 @@ def _shared(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[C
     for job in jobs:
         for cpu in job.cpus:
             by_cpu.setdefault(cpu, []).append(job)
-    sharing = [job for job in _waiting(jobs, explained) if _sharer(job, by_cpu) is not None]
+    sharing = [job for job in _waiting_jobs(jobs, explained) if _sharer(job, by_cpu) is not None]
     if sharing:
         worst = max(sharing, key=lambda job: job.delay_share)
         other = _sharer(worst, by_cpu)
@@ -206,7 +208,7 @@ def _sharer(job: JobMetrics, by_cpu: Mapping[int, Sequence[JobMetrics]]) -> JobM
 
 def _hogs(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[ContentionFinding]:
     """Other runs and other programs on the CPUs of jobs: one finding, however many there are."""
-    delayed = _waiting(jobs, explained)
+    delayed = _waiting_jobs(jobs, explained)
     if not delayed:
         return
     cpus = frozenset[int]().union(*(job.cpus for job in delayed))
@@ -301,7 +303,7 @@ def _cpus_of(job: JobMetrics) -> str:
     return cpu_text(job.cpus) + (", not all at once" if job.has_changed_cpus else "")
 
 
-def _waiting(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> list[JobMetrics]:
+def _waiting_jobs(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> list[JobMetrics]:
     return [
         job
         for job in jobs

@@ -41,16 +41,18 @@ class CurveReader:
         """The points since the last call; none where the file is missing."""
         lines, is_new_file = self._table.new_lines()
         if not is_new_file:
-            points = self._thinned(lines, self._points[-1:])
+            points = self._thinned_points(lines, self._points[-1:])
             self._points += points
             return NewPoints(points)
         before = self._points
-        self._points = self._thinned(lines, [])
+        self._points = self._thinned_points(lines, [])
         if self._points[: len(before)] == before:  # rewritten, with a column more
             return NewPoints(self._points[len(before) :])
         return NewPoints(self._points, starts_over=True)
 
-    def _thinned(self, lines: bytes, known: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    def _thinned_points(
+        self, lines: bytes, known: list[tuple[float, float]]
+    ) -> list[tuple[float, float]]:
         """:param known: the last point, if there is one."""
         kept = list(known)
         for steps, value in numbers(self._table.header + lines, CURVE_COLUMNS):

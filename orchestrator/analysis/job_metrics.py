@@ -252,7 +252,7 @@ def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
             dict.fromkeys(name for attempt in attempts for name in attempt.competitors)
         ),
         fewest_cpus=_extreme(
-            min, [*(row.n_cpus for row in counted), *_allowed(job, attempts, ranks)]
+            min, [*(row.n_cpus for row in counted), *_allowed_cpus(job, attempts, ranks)]
         ),
         threads=_count(spec.get("threads")),
         work=json.dumps([attempts[-1].robot_hash, work], sort_keys=True) if work else "",
@@ -265,7 +265,7 @@ def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
     )
 
 
-def _allowed(job: JobPaths, attempts: Sequence[_AttemptSlot], ranks: int) -> list[int]:
+def _allowed_cpus(job: JobPaths, attempts: Sequence[_AttemptSlot], ranks: int) -> list[int]:
     """For each attempt whose end is known: how many CPUs of its slot it was allowed at its end."""
     at_end = {attempt.number: cpus_of_rank_0(attempt.cpus, ranks) for attempt in attempts}
     numbers = []

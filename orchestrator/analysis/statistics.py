@@ -74,7 +74,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     """
     import numpy as np
 
-    sample = _checked(values)
+    sample = _finite_sample(values)
     median = float(np.median(sample))
     if sample.size < 2:
         return Estimate(median, None, None, 1)
@@ -123,7 +123,7 @@ def ratio(
     """
     import numpy as np
 
-    above, below = _checked(numerator), _checked(denominator)
+    above, below = _finite_sample(numerator), _finite_sample(denominator)
     if min(above.min(), below.min()) <= 0:
         raise ValueError("a ratio is made of positive values")
     if paired:
@@ -145,7 +145,7 @@ def _exp(bound: float) -> float:
     return math.exp(min(bound, 700.0))
 
 
-def _checked(values: Sequence[float]) -> Floats:
+def _finite_sample(values: Sequence[float]) -> Floats:
     import numpy as np
 
     sample = np.asarray(values, dtype=np.float64)

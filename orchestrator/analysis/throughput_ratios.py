@@ -39,7 +39,7 @@ def throughput(measured: LevelSamples) -> Estimate:
     """env_steps/s of all processes; where measurements were cut off it is an upper bound and has no
     ``low``.
     """
-    return _bounded(estimate(measured.throughputs), measured)
+    return _bounded_estimate(estimate(measured.throughputs), measured)
 
 
 def gain(after: LevelSamples, before: LevelSamples) -> tuple[Estimate | None, bool]:
@@ -61,7 +61,7 @@ def speed_up(measured: LevelSamples, base: LevelSamples) -> Estimate | None:
     """
     if base.at_most:
         return None
-    return _bounded(_ratio(measured, base).scaled(base.processes), measured)
+    return _bounded_estimate(_ratio(measured, base).scaled(base.processes), measured)
 
 
 def efficiency_facts(speedup: Estimate | None, ideal: float) -> EfficiencyFacts:
@@ -77,7 +77,7 @@ def _ratio(after: LevelSamples, before: LevelSamples) -> Estimate:
     return ratio(after.throughputs, before.throughputs, paired=after.repeats() == before.repeats())
 
 
-def _bounded(result: Estimate, measured: LevelSamples) -> Estimate:
+def _bounded_estimate(result: Estimate, measured: LevelSamples) -> Estimate:
     return Estimate(result.median, None, result.high, result.n) if measured.at_most else result
 
 

@@ -69,7 +69,7 @@ def status(
     """Show the state of every job of a run directory; without one, of the only one here, otherwise
     your experiments.
     """
-    found = _found(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
+    found = _find_run_dir(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
     if found is None:
         return
     from orchestrator.experiment import control
@@ -91,7 +91,7 @@ def status(
     raise typer.Exit(control.exit_code_of(last) if with_exit_code and last is not None else 0)
 
 
-def _found(
+def _find_run_dir(
     run_dir: Path | None, command: str, *, needs_one: bool, as_json: bool = False
 ) -> Path | None:
     """``run_dir``, or the only one here. Where there is not exactly one, lists the user's
@@ -146,7 +146,7 @@ def logs(
     """Show the output of a job's worker: on a terminal with escape sequences made visible,
     otherwise as it is.
     """
-    found = _found(run_dir, "logs", needs_one=follow or attempt is not None)
+    found = _find_run_dir(run_dir, "logs", needs_one=follow or attempt is not None)
     if found is None:
         return
     from orchestrator.experiment import worker_logs

@@ -101,7 +101,7 @@ def wait(
     if end.rows:
         which = f" ({listed([row['job_id'] for row in end.rows], JOBS_SHOWN)})" if jobs else ""
         shared.print_text(
-            f"{run_dir}: {jobs_table.counted(Counter(row['state'] for row in end.rows))}{which}"
+            f"{run_dir}: {jobs_table.counts_text(Counter(row['state'] for row in end.rows))}{which}"
         )
     if end.problem:
         shared.print_progress(f"error: {end.problem}")
@@ -160,6 +160,8 @@ def list_experiments(
 
     runs = run_index.listed_runs()
     if as_json:
-        shared.print_json([list_view.facts(run) for run in list_view.chosen(runs, is_all=is_all)])
+        shared.print_json(
+            [list_view.facts(run) for run in list_view.runs_to_list(runs, is_all=is_all)]
+        )
     else:
         list_view.show(runs, is_all=is_all)

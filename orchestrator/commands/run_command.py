@@ -187,7 +187,7 @@ def run(
         raise UsageError(
             f"run: there is no --timesteps; use --set total_timesteps={timesteps}, which is for all jobs"
         )
-    process = _detached(as_json=as_json) if detach else None
+    process = _detach(as_json=as_json) if detach else None
     from orchestrator.experiment import preflight
 
     is_run_dir = jobs.is_dir()
@@ -201,9 +201,9 @@ def run(
                     "--run-dir, --set, --learner, --fresh and --rebuild-ledger need the job file"
                 )
                 raise UsageError(f"{jobs}: a run directory is resumed as it is; {options_of_files}")
-            declared = _resumed(jobs)
+            declared = _load_run_dir(jobs)
         else:
-            declared = _declared(jobs, changes, run_dir, skip_invalid=skip_invalid)
+            declared = _load_job_file(jobs, changes, run_dir, skip_invalid=skip_invalid)
         run_options = run_plan.RunOptions(
             run_dir=declared.run_dir,
             is_listed=True,
@@ -234,7 +234,7 @@ class _Declared:
     """Of jobs whose robots need no examination."""
 
 
-def _declared(
+def _load_job_file(
     job_file: Path, changes: Mapping[str, Any], run_dir: Path | None, *, skip_invalid: bool
 ) -> _Declared:
     """What a job file declares.
@@ -252,7 +252,7 @@ def _declared(
     )
 
 
-def _resumed(run_dir: Path) -> _Declared:
+def _load_run_dir(run_dir: Path) -> _Declared:
     """What a run directory goes on with."""
     from orchestrator.experiment import resume
 
@@ -301,7 +301,7 @@ def _refuse_robots(folder: Path) -> None:
         )
 
 
-def _detached(*, as_json: bool) -> DetachedProcess:
+def _detach(*, as_json: bool) -> DetachedProcess:
     """Continue in a process without a terminal, which this returns in. The command ends when the
     first jobs run.
     """

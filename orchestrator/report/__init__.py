@@ -57,8 +57,8 @@ def compose(run_dir: Path, others: Sequence[Path] = ()) -> Document:
     from orchestrator.report.experiment_facts import ExperimentFacts
 
     if not others and (document := _of_feature(run_dir)) is not None:
-        return _with_added(document, added_sections.gathered(run_dir, (), document.facts))
-    added = added_sections.gathered(run_dir, others, ExperimentFacts.__annotations__)
+        return _with_added(document, added_sections.gather(run_dir, (), document.facts))
+    added = added_sections.gather(run_dir, others, ExperimentFacts.__annotations__)
     if others and not any(one.has_compared for one in added):
         run_directory.existing_run(run_dir)  # has a better reason where it is none
         raise UsageError(
@@ -139,7 +139,7 @@ def make(run_dir: Path, others: Sequence[Path] = ()) -> WrittenReport:
     from orchestrator.report import html_page
     from orchestrator.report.number_format import json_value
 
-    document, drawings = _drawn(compose(run_dir, others))
+    document, drawings = _draw_figures(compose(run_dir, others))
     folder = run_dir / "report"
     facts = {
         **document.facts,
@@ -160,7 +160,7 @@ def make(run_dir: Path, others: Sequence[Path] = ()) -> WrittenReport:
     return WrittenReport(page=folder / "index.html", document=document)
 
 
-def _drawn(document: Document) -> tuple[Document, dict[str, Rendered]]:
+def _draw_figures(document: Document) -> tuple[Document, dict[str, Rendered]]:
     """With its figures drawn, by name. In place of one that its feature cannot draw stands a text
     that says so.
     """
@@ -174,14 +174,15 @@ def _drawn(document: Document) -> tuple[Document, dict[str, Rendered]]:
         with problems_of(figure.feature, f"cannot draw the figure {figure.name}"):
             drawings[figure.name] = drawing.render(figure)
 
-    def shown(part: Part) -> Part:
+    def part_or_text(part: Part) -> Part:
         if not isinstance(part, Figure) or part.name in drawings:
             return part
         text = f"{part.title}: the feature {part.feature} could not draw this figure."
         return Text(sentences=[text], tone="bad")
 
     sections = [
-        replace(section, parts=list(map(shown, section.parts))) for section in document.sections
+        replace(section, parts=list(map(part_or_text, section.parts)))
+        for section in document.sections
     ]
     return replace(document, sections=sections), drawings
 

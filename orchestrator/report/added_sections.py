@@ -30,7 +30,7 @@ OF_EVERY_REPORT = ("figures",)
 """Keys of ``report.json`` beside the facts of its document."""
 
 
-def gathered(run_dir: Path, others: Sequence[Path], taken: Iterable[str]) -> list[AddedSections]:
+def gather(run_dir: Path, others: Sequence[Path], taken: Iterable[str]) -> list[AddedSections]:
     """What features add to the report of ``run_dir``. What cannot be used is left out, each feature's
     as a whole.
 
@@ -42,7 +42,7 @@ def gathered(run_dir: Path, others: Sequence[Path], taken: Iterable[str]) -> lis
     drawn: set[str] = set()
     found: list[AddedSections] = []
     for feature in features():
-        added = _asked(feature, run_dir, others, keys, drawn)
+        added = _ask_feature(feature, run_dir, others, keys, drawn)
         if added is not None:
             found.append(added)
             keys.add(added.name)
@@ -50,7 +50,7 @@ def gathered(run_dir: Path, others: Sequence[Path], taken: Iterable[str]) -> lis
     return found
 
 
-def _asked(
+def _ask_feature(
     feature: Feature,
     run_dir: Path,
     others: Sequence[Path],
@@ -62,7 +62,7 @@ def _asked(
     with problems_of(feature.name, "adds no sections to reports", passing=refusals):
         given = ask(feature, "report_sections", run_dir, others)
         if given is not None:
-            added = _checked(given, keys, drawn)
+            added = _check_added(given, keys, drawn)
             _check_figures_of(feature, added)
             return replace(added, sections=of_feature(added.sections, feature.name))
     return None
@@ -73,7 +73,7 @@ def _figures(added: AddedSections) -> list[str]:
     return [part.name for part in parts if isinstance(part, Figure)]
 
 
-def _checked(given: Any, keys: Collection[str], drawn: Collection[str]) -> AddedSections:
+def _check_added(given: Any, keys: Collection[str], drawn: Collection[str]) -> AddedSections:
     """:param drawn: names of figures that others add.
     :raises TypeError: a part of it has another type.
     :raises ValueError: a name cannot be used, or the facts are no JSON.

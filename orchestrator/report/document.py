@@ -97,10 +97,10 @@ class Section:
 def of_feature(sections: Iterable[Section], feature: str) -> list[Section]:
     """The sections with the name of their feature in all figures."""
 
-    def named(part: Part) -> Part:
+    def with_feature(part: Part) -> Part:
         return replace(part, feature=feature) if isinstance(part, Figure) else part
 
-    return [replace(section, parts=list(map(named, section.parts))) for section in sections]
+    return [replace(section, parts=list(map(with_feature, section.parts))) for section in sections]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

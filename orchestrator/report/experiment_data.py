@@ -116,7 +116,7 @@ def gather(
         "made_at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
         "running": running,
         "totals": _totals(every_job, attempts),
-        "varied": _varied(declared.values()) if has_varied else [],
+        "varied": _varied_keys(declared.values()) if has_varied else [],
         "robots": [_robot(group) for group in robots.values()],
         "ranks": _scaling(jobs, declared),
         "jobs": jobs,
@@ -136,7 +136,7 @@ def _marks(declared: JobRow, paths: JobPaths) -> dict[str, Sequence[float]]:
     }
 
 
-def _varied(declared: Iterable[JobRow]) -> list[str]:
+def _varied_keys(declared: Iterable[JobRow]) -> list[str]:
     return list(dict.fromkeys(key for row in declared for key in row.job.point))
 
 
@@ -282,7 +282,7 @@ def _sums(rows: Sequence[Iteration]) -> Timings:
 
 def _totals(jobs: Sequence[ReportedJob], attempts: Sequence[ReportedAttempt]) -> Totals:
     states = [job["state"] for job in jobs]
-    busy_s = _covered((attempt["started_at"], attempt["until"]) for attempt in attempts)
+    busy_s = _covered_s((attempt["started_at"], attempt["until"]) for attempt in attempts)
     env_steps = sum(job["env_steps"] for job in jobs)
     return {
         "jobs": len(jobs),
@@ -297,7 +297,7 @@ def _totals(jobs: Sequence[ReportedJob], attempts: Sequence[ReportedAttempt]) ->
     }
 
 
-def _covered(spans: Iterable[tuple[float, float]]) -> float:
+def _covered_s(spans: Iterable[tuple[float, float]]) -> float:
     """Seconds that at least one of ``spans`` covers."""
     total = 0.0
     covered_until = float("-inf")

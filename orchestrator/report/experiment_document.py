@@ -73,7 +73,7 @@ def document(
             *(_robots(robots, jobs, run_dir) if has_robots else ()),
             *grid_sections(robots),
             *tables.failures(jobs),
-            *_varied(facts["varied"], jobs),
+            *_varied_sections(facts["varied"], jobs),
             *_schedule(facts["attempts"], jobs),
             *_phases(robots),
             *experiment_section(facts["ranks"]),
@@ -149,7 +149,7 @@ def _findings(findings: Sequence[ContentionFinding], jobs: Sequence[ReportedJob]
     return Section(title="Findings", parts=parts)
 
 
-def _chosen(robots: Sequence[ReportedRobot]) -> tuple[list[ReportedRobot], str]:
+def _shown_robots(robots: Sequence[ReportedRobot]) -> tuple[list[ReportedRobot], str]:
     """The robots that a figure shows, and the sentence that says which they are."""
     if len(robots) <= MOST_PANELS:
         return list(robots), ""
@@ -170,7 +170,7 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
     trained = [robot for robot in robots if any(jobs[job_id]["curve"] for job_id in robot["jobs"])]
     if not trained:
         return _text("Learning curves", "No job has finished an episode.")
-    shown, which = _chosen(trained)
+    shown, which = _shown_robots(trained)
     seeds = "Each robot was trained with a single seed, so there is no interval."
     if any(len(robot["seeds"]) > 1 for robot in shown):
         seeds = "Thin lines: seeds. Thick line: their median; band: its 95 % interval, clipped by the panel."
@@ -186,7 +186,7 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
     return Section(title="Learning curves", parts=[figure])
 
 
-def _varied(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[Section]:
+def _varied_sections(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[Section]:
     succeeded = [job for job in jobs if job["state"] == "SUCCEEDED"]
     evaluated = bool(succeeded) and all(job["eval_mean"] is not None for job in succeeded)
     panels = []
@@ -216,7 +216,7 @@ def _varied(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[Section]:
         title="Return against varied parameters",
         caption=f"{what} for each value of each parameter that the job file varies. A dot is a job; "
         f"the line joins the medians over all values of the other parameters.{which}",
-        draw=partial(figures.varied, panels[:MOST_VARIED], axis),
+        draw=partial(figures.varied_keys, panels[:MOST_VARIED], axis),
     )
     return [Section(title="Varied parameters", parts=[figure])]
 
@@ -274,7 +274,7 @@ def _phases(robots: Sequence[ReportedRobot]) -> list[Section]:
     timed = [robot for robot in robots if robot["timed_s"] > 0 and robot["timed_env_steps"] > 0]
     if not timed:
         return []
-    shown, which = _chosen(timed)
+    shown, which = _shown_robots(timed)
     figure = Figure(
         name="phases",
         title="Where the time goes",

@@ -242,7 +242,9 @@ def phases(robots: Sequence[ReportedRobot]) -> Drawn:
     return drawn
 
 
-def varied(panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]], rating: str) -> Drawn:
+def varied_keys(
+    panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]], rating: str
+) -> Drawn:
     """One panel per robot and varied key: ``(robot, key, [(value, return), …])``; ``rating`` names
     the return.
     """
@@ -269,7 +271,7 @@ def varied(panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]], ratin
         longest = 9 if len(values) > 4 else 14
         labelled = range(0, len(values), max(1, len(values) // 8))
         axes.set_xticks(
-            list(labelled), [plain(_shown(values[place]), longest) for place in labelled]
+            list(labelled), [plain(_value_text(values[place]), longest) for place in labelled]
         )
         axes.set_xlim(-0.5, len(values) - 0.5)
         drawing.plain_ticks(axes, y=True)
@@ -279,5 +281,5 @@ def varied(panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]], ratin
     return drawn
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)

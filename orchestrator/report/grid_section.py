@@ -67,7 +67,7 @@ def grid_sections(robots: Sequence[ReportedRobot]) -> list[Section]:
     columns: Columns[tuple[ReportedRobot, ReportedPoint]] = {
         "robot": lambda row: plain(row[0]["robot"]),
         "at": lambda row: ", ".join(
-            f"{plain(key)} = {_shown(value)}" for key, value in row[1]["at"].items()
+            f"{plain(key)} = {_value_text(value)}" for key, value in row[1]["at"].items()
         ),
         "return": lambda row: interval(row[1]["mean"]),
     }
@@ -154,8 +154,8 @@ def _draw_map(axes: Axes, panel: GridPanel) -> None:
 
 def _ticks(values: Sequence[float | str]) -> tuple[list[int], list[str]]:
     places = list(range(0, len(values), max(1, len(values) // MOST_LABELLED)))
-    return places, [plain(_shown(values[place]), 9) for place in places]
+    return places, [plain(_value_text(values[place]), 9) for place in places]
 
 
-def _shown(value: float | str) -> str:
+def _value_text(value: float | str) -> str:
     return plain(value) if isinstance(value, str) else f"{value:g}"

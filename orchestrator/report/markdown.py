@@ -13,18 +13,18 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
 def markdown(document: Document, folder: str) -> str:
     """:param folder: the folder of the figures' files, as links name it."""
     headlines = [
-        f"- {escaped(one.label)}: **{escaped(one.value)}**"
-        + (f" ({escaped(one.note)})" if one.note else "")
+        f"- {escape(one.label)}: **{escape(one.value)}**"
+        + (f" ({escape(one.note)})" if one.note else "")
         for one in document.headlines
     ]
-    lines = [f"# {escaped(document.title)}", escaped(document.subtitle), "\n".join(headlines)]
+    lines = [f"# {escape(document.title)}", escape(document.subtitle), "\n".join(headlines)]
     for section in document.sections:
-        lines.append(f"## {escaped(section.title)}")
+        lines.append(f"## {escape(section.title)}")
         lines += [_part(part, folder) for part in section.parts]
     return "\n\n".join(lines) + "\n"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """``text`` so that Markdown shows it literally."""
     return _SPECIAL.sub(r"\\\1", text)
 
@@ -32,12 +32,12 @@ def escaped(text: str) -> str:
 def _part(part: Part, folder: str) -> str:
     if isinstance(part, Figure):
         address = re.sub(r"([<>\\])", r"\\\1", f"{folder}/{part.name}.png")
-        return f"![{escaped(part.title)}](<{address}>)\n\n**{escaped(part.title)}.** {escaped(part.caption)}"
+        return f"![{escape(part.title)}](<{address}>)\n\n**{escape(part.title)}.** {escape(part.caption)}"
     if isinstance(part, Table):
-        return f"{escaped(part.caption)}\n\n{_table(part)}"
+        return f"{escape(part.caption)}\n\n{_table(part)}"
     if len(part.sentences) == 1:
-        return escaped(part.sentences[0])
-    return "\n".join(f"- {escaped(sentence)}" for sentence in part.sentences)
+        return escape(part.sentences[0])
+    return "\n".join(f"- {escape(sentence)}" for sentence in part.sentences)
 
 
 def _table(table: Table) -> str:
@@ -54,4 +54,4 @@ def _table(table: Table) -> str:
 
 
 def _row(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(map(escaped, texts)) + " |"
+    return "| " + " | ".join(map(escape, texts)) + " |"

@@ -19,7 +19,7 @@ def show(snapshots: Iterable[Snapshot], *, as_json: bool) -> Snapshot | None:
     last: Snapshot | None = None
     with (
         background_output.standard_output_in_background(notice),
-        run_view.fitting(as_json=as_json) as reporter,
+        run_view.fitting_reporter(as_json=as_json) as reporter,
     ):
         for snapshot in snapshots:
             if last is None:
@@ -61,7 +61,7 @@ def show_end(last: Snapshot | None, end: RunEnd, run_dir: str, *, as_json: bool)
 
 
 def _summary(snapshot: Snapshot) -> str:
-    jobs = jobs_table.counted(jobs_table.of_snapshot(snapshot).counts) or "examining the robots"
+    jobs = jobs_table.counts_text(jobs_table.of_snapshot(snapshot).counts) or "examining the robots"
     supervisor = (
         "its supervisor has ended"
         if snapshot.holder is None

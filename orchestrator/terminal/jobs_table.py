@@ -299,7 +299,7 @@ def _since(snapshot: Snapshot) -> float | None:
         return None
 
 
-def rendered(shown: JobsTable, width: int, height: int, title: str = "") -> Group:
+def render(shown: JobsTable, width: int, height: int, title: str = "") -> Group:
     """Totals and the jobs that fit on a terminal: first those that run, then the next ones, then
     the last ended.
     """
@@ -324,11 +324,11 @@ def rendered(shown: JobsTable, width: int, height: int, title: str = "") -> Grou
         - Counter(line.state for line in ended)
     )
     if left:
-        parts.append(Text(f"… {left.total():,} more: {counted(left)}", style="dim"))
+        parts.append(Text(f"… {left.total():,} more: {counts_text(left)}", style="dim"))
     return Group(*parts)
 
 
-def counted(counts: Counter[str]) -> str:
+def counts_text(counts: Counter[str]) -> str:
     return ", ".join(f"{counts[state]:,} {state.lower()}" for state in STATE_STYLE if counts[state])
 
 
@@ -429,7 +429,7 @@ def _column_of_feature(name: str, lines: Sequence[JobLine]) -> Column[JobLine] |
     if all(line.columns.get(name) is None for line in lines):
         return None
 
-    def shown(line: JobLine) -> str:
+    def cell(line: JobLine) -> str:
         value = line.columns.get(name)
         return (
             number(value, ",.1f")
@@ -437,7 +437,7 @@ def _column_of_feature(name: str, lines: Sequence[JobLine]) -> Column[JobLine] |
             else str(NONE if value is None else value)
         )
 
-    return number_column(name, shown, rank=5)
+    return number_column(name, cell, rank=5)
 
 
 def _wait(line: JobLine) -> str:

@@ -13,7 +13,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
 from orchestrator.experiment import resume_advice
 from orchestrator.experiment.run_index import FINISHED, ListedRun
-from orchestrator.terminal.jobs_table import counted
+from orchestrator.terminal.jobs_table import counts_text
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column
 
@@ -26,7 +26,7 @@ STATE_COLOUR = {
 
 
 def show(runs: Sequence[ListedRun], *, is_all: bool) -> None:
-    shown = chosen(runs, is_all=is_all)
+    shown = runs_to_list(runs, is_all=is_all)
     left_out = len(runs) - len(shown)
     more = (
         f"`list --all` shows {count(left_out, 'experiment')} more, which finished"
@@ -40,12 +40,14 @@ def show(runs: Sequence[ListedRun], *, is_all: bool) -> None:
             else "no experiment was started here"
         )
         return
-    remarks = [(run, remark) for run in shown for remark in (run.problem, _left(run)) if remark]
+    remarks = [
+        (run, remark) for run in shown for remark in (run.problem, _left_remark(run)) if remark
+    ]
     below = [Text(f"{run.entry.run_dir}: {remark}", style="yellow") for run, remark in remarks]
     show_table(COLUMNS, shown, below=["", *below, more] if below or more else [])
 
 
-def chosen(runs: Sequence[ListedRun], *, is_all: bool) -> list[ListedRun]:
+def runs_to_list(runs: Sequence[ListedRun], *, is_all: bool) -> list[ListedRun]:
     """Those that run or can be resumed, or all. Where batch jobs are left, something may still
     run.
     """
@@ -70,7 +72,7 @@ def facts(run: ListedRun) -> dict[str, Any]:
     }
 
 
-def _left(run: ListedRun) -> str:
+def _left_remark(run: ListedRun) -> str:
     """What may still train although no supervisor runs."""
     if run.left is None:
         return ""
@@ -78,7 +80,7 @@ def _left(run: ListedRun) -> str:
 
 
 def _jobs(run: ListedRun) -> str:
-    return counted(Counter(run.jobs)) or (
+    return counts_text(Counter(run.jobs)) or (
         "examining the robots" if run.state == "running" else NONE
     )
 

@@ -35,7 +35,7 @@ def is_notebook() -> bool:
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of texts. Nothing in them is taken as HTML."""
-    return _table(header, ([_escaped(cell) for cell in row] for row in rows))
+    return _table(header, ([_escape(cell) for cell in row] for row in rows))
 
 
 class NotebookReporter(SilentReporter):
@@ -74,21 +74,21 @@ class NotebookReporter(SilentReporter):
         self._draw()
 
     def _draw(self) -> None:
-        parts = [f"<p>{_escaped(self._note)}</p>"]
+        parts = [f"<p>{_escape(self._note)}</p>"]
         if self._rows is not None:
             lines = of_rows(self._rows)
             parts += _jobs(sorted(lines, key=lambda line: line.state == "SUCCEEDED")[:ENDED_SHOWN])
             parts += _more(len(lines) - ENDED_SHOWN, "jobs")
         elif self._view is not None:
             parts = _progress(self._view())
-        messages = [f"<pre>{_escaped(message)}</pre>" for message in self._messages]
+        messages = [f"<pre>{_escape(message)}</pre>" for message in self._messages]
         self._handle.update(self._html("".join([*parts, *messages])))
 
 
 def _progress(view: View) -> list[str]:
     shown = of_view(view)
     rows = [*itertools.islice(shown.running, RUNNING_SHOWN), *shown.next_up, *reversed(shown.ended)]
-    lines = [f"<p>{_escaped(line)}</p>" for line in totals(shown).plain.splitlines()]
+    lines = [f"<p>{_escape(line)}</p>" for line in totals(shown).plain.splitlines()]
     return [*lines, *_jobs(rows), *_more(shown.counts["RUNNING"] - RUNNING_SHOWN, "running")]
 
 
@@ -105,15 +105,15 @@ def _more(number: int, what: str) -> list[str]:
 def _cell(column: Column[JobLine], row: JobLine) -> str:
     if column.bar is not None:
         return f'<progress max="1" value="{min(1.0, column.bar(row)):.3f}"></progress>'
-    return _escaped(column.text(row))
+    return _escape(column.text(row))
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """:param rows: cells of HTML."""
-    head = "".join(f"<th>{_escaped(name)}</th>" for name in header)
+    head = "".join(f"<th>{_escape(name)}</th>" for name in header)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return html.escape(plain(text))

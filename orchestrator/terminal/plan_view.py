@@ -197,16 +197,16 @@ def _changed_robots(jobs: Sequence[Job]) -> list[str]:
             "Evaluated at each combination of:",
             *_by_values(jobs, lambda job: _assignments(job.spec.evaluate)),
         ]
-    if any(map(_changing, jobs)):
+    if any(map(_changing_options, jobs)):
         shown += [
             "",
             "Changing over the training:",
-            *_by_values(jobs, lambda job: _assignments(_changing(job))),
+            *_by_values(jobs, lambda job: _assignments(_changing_options(job))),
         ]
     return shown
 
 
-def _changing(job: Job) -> dict[str, Any]:
+def _changing_options(job: Job) -> dict[str, Any]:
     """The options of its task that change over the training, and what features do in it."""
     changing = {
         f"task_options.{name}": text for name, text in changing_numbers(job.spec.task_options)

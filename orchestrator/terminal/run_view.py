@@ -136,7 +136,7 @@ class LiveReporter(SilentReporter):
         self._print_due()
         if self._drawing.is_due() and background_output.is_read(self._console.file):
             with self._drawing.time_block():
-                table = jobs_table.rendered(shown(), self._console.width, self._console.height)
+                table = jobs_table.render(shown(), self._console.width, self._console.height)
                 self._live.update(table, refresh=True)
 
     def _print_due(self, *, at_once: bool = False) -> None:
@@ -166,12 +166,12 @@ def reporter(run_dir: Path, *, as_json: bool) -> Iterator[Reporter]:
 
     :param run_dir: where its first error is recorded.
     """
-    with fitting(as_json=as_json) as fit:
+    with fitting_reporter(as_json=as_json) as fit:
         yield DetachableReporter(fit, run_directory.error_record(run_dir))
 
 
 @contextlib.contextmanager
-def fitting(*, as_json: bool) -> Iterator[LiveReporter | LineReporter | JsonReporter]:
+def fitting_reporter(*, as_json: bool) -> Iterator[LiveReporter | LineReporter | JsonReporter]:
     """As :func:`reporter`, for a caller that handles its errors."""
     if as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         yield JsonReporter() if as_json else LineReporter()

@@ -48,7 +48,7 @@ def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> Snapshot | None:
             if live:
                 shown = jobs_table.of_snapshot(snapshot)
                 live.update(
-                    jobs_table.rendered(shown, on.width, on.height, _title(snapshot)), refresh=True
+                    jobs_table.render(shown, on.width, on.height, _title(snapshot)), refresh=True
                 )
             else:
                 put(on, *([] if last is None else [""]), _status(snapshot, on.width))

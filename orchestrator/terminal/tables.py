@@ -70,10 +70,10 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Ta
     ranks = [_rank(column, shown) for column, shown in zip(columns, texts, strict=True)]
     distinct_width = _distinct_width(texts[0])
     least = max(LEAST_NAME, distinct_width)
-    kept, first_width = _fitted(ranks, list(map(_width, columns, texts)), width, least)
+    kept, first_width = _fit_columns(ranks, list(map(_width, columns, texts)), width, least)
     is_first_folded = first_width < distinct_width
     if not is_first_folded:
-        texts[0] = [_shortened(text, first_width) for text in texts[0]]
+        texts[0] = [_shorten_middle(text, first_width) for text in texts[0]]
     result = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for index in kept:
         justify: Literal["left", "right"] = "right" if columns[index].is_number else "left"
@@ -106,7 +106,7 @@ def _width(column: Column[Row], texts: Sequence[str]) -> int:
     return min(width, LEAST_FOLDED) if column.is_folded else width
 
 
-def _shortened(text: str, width: int) -> str:
+def _shorten_middle(text: str, width: int) -> str:
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(text) <= width:
@@ -122,7 +122,7 @@ def _distinct_width(texts: Sequence[str]) -> int:
     different, longest = set(texts), max(map(cell_len, texts), default=0)
 
     def is_distinct(width: int) -> bool:
-        return len({_shortened(text, width) for text in different}) == len(different)
+        return len({_shorten_middle(text, width) for text in different}) == len(different)
 
     return bisect.bisect_left(range(longest), True, 1, key=is_distinct)
 
@@ -132,7 +132,7 @@ def _rank(column: Column[Row], texts: Sequence[str]) -> int:
     return EMPTY if column.rank and is_empty else column.rank
 
 
-def _fitted(
+def _fit_columns(
     ranks: Sequence[int], widths: Sequence[int], width: int, least: int
 ) -> tuple[list[int], int]:
     """The indices of the columns that there is room for, and the width of the first.

@@ -92,7 +92,7 @@ class Served:
 def serving(
     root: Path | None, *, may_control: bool = False, host: str = "127.0.0.1"
 ) -> Iterator[Served]:
-    made = live_server.listening(root, host=host, port=0, may_control=may_control)
+    made = live_server.open_server(root, host=host, port=0, may_control=may_control)
     made.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
     host, port = made.listener.getsockname()[:2]
     thread = threading.Thread(target=made.run)

@@ -372,7 +372,7 @@ def test_while_a_job_runs_the_cpus_of_each_rank_are_shown(tmp_path: Path) -> Non
     experiment = Experiment(tmp_path, [make_job("a", ranks=2, cores=2)], cpus=4)
     shown: list[str] = []
     experiment.reporter.each_turn = lambda view: shown.append(
-        rendered(jobs_table.rendered(jobs_table.of_view(view), 200, 40))
+        rendered(jobs_table.render(jobs_table.of_view(view), 200, 40))
     )
     experiment.run()
     assert "0,1 | 2,3" in shown[0]

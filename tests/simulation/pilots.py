@@ -274,7 +274,7 @@ class PilotProcess:
 
     def signalled(self, number: int) -> None:
         if not self.is_over and self.pilot is not None:
-            self.pilot.signalled(number)
+            self.pilot.on_signal(number)
 
     def terminate(self) -> None:
         """All of its processes get SIGTERM, one after the other."""

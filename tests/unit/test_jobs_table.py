@@ -115,7 +115,7 @@ def a_table(
 def test_running_jobs_come_first_then_the_next_then_the_last_ended_and_the_rest_is_counted(
     jobs: tuple[int, int, int], shown: list[str], left: str
 ) -> None:
-    lines = printed(jobs_table.rendered(a_table(*jobs), 80, 24), 80)
+    lines = printed(jobs_table.render(a_table(*jobs), 80, 24), 80)
     assert [line[:4] for line in lines if re.match("live|next|over", line)] == shown
     assert [line for line in lines if line.startswith("…")] == [left] * bool(left)
     assert len(lines) <= 23
@@ -126,16 +126,14 @@ def test_running_jobs_come_first_then_the_next_then_the_last_ended_and_the_rest_
 
 @pytest.mark.parametrize("height", [4, 8, 10, 24])
 def test_the_screen_is_never_higher_than_the_terminal(height: int) -> None:
-    lines = printed(
-        jobs_table.rendered(a_table(2, 2, 2, waiting="No space. " * 15), 80, height), 80
-    )
+    lines = printed(jobs_table.render(a_table(2, 2, 2, waiting="No space. " * 15), 80, height), 80)
     assert len(lines) < max(height, 10)
     assert any(line.startswith("live-job-0") for line in lines)
 
 
 def test_on_80_columns_stays_what_is_of_use_and_on_160_everything() -> None:
     narrow, wide = (
-        printed(jobs_table.rendered(a_table(2, 22, 0, name="hopper-s0"), width, 24), width)
+        printed(jobs_table.render(a_table(2, 22, 0, name="hopper-s0"), width, 24), width)
         for width in (80, 160)
     )
     assert max(map(len, narrow)) <= 80
@@ -255,7 +253,7 @@ def test_the_view_of_the_supervisor_as_a_screen() -> None:
         env_steps_per_s=0.0,
         waiting=DiskShortage(text="No space.", least_mib=1),
     )
-    lines = printed(jobs_table.rendered(jobs_table.of_view(view), 120, 24), 120)
+    lines = printed(jobs_table.render(jobs_table.of_view(view), 120, 24), 120)
     assert "2/4 jobs ended · 1 succeeded · 1 failed · 1 running · 1 pending" in lines
     assert "0 env_steps/s · 1.6 cores busy · elapsed 0:01 · ETA –" in lines
     assert "No space." in lines

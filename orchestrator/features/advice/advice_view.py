@@ -50,16 +50,16 @@ def _columns() -> list[Column[PhysicsChange]]:
             lambda change: change.name,
             style=lambda change: "green" if change.is_no_worse else "",
         ),
-        number_column("speed-up", lambda change: _shown(change.speedup, ".2f")),
-        number_column("deviation %", lambda change: _shown(change.deviation, ".2g", 100)),
-        number_column("× original's", lambda change: _shown(change.relative, ".2f")),
+        number_column("speed-up", lambda change: _estimate_text(change.speedup, ".2f")),
+        number_column("deviation %", lambda change: _estimate_text(change.deviation, ".2g", 100)),
+        number_column("× original's", lambda change: _estimate_text(change.relative, ".2f")),
         Column(
             "remark", lambda change: change.problem or change.remark or NONE, rank=1, is_folded=True
         ),
     ]
 
 
-def _shown(estimate: MedianEstimate | None, form: str, factor: float = 1.0) -> str:
+def _estimate_text(estimate: MedianEstimate | None, form: str, factor: float = 1.0) -> str:
     if estimate is None:
         return NONE
     values = (estimate.median, estimate.low, estimate.high)
@@ -74,7 +74,7 @@ def _introduction(row: RobotCheck, advice: PhysicsAdvice) -> Iterator[str]:
     )
     yield (
         f"Deviation from the original at a quarter of its timestep, in % of the robot's size ({advice.size_m:.3g} m); "
-        f"the original's own: {_shown(advice.deviation, '.2g', 100)}."
+        f"the original's own: {_estimate_text(advice.deviation, '.2g', 100)}."
     )
     yield from (f"{note[:1].upper()}{note[1:]}." for note in advice.notes)
 
@@ -117,9 +117,7 @@ def _contacts(pair: ContactPair) -> str:
 def job_file_lines(change: PhysicsChange) -> list[str]:
     """A comment, and lines of TOML for a table of ``[[jobs]]`` or for ``[defaults]``."""
     remark = f" ({change.remark})" if change.remark else ""
-    figures = (
-        f"speed-up {_shown(change.speedup, '.2f')}, deviation × {_shown(change.relative, '.2f')}"
-    )
+    figures = f"speed-up {_estimate_text(change.speedup, '.2f')}, deviation × {_estimate_text(change.relative, '.2f')}"
     return [
         comment(f"{change.name}{remark}: {figures}"),
         *(f"model.{toml(key)} = {toml(value)}" for key, value in change.edits.items()),

@@ -51,7 +51,7 @@ def advice(
                 given.append(PhysicsAdvice(problem=why))
             else:
                 request = _with_measurement(row, row.request, settings)
-                given.append(_measured(request, limit_s, report))
+                given.append(_measure(request, limit_s, report))
             done += 1
     finally:
         pool.close()
@@ -92,7 +92,7 @@ def _with_measurement(
     )
 
 
-def _measured(request: ExaminationRequest, limit_s: float, watch: preflight.Watch) -> PhysicsAdvice:
+def _measure(request: ExaminationRequest, limit_s: float, watch: preflight.Watch) -> PhysicsAdvice:
     (answer,) = preflight.ask([request], at_once=1, time_limit_s=limit_s, watch=watch)
     if answer.problem is not None:
         return PhysicsAdvice(problem=answer.problem)

@@ -80,14 +80,14 @@ def draft(
     :param at_once: number of jobs that the machine runs at the same time.
     :raises UsageError: no robot can be trained; the message says why.
     """
-    named = {str(located(str(path))) for path in paths if not path.is_dir()}
+    named = {str(location_of(str(path))) for path in paths if not path.is_dir()}
     trained, left_out = _sorted_out(rows, named, allow_outside=allow_outside)
     if not trained:
         raise UsageError(_nothing_to_train(rows, left_out, paths))
     time = estimate(trained, timesteps or TIMESTEPS, at_once)
     base = absolute(target).parent.resolve()
-    by_path = {located(row.path): row for row in trained}
-    folders = [located(str(path)) for path in paths if path.is_dir()]
+    by_path = {location_of(row.path): row for row in trained}
+    folders = [location_of(str(path)) for path in paths if path.is_dir()]
     tables = entries({path: str(row.task) for path, row in by_path.items()}, base, folders)
     lines = _head(paths, target, timesteps, time, allow_outside=allow_outside)
     for table in tables:
@@ -96,7 +96,7 @@ def draft(
     return RobotJobFile(text="\n".join(lines) + "\n", robots=trained, left_out=left_out, time=time)
 
 
-def located(path: str) -> Path:
+def location_of(path: str) -> Path:
     """The absolute path of a file or folder; links stay, except before ``..``."""
     whole = absolute(Path(path))
     if ".." not in whole.parts:
@@ -115,7 +115,7 @@ def _sorted_out(
     faults = {row.path: _fault(row, allow_outside=allow_outside) for row in rows}
     trained, left_out = list[RobotCheck](), list[LeftOut]()
     distinct = {
-        located(row.path): row for row in reversed(rows)
+        location_of(row.path): row for row in reversed(rows)
     }  # folders on the command line may overlap
     for row in reversed(distinct.values()):
         reason = faults[row.path]
@@ -124,7 +124,7 @@ def _sorted_out(
             reason is None
             and whole is not None
             and faults[whole] is None
-            and str(located(row.path)) not in named
+            and str(location_of(row.path)) not in named
         ):
             reason = f"a part of {whole}, which is trained"
         if reason is None:
@@ -138,7 +138,7 @@ def _fault(row: RobotCheck, *, allow_outside: bool) -> str | None:
     """Why this file cannot be trained; None when it can."""
     if row.verdict in ("error", "fragment"):
         return row.messages[0]
-    if not is_showable(str(located(row.path))):
+    if not is_showable(str(location_of(row.path))):
         return "its path holds characters that cannot be printed, so no job file can name it; rename the file or folder"
     if row.task is None:
         return row.task_reason or "no built-in task suits this robot"
@@ -222,9 +222,9 @@ def _experiment_name(paths: Sequence[Path], target: Path) -> str:
     file.
     """
     own = (
-        located(str(paths[0]))
+        location_of(str(paths[0]))
         if len(paths) == 1
-        else Path(os.path.commonpath([*map(located, map(str, paths))]))
+        else Path(os.path.commonpath([*map(location_of, map(str, paths))]))
     )
     candidates = (
         target.stem if target.name != "jobs.toml" else "",
@@ -260,7 +260,7 @@ def _remarks(left_out: Sequence[LeftOut], base: Path) -> list[str]:
 
 
 def _below(path: str, base: Path) -> str:
-    return os.path.relpath(located(path), base)
+    return os.path.relpath(location_of(path), base)
 
 
 def facts(made: RobotJobFile, target: Path) -> Mapping[str, object]:

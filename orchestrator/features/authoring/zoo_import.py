@@ -94,7 +94,7 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
         raise UsageError(
             f"{path}: {algo!r} is no algorithm of this program; set --algo to one of {known}"
         )
-    entries = _chosen(_read(path), names, path)
+    entries = _chosen_entries(_read(path), names, path)
     jobs, left_out = list[_ZooJob](), list[LeftOut]()
     for name, settings in entries.items():
         try:
@@ -167,7 +167,7 @@ def _read(path: Path) -> dict[str, Any]:
     return {str(name): settings for name, settings in content.items()}
 
 
-def _chosen(entries: dict[str, Any], names: Sequence[str], path: Path) -> dict[str, Any]:
+def _chosen_entries(entries: dict[str, Any], names: Sequence[str], path: Path) -> dict[str, Any]:
     for name in names:
         if name not in entries:
             near_by = suggestion(name, list(entries))

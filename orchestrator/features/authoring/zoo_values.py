@@ -27,7 +27,7 @@ class PythonName(str):
     __slots__ = ()
 
 
-def parsed(text: str) -> Any:
+def parse(text: str) -> Any:
     """The value of a Python expression of literals, ``dict(…)`` and names; tuples become lists.
 
     :raises ValueError: for anything else.
@@ -66,7 +66,7 @@ def _value(node: ast.expr) -> Any:
 
 def table(value: Any) -> dict[str, Any]:
     """A table that is written as YAML or as text of Python. :raises ValueError: it is neither."""
-    content = parsed(value) if isinstance(value, str) else value
+    content = parse(value) if isinstance(value, str) else value
     if isinstance(content, Mapping):
         return {str(name): part for name, part in content.items()}
     raise ValueError("is not a table, dict(…)")

@@ -59,7 +59,7 @@ def attribute(bench: Benchmark) -> list[dict[str, Any]]:
     for name, levels in bench.baselines.items():
         lowest, *higher = levels
         entries += [_level(bench, name, levels[level], levels[lowest]) for level in higher]
-    return entries + isolation.isolated(bench)
+    return entries + isolation.isolation_effects(bench)
 
 
 def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -> dict[str, Any]:

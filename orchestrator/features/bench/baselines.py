@@ -71,7 +71,7 @@ SUBPROC = Baseline("subproc", True, STOCK, "SubprocVecEnv")
 ALL_BASELINES: Mapping[str, Baseline] = {**BASELINES, "subproc": SUBPROC}
 
 
-def chosen(text: str | None) -> tuple[str, ...]:
+def parse_arms(text: str | None) -> tuple[str, ...]:
     """The baselines of ``--arms``: ``"default,pinned"`` → those two, in the order of
     :data:`BASELINES`; None → all.
 

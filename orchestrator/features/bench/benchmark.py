@@ -55,16 +55,18 @@ def _measure(
         return BenchResult(
             run_dir=paths.root, exit_code=0, lines=tune.run(paths, work, setup, options.seconds)
         )
-    measure = _scaling if options.ranks is None else _over_ranks
+    measure = _measure_scaling if options.ranks is None else _over_ranks
     failed = measure(experiment, options, paths, work, setup)
     if failed:
         setup.tell(
             f"{count(failed, 'measurement')} failed. Run the same command again to repeat them."
         )
-    return BenchResult(run_dir=paths.root, exit_code=1 if failed else 0, measured=_measured(paths))
+    return BenchResult(
+        run_dir=paths.root, exit_code=1 if failed else 0, measured=_measurement_count(paths)
+    )
 
 
-def _scaling(
+def _measure_scaling(
     experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup
 ) -> int:
     """Weak and strong scaling. Returns how many measurements have failed."""
@@ -136,7 +138,7 @@ def _over_ranks(
 ) -> int:
     """One job over several processes. Returns how many measurements have failed."""
     ranks = rank_benchmark.numbers(options.ranks or "")
-    numbers, remarks = rank_benchmark.fitting(ranks, work, setup.machine)
+    numbers, remarks = rank_benchmark.fitting_ranks(ranks, work, setup.machine)
     for remark in remarks:
         setup.tell(remark)
     path = paths.bench / "ranks.json"
@@ -192,14 +194,16 @@ def run(experiment: Experiment, options: BenchOptions, tell: Callable[[str], Non
             return _measure(experiment, options, paths, work.over_ranks(1), setup)
         except KeyboardInterrupt:
             tell("Stopped. Finished measurements are kept. Run the same command again to continue.")
-            return BenchResult(run_dir=paths.root, exit_code=130, measured=_measured(paths))
+            return BenchResult(
+                run_dir=paths.root, exit_code=130, measured=_measurement_count(paths)
+            )
 
 
 def _interrupt(_reason: str) -> None:
     raise KeyboardInterrupt
 
 
-def _measured(paths: RunPaths) -> int:
+def _measurement_count(paths: RunPaths) -> int:
     records = [
         record
         for name in ("cells", "ranks")
@@ -222,20 +226,20 @@ def notes(
     if over := [level for level in levels if level * cores > machine.capacity]:
         needed, available = count(cores, "core"), count(machine.capacity, "core")
         sentences.append(
-            f"Over-subscribed: {_listed(over)} processes with {needed} each share {available}."
+            f"Over-subscribed: {_comma_separated(over)} processes with {needed} each share {available}."
         )
     if unfit and "pinned" in baselines:
         sentences.append(
-            f"The supervisor never runs {_listed(unfit)} such jobs at once on this machine (see `doctor`):"
+            f"The supervisor never runs {_comma_separated(unfit)} such jobs at once on this machine (see `doctor`):"
             " pinned is left out at these levels."
         )
     free_mib = available_memory_mib()
     if large := [level for level in levels if level * plan.PROCESS_MIB > free_mib]:
         sentences.append(
-            f"{_listed(large)} processes may not fit into the {free_mib} MiB of free memory."
+            f"{_comma_separated(large)} processes may not fit into the {free_mib} MiB of free memory."
         )
     return sentences
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _comma_separated(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))

@@ -163,7 +163,11 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
                 f"smaller. Dashed: the ideal on {facts['cores']} cores. Vertical bars are 95 % intervals. “≤” marks "
                 "measurements that were cut off, for which only an upper bound is known.",
                 draw=partial(
-                    scaling_figures.speedup, speedups, efficiencies, _cut(baselines), facts["cores"]
+                    scaling_figures.speedup,
+                    speedups,
+                    efficiencies,
+                    _cut_levels(baselines),
+                    facts["cores"],
                 ),
             )
         )
@@ -187,7 +191,7 @@ def _curves(
     return {name: estimates for name, estimates in known.items() if estimates}
 
 
-def _cut(baselines: Baselines) -> scaling_figures.Cut:
+def _cut_levels(baselines: Baselines) -> scaling_figures.Cut:
     return {
         name: [level for level, one in levels.items() if one["at_most"]]
         for name, levels in baselines.items()
@@ -207,7 +211,7 @@ def _phases(baselines: Baselines) -> list[Section]:
         title="Where the time goes",
         caption="Seconds that one process needs for 1,000 env_steps, by phase: a phase that grows with the number of "
         "processes shows where the loss is. Scales differ between panels. “(≥)”: cut off, so the true time is longer.",
-        draw=partial(figures.phases, drawn, _cut(baselines)),
+        draw=partial(figures.phases, drawn, _cut_levels(baselines)),
     )
     return [Section(title="Phases", parts=[figure])]
 
@@ -227,7 +231,7 @@ def _latency(baselines: Baselines) -> list[Section]:
         caption="Left: duration of one update of the network (backward pass and optimiser step of one minibatch; "
         "logarithmic). Right: seconds for which the threads of a process were ready to run but waited for a CPU, "
         "summed over them, per 1,000 env_steps. “≥” marks measurements that were cut off.",
-        draw=partial(figures.latency, latencies, delays, _cut(baselines)),
+        draw=partial(figures.latency, latencies, delays, _cut_levels(baselines)),
     )
     return [Section(title="Latency", parts=[figure, explained, metrics])]
 

@@ -52,7 +52,7 @@ def throughput(baselines: Baselines) -> Table:
     """env_steps/s, speed-up and efficiency."""
     columns: Columns[Row] = {
         "baseline × processes": lambda row: f"{plain(row[0])} × {row[1]}",
-        "env_steps/s": lambda row: bounded(row[2]["throughput"], row[2], number),
+        "env_steps/s": lambda row: interval_or_bound(row[2]["throughput"], row[2], number),
         "speed-up": lambda row: _relative(row, "speedup", number),
         "efficiency": lambda row: _relative(row, "efficiency", percent),
         "repeats": lambda row: str(row[2]["throughput"]["n"]),
@@ -76,10 +76,10 @@ def _relative(
         return form(
             estimate["median"]
         )  # relative to itself: no measurement, so without an interval
-    return bounded(estimate, one, form)
+    return interval_or_bound(estimate, one, form)
 
 
-def bounded(
+def interval_or_bound(
     estimate: EstimateFacts | None, one: MeasuredFacts, form: Callable[[float | None], str]
 ) -> str:
     """An estimate that is an upper bound where measurements were cut off."""

@@ -109,7 +109,7 @@ def bench(
     options = plan.BenchOptions(
         run_dir=(run_dir or Path("runs") / f"{experiment.directory_name}-bench").absolute(),
         levels=levels,
-        baselines=baselines.chosen(arms),
+        baselines=baselines.parse_arms(arms),
         repeats=repeats,
         seconds=seconds,
         seed=seed,

@@ -39,13 +39,13 @@ def kernel_s(cpus: Sequence[int]) -> float:
         for cpu in cpus[:MOST_CPUS]:
             with contextlib.suppress(OSError):  # no longer available to this process
                 os.sched_setaffinity(0, {cpu})
-            slowest = max(slowest, statistics.median(_timed() for _ in range(TRIES)))
+            slowest = max(slowest, statistics.median(_time_once() for _ in range(TRIES)))
     finally:
         os.sched_setaffinity(0, before)
     return slowest
 
 
-def _timed() -> float:
+def _time_once() -> float:
     begun = time.perf_counter()
     value = 0.5
     for number in range(ROUNDS):

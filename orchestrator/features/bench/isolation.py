@@ -48,7 +48,7 @@ class BaselineComparison:
         }
 
 
-def isolated(bench: Benchmark) -> list[dict[str, Any]]:
+def isolation_effects(bench: Benchmark) -> list[dict[str, Any]]:
     """The effects at the highest level at which every process has a core of its own."""
     levels = {
         level

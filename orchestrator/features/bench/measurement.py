@@ -58,7 +58,7 @@ class MeasurementLog:
             file.flush()
             os.fsync(file.fileno())
 
-    def disturbed(self) -> Counter[Measurement]:
+    def disturbed_counts(self) -> Counter[Measurement]:
         """How many times each was disturbed."""
         return Counter(
             Measurement.of(record) for record in self.read() if record["status"] == "disturbed"
@@ -71,7 +71,9 @@ class MeasurementLog:
         done = {
             Measurement.of(record) for record in self.read() if record["status"] in ("ok", "cut")
         }
-        done |= {measurement for measurement, times in self.disturbed().items() if times > retakes}
+        done |= {
+            measurement for measurement, times in self.disturbed_counts().items() if times > retakes
+        }
         return [measurement for measurement in planned if measurement not in done]
 
 

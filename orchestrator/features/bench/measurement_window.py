@@ -119,14 +119,14 @@ def _sum(counted: Sequence[tuple[Iteration, float]], name: str) -> float | None:
     return math.fsum((value or 0.0) * share for value, share in values)
 
 
-def measured(all_series: Sequence[TimeSeries], span: Window) -> Throughput:
+def throughput_in(all_series: Sequence[TimeSeries], span: Window) -> Throughput:
     """Of a completed measurement."""
     processes = [process(series, span.begin, span.end) for series in all_series]
     total = math.fsum(one["env_steps"] for one in processes)
     return {"throughput": total / span.length_s, "window_s": span.length_s, "processes": processes}
 
 
-def bounded(all_series: Sequence[TimeSeries], cut_at: float) -> Throughput:
+def throughput_bound(all_series: Sequence[TimeSeries], cut_at: float) -> Throughput:
     """Of a measurement that was cut off; ``throughput`` is an upper bound.
 
     An iteration that has begun takes at least as long as it has taken so far. So a process that has

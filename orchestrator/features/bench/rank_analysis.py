@@ -68,10 +68,10 @@ def facts(run_dir: Path) -> dict[str, Any] | None:
         "jobs": plan.get("jobs"),
         "work": plan.get("work"),
         "about": plan.get("about_arms"),
-        "one": None if one is None else _measured(one, one, together=False),
+        "one": None if one is None else _rank_facts(one, one, together=False),
         "ways": {
             way: {
-                str(number): _measured(measured, one, together=way in ONE_JOB_WAYS)
+                str(number): _rank_facts(measured, one, together=way in ONE_JOB_WAYS)
                 for number, measured in levels.items()
                 if number > 1
             }
@@ -92,7 +92,7 @@ def facts(run_dir: Path) -> dict[str, Any] | None:
     }
 
 
-def _measured(measured: LevelSamples, one: LevelSamples | None, *, together: bool) -> RankFacts:
+def _rank_facts(measured: LevelSamples, one: LevelSamples | None, *, together: bool) -> RankFacts:
     return {
         "throughput": throughput(measured).facts(),
         "at_most": measured.at_most,

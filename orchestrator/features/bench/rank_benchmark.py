@@ -50,7 +50,9 @@ def numbers(text: str) -> list[int]:
     return sorted({1, *given})
 
 
-def fitting(ranks: Sequence[int], work: Work, machine: Machine) -> tuple[list[int], list[str]]:
+def fitting_ranks(
+    ranks: Sequence[int], work: Work, machine: Machine
+) -> tuple[list[int], list[str]]:
     """The numbers of ranks that can be measured on this machine, and notes on the others, in
     sentences.
 

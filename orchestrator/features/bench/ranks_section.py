@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator.analysis.statistics import EstimateFacts
-from orchestrator.features.bench.benchmark_tables import bounded, failures, remarks
+from orchestrator.features.bench.benchmark_tables import failures, interval_or_bound, remarks
 from orchestrator.features.bench.rank_analysis import RankFacts
 from orchestrator.report import scaling_figures as figures
 from orchestrator.report.document import Columns, Figure, Part, Section, Table, Text, table
@@ -64,12 +64,12 @@ def _table(result: Facts) -> Table:
     ]
     columns: Columns[tuple[str, str, RankFacts]] = {
         "way × ranks": lambda row: f"{plain(row[0])} × {row[1]}" if row[1] != "1" else row[0],
-        "env_steps/s": lambda row: bounded(row[2]["throughput"], row[2], number),
+        "env_steps/s": lambda row: interval_or_bound(row[2]["throughput"], row[2], number),
         "speed-up": lambda row: (
-            number(1.0) if row[1] == "1" else bounded(row[2]["speedup"], row[2], number)
+            number(1.0) if row[1] == "1" else interval_or_bound(row[2]["speedup"], row[2], number)
         ),
         "efficiency": lambda row: (
-            DASH if row[1] == "1" else bounded(row[2]["efficiency"], row[2], percent)
+            DASH if row[1] == "1" else interval_or_bound(row[2]["efficiency"], row[2], percent)
         ),
         "in all-reduce": lambda row: interval(row[2]["allreduce"], percent),
         "repeats": lambda row: str(row[2]["throughput"]["n"]),

@@ -143,7 +143,7 @@ def _train(
 ) -> _Training:
     """Start the processes of a measurement, wait, and end them."""
     token = f"{setup.token}/{secrets.token_hex(4)}"
-    setup.holders.publish(_held(measurement, work, setup))
+    setup.holders.publish(_held_cpus(measurement, work, setup))
     processes = _launch(measurement, work, setup, folder, token)
     try:
         deadline = processes.launched_at + limit_s
@@ -180,7 +180,7 @@ def _sum_up(training: _Training, *, seconds: float, limit_s: float) -> _Result:
         return _Result(
             status="ok",
             message=message,
-            throughput=measurement_window.measured(training.series, window),
+            throughput=measurement_window.throughput_in(training.series, window),
             others_cores=_others_cores(watched),
         )
     if watched.failure:
@@ -196,7 +196,7 @@ def _sum_up(training: _Training, *, seconds: float, limit_s: float) -> _Result:
     return _Result(
         status="cut",
         message=f"cut off after {limit_s:.0f} s, {when}; the throughput is an upper bound",
-        throughput=measurement_window.bounded(series, training.cut_at),
+        throughput=measurement_window.throughput_bound(series, training.cut_at),
         others_cores=None,
     )
 
@@ -208,7 +208,7 @@ def _others_cores(watched: _Watched) -> float | None:
     return watched.last_load.others_since(watched.first_load)
 
 
-def _held(measurement: Measurement, work: Work, setup: Setup) -> dict[int, int]:
+def _held_cpus(measurement: Measurement, work: Work, setup: Setup) -> dict[int, int]:
     """CPU → the number of processes of the measurement there, for other runs on this machine; none
     where a supervisor is measured, which tells them itself.
     """

@@ -32,7 +32,7 @@ LEAST_ITERATIONS = 3
 POLL_INTERVAL_S = 0.5
 
 
-def scaled(jobs: Sequence[Job], budget_steps: float) -> tuple[list[Job], float]:
+def shortened_jobs(jobs: Sequence[Job], budget_steps: float) -> tuple[list[Job], float]:
     """The jobs with their ``total_timesteps`` reduced by one common factor, and that factor.
 
     Together they have about ``budget_steps`` env_steps. Each has whole iterations, at least a few.
@@ -83,7 +83,7 @@ def run(
     """
     path = paths.bench / FILE
     on_cpus = [job for job in experiment.jobs if not job.resources.gpus]
-    jobs, part = scaled(on_cpus, options.strong_seconds * rate)
+    jobs, part = shortened_jobs(on_cpus, options.strong_seconds * rate)
     fingerprints = {job.job_id: job.spec.fingerprint() for job in experiment.jobs}
     document: dict[str, Any] = {
         "format": FORMAT,

@@ -111,7 +111,9 @@ class _Search:
         capacity = self._setup.machine.capacity
         packed = packings(self._setup.machine)
         own = self._work.job.spec.n_envs
-        first = self._unmeasured([(processes, threads, own) for processes, threads in packed])
+        first = self._unmeasured_points(
+            [(processes, threads, own) for processes, threads in packed]
+        )
         all_points = len(packed) + len(self._other_sizes())
         wanted = all_points + min(FINALISTS, all_points) * (ROUNDS - 1)
         taken = sum(len(entry["samples"]) for entry in self._points)
@@ -131,17 +133,19 @@ class _Search:
     def points(self) -> Iterator[Point]:
         """First the packings, then ``n_envs`` with the best of them, then the finalists again."""
         own = self._work.job.spec.n_envs
-        yield from self._unmeasured(
+        yield from self._unmeasured_points(
             [(processes, threads, own) for processes, threads in packings(self._setup.machine)]
         )
-        packed = [entry for entry in self._measured() if entry["n_envs"] == own]
+        packed = [entry for entry in self._measured_points() if entry["n_envs"] == own]
         if not packed:
             return
         best = max(packed, key=lambda entry: entry["samples"][0])
-        yield from self._unmeasured(
+        yield from self._unmeasured_points(
             [(best["processes"], best["threads"], size) for size in self._other_sizes()]
         )
-        finalists = sorted(self._measured(), key=lambda entry: -entry["samples"][0])[:FINALISTS]
+        finalists = sorted(self._measured_points(), key=lambda entry: -entry["samples"][0])[
+            :FINALISTS
+        ]
         for done in range(1, ROUNDS):
             for entry in finalists:
                 if len(entry["samples"]) == done:
@@ -156,10 +160,10 @@ class _Search:
         steps = self._work.job.spec.steps_an_iteration
         return n_envs >= 1 and steps % n_envs == 0 and steps // n_envs > 1
 
-    def _unmeasured(self, points: list[Point]) -> list[Point]:
-        return [point for point in points if point not in map(_point, self._measured())]
+    def _unmeasured_points(self, points: list[Point]) -> list[Point]:
+        return [point for point in points if point not in map(_point, self._measured_points())]
 
-    def _measured(self) -> list[TunePoint]:
+    def _measured_points(self) -> list[TunePoint]:
         return [entry for entry in self._points if entry["throughput"] is not None]
 
     def best(self) -> TunePoint | None:
@@ -167,7 +171,7 @@ class _Search:
         lucky.
         """
         return max(
-            self._measured(),
+            self._measured_points(),
             key=lambda entry: (len(entry["samples"]), entry["throughput"]),
             default=None,
         )

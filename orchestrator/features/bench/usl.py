@@ -126,7 +126,7 @@ def fit(throughputs: Mapping[int, Sequence[float]], capacity: int) -> Fit | None
     }
     best = _solve(inverse, both)[0]
     fewest = min(map(len, samples.values()))
-    resampled = _solve(_resampled(inverse), both) if fewest >= 2 else best[None][:0]
+    resampled = _solve(_resampled_levels(inverse), both) if fewest >= 2 else best[None][:0]
 
     def of(figure: Callable[[float, float], float]) -> Estimate:
         value = figure(*map(float, best))
@@ -169,7 +169,7 @@ def worth(sigma: float, kappa: float) -> float:
     return float(low)
 
 
-def _resampled(inverse: Mapping[int, Floats]) -> dict[int, Floats]:
+def _resampled_levels(inverse: Mapping[int, Floats]) -> dict[int, Floats]:
     """Resampled values of each level: its mean times relative residuals that are drawn from all
     levels.
 

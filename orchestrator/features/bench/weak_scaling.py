@@ -31,7 +31,7 @@ CALIBRATION_LIMIT_S = 1800.0
 CALIBRATION = Measurement(baseline="pinned", level=1, repeat=-1)
 
 
-def _calibrated(path: Path, document: dict[str, Any], work: Work, setup: Setup) -> dict[str, Any]:
+def _calibrate(path: Path, document: dict[str, Any], work: Work, setup: Setup) -> dict[str, Any]:
     """Measure one process alone, and write the result into the plan at ``path``; returns the plan.
 
     Time limits and drift are relative to this calibration, which also fills the page cache. A
@@ -103,10 +103,10 @@ def run(
     """
     document = plan.begin(path, new)
     plan.write(path, document)
-    document = _calibrated(path, document, work, setup)
+    document = _calibrate(path, document, work, setup)
     planned = planned_measurements(document, without_pinned)
     missing = log.missing(planned, retakes)
-    for line in _beginning(document, len(planned), len(missing)):
+    for line in _opening_lines(document, len(planned), len(missing)):
         setup.tell(line)
     queue = _Queue(missing, log, retakes)
     done = 0
@@ -136,7 +136,7 @@ def run(
     return Taken(document=document, failed=len(failed))
 
 
-def _beginning(document: Mapping[str, Any], planned: int, missing: int) -> list[str]:
+def _opening_lines(document: Mapping[str, Any], planned: int, missing: int) -> list[str]:
     """For the user: how many measurements there are, and how long they take."""
     lines = []
     if missing < planned:
@@ -172,7 +172,7 @@ class _Queue:
         the record, which says so.
         """
         is_disturbed = record["status"] != "failed" and bool(record["disturbance"])
-        is_worth_it = is_disturbed and self._log.disturbed()[measurement] < self._retakes
+        is_worth_it = is_disturbed and self._log.disturbed_counts()[measurement] < self._retakes
         again = is_worth_it and self._retakes_left > 0
         entered = with_disturbance(record, again=again)
         self._log.append(entered)

@@ -105,7 +105,8 @@ def compare_with_first(runs: Sequence[Path]) -> list[Comparison]:
     """
     first, *others = map(_side, runs)
     return [
-        _compared(runs[0], first, run, other) for run, other in zip(runs[1:], others, strict=True)
+        _comparison_of(runs[0], first, run, other)
+        for run, other in zip(runs[1:], others, strict=True)
     ]
 
 
@@ -115,7 +116,9 @@ def _side(run: Path) -> _Side:
     return _benchmark(run) if samples.is_benchmark(run) else _experiment(run)
 
 
-def merged(rows: Sequence[Sequence[tuple[str, str, str]]]) -> list[tuple[str, list[str]]]:
+def merged_differences(
+    rows: Sequence[Sequence[tuple[str, str, str]]],
+) -> list[tuple[str, list[str]]]:
     """Differences of several run directories from the same first one: the name, the value in each
     of them.
 
@@ -169,7 +172,7 @@ def any_pair(line: Line) -> Pair:
     return next(pair for pair in line if pair is not None)
 
 
-def _compared(run_a: Path, a: _Side, run_b: Path, b: _Side) -> Comparison:
+def _comparison_of(run_a: Path, a: _Side, run_b: Path, b: _Side) -> Comparison:
     if a.kind != b.kind:
         article = {"benchmark": "a benchmark", "experiment": "an experiment"}
         kinds = f"{run_a} is {article[a.kind]} and {run_b} is {article[b.kind]}"
@@ -227,14 +230,14 @@ def _benchmark_side(bench: samples.Benchmark) -> _Side:
     plan = bench.plan
     work = {
         DIFFERENT_WORK: ", ".join(map(str, plan.get("jobs") or ())),
-        **_prefixed("work", plan.get("work")),
+        **_with_prefix("work", plan.get("work")),
     }
     learner = ", ".join(bench.learners) or plan.get("learner")
     facts = {
         **work,
         "learner": learner,
-        **_prefixed("", plan.get("machine")),
-        **_prefixed("", plan.get("versions")),
+        **_with_prefix("", plan.get("machine")),
+        **_with_prefix("", plan.get("versions")),
     }
     return _Side(kind="benchmark", cases=cases, bounds=bounds, facts=facts)
 
@@ -254,7 +257,10 @@ def _machine(path: Path) -> _Side:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         expected = "expected a machine.json of `python -m benchmarks.machine`, or a run directory"
         raise UsageError(f"{path}: cannot be compared; {expected}") from error
-    facts = {**_prefixed("", content.get("machine")), **_prefixed("", content.get("versions"))}
+    facts = {
+        **_with_prefix("", content.get("machine")),
+        **_with_prefix("", content.get("versions")),
+    }
     return _Side(
         kind="benchmark", cases=cases, bounds=bounds, less_is_better=less_is_better, facts=facts
     )
@@ -283,8 +289,8 @@ def _experiment(run_dir: Path) -> _Side:
             name: session.get(name)
             for name in ("host", "platform", "physical_cores", "cpu_quota", "jobs_at_once")
         },
-        **_prefixed("", session.get("versions")),
-        **_prefixed("git", session.get("git")),
+        **_with_prefix("", session.get("versions")),
+        **_with_prefix("git", session.get("git")),
     }
     finished = {name: values for name, values in cases.items() if values}
     return _Side(
@@ -298,7 +304,7 @@ def _by_case(paths: RunPaths, cases: Collection[str]) -> dict[str, dict[str, Any
         with run_directory.reading_ledger(paths) as ledger:
             for row in ledger.jobs():
                 declared.setdefault(without_seed(row.job_id, row.job.spec.seed), []).append(row)
-    return {case: _declared(declared[case]) for case in cases if case in declared}
+    return {case: _declared_settings(declared[case]) for case in cases if case in declared}
 
 
 def _settings(a: _Side, b: _Side) -> list[tuple[str, str, str]]:
@@ -323,7 +329,7 @@ def _settings(a: _Side, b: _Side) -> list[tuple[str, str, str]]:
     ]
 
 
-def _declared(rows: Sequence[JobRow]) -> dict[str, Any]:
+def _declared_settings(rows: Sequence[JobRow]) -> dict[str, Any]:
     """What the jobs of one case, which differ in their seed, are trained with."""
     job = rows[0].job
     spec = rows[0].job.spec
@@ -393,7 +399,7 @@ def _estimate(figure: str, values: Sequence[float], is_bound: bool) -> Estimate:
     return replace(result, low=None) if is_bound else result
 
 
-def _prefixed(prefix: str, values: Any) -> dict[str, Any]:
+def _with_prefix(prefix: str, values: Any) -> dict[str, Any]:
     items = values.items() if isinstance(values, Mapping) else ()
     return {f"{prefix} {name}".strip(): value for name, value in items}
 

@@ -20,7 +20,7 @@ from orchestrator.features.compare.comparison import (
     Line,
     any_pair,
     lines,
-    merged,
+    merged_differences,
 )
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.report import drawing, html_page
@@ -84,11 +84,11 @@ def document(comparisons: Sequence[Comparison]) -> Document:
         )
         sections.append(Section(title="Learning curves", parts=[figure]))
     for title, caption, rows in (
-        ("Settings", SETTINGS, merged([one.settings for one in comparisons])),
+        ("Settings", SETTINGS, merged_differences([one.settings for one in comparisons])),
         (
             "Other differences",
             "Learner, machine and versions.",
-            merged([one.differences for one in comparisons]),
+            merged_differences([one.differences for one in comparisons]),
         ),
     ):
         columns: Columns[tuple[str, list[str]]] = {"setting": lambda row: plain(row[0])}

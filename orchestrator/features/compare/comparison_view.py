@@ -15,7 +15,7 @@ from orchestrator.features.compare.comparison import (
     Pair,
     any_pair,
     lines,
-    merged,
+    merged_differences,
     names_of,
 )
 from orchestrator.terminal.output import show_table
@@ -35,7 +35,7 @@ def show(comparisons: Sequence[Comparison], page: Path | None) -> None:
     ):
         if any(rows):
             below += ["", Text(title, style="bold")]
-            below += [f"{what}: {' → '.join(values)}" for what, values in merged(rows)]
+            below += [f"{what}: {' → '.join(values)}" for what, values in merged_differences(rows)]
     finished = " (or finished only there)" if comparisons[0].kind == "experiment" else ""
     for letter, one in zip(LETTERS[1:], comparisons, strict=False):
         than = f", not in {letter}" if len(comparisons) > 1 else ""

@@ -61,7 +61,7 @@ def serve(
         raise UsageError(
             f"{path}: this is a file; expected a run directory, or a folder with some below it"
         )
-    server = live_server.listening(path, host=host, port=port, may_control=control)
+    server = live_server.open_server(path, host=host, port=port, may_control=control)
     with shared.interruptible("no longer serving; the experiments continue"):
         shared.print_progress(
             f"serving {path or 'your experiments on this machine'}; Ctrl-C ends it"

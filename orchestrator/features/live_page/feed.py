@@ -96,7 +96,7 @@ class Feed:
         is_first = self._board.version == 0
         try:
             while self._viewers:
-                changes, cost_s = await asyncio.to_thread(self._timed)
+                changes, cost_s = await asyncio.to_thread(self._read_and_time)
                 if changes.is_over:
                     self._source = None
                     self._board = Board()
@@ -131,7 +131,7 @@ class Feed:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _timed(self) -> tuple[Changes, float]:
+    def _read_and_time(self) -> tuple[Changes, float]:
         began = time.thread_time()
         self._source = self._source or self._make_source()
         changes = self._source.read()

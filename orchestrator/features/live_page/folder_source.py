@@ -15,7 +15,7 @@ from orchestrator.experiment import run_directory, run_index
 from orchestrator.experiment.run_follower import marks
 from orchestrator.experiment.run_index import ListedRun, RunEntry
 from orchestrator.features.live_page.board import Changes
-from orchestrator.features.live_page.job_row import shown, tenths
+from orchestrator.features.live_page.job_row import safe_text, tenths
 from orchestrator.features.live_page.run_source import LONGEST_TEXT, page_kind
 
 SEARCH = Pace(every_s=10.0, share=0.001, longest_s=60.0)
@@ -46,14 +46,16 @@ class FolderSource:
     def read(self) -> Changes:
         changes = Changes()
         self._search()
-        runs = {key: self._standing(key, entry) for key, entry in self._entries.items()}
+        runs = {key: self._listed_run(key, entry) for key, entry in self._entries.items()}
         changes.drop = [f"run:{key}" for key in self._shown - runs.keys()]
         self._shown = set(runs)
         where = (
             "your experiments on this machine" if self.root is None else str(self.root.absolute())
         )
         is_of = "folder" if self.root is None else page_kind(self.root)
-        changes.set("head", {"name": shown(where, LONGEST_TEXT), "runs": len(runs), "kind": is_of})
+        changes.set(
+            "head", {"name": safe_text(where, LONGEST_TEXT), "runs": len(runs), "kind": is_of}
+        )
         for key, run in runs.items():
             changes.set(f"run:{key}", _facts(key, run))
         return changes
@@ -69,7 +71,7 @@ class FolderSource:
                 )
                 self._entries = {key_of(entry.run_dir): entry for entry in found}
 
-    def _standing(self, key: str, entry: RunEntry) -> ListedRun:
+    def _listed_run(self, key: str, entry: RunEntry) -> ListedRun:
         """As it was, where nothing has changed since it was read."""
         paths = RunPaths(Path(entry.run_dir))
         found = marks(paths, run_directory.holder(paths))
@@ -88,11 +90,11 @@ def key_of(run_dir: str) -> str:
 def _facts(key: str, run: ListedRun) -> dict[str, Any]:
     return {
         "key": key,
-        "name": shown(run.entry.name, LONGEST_TEXT),
-        "root": shown(run.entry.run_dir, LONGEST_TEXT),
+        "name": safe_text(run.entry.name, LONGEST_TEXT),
+        "root": safe_text(run.entry.run_dir, LONGEST_TEXT),
         "state": run.state,
         "counts": dict(run.jobs),
-        "supervisor": shown(str(run.holder), LONGEST_TEXT) if run.holder else "",
+        "supervisor": safe_text(str(run.holder), LONGEST_TEXT) if run.holder else "",
         "noted": tenths(run.entry.noted_at),
-        "problem": shown(run.problem, LONGEST_TEXT),
+        "problem": safe_text(run.problem, LONGEST_TEXT),
     }

@@ -14,7 +14,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import Iteration
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_follower import Mark, mark
-from orchestrator.features.live_page.job_row import brief, shown
+from orchestrator.features.live_page.job_row import brief, safe_text
 from orchestrator.features.live_page.run_source import LONGEST_TEXT, attempt_values
 from orchestrator.ledger import AttemptRow, SummaryRow, job_figures, summary
 
@@ -99,16 +99,18 @@ def details(run_dir: Path, job_id: str) -> dict[str, Any] | None:
         "id": job_id,
         "state": found["state"],
         "attempts": found["attempts"],
-        "message": None if found["message"] is None else shown(found["message"], LONGEST_TRACEBACK),
+        "message": None
+        if found["message"] is None
+        else safe_text(found["message"], LONGEST_TRACEBACK),
         "traceback": None
         if found["traceback"] is None
-        else shown(found["traceback"], LONGEST_TRACEBACK),
+        else safe_text(found["traceback"], LONGEST_TRACEBACK),
         "facts": {
-            name: shown(value, LONGEST_TEXT) if isinstance(value, str) else brief(value)
+            name: safe_text(value, LONGEST_TEXT) if isinstance(value, str) else brief(value)
             for name, value in texts.items()
         },
         "measures": {
-            shown(name, LONGEST_TEXT): brief(value)
+            safe_text(name, LONGEST_TEXT): brief(value)
             for name, value in (found["measures"] or {}).items()
         },
         "curve": _curve(job.progress_csv, mark(job.progress_csv)),

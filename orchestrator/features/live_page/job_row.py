@@ -82,7 +82,7 @@ def values(
         None if is_running else tenths(row["ended_at"]),
         *(brief(line.cpu_share), brief(line.run_delay_share), row["attempts"], row["ranks"]),
         *(row["cpus"], row["node"], row["cause"]),
-        None if message is None else shown(message, LONGEST_MESSAGE),
+        None if message is None else safe_text(message, LONGEST_MESSAGE),
         *media,
     ]
 
@@ -99,7 +99,7 @@ def tenths(seconds: float | None) -> float | None:
     return None if seconds is None or not math.isfinite(seconds) else round(seconds, 1)
 
 
-def shown(text: str, longest: int) -> str:
+def safe_text(text: str, longest: int) -> str:
     """``text`` of a job, without characters that would control what shows it."""
     text = plain(shortened(text), keep="\n\t")
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -49,7 +49,7 @@ class LiveServer:
             self.server.run(sockets=[self.listener])
 
 
-def listening(root: Path | None, *, host: str, port: int, may_control: bool) -> LiveServer:
+def open_server(root: Path | None, *, host: str, port: int, may_control: bool) -> LiveServer:
     """A server for a run directory, a folder of them, or (None) all of this user on this machine.
 
     :raises UsageError: the address is not this machine's or is taken, or the token cannot be used.

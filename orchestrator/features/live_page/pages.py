@@ -31,7 +31,7 @@ from orchestrator.features.live_page.access import AccessRules, Guard
 from orchestrator.features.live_page.board import to_json
 from orchestrator.features.live_page.feed import HEARTBEAT_S, LOOK_EVERY_S, Feed
 from orchestrator.features.live_page.folder_source import FolderSource
-from orchestrator.features.live_page.job_row import FIELDS, shown
+from orchestrator.features.live_page.job_row import FIELDS, safe_text
 from orchestrator.features.live_page.opened_file import OpenedFileResponse
 from orchestrator.features.live_page.run_source import RunSource, page_kind
 from orchestrator.report.thumbnails import thumbnail
@@ -113,7 +113,7 @@ class LivePages:
     async def _asset(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in ASSETS:
-            return _missing()
+            return _not_found()
         return Response(
             _asset_text(name), media_type=ASSETS[name], headers={"cache-control": "no-cache"}
         )
@@ -126,7 +126,7 @@ class LivePages:
     async def _events(self, request: Request) -> Response:
         run_dir = await self._run_dir(request)
         if run_dir is None:
-            return _missing()
+            return _not_found()
         feed = self._runs.get(run_dir)
         if feed is None:
             self._forget_idle()
@@ -142,14 +142,14 @@ class LivePages:
         job = request.path_params["job"]
         row = None if run_dir is None else await asyncio.to_thread(job_details.row, run_dir, job)
         if run_dir is None or row is None:
-            return _missing()
+            return _not_found()
         try:
             attempt = int(request.query_params.get("attempt") or row["attempts"])
             rank = int(request.query_params.get("rank") or 0)
         except ValueError:
             return PlainTextResponse("attempt and rank are numbers\n", status_code=400)
         if not (1 <= attempt <= row["attempts"] and 0 <= rank < row["ranks"]):
-            return _missing()
+            return _not_found()
         path = RunPaths(run_dir).job(row["job_id"]).attempt(attempt - 1).log_of(rank)
         return StreamingResponse(
             _log_events(path, run_dir), media_type="text/event-stream", headers=EVENTS
@@ -165,7 +165,7 @@ class LivePages:
             else await asyncio.to_thread(job_details.details, run_dir, request.path_params["job"])
         )
         return (
-            _missing()
+            _not_found()
             if facts is None
             else Response(to_json(facts), media_type="application/json", headers=NOT_KEPT)
         )
@@ -174,10 +174,10 @@ class LivePages:
         run_dir = await self._run_dir(request)
         name = request.path_params["name"]
         if run_dir is None or name not in MEDIA:
-            return _missing()
-        file = await asyncio.to_thread(_opened, run_dir, request.path_params["job"], name)
+            return _not_found()
+        file = await asyncio.to_thread(_open_file, run_dir, request.path_params["job"], name)
         return (
-            _missing()
+            _not_found()
             if file is None
             else OpenedFileResponse(file, media_type=MEDIA[name], headers=NOT_KEPT)
         )
@@ -187,7 +187,7 @@ class LivePages:
         job = request.path_params["job"]
         content = None if run_dir is None else await asyncio.to_thread(_small, run_dir, job)
         return (
-            _missing()
+            _not_found()
             if content is None
             else Response(content, media_type="image/jpeg", headers=NOT_KEPT)
         )
@@ -198,7 +198,7 @@ class LivePages:
         """What the commands do; the guard has checked the token."""
         run_dir = await self._run_dir(request)
         if run_dir is None or not self._may_control:
-            return _missing()
+            return _not_found()
         try:
             asked = parsed_json(await _body(request))
             verb = asked["verb"]
@@ -207,11 +207,11 @@ class LivePages:
                 raise TypeError(jobs)
             message = await asyncio.to_thread(_act, run_dir, verb, jobs)
         except (OrchestratorError, OSError) as error:
-            return JSONResponse({"problem": shown(str(error), LARGEST_BODY)}, status_code=409)
+            return JSONResponse({"problem": safe_text(str(error), LARGEST_BODY)}, status_code=409)
         except (ValueError, KeyError, TypeError, AttributeError):
             text = 'expected {"verb": "stop", "jobs": []}, or "cancel", "pause", "resume" or "retry" with jobs'
             return JSONResponse({"problem": text}, status_code=400)
-        return JSONResponse({"message": shown(message, LARGEST_BODY)})
+        return JSONResponse({"message": safe_text(message, LARGEST_BODY)})
 
     async def _run_dir(self, request: Request) -> Path | None:
         key = request.path_params["key"]
@@ -270,12 +270,12 @@ async def _log_events(path: Path, run_dir: Path) -> AsyncIterator[str]:
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _missing() -> Response:
+def _not_found() -> Response:
     return PlainTextResponse("There is nothing here.\n", status_code=404)
 
 
 async def _busy(_request: Request, error: Exception) -> Response:
-    return PlainTextResponse(f"{shown(str(error), LARGEST_BODY)}\n", status_code=503)
+    return PlainTextResponse(f"{safe_text(str(error), LARGEST_BODY)}\n", status_code=503)
 
 
 def _file_of(run_dir: Path, job: str, name: str) -> Path | None:
@@ -284,7 +284,7 @@ def _file_of(run_dir: Path, job: str, name: str) -> Path | None:
     return None if row is None else RunPaths(run_dir).job(row["job_id"]).root / name
 
 
-def _opened(run_dir: Path, job: str, name: str) -> BinaryIO | None:
+def _open_file(run_dir: Path, job: str, name: str) -> BinaryIO | None:
     path = _file_of(run_dir, job, name)
     try:
         return None if path is None else open_below(run_dir, path)

@@ -23,7 +23,7 @@ from orchestrator.experiment.control import Snapshot
 from orchestrator.experiment.run_follower import Mark, RunFollower, RunLook, mark
 from orchestrator.experiment.run_watch import LiveSection, RunWatches
 from orchestrator.features.live_page.board import Changes
-from orchestrator.features.live_page.job_row import JobMedia, brief, shown, tenths, values
+from orchestrator.features.live_page.job_row import JobMedia, brief, safe_text, tenths, values
 from orchestrator.ledger import AttemptRow, SummaryRow
 from orchestrator.machine import provenance
 from orchestrator.report.experiment_facts import ReportedAttempt, attempt_outcome
@@ -131,11 +131,11 @@ class RunSource:
 
     def _head(self, look: RunLook) -> dict[str, Any]:
         head: dict[str, Any] = {
-            "name": shown(self._name(), LONGEST_TEXT),
-            "root": shown(str(self.paths.root.absolute()), LONGEST_TEXT),
+            "name": safe_text(self._name(), LONGEST_TEXT),
+            "root": safe_text(str(self.paths.root.absolute()), LONGEST_TEXT),
             "kind": page_kind(self.paths.root),
             "condition": look.condition,
-            "problem": shown(look.problem, LONGEST_TEXT),
+            "problem": safe_text(look.problem, LONGEST_TEXT),
         }
         snapshot = look.snapshot
         if snapshot is None:
@@ -150,16 +150,18 @@ class RunSource:
         )
         return {
             **head,
-            "supervisor": shown(str(snapshot.holder), LONGEST_TEXT) if snapshot.holder else None,
+            "supervisor": safe_text(str(snapshot.holder), LONGEST_TEXT)
+            if snapshot.holder
+            else None,
             "is_elsewhere": snapshot.written is not None,
             "since": _moment(snapshot.holder.since) if snapshot.holder else None,
             "counts": dict(shown_now.counts),
             "rate": brief(shown_now.env_steps_per_s),
             "remaining_s": brief(shown_now.remaining_s),
             "busy": brief(shown_now.cores_busy),
-            "waiting": shown(shown_now.waiting or "", LONGEST_TEXT),
+            "waiting": safe_text(shown_now.waiting or "", LONGEST_TEXT),
             "standing": snapshot.standing,
-            "resume": shown(resume_advice.how_to_resume(self.paths, left), LONGEST_TEXT)
+            "resume": safe_text(resume_advice.how_to_resume(self.paths, left), LONGEST_TEXT)
             if can_resume or left
             else "",
         }
@@ -190,7 +192,7 @@ class RunSource:
             if row["attempts"]:
                 job = f"{jobs}/{row['job_id']}"
                 found[row["job_id"]] = _media(
-                    _written(f"{job}/preview.png"), _written(f"{job}/video.mp4")
+                    _written_at(f"{job}/preview.png"), _written_at(f"{job}/video.mp4")
                 )
         before = self._media
         self._media = found
@@ -302,30 +304,30 @@ def attempt_values(row: AttemptRow) -> dict[str, Any]:
         "ended": tenths(row["ended_at"]),
         "outcome": attempt_outcome(reported),
         "cause": row["cause"],
-        "message": None if row["message"] is None else shown(row["message"], LONGEST_TEXT),
+        "message": None if row["message"] is None else safe_text(row["message"], LONGEST_TEXT),
     }
 
 
 def section_values(section: LiveSection) -> dict[str, Any]:
     """As JSON types; see ``drawSections`` in ``overview.js`` for what is made of them."""
-    values: dict[str, Any] = _cleaned(json_value(dataclasses.asdict(section)))
+    values: dict[str, Any] = _safe_value(json_value(dataclasses.asdict(section)))
     return values
 
 
-def _cleaned(value: Any) -> Any:
+def _safe_value(value: Any) -> Any:
     """``value``, with all texts in it as pages may have them."""
     if isinstance(value, str):
-        return shown(value, LONGEST_TEXT)
+        return safe_text(value, LONGEST_TEXT)
     if isinstance(value, list):
-        return [_cleaned(part) for part in value]
+        return [_safe_value(part) for part in value]
     if isinstance(value, dict):
-        return {name: _cleaned(part) for name, part in value.items()}
+        return {name: _safe_value(part) for name, part in value.items()}
     return value
 
 
 def _finding(when: str, finding: ContentionFinding) -> dict[str, Any]:
     texts = {
-        name: shown(text, LONGEST_TEXT) if isinstance(text, str) else list(text)
+        name: safe_text(text, LONGEST_TEXT) if isinstance(text, str) else list(text)
         for name, text in dataclasses.asdict(finding).items()
     }
     return {"when": when, **texts}
@@ -346,7 +348,7 @@ def _media(preview: float | None, video: float | None) -> JobMedia:
     )
 
 
-def _written(path: str) -> float | None:
+def _written_at(path: str) -> float | None:
     """When that was; None where there is no such file, or nothing in it."""
     try:
         found = os.stat(path)  # noqa: PTH116 - of every job, and a Path each would take longer

@@ -49,7 +49,7 @@ def make_missing(
         and isinstance(state, Succeeded)
         and video_processes.is_due(ended.paths.job(job_id))
     ]
-    waiting = previews.waiting(ended, {*with_video, *without_preview})
+    waiting = previews.jobs_to_draw(ended, {*with_video, *without_preview})
     stills, later = waiting[: previews.MOST_DRAWN], waiting[previews.MOST_DRAWN :]
     drawings: list[Drawing] = [VideoDrawing(ended.paths.job(id_), ended.reporter) for id_ in due]
     drawings.extend(previews.drawings(ended.paths, stills, ended.slots.lanes, ended.reporter))
@@ -60,14 +60,16 @@ def make_missing(
         if later
         else ""
     )
-    ended.reporter.event("pictures", f"making {_named(drawings)}{rest}", jobs=[*due, *stills])
+    ended.reporter.event(
+        "pictures", f"making {_numbers_text(drawings)}{rest}", jobs=[*due, *stills]
+    )
     left = drawing_processes.run(drawings, ended.slots, is_stopped)
-    if names := _named(left):  # otherwise the last one had been made
+    if names := _numbers_text(left):  # otherwise the last one had been made
         text = f"stopped before {names} could be made; run the same command again to make the rest"
         ended.reporter.event("warning", text, jobs=[job_id for one in left for job_id in one.left])
 
 
-def _named(drawings: Sequence[Drawing]) -> str:
+def _numbers_text(drawings: Sequence[Drawing]) -> str:
     """``2 videos and 1 preview``"""
     of_videos = sum(isinstance(one, VideoDrawing) for one in drawings)
     of_stills = sum(len(one.left) for one in drawings) - of_videos

@@ -74,7 +74,7 @@ def make(
     :raises OrchestratorError: none of them could be played.
     """
     snapshot = control.status(run_dir)
-    chosen = _chosen(snapshot.rows, snapshot.paths)
+    chosen = _best_rows(snapshot.rows, snapshot.paths)
     if not chosen:
         raise UsageError(f"{run_dir}: no job has a model.zip, which is written when it succeeds")
     with_policy = {_robot(row) for row in chosen}
@@ -147,7 +147,7 @@ class RobotDrawing:
         return ()
 
 
-def _chosen(rows: Sequence[SummaryRow], paths: RunPaths) -> list[SummaryRow]:
+def _best_rows(rows: Sequence[SummaryRow], paths: RunPaths) -> list[SummaryRow]:
     best: dict[str, SummaryRow] = {}
     for row in rows:
         robot = _robot(row)

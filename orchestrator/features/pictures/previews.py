@@ -52,7 +52,7 @@ class StillsRequest:
         return [*map(str, self.others), *(["--probe"] if self.is_probing else chosen)]
 
 
-def waiting(ended: EndedJobs, without: Collection[str]) -> list[str]:
+def jobs_to_draw(ended: EndedJobs, without: Collection[str]) -> list[str]:
     """Ids of the jobs to draw, in their order: of those that pages show by themselves.
 
     :param without: jobs that get another picture, or none.

@@ -163,7 +163,7 @@ class PoolJobs:
     """Version of the ledger when it was last read."""
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[None]:
+    def open_ledger(self) -> Iterator[None]:
         """With the ledger, for the block. :raises LedgerError: it cannot be read."""
         self._ledger = Ledger.open(self.paths.ledger)
         try:
@@ -271,7 +271,7 @@ class PoolJobs:
                 self._open[job_id].submissions.append(submission)
             else:
                 submission.finish(
-                    self._changed(
+                    self._changed_error(
                         job_id, ["other settings than those of the job that is trained now"]
                     )
                 )
@@ -280,7 +280,7 @@ class PoolJobs:
     def _enter(self, batch: Sequence[Submission]) -> None:
         """Examine robots, and enter their jobs, or queue those again that were not finished."""
         try:
-            self._write_new(batch, self._examined(batch))
+            self._write_new(batch, self._examine(batch))
         except BaseException:
             self._waiting.extendleft(reversed(batch))
             raise
@@ -303,7 +303,7 @@ class PoolJobs:
                 )
                 opened[job.job_id] = OpenJob(submissions=[submission])
             elif differences := _differences(row, job, verdict):
-                submission.finish(self._changed(job.job_id, differences))
+                submission.finish(self._changed_error(job.job_id, differences))
             else:
                 if row.state.name in AGAIN:
                     requests.append(Request(verb=AGAIN[row.state.name], job_id=job.job_id))
@@ -323,7 +323,7 @@ class PoolJobs:
         self._write(enter)
         self._open |= opened
 
-    def _examined(self, batch: Sequence[Submission]) -> Mapping[str, JobVerdict]:
+    def _examine(self, batch: Sequence[Submission]) -> Mapping[str, JobVerdict]:
         """Meanwhile jobs that have ended have their results."""
 
         def watch(*_: int) -> None:
@@ -341,7 +341,7 @@ class PoolJobs:
             for one in batch
         }
 
-    def _changed(self, job_id: str, differences: Sequence[str]) -> ChangedError:
+    def _changed_error(self, job_id: str, differences: Sequence[str]) -> ChangedError:
         lines = reconcile.by_difference({job_id: differences})
         advice = "submit it with another name, or to a pool with another run_dir"
         return ChangedError(

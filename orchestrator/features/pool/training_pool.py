@@ -100,7 +100,7 @@ class TrainingPool:
         new = Path("runs") / f"pool-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
         self.run_dir = api.directory(run_dir or new)
         """Directory of all results."""
-        self._declared({"name": "robot", "xml": "robot.xml"}, {})
+        self._experiment_of({"name": "robot", "xml": "robot.xml"}, {})
         self._changed = threading.Condition()
         self._new: list[Submission] = []
         self._unfinished: set[Future[Result]] = set()
@@ -191,7 +191,7 @@ class TrainingPool:
                     f"TrainingPool.submit: {count(len(robots), 'robot')}; submit them one by one"
                 )
             robot = dataclasses.replace(robots[0], label=robots[0].label and "xml")
-            future = TrainingFuture(self._cancelled, self._ended_by)
+            future = TrainingFuture(self._on_cancel, self._ended_by)
             if robot.fault:
                 result = Result(
                     ok=False, error=robot.fault, xml=robot.xml, seed=seed, state="FAILED"
@@ -204,7 +204,7 @@ class TrainingPool:
                 **settings,
                 "seeds": [seed],
             }
-            experiment = self._declared(entry, settings)
+            experiment = self._experiment_of(entry, settings)
         experiment = dataclasses.replace(
             experiment, unnamed={robot.file: robot} if robot.label else {}
         )
@@ -225,7 +225,7 @@ class TrainingPool:
             self._unfinished.add(future)
             self._new.append(submission)
             self._changed.notify_all()
-        future.add_done_callback(self._finished)
+        future.add_done_callback(self._on_finish)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -294,7 +294,7 @@ class TrainingPool:
 
     # -- what is declared
 
-    def _declared(self, entry: Mapping[str, Any], settings: Mapping[str, Any]) -> Experiment:
+    def _experiment_of(self, entry: Mapping[str, Any], settings: Mapping[str, Any]) -> Experiment:
         """:param entry: a table of ``[[jobs]]``.
 
         :param settings: those of it that the program has given.
@@ -358,7 +358,7 @@ class TrainingPool:
         """Enter jobs, and finish futures, until the pool has ended."""
         failure: OrchestratorError | None = None
         try:
-            with jobs.opened():
+            with jobs.open_ledger():
                 failure = self._act(jobs)
                 self._supervisor.end(stops=lambda: self._is_stopping)
                 jobs.look()
@@ -415,24 +415,24 @@ class TrainingPool:
             return False
         advice = "let it raise an Exception, which is logged, or end the program elsewhere"
         again = f"A new pool with run_dir={str(self.run_dir)!r} resumes it when the same robots are submitted again."
-        what = f"{_named(function)}, a function given to add_done_callback, has raised {error!r}"
+        what = f"{_name_of(function)}, a function given to add_done_callback, has raised {error!r}"
         self._callback_failure = UsageError(f"the pool has stopped: {what}; {advice}. {again}")
         self._callback_failure.__cause__ = error
         return True
 
-    def _cancelled(self) -> None:
+    def _on_cancel(self) -> None:
         if self._is_of_another_process:
             return
         with self._changed:
             self._any_cancelled = True
             self._changed.notify_all()
 
-    def _finished(self, future: Future[Result]) -> None:
+    def _on_finish(self, future: Future[Result]) -> None:
         with self._changed:
             self._unfinished.discard(future)
 
 
-def _named(function: DoneCallback) -> str:
+def _name_of(function: DoneCallback) -> str:
     """``module.function``; of a function without a name what Python shows of it."""
     name = getattr(function, "__qualname__", None)
     return (

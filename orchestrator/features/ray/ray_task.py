@@ -57,7 +57,7 @@ class RayTask:
         except (
             ray.exceptions.RayError
         ) as error:  # before FileSyncError: one raised on the node is both
-            return [self._end(self._died(error))]
+            return [self._end(self._exit_of(error))]
         except FileSyncError as error:
             self.end()
             return [
@@ -94,7 +94,7 @@ class RayTask:
             self.receiver.close()
         return exited
 
-    def _died(self, error: Exception) -> Exited:
+    def _exit_of(self, error: Exception) -> Exited:
         """The meaning of the end of a task that could not report it itself."""
         import ray
 

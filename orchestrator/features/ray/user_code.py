@@ -63,7 +63,9 @@ class UserCode:
         :raises OSError: it could not be written.
         """
         return {
-            SEARCH_PATH_VARIABLE: str(self._same_folder() or self._fetched(scratch, driver_node))
+            SEARCH_PATH_VARIABLE: str(
+                self._same_folder() or self._fetch_folder(scratch, driver_node)
+            )
         }
 
     def _same_folder(self) -> Path | None:
@@ -74,7 +76,7 @@ class UserCode:
                 return folder
         return None
 
-    def _fetched(self, scratch: Path, driver_node: str) -> Path:
+    def _fetch_folder(self, scratch: Path, driver_node: str) -> Path:
         target = scratch / CODE_FOLDER / self.digest
         if target.is_dir():
             return target

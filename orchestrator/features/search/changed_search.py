@@ -52,24 +52,26 @@ def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Expe
     lines = differences(before, experiment.declaration)
     if options.on_change == "restart":
         is_other = bool(lines) or search_robots.is_another(
-            search_robots.recorded(before), experiment
+            search_robots.recorded_robots(before), experiment
         )
         return experiment, dataclasses.replace(options, fresh=is_other)
     if not lines:
         return experiment, options
-    return _kept(before, experiment, lines), options
+    return _merge_declaration(before, experiment, lines), options
 
 
-def _kept(before: Mapping[str, Any], experiment: Experiment, changes: Sequence[str]) -> Experiment:
+def _merge_declaration(
+    before: Mapping[str, Any], experiment: Experiment, changes: Sequence[str]
+) -> Experiment:
     """What was declared ``before``, but for what a resumed search takes over from ``experiment``.
 
     :param changes: what it does not take over.
     """
     now = experiment.declaration["data"]
     of_the_run = {*before["data"], *now} - {*OF_THE_SEARCH}
-    data = _replaced(before["data"], now, of_the_run)
+    data = _with_keys_of(before["data"], now, of_the_run)
     if "search" in data:
-        data["search"] = _replaced(data["search"], now.get("search", data["search"]), BUDGET)
+        data["search"] = _with_keys_of(data["search"], now.get("search", data["search"]), BUDGET)
     overrides = before["options"]["overrides"]
     skip = experiment.skip_invalid
     kept = from_mapping(
@@ -83,7 +85,7 @@ def _kept(before: Mapping[str, Any], experiment: Experiment, changes: Sequence[s
     return dataclasses.replace(kept, text=experiment.text, warnings=(*kept.warnings, warning))
 
 
-def _replaced(
+def _with_keys_of(
     table: Mapping[str, Any], by: Mapping[str, Any], keys: Collection[str]
 ) -> dict[str, Any]:
     """``table`` with these ``keys`` as they are in another one."""
@@ -91,7 +93,7 @@ def _replaced(
     return others | {key: value for key, value in by.items() if key in keys}
 
 
-def resumed(
+def resumed_experiment(
     experiment: Experiment, options: RunOptions, ledger: Ledger | None, paths: RunPaths
 ) -> tuple[Experiment, RunOptions]:
     """``experiment`` with the jobs that its search has made so far and that are not settled, and
@@ -112,10 +114,10 @@ def resumed(
         if ledger is not None and any(row.attempts for row in ledger.jobs(decoded=False)):
             what = "scheduler" if is_compared else "search"
             raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {START_OVER}")
-        return (_pausing(experiment, {}) if is_compared else experiment), options
+        return (_with_pauses(experiment, {}) if is_compared else experiment), options
     _refuse_another(experiment, paths)
     if is_compared:
-        return _pausing(experiment, job_figures.pauses(ledger)), options
+        return _with_pauses(experiment, job_figures.pauses(ledger)), options
     rows = ledger.jobs(decoded=False)
     left = [row for row in rows if not resume.is_settled(row, paths)]
     recorded = {row.job_id: row for row in rows}
@@ -140,7 +142,7 @@ def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
     earlier = _refuse_another(experiment, paths)
     lines = budget_differences(earlier, experiment.declaration)
     if lines:
-        declare(paths, experiment, search_robots.recorded(earlier))
+        declare(paths, experiment, search_robots.recorded_robots(earlier))
     return lines
 
 
@@ -155,7 +157,7 @@ def refuse_another_robot(
     """
     if not experiment.makes_jobs or ledger is None or not search_events.is_search(ledger):
         return
-    before = search_robots.recorded(read_declaration(paths))
+    before = search_robots.recorded_robots(read_declaration(paths))
     now = search_robots.contents(experiment, verdicts)
     if line := search_robots.difference(before, now, experiment):
         raise ChangedError(
@@ -175,7 +177,7 @@ def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any
     return before
 
 
-def _pausing(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:
+def _with_pauses(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:
     """With jobs that pause where they are ``recorded`` to, even if they start over; all others at
     the first rung.
     """

@@ -137,7 +137,7 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
         ):
             left = {name: part for name, part in value.items() if part != defaults[key][name]}
         if left not in (None, {}, defaults[key]):
-            yield f"{key} = {toml(_written(key, left))}"
+            yield f"{key} = {toml(_with_units(key, left))}"
     yield f"seeds = {toml([one.spec.seed for one in jobs])}"
     if job.spec.init is not None:
         if trial.parent is None and not job.spec.init.startswith(INIT_JOB):
@@ -188,7 +188,7 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _written(key: str, value: Any) -> Any:
+def _with_units(key: str, value: Any) -> Any:
     """``value`` as a user writes it: sizes have a unit."""
     if key != "resources":
         return value

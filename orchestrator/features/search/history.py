@@ -93,7 +93,9 @@ class History:
             try:
                 self.apply(event)
             except InconsistentEventError as error:
-                raise search_events.damaged(ledger, event.id, event.kind, str(error)) from error
+                raise search_events.damage_error(
+                    ledger, event.id, event.kind, str(error)
+                ) from error
 
     def apply(self, event: SearchEvent) -> None:
         """:raises InconsistentEventError: it contradicts those before it, and has no effect."""
@@ -232,7 +234,7 @@ def costs(trial: Trial, directions: Sequence[Direction]) -> tuple[float, ...]:
     return tuple(-value if direction == "maximize" else value for direction, value in pairs)
 
 
-def ranked(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial]:
+def ranked_trials(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial]:
     """The finished ones of ``trials``, the best by the first objective first, of equal ones by the
     next.
 

@@ -41,7 +41,7 @@ def of(reader: TrialReader, line: str) -> LiveSection:
     return LiveSection(
         title="Search",
         text=line,
-        charts=_found(reader, asked),
+        charts=_value_charts(reader, asked),
         tables=[*_rungs(reader, asked), *_best(reader)],
     )
 
@@ -49,7 +49,7 @@ def of(reader: TrialReader, line: str) -> LiveSection:
 # -- what has been found so far
 
 
-def _found(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveChart]:
+def _value_charts(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveChart]:
     """The values of finished trials by the first objective, and the best one so far."""
     if reader.search is None:
         return []

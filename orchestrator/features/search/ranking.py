@@ -57,8 +57,8 @@ class Ranking:
         return [
             {
                 "trial": trial.number,
-                "values": self._named(trial.values),
-                "again": self._named(self.again(trial)),
+                "values": self._by_objective(trial.values),
+                "again": self._by_objective(self.again(trial)),
                 "point": dict(trial.point),
                 "parent": trial.parent,
                 "env_steps": trial.env_steps,
@@ -67,7 +67,7 @@ class Ranking:
             for trial in self.shown
         ]
 
-    def _named(self, values: Sequence[float] | None) -> dict[str, float] | None:
+    def _by_objective(self, values: Sequence[float] | None) -> dict[str, float] | None:
         return None if values is None else dict(zip(self.objectives, values, strict=True))
 
     def copy(self, target: Path) -> Path:
@@ -88,12 +88,13 @@ class Ranking:
                 f"{self.paths.ledger}: has no job {missing[0]}, so nothing was copied"
             )
         name = f"{safe_name(self.paths.root.absolute().name)}-best"
-        about = [f"Trial {trial.number}: {self._described(trial)}" for trial in self.shown]
+        about = [f"Trial {trial.number}: {self._description_of(trial)}" for trial in self.shown]
         return copied_trials.copy(self.paths, self.shown, jobs, about, target, name)
 
-    def _described(self, trial: Trial) -> str:
+    def _description_of(self, trial: Trial) -> str:
         values = [
-            f"{name} {value:,.2f}" for name, value in (self._named(trial.values) or {}).items()
+            f"{name} {value:,.2f}"
+            for name, value in (self._by_objective(trial.values) or {}).items()
         ]
         return ", ".join(
             [*values, *(f"{key} = {json.dumps(value)}" for key, value in trial.point.items())]

@@ -155,7 +155,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         outcomes[AT_FIRST_RUNG] = {
             one.number: value for one in asked if (value := _first_return(one)) is not None
         }
-    spent = _spent(events, {trial.number for trial in finished})
+    spent = _spent_by_trial(events, {trial.number for trial in finished})
     return {
         "sampler": None if search is None else search.sampler,
         "seed": None if search is None else search.seed,
@@ -197,7 +197,7 @@ def reported_jobs(facts: SearchFacts) -> set[str]:
 
 def listed_trials(facts: SearchFacts) -> list[ReportedTrial]:
     """The finished trials that a page lists: the best ones, and elites."""
-    listed = Leaders(facts["best"], facts["front"], facts["archive"]).shown()
+    listed = Leaders(facts["best"], facts["front"], facts["archive"]).shown_trials()
     return [one for one in facts["trials"] if one["trial"] in listed]
 
 
@@ -228,7 +228,7 @@ def _axis(axis: ArchiveAxis) -> ReportedAxis:
     return {"name": axis.name, "low": axis.low, "high": axis.high, "cells": axis.cells}
 
 
-def _spent(
+def _spent_by_trial(
     events: Iterable[search_events.SearchEvent], finished: set[int]
 ) -> dict[int, tuple[int, float]]:
     history = History()

@@ -60,7 +60,7 @@ def sections(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
         *_rungs(facts),
         *_archive(facts, images),
         *_front(facts),
-        *_failed(facts),
+        *_failures(facts),
     ]
 
 
@@ -72,7 +72,9 @@ def _value(trial: ReportedTrial, place: int) -> float | None:
     return trial["values"][place] if trial["values"] else None
 
 
-def _chosen(facts: SearchFacts, trials: Sequence[ReportedTrial]) -> tuple[list[ReportedTrial], str]:
+def _drawn_trials(
+    facts: SearchFacts, trials: Sequence[ReportedTrial]
+) -> tuple[list[ReportedTrial], str]:
     """The trials that a figure shows, and the sentence that says which they are."""
     if len(trials) <= MOST_DRAWN:
         return list(trials), ""
@@ -89,7 +91,7 @@ def _chosen(facts: SearchFacts, trials: Sequence[ReportedTrial]) -> tuple[list[R
     return sorted((*best, *spread), key=lambda one: one["trial"]), sentence
 
 
-def _finished(facts: SearchFacts) -> list[ReportedTrial]:
+def _finished_trials(facts: SearchFacts) -> list[ReportedTrial]:
     known = _by_number(facts)
     return [known[number] for number in sorted(facts["best"])]
 
@@ -136,7 +138,7 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
 
 
 def _best_so_far(facts: SearchFacts) -> list[Part]:
-    drawn, which = _chosen(facts, _finished(facts))
+    drawn, which = _drawn_trials(facts, _finished_trials(facts))
     own = "A dot is a finished trial; the line is the best value so far."
     axes = (
         "On the left against the env_steps of all trials that had reached a rung or ended by then, on the right "
@@ -229,7 +231,7 @@ def _measure(place: int, one: ReportedTrial) -> str:
 
 
 def _space(facts: SearchFacts) -> list[Section]:
-    finished = _finished(facts)
+    finished = _finished_trials(facts)
     if len(finished) < 2 or not facts["dimensions"]:
         return []
     outcomes = list(facts["dimensions"][0]["effects"])
@@ -238,7 +240,7 @@ def _space(facts: SearchFacts) -> list[Section]:
     which = ""
     if len(ranked) > len(shown):
         which = f" The figure shows the {len(shown)} dimensions with the largest effect of {len(ranked)}."
-    drawn, some = _chosen(facts, finished)
+    drawn, some = _drawn_trials(facts, finished)
     parts: list[Part] = [*_effects(ranked, shown, outcomes, which)]
     for place, name in enumerate(facts["objectives"]):
         suffix = f"-{place + 1}" if len(facts["objectives"]) > 1 else ""
@@ -325,7 +327,7 @@ def _rungs(facts: SearchFacts) -> list[Section]:
     reached = [one for one in facts["trials"] if one["rungs"]]
     if not reached or not facts["rungs"]:
         return []
-    drawn, which = _chosen(facts, reached)
+    drawn, which = _drawn_trials(facts, reached)
     figure = Figure(
         name="search-rungs",
         title="Trials at rungs",
@@ -405,7 +407,7 @@ def _range(facts: SearchFacts, place: int, elite: ArchiveElite) -> str:
 def _front(facts: SearchFacts) -> list[Section]:
     if not facts["front"]:
         return []
-    drawn, which = _chosen(facts, _finished(facts))
+    drawn, which = _drawn_trials(facts, _finished_trials(facts))
     figure = Figure(
         name="search-pareto-front",
         title="Pareto front",
@@ -416,7 +418,7 @@ def _front(facts: SearchFacts) -> list[Section]:
     return [Section(title="Pareto front", parts=[figure])]
 
 
-def _failed(facts: SearchFacts) -> list[Section]:
+def _failures(facts: SearchFacts) -> list[Section]:
     reasons = Counter(
         one["why"] or "unknown" for one in facts["trials"] if one["state"] == "failed"
     )

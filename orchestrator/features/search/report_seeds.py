@@ -33,7 +33,10 @@ def gather(run_dir: Path, facts: SearchFacts, others: Sequence[Path]) -> list[Se
         if different := [line for line in changes if not line.startswith(SEED)]:
             text = f"{other}: this is not the search of {run_dir} with another seed; it differs in"
             raise UsageError("\n".join([text, *(f"    {line}" for line in different)]))
-    found = [_searched(run_dir, facts), *(_searched(path, _read(path)) for path in others)]
+    found = [
+        _searched_seed(run_dir, facts),
+        *(_searched_seed(path, _read(path)) for path in others),
+    ]
     for place, one in enumerate(found):
         for earlier in found[:place]:
             if earlier["seed"] == one["seed"]:
@@ -63,7 +66,7 @@ def _read(run_dir: Path) -> SearchFacts | None:
         return report_data.gather(paths, ledger)
 
 
-def _searched(run_dir: Path, facts: SearchFacts | None) -> SearchedSeed:
+def _searched_seed(run_dir: Path, facts: SearchFacts | None) -> SearchedSeed:
     if facts is None:
         raise _without_search(run_dir)
     if facts["seed"] is None:

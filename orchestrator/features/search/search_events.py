@@ -120,10 +120,10 @@ def _content(path: Path, row: Any) -> Any:
     try:
         return parsed_json(row["content"])
     except (ValueError, TypeError) as error:
-        raise damaged(path, row["id"], row["kind"], str(error)) from error
+        raise damage_error(path, row["id"], row["kind"], str(error)) from error
 
 
-def damaged(path: Path, event_id: int, kind: str, why: str) -> LedgerDamagedError:
+def damage_error(path: Path, event_id: int, kind: str, why: str) -> LedgerDamagedError:
     """The error that says what is wrong with one event."""
     where = f"{path}: the ledger is damaged: row {event_id} of its table search ({kind!s:.20})"
     return LedgerDamagedError(
@@ -145,7 +145,7 @@ class Spent(NamedTuple):
     """As :attr:`~orchestrator.features.search.history.History.elapsed_s`."""
 
 
-def spent(ledger: Ledger) -> Spent | None:
+def spent_budget(ledger: Ledger) -> Spent | None:
     """None where no search has begun."""
     if not is_search(ledger):
         return None
@@ -181,7 +181,7 @@ def _event(path: Path, row: Any, content: Any) -> SearchEvent:
     if problem := problem_of(row["kind"], row["trial"], content) or (
         "" if is_moment else "at: expected a time"
     ):
-        raise damaged(path, row["id"], row["kind"], problem)
+        raise damage_error(path, row["id"], row["kind"], problem)
     trial = None if row["kind"] in WITHOUT_TRIAL else row["trial"]
     return SearchEvent(kind=row["kind"], trial=trial, content=content, at=row["at"], id=row["id"])
 

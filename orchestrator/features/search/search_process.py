@@ -91,7 +91,7 @@ class SearchBesideRun(BesideRun):
     def before_plan(
         self, experiment: Experiment, options: RunOptions, ledger: Ledger | None
     ) -> tuple[Experiment, RunOptions]:
-        return changed_search.resumed(experiment, options, ledger, self.paths)
+        return changed_search.resumed_experiment(experiment, options, ledger, self.paths)
 
     def after_plan(self, experiment: Experiment, made: Plan, ledger: Ledger | None) -> None:
         changed_search.refuse_another_robot(experiment, made.verdicts, ledger, self.paths)

@@ -35,7 +35,7 @@ def contents(experiment: Experiment, verdicts: Mapping[str, JobVerdict]) -> dict
     return {job_id: content for job_id, content in hashes.items() if content is not None}
 
 
-def recorded(declaration: Mapping[str, Any]) -> dict[str, str]:
+def recorded_robots(declaration: Mapping[str, Any]) -> dict[str, str]:
     """The same from a run directory's ``declaration``; empty if that was written by a version
     without it.
     """
@@ -52,10 +52,10 @@ def difference(before: Mapping[str, str], now: Mapping[str, str], experiment: Ex
     if all(before[job_id] == now[job_id] for job_id in before.keys() & now.keys()):
         return ""
     middle = experiment.jobs_to_examine[0]
-    return changed(experiment.shown_xml(middle) or middle.spec.robot_maker or middle.spec.task)
+    return change_text(experiment.shown_xml(middle) or middle.spec.robot_maker or middle.spec.task)
 
 
-def changed(robot: object) -> str:
+def change_text(robot: object) -> str:
     return f"robot: the contents of {robot} changed"
 
 

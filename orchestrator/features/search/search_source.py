@@ -33,7 +33,7 @@ class SearchSource(SearchDeclaration):
         self, experiment: Experiment, options: RunOptions, plan: Plan, ledger: Ledger
     ) -> None:
         paths = RunPaths(options.run_dir)
-        changed_search.resumed(experiment, options, ledger, paths)
+        changed_search.resumed_experiment(experiment, options, ledger, paths)
         changed_search.refuse_another_robot(experiment, plan.verdicts, ledger, paths)
 
     def forecast(self, experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:

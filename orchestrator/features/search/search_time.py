@@ -70,7 +70,7 @@ class DoneSoFar:
 
 def done_so_far(ledger: Ledger) -> DoneSoFar | None:
     """What has been done of a search; None where it has not begun."""
-    spent = search_events.spent(ledger)
+    spent = search_events.spent_budget(ledger)
     if spent is None:
         return None
     rows = ledger.jobs(decoded=False)

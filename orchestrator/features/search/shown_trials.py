@@ -11,7 +11,7 @@ from typing import NamedTuple, TypedDict
 from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
-from orchestrator.features.search.history import Trial, ranked
+from orchestrator.features.search.history import Trial, ranked_trials
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import best
 
@@ -42,7 +42,7 @@ def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
 def jobs_to_show(trials: Sequence[Trial], search: SearchSpec) -> list[str]:
     """The jobs of the trials to show, and of those that repeat them."""
     repeated = {trial.reevaluates: trial.jobs for trial in trials}
-    shown = leaders([trial for trial in trials if trial.reevaluates is None], search).shown()
+    shown = leaders([trial for trial in trials if trial.reevaluates is None], search).shown_trials()
     return [
         job_id for number in shown for job_id in (*trials[number].jobs, *repeated.get(number, ()))
     ]
@@ -57,7 +57,7 @@ class Leaders(NamedTuple):
     """Pareto front of several objectives."""
     archive: Sequence[ArchiveElite]
 
-    def shown(self) -> Collection[int]:
+    def shown_trials(self) -> Collection[int]:
         """Those that are shown by themselves, in that order."""
         parts = (self.best, self.front, [elite["trial"] for elite in self.archive])
         return dict.fromkeys(number for part in parts for number in part[:MOST_REPORTED])
@@ -68,7 +68,7 @@ def leaders(trials: Iterable[Trial], search: SearchSpec) -> Leaders:
     finished = [trial for trial in trials if is_measured(trial)]
     front = best(finished, search.directions) if len(search.directions) > 1 else []
     return Leaders(
-        best=[trial.number for trial in ranked(finished, search.directions[:1])],
+        best=[trial.number for trial in ranked_trials(finished, search.directions[:1])],
         front=[trial.number for trial in front],
         archive=archive(finished, search),
     )

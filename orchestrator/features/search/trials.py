@@ -16,7 +16,7 @@ from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.features.search.declaration.spec import Direction, SchedulerSpec, SearchSpec
 from orchestrator.features.search.declaration.written import read_declaration, unreadable
-from orchestrator.features.search.history import History, Trial, costs, ranked
+from orchestrator.features.search.history import History, Trial, costs, ranked_trials
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile.validation import check
@@ -210,7 +210,7 @@ def best(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial
 
     In a front that is by the first objective. Of equal ones the earlier comes first.
     """
-    in_order = ranked(trials, directions)
+    in_order = ranked_trials(trials, directions)
     if len(directions) == 1:
         return in_order
     front: list[Trial] = []

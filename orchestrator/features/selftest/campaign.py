@@ -135,7 +135,7 @@ class Moment:
     delay_s: float
 
     @classmethod
-    def drawn(cls, rng: Random) -> Moment:
+    def draw(cls, rng: Random) -> Moment:
         if rng.random() < AT_START_UP:
             return cls(share=0.0, delay_s=rng.uniform(0.0, START_UP_S))
         return cls(share=rng.uniform(0.0, LATEST), delay_s=rng.uniform(0.0, 0.1))
@@ -148,7 +148,7 @@ class Moment:
         )
 
 
-def planned(seed: int, number: int, faults: Sequence[Fault]) -> tuple[Fault, Moment, Random]:
+def plan_round(seed: int, number: int, faults: Sequence[Fault]) -> tuple[Fault, Moment, Random]:
     """Fault and moment of a round, and what else it draws. Every fault comes once before any comes
     again.
 
@@ -157,7 +157,7 @@ def planned(seed: int, number: int, faults: Sequence[Fault]) -> tuple[Fault, Mom
     cycle, index = divmod(number - 1, len(faults))
     rng = Random(f"{seed}/{number}")
     shuffled = Random(f"{seed}/order/{cycle}").sample(faults, len(faults))
-    return sorted(shuffled, key=lambda fault: not fault.is_important)[index], Moment.drawn(rng), rng
+    return sorted(shuffled, key=lambda fault: not fault.is_important)[index], Moment.draw(rng), rng
 
 
 def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestResult:
@@ -264,7 +264,7 @@ class _Campaign:
                         f" {time.monotonic() - self.begun:.0f} s, so no fault was applied. Give more minutes"
                     )
                 return
-            fault, moment, rng = planned(self.seed, number, self.options.faults)
+            fault, moment, rng = plan_round(self.seed, number, self.options.faults)
             if self.rows[fault.name].not_applicable is None:
                 self._take_round(number, fault, moment, rng)
 
@@ -285,7 +285,7 @@ class _Campaign:
 
     def _what_fits(self, until: float) -> str:
         faults = [
-            planned(self.seed, number, self.options.faults)[0] for number in self._first_rounds()
+            plan_round(self.seed, number, self.options.faults)[0] for number in self._first_rounds()
         ]
         names = [fault.name for fault in faults if self.rows[fault.name].not_applicable is None]
         left_s = max(0.0, until - time.monotonic())
@@ -353,7 +353,7 @@ class _Campaign:
                     for is_due in self._instants(run, fault, moment)
                 )
                 self._finish(run, folder, fault, texts, was_applied=was_applied)
-                texts += self._compared(paths, fault)
+                texts += self._check_results(paths, fault)
             except OverdueError as error:
                 texts.append(str(error))
             if fault.on_small_disk and texts:
@@ -373,7 +373,7 @@ class _Campaign:
     ) -> None:
         """Wait for the end of the command, and resume the experiment until it has ended."""
         expected = int(fault.has_failing_job)
-        code = self._ended(run, texts)
+        code = self._await_end(run, texts)
         if code != expected and not (was_applied and fault.may_end):
             texts.append(
                 f"The command ended with exit code {code}: {last_line(run.output(), 'it printed nothing')}."
@@ -382,8 +382,8 @@ class _Campaign:
             if code == expected:
                 return
             if fault.may_fail and code == 1:
-                self._ended(self.commands.start(folder, "retry", RUN_DIR), texts)
-            code = self._ended(self._start(folder), texts)
+                self._await_end(self.commands.start(folder, "retry", RUN_DIR), texts)
+            code = self._await_end(self._start(folder), texts)
         if code != expected:
             text = last_line(run.output(), "it printed nothing")
             texts.append(
@@ -407,7 +407,7 @@ class _Campaign:
             yield due is not None and time.monotonic() >= due
             run.pause()
 
-    def _ended(self, run: CommandRun, texts: list[str]) -> int:
+    def _await_end(self, run: CommandRun, texts: list[str]) -> int:
         code = run.wait()
         texts += [
             f"A process was left: {command} (pid {pid})."
@@ -415,7 +415,7 @@ class _Campaign:
         ]
         return code
 
-    def _compared(self, paths: RunPaths, fault: Fault) -> list[str]:
+    def _check_results(self, paths: RunPaths, fault: Fault) -> list[str]:
         expected = self.expected
         if expected is not None and fault.has_failing_job:
             expected = {**expected, FAILING: FAILED}

@@ -113,12 +113,12 @@ class CommandRun:
         self._stops = stops
         self._unread: int | None = None
         self._reader: threading.Thread | None = None
-        with os.fdopen(self._opened(output), "ab") as out:
+        with os.fdopen(self._open_output(output), "ab") as out:
             self.popen = spawn(
                 command, folder=folder, environment=environment, stdout=out, stderr=out
             )
 
-    def _opened(self, output: Output) -> int:
+    def _open_output(self, output: Output) -> int:
         """A descriptor of the log, or the writing end of a terminal, or of a pipe that is full."""
         if output == "log":
             return os.open(self.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o666)

@@ -118,13 +118,13 @@ def _begin_to_read(run: CommandRun, _: Random) -> bool:
     return True
 
 
-def _unfinished(paths: RunPaths) -> list[Path]:
+def _unfinished_jobs(paths: RunPaths) -> list[Path]:
     """Directories of the jobs that have no policy yet."""
     return sorted(path for path in paths.jobs.glob("*") if not (path / "model.zip").exists())
 
 
 def _newest_checkpoints(paths: RunPaths) -> list[Path]:
-    names = [sorted(path.glob("checkpoints/checkpoint-*.pt")) for path in _unfinished(paths)]
+    names = [sorted(path.glob("checkpoints/checkpoint-*.pt")) for path in _unfinished_jobs(paths)]
     return [checkpoints[-1] for checkpoints in names if checkpoints]
 
 
@@ -133,7 +133,7 @@ def _truncate(checkpoint: Path, rng: Random) -> None:
 
 
 def _robots(paths: RunPaths) -> list[Path]:
-    return [robot for path in _unfinished(paths) for robot in path.glob("robot/*.xml")]
+    return [robot for path in _unfinished_jobs(paths) for robot in path.glob("robot/*.xml")]
 
 
 def _edit(robot: Path, _: Random) -> None:

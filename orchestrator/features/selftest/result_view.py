@@ -13,7 +13,7 @@ from orchestrator.terminal.tables import Column, number_column
 
 
 def show(result: SelftestResult) -> None:
-    below = [*_messages(result), *(Text(line) for line in _closing(result))]
+    below = [*_messages(result), *(Text(line) for line in _closing_lines(result))]
     show_table(COLUMNS, result.rows, below=below)
 
 
@@ -48,7 +48,7 @@ def _messages(result: SelftestResult) -> Iterator[Text]:
             )
 
 
-def _closing(result: SelftestResult) -> Iterator[str]:
+def _closing_lines(result: SelftestResult) -> Iterator[str]:
     how = "stopped after" if result.interrupted else "in"
     yield f"\n{count(result.rounds, 'round')} {how} {duration(result.took_s)}. The same faults again: {result.again}"
     if result.not_reached:

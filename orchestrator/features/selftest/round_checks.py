@@ -48,7 +48,8 @@ def shortfalls(
     if expected is None:
         expected = {job_id: {**result, "state": "SUCCEEDED"} for job_id, result in results.items()}
     texts = [
-        f"{job_id} is {_shown(results.get(job_id))} ({messages.get(job_id)}), expected: {_shown(expected.get(job_id))}."
+        f"{job_id} is {_result_text(results.get(job_id))} ({messages.get(job_id)}),"
+        f" expected: {_result_text(expected.get(job_id))}."
         for job_id in {**expected, **results}
         if results.get(job_id) != expected.get(job_id)
     ]
@@ -89,7 +90,7 @@ def _is_whole(model: Path) -> bool:
         return False
 
 
-def _shown(result: JobResult | None) -> str:
+def _result_text(result: JobResult | None) -> str:
     if result is None:
         return "missing"
     return ", ".join(str(value)[:HASH_SHOWN] for value in result.values())

@@ -44,7 +44,7 @@ def batch_script(settings: SlurmSettings, *, name: str, folder: Path, pilots: in
         **settings.options,
     }
     lines = [
-        f"#SBATCH --{option}{'' if value is None else f'={_quoted(value)}'}"
+        f"#SBATCH --{option}{'' if value is None else f'={_quote(value)}'}"
         for option, value in options.items()
     ]
     exports = [
@@ -75,7 +75,7 @@ def _time(seconds: float) -> str:
     return f"{hours // 24}-{hours % 24:02}:{minutes:02}:{rest:02}"
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     """As sbatch reads it: within quotes, a backslash escapes the next sign."""
     return (
         value

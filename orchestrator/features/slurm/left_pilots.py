@@ -80,7 +80,7 @@ def named_by_files(folder: Path) -> LeftBatchJobs | None:
 
     :param folder: ``slurm`` in a run directory that no supervisor holds.
     """
-    session = _unended(folder)
+    session = _unended_session(folder)
     if session is None or (
         joined_pilots(folder / session.session) and not _heard_lately(folder / session.session)
     ):
@@ -95,11 +95,13 @@ def left_pilots(folders: Iterable[Path]) -> dict[Path, LeftBatchJobs]:
     :param folders: ``slurm`` in run directories that no supervisor holds.
     :returns: only folders with pilots that run or wait, or may, as Slurm could not be asked.
     """
-    sessions = {folder: session for folder in folders if (session := _unended(folder)) is not None}
+    sessions = {
+        folder: session for folder in folders if (session := _unended_session(folder)) is not None
+    }
     if not sessions:
         return {}
     answer = _ask(sessions)
-    found = {folder: _left(folder, session, answer) for folder, session in sessions.items()}
+    found = {folder: _left_jobs(folder, session, answer) for folder, session in sessions.items()}
     return {folder: left for folder, left in found.items() if left is not None}
 
 
@@ -138,7 +140,7 @@ def wait_for_pilots(folder: Path) -> None:
         now = read_session(folder)
         if now is None or now.session != first.session:
             return
-        left = _left(folder, first, _ask({folder: first}))
+        left = _left_jobs(folder, first, _ask({folder: first}))
         if left is None or (left.problem and not left.tasks):
             return
         time.sleep(ASK_EVERY_S)
@@ -192,7 +194,7 @@ def _ask(sessions: Mapping[Path, Session]) -> _Answer:
     return _Answer(tasks=tasks, owners=owners)
 
 
-def _left(folder: Path, session: Session, answer: _Answer) -> LeftBatchJobs | None:
+def _left_jobs(folder: Path, session: Session, answer: _Answer) -> LeftBatchJobs | None:
     this = os.geteuid()
     owner = answer.owners.get(folder, this)
     own = [
@@ -206,7 +208,7 @@ def _left(folder: Path, session: Session, answer: _Answer) -> LeftBatchJobs | No
     if problem:
         heard = sorted({task_of(name) for name in _heard_lately(folder / session.session)})
         return _left_batch_jobs(session, tasks=tuple(heard), user=user_name(owner), problem=problem)
-    training = _training(folder, session, own)
+    training = _training_tasks(folder, session, own)
     if not training:
         return None
     tasks = tuple(sorted(task.task for task in training))
@@ -230,7 +232,7 @@ def _are_others_shown() -> bool:
     )
 
 
-def _training(folder: Path, session: Session, tasks: Iterable[_Task]) -> list[_Task]:
+def _training_tasks(folder: Path, session: Session, tasks: Iterable[_Task]) -> list[_Task]:
     """Those that wait or run; of those that Slurm ends just now, the ones whose pilot is not done
     yet.
     """
@@ -261,7 +263,7 @@ def _last_write(folder: Path, pilot: str) -> float:
     return max(times)
 
 
-def _unended(folder: Path) -> Session | None:
+def _unended_session(folder: Path) -> Session | None:
     """The session whose supervisor has not ended its pilots; None where there is none."""
     session = read_session(folder)
     return None if session is None or session.ended or not session.batch_jobs else session

@@ -49,7 +49,7 @@ class Outbox:
         is_last = self._bytes + len(self._unsent) > LONGEST_BYTES
         data = self._unsent + (_line(Continued()) if is_last else b"")
         try:
-            with open(_numbered(self._path, self._number), "ab", opener=no_follow) as file:
+            with open(_numbered_path(self._path, self._number), "ab", opener=no_follow) as file:
                 file.write(data)
         except OSError:  # the file system is full or away: it is sent with the next messages
             return
@@ -87,14 +87,14 @@ class Inbox:
             if messages and isinstance(messages[-1], Continued):
                 messages.pop()
                 with contextlib.suppress(OSError):  # it has been read, and is in nobody's way
-                    _numbered(self._path, self._number).unlink(missing_ok=True)
+                    _numbered_path(self._path, self._number).unlink(missing_ok=True)
                 self._number = self._number + 1
                 self._offset = 0
         return messages
 
     def _lines(self) -> list[bytes]:
         try:
-            with _numbered(self._path, self._number).open("rb") as file:
+            with _numbered_path(self._path, self._number).open("rb") as file:
                 file.seek(self._offset)
                 data = file.read(CHUNK)
         except OSError:  # it is not there yet, or the file system is away
@@ -107,11 +107,13 @@ class Inbox:
 def has_sent(path: Path, kind: type[Any]) -> bool:
     """Whether the last file of an outbox has a message of ``kind``."""
     with contextlib.suppress(OSError):  # nothing has been sent
-        return f'{{"{kind.__name__}"'.encode() in _numbered(path, _last_number(path)).read_bytes()
+        return (
+            f'{{"{kind.__name__}"'.encode() in _numbered_path(path, _last_number(path)).read_bytes()
+        )
     return False
 
 
-def _numbered(path: Path, number: int) -> Path:
+def _numbered_path(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 

@@ -101,7 +101,7 @@ class Pilot:
         self._look_at = 0.0
         """When the file of the session is read again."""
 
-    def signalled(self, number: int, _: FrameType | None = None) -> None:
+    def on_signal(self, number: int, _: FrameType | None = None) -> None:
         """A signal handler."""
         self._signals.append(number)
 
@@ -242,7 +242,7 @@ def main() -> int:
         return 0
     pilot = Pilot(folder, os.environ)
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, pilot.signalled)
+        signal.signal(number, pilot.on_signal)
     session: str | None = first.session
     while session is not None:
         log(f"serves the supervisor of session {session}")

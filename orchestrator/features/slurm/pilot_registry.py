@@ -222,7 +222,7 @@ class PilotRegistry:
         is_left = (
             pilot.task in self.queue.heard
         )  # of the supervisor before, perhaps of another version
-        self.queue.joined(pilot.task)
+        self.queue.record_join(pilot.task)
         found = differences(installed_versions(), hello.versions)
         if found.deciding:
             why = f"pilot {pilot.task} on {hello.node}: {', '.join(found.deciding)}"

@@ -211,7 +211,7 @@ class BatchQueue:
             elif state in FAILED_START:
                 self._failed_starts.append(task)
 
-    def joined(self, task: str) -> None:
+    def record_join(self, task: str) -> None:
         """Its pilot has reported for the first time."""
         self.heard.add(task)
         self._failed_starts.clear()

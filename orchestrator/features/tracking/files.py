@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.core.paths import JobPaths
 
 
-def declared(run_dir: Path) -> Path:
+def declaration_file(run_dir: Path) -> Path:
     """The trackers of the last run with their options."""
     return run_dir / "track/declared.json"
 
@@ -23,7 +23,7 @@ def tensorboard(run_dir: Path) -> Path:
     return run_dir / "tensorboard"
 
 
-def told(job: JobPaths, backend: str, destination: str) -> Path:
+def position_file(job: JobPaths, backend: str, destination: str) -> Path:
     """What a tracker has been told of a job, at one of the places to which it can send."""
     place = hashlib.sha256(destination.encode()).hexdigest()[:12]
     return job.root / "track" / f"{backend}-{place}.json"

@@ -86,7 +86,7 @@ class MlflowRun:
         self.position = job.position
         # A parameter never changes: of a training that was extended later it is the first value.
         known = client.get_run(job.position.run).data.params
-        settings = {_accepted(name): value for name, value in job.settings.items()}
+        settings = {_valid_name(name): value for name, value in job.settings.items()}
         new = [(name, value) for name, value in settings.items() if name not in known]
         params = [mlflow.entities.Param(name, str(value)[:LONGEST]) for name, value in new]
         for first in range(0, len(params), PARAMS_AT_ONCE):
@@ -115,7 +115,7 @@ class MlflowRun:
             self._client.log_batch(run, metrics=metrics[first : first + AT_ONCE])
         for name, value in results.summary.items():
             if name not in numbers:
-                self._client.set_tag(run, _accepted(f"summary.{name}"), str(value)[:LONGEST])
+                self._client.set_tag(run, _valid_name(f"summary.{name}"), str(value)[:LONGEST])
         for path in (results.eval_file, results.video, results.preview):
             if path is not None:
                 self._client.log_artifact(run, str(path))
@@ -135,12 +135,12 @@ class MlflowRun:
 def _metrics(values: Mapping[str, float], at: int, env_steps: int) -> list[Any]:
     """:param at: milliseconds since the epoch."""
     return [
-        mlflow.entities.Metric(_accepted(name), value, at, env_steps)
+        mlflow.entities.Metric(_valid_name(name), value, at, env_steps)
         for name, value in values.items()
     ]
 
 
-def _accepted(name: str) -> str:
+def _valid_name(name: str) -> str:
     """The name of a metric, parameter or tag as MLflow takes it: with few characters, and few kinds
     of them.
 

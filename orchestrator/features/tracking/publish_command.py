@@ -42,7 +42,7 @@ def publish(run_dir: Path, backend: str, chosen: Mapping[str, Any]) -> str:
         raise UsageError(f"publish: {backend} {missing}")
     paths = run_directory.existing_run(run_dir)
     control.refuse_benchmark(paths)
-    declared = read_json_object(files.declared(paths.root)) or {}
+    declared = read_json_object(files.declaration_file(paths.root)) or {}
     options = {**dict(declared.get("trackers", {}).get(backend, {})), **chosen}
     name = declared.get("name") or paths.root.absolute().name
     failures: list[str] = []

@@ -96,9 +96,9 @@ class Publisher:
         sent = self._sent
         self.left_out = 0
         try:
-            self._tracker = self._tracker or self._connected()
+            self._tracker = self._tracker or self._connect()
         except Exception as error:  # of any kind: a server that is away, an account that is missing
-            self._failed(error)
+            self._report_failure(error)
             return False
         is_complete = True
         first = self._first % max(1, len(rows))
@@ -116,7 +116,7 @@ class Publisher:
                 failures = failures + 1
                 is_complete = False
                 self._forget(row["job_id"])
-                self._failed(error, row["job_id"])
+                self._report_failure(error, row["job_id"])
         return is_complete
 
     @property
@@ -124,7 +124,7 @@ class Publisher:
         """Where it sends to, in words; empty before the first turn."""
         return "" if self._tracker is None else self._tracker.shown
 
-    def _failed(self, error: Exception, job_id: str = "") -> None:
+    def _report_failure(self, error: Exception, job_id: str = "") -> None:
         self.failures += 1
         why = " ".join(shortened(str(error) or type(error).__name__).split())[:300]
         kind = VARYING.sub("", why.replace(job_id, ""))
@@ -158,7 +158,7 @@ class Publisher:
         if self._lock is not None:
             self._lock.close()
 
-    def _connected(self) -> Tracker:
+    def _connect(self) -> Tracker:
         self.lock()
         for variable, value in PRIVACY.items():
             os.environ.setdefault(variable, value)
@@ -187,7 +187,7 @@ class Publisher:
         where = self._note(job_id)
         if job_id not in self._jobs:
             self._jobs[job_id] = OneJob(
-                ProgressTail(paths.progress_csv), position=self._known(job_id)
+                ProgressTail(paths.progress_csv), position=self._known_position(job_id)
             )
         job = self._jobs[job_id]
         if job.is_done and is_over and not is_last:
@@ -210,7 +210,7 @@ class Publisher:
             self.left_out += 1
             return True
         if job.run is None:  # perhaps the job has ended before its first iteration
-            job.run = self._opened(job_id, job, row["started_at"] or time.time())
+            job.run = self._open_run(job_id, job, row["started_at"] or time.time())
         job.position = _tell_results(job.run, results, where)
         job.position.write(where)
         job.run = None
@@ -227,7 +227,7 @@ class Publisher:
         """All that the tracker does not have."""
         while points := job.tail.new_points(0 if job.position is None else job.position.env_steps):
             if job.run is None:
-                job.run = self._opened(
+                job.run = self._open_run(
                     job_id, job, job.tail.modified - points[-1].values.get(ELAPSED, 0.0)
                 )
             job.position = job.run.position = replace(job.run.send(points), final="")
@@ -236,9 +236,9 @@ class Publisher:
 
     def _note(self, job_id: str) -> Path:
         assert self._tracker is not None
-        return files.told(self.paths.job(job_id), self.backend, self._tracker.destination)
+        return files.position_file(self.paths.job(job_id), self.backend, self._tracker.destination)
 
-    def _known(self, job_id: str) -> Position | None:
+    def _known_position(self, job_id: str) -> Position | None:
         """What the tracker has of a job, which may be less than was noted."""
         assert self._tracker is not None
         noted = read_position(self._note(job_id), self._tracker.destination)
@@ -247,7 +247,7 @@ class Publisher:
         anew = Position(destination=noted.destination, began=noted.began)
         return self._tracker.known(job_id, noted) or anew
 
-    def _opened(self, job_id: str, job: OneJob, began: float) -> TrackedRun:
+    def _open_run(self, job_id: str, job: OneJob, began: float) -> TrackedRun:
         """The run of a job, a new one where the tracker has none."""
         assert self._tracker is not None
         paths = self.paths.job(job_id)

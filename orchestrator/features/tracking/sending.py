@@ -76,7 +76,7 @@ class JobRows:
 
 def run(paths: RunPaths, finish: Finish) -> bool:
     """Returns whether every tracker has everything."""
-    declared: dict[str, Any] = json.loads(read_regular(files.declared(paths.root)))
+    declared: dict[str, Any] = json.loads(read_regular(files.declaration_file(paths.root)))
     ordered = sorted(declared["trackers"], key=lambda backend: backend not in FILES_OF_THIS_MACHINE)
     publishers = [
         Publisher(

@@ -93,7 +93,7 @@ class TrackProcess(BesideRun):
         self._process.end()
 
     def _declare(self) -> None:
-        declared = files.declared(self.run_dir)
+        declared = files.declaration_file(self.run_dir)
         declared.parent.mkdir(exist_ok=True)
         content = {"name": self.name, "trackers": self.trackers}
         write_whole(declared, json.dumps(content, indent=1, default=dict) + "\n")

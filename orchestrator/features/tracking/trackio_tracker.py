@@ -61,7 +61,7 @@ class TrackioRun:
         step = self.position.results_step
         if self.position.env_steps >= step:
             return self.position
-        content |= self._stored(results.pictures())
+        content |= self._store(results.pictures())
         return self._log(
             [content], [step], [float(results.summary.get("ended_at", self.position.began))]
         )
@@ -71,12 +71,12 @@ class TrackioRun:
         if self.position.env_steps >= step:
             return self.position
         made = max(path.stat().st_mtime for path in pictures.values())
-        return self._log([self._stored(pictures)], [step], [made])
+        return self._log([self._store(pictures)], [step], [made])
 
     def close(self) -> None:
         """Nothing is open between calls."""
 
-    def _stored(self, pictures: Mapping[str, Path]) -> dict[str, Any]:
+    def _store(self, pictures: Mapping[str, Path]) -> dict[str, Any]:
         stored = {}
         for name, path in pictures.items():
             media = TrackioVideo(str(path)) if name == "video" else TrackioImage(str(path))

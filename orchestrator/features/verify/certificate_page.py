@@ -51,8 +51,8 @@ def certificate_sections(certificate: Mapping[str, Any]) -> list[Section]:
             tone="good" if job.get("verdict") == "PASS" else "bad",
         ),
         "alone": lambda job: _hash(job.get("alone_sha256")),
-        "among neighbours": lambda job: _compared(job, "together_sha256"),
-        "killed and resumed": lambda job: _compared(job, "resumed_sha256"),
+        "among neighbours": lambda job: _hash_or_same(job, "together_sha256"),
+        "killed and resumed": lambda job: _hash_or_same(job, "resumed_sha256"),
         "slow-down": lambda job: (
             f"× {interval(job['slowdown'])}" if isinstance(job.get("slowdown"), Mapping) else DASH
         ),
@@ -87,6 +87,6 @@ def _hash(value: Any) -> str:
     return str(value)[:HASH_SHOWN] if value else DASH
 
 
-def _compared(job: Mapping[str, Any], name: str) -> str:
+def _hash_or_same(job: Mapping[str, Any], name: str) -> str:
     value = job.get(name)
     return "the same" if value and value == job.get("alone_sha256") else _hash(value)

@@ -20,7 +20,7 @@ HASH_SHOWN = 12
 
 def show(certificate: Certificate, output: Path) -> None:
     """:param output: directory of the certificate."""
-    lines = (Text(line) for line in _closing(certificate, output / FILE, output / SCRATCH))
+    lines = (Text(line) for line in _closing_lines(certificate, output / FILE, output / SCRATCH))
     show_table(COLUMNS, certificate.jobs, below=[*_messages(certificate), *lines])
 
 
@@ -28,7 +28,7 @@ def _hash(sha256: str | None) -> str:
     return NONE if sha256 is None else sha256[:HASH_SHOWN]
 
 
-def _compared(job: CertifiedJob, sha256: str | None) -> str:
+def _hash_or_same(job: CertifiedJob, sha256: str | None) -> str:
     return "same" if sha256 is not None and sha256 == job.alone_sha256 else _hash(sha256)
 
 
@@ -43,8 +43,8 @@ COLUMNS: Sequence[Column[CertifiedJob]] = (
     Column("job", lambda job: job.job_id),
     Column("verdict", lambda job: job.verdict, style=lambda job: STYLE[job.verdict]),
     Column("alone", lambda job: _hash(job.alone_sha256), rank=3),
-    Column("together", lambda job: _compared(job, job.together_sha256), rank=1),
-    Column("resumed", lambda job: _compared(job, job.resumed_sha256), rank=1),
+    Column("together", lambda job: _hash_or_same(job, job.together_sha256), rank=1),
+    Column("resumed", lambda job: _hash_or_same(job, job.resumed_sha256), rank=1),
     number_column("neighbours", lambda job: str(job.neighbours), rank=4),
     number_column("s/iteration", lambda job: number(job.iteration_alone_s, ".3f"), rank=2),
     number_column("slow-down", lambda job: _slowdown(job.slowdown)),
@@ -59,7 +59,7 @@ def _messages(certificate: Certificate) -> Iterator[Text]:
             )
 
 
-def _closing(certificate: Certificate, file: Path, scratch: Path) -> Iterator[str]:
+def _closing_lines(certificate: Certificate, file: Path, scratch: Path) -> Iterator[str]:
     passed = sum(job.verdict == "PASS" for job in certificate.jobs)
     times = "once" if certificate.repeats == 1 else f"{certificate.repeats} times"
     yield (

@@ -199,7 +199,7 @@ def train(
         slots.close()
     job_ids = [case.job.job_id for case in cases]
     return {
-        job_id: _trained(paths.job(job_id), attempts[job_id], states[job_id], executor)
+        job_id: _short_training(paths.job(job_id), attempts[job_id], states[job_id], executor)
         for job_id in job_ids
     }
 
@@ -217,7 +217,7 @@ def _add_jobs(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[
     return ledger.jobs()
 
 
-def _trained(
+def _short_training(
     paths: JobPaths, attempts: int, state: State, executor: KillingExecutor
 ) -> ShortTraining:
     record = read_exit_record(paths.attempt(max(0, attempts - 1)).exit)

@@ -218,7 +218,7 @@ def test_a_control_character_in_the_name_of_the_file_is_no_error(tmp_path: Path)
 
 
 def test_python_in_values_is_parsed_and_never_evaluated() -> None:
-    assert zoo_values.parsed("dict(a=-2, b=(1, 'x'), c={'d': [1.5, None, True]}, e=nn.ReLU)") == {
+    assert zoo_values.parse("dict(a=-2, b=(1, 'x'), c={'d': [1.5, None, True]}, e=nn.ReLU)") == {
         **{"a": -2, "b": [1, "x"], "c": {"d": [1.5, None, True]}},
         "e": zoo_values.PythonName("nn.ReLU"),
     }
@@ -236,7 +236,7 @@ def test_python_in_values_is_parsed_and_never_evaluated() -> None:
         *("(" * 500, "x" * 20_000, "9 ** 9 ** 9"),
     ):
         with pytest.raises(ValueError, match="cannot be read"):
-            zoo_values.parsed(text)
+            zoo_values.parse(text)
 
 
 def test_without_pyyaml_the_command_to_install_it_is_named(

@@ -154,7 +154,7 @@ def test_the_window_is_when_all_are_warm_and_iterations_are_shared_out_by_time()
     span = measurement_window.window([fast, other])
     assert span is not None
     assert (span.begin, span.end) == (4.0, 8.0)
-    figures = measurement_window.measured([fast, other], span)
+    figures = measurement_window.throughput_in([fast, other], span)
     assert [process["env_steps"] for process in figures["processes"]] == [400, 250]
     assert figures["throughput"] == pytest.approx(650 / 4)
     first = figures["processes"][0]
@@ -169,14 +169,16 @@ def test_the_window_is_when_all_are_warm_and_iterations_are_shared_out_by_time()
 
 def test_an_upper_bound_is_never_below_the_measured_throughput() -> None:
     # 7 iterations of 100 env_steps since the warm-up ended at 2; now it is 9.5.
-    bound = measurement_window.bounded([series([1, 2, 3, 4, 5, 6, 7, 8, 9])], 9.5)
+    bound = measurement_window.throughput_bound([series([1, 2, 3, 4, 5, 6, 7, 8, 9])], 9.5)
     assert bound["throughput"] == pytest.approx(800 / 7.5)
     assert bound["processes"][0]["env_steps"] == 700
     # Its first iteration has not ended: less than 100 env_steps in 20 s.
-    assert measurement_window.bounded([series([], begun_at=10.0)], 30.0)[
+    assert measurement_window.throughput_bound([series([], begun_at=10.0)], 30.0)[
         "throughput"
     ] == pytest.approx(5.0)
-    assert measurement_window.bounded([series([8.0])], 10.0)["throughput"] == pytest.approx(20.0)
+    assert measurement_window.throughput_bound([series([8.0])], 10.0)[
+        "throughput"
+    ] == pytest.approx(20.0)
 
 
 def test_what_a_worker_writes_after_the_cut_does_not_count(tmp_path: Path) -> None:
@@ -196,7 +198,7 @@ def test_what_a_worker_writes_after_the_cut_does_not_count(tmp_path: Path) -> No
     assert [row.clock_s for row in quick.rows] == [1.0, 2.0, 3.0]
     assert (late.rows, late.begun_at) == ([], 0.0)
     # In 8 s less than two iterations, and in 10 s less than one.
-    assert measurement_window.bounded([quick, late], 10.0)["throughput"] == pytest.approx(
+    assert measurement_window.throughput_bound([quick, late], 10.0)["throughput"] == pytest.approx(
         200 / 8 + 100 / 10
     )
 
@@ -327,11 +329,11 @@ def test_the_whole_job_file_is_scaled_by_one_factor_to_whole_iterations(tmp_path
     experiment = load(
         write_experiment(tmp_path, WORK, {**WORK, "name": "long", "total_timesteps": 51_200})
     )
-    short, part = strong_scaling.scaled(experiment.jobs, 5171.2)
+    short, part = strong_scaling.shortened_jobs(experiment.jobs, 5171.2)
     assert part == pytest.approx(0.1)
     assert [job.spec.total_timesteps for job in short] == [3 * 128, 5120]
     assert all(job.spec.eval_episodes == 0 for job in short)
-    assert strong_scaling.scaled(experiment.jobs, 1e9)[1] == 1.0
+    assert strong_scaling.shortened_jobs(experiment.jobs, 1e9)[1] == 1.0
 
 
 def test_no_schedule_beats_the_lower_bound() -> None:

@@ -12,7 +12,12 @@ import pytest
 from measurement_helpers import collapsed, measurements, slower
 
 from orchestrator.core.errors import UsageError
-from orchestrator.features.compare.comparison import Comparison, Pair, compare_with_first, merged
+from orchestrator.features.compare.comparison import (
+    Comparison,
+    Pair,
+    compare_with_first,
+    merged_differences,
+)
 
 
 def compare(run_a: Path, run_b: Path) -> Comparison:
@@ -139,7 +144,7 @@ def test_a_setting_that_differs_for_other_jobs_has_no_value_in_the_row_of_some()
         [("n_steps", "2048", "512"), ("gamma", "0.99", "0.9")],
         [("n_steps (cart)", "2048", "1024")],
     ]
-    assert merged(rows) == [
+    assert merged_differences(rows) == [
         ("n_steps", ["2048", "512", "–"]),
         ("gamma", ["0.99", "0.9", "0.99"]),
         ("n_steps (cart)", ["2048", "–", "1024"]),

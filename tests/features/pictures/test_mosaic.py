@@ -88,4 +88,4 @@ def test_of_the_seeds_of_a_robot_the_best_with_a_policy_is_shown(tmp_path: Path)
         row("a-s2", 2, 3.0, has_policy=False),
         row("b-s0", 0, None),
     ]
-    assert [one["job_id"] for one in mosaic._chosen(rows, paths)] == ["a-s1", "b-s0"]
+    assert [one["job_id"] for one in mosaic._best_rows(rows, paths)] == ["a-s1", "b-s0"]

@@ -164,7 +164,7 @@ def test_where_pages_show_some_by_themselves_those_are_drawn(tmp_path: Path) -> 
     paths = waiting(tmp_path, names)
 
     def waiting_of(shown: Sequence[str] | None, without: Sequence[str] = ()) -> list[str]:
-        return previews.waiting(ended_jobs(paths, names[:3], shown=shown)[0], without)
+        return previews.jobs_to_draw(ended_jobs(paths, names[:3], shown=shown)[0], without)
 
     assert waiting_of(None, ["t1-s0"]) == ["t0-s0", "t2-s0"]
     assert waiting_of([]) == [], "it has not come to its end"

@@ -254,9 +254,9 @@ def test_jobs_of_another_source_are_refused_where_a_search_has_begun(tmp_path: P
     options = RunOptions(run_dir=paths.root)
     with run_directory.opened_ledger(paths) as ledger:
         with pytest.raises(ChangedError) as refused:
-            changed_search.resumed(drawn, options, ledger, paths)
+            changed_search.resumed_experiment(drawn, options, ledger, paths)
         search_events.withdraw(ledger)
-        assert changed_search.resumed(drawn, options, ledger, paths) == (drawn, options)
+        assert changed_search.resumed_experiment(drawn, options, ledger, paths) == (drawn, options)
     assert "a search has begun here, and the job file declares a draw in its place" in str(
         refused.value
     )

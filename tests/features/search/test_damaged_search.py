@@ -188,7 +188,7 @@ def read_everything(paths: RunPaths) -> None:
         *readers_of_trials(paths),
         of_ledger(trials),
         of_ledger(lambda ledger: report_data.gather(paths, ledger)),
-        of_ledger(search_events.spent),
+        of_ledger(search_events.spent_budget),
         of_ledger(search_events.has_value),
         lambda: control.exit_code_of(control.status(paths.root)),
         run_index.listed_runs,

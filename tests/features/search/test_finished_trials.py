@@ -27,7 +27,7 @@ def test_a_resumed_search_has_the_jobs_that_are_left_and_the_places_of_all(tmp_p
         file.touch()
     with run_directory.opened_ledger(paths) as ledger:
         declared = changed_search.declared_experiment(paths)
-        found, options = changed_search.resumed(
+        found, options = changed_search.resumed_experiment(
             declared, RunOptions(run_dir=paths.root), ledger, paths
         )
     assert [job.job_id for job in found.jobs] == [gone, waiting, queued], (

@@ -184,7 +184,7 @@ def test_more_time_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert history.is_over
         assert history.elapsed_s >= limit_s
         with run_directory.opened_ledger(RunPaths(tmp_path / "run"), read_only=True) as ledger:
-            spent = search_events.spent(ledger)
+            spent = search_events.spent_budget(ledger)
         assert spent is not None
         assert (spent.trials, spent.elapsed_s) == (
             len(history.trials),

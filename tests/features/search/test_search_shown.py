@@ -386,7 +386,9 @@ def test_a_job_of_a_matrix_that_starts_over_is_trained_to_the_rung_that_it_was_p
         begun = replace(
             declared, jobs=(*(row.job.with_spec(pause_at=None) for row in ledger.jobs()), new)
         )
-        found, _ = changed_search.resumed(begun, RunOptions(run_dir=paths.root), ledger, paths)
+        found, _ = changed_search.resumed_experiment(
+            begun, RunOptions(run_dir=paths.root), ledger, paths
+        )
     assert [job.spec.pause_at for job in found.jobs] == [None, 300, 300, 100]
 
 

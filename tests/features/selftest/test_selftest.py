@@ -215,14 +215,16 @@ def test_ctrl_c_ends_it_with_the_results_so_far_and_leaves_nothing(tmp_path: Pat
 
 def test_a_seed_gives_the_same_faults_at_the_same_moments(tmp_path: Path) -> None:
     def drawn(seed: int, rounds: int) -> list[str]:
-        return [campaign.planned(seed, number, FAULTS)[0].name for number in range(1, rounds + 1)]
+        return [
+            campaign.plan_round(seed, number, FAULTS)[0].name for number in range(1, rounds + 1)
+        ]
 
     once = len(FAULTS)
     assert drawn(5, 2 * once) == drawn(5, 2 * once) != drawn(6, 2 * once)
     assert sorted(drawn(5, once)) == sorted(fault.name for fault in FAULTS), (
         "each kind once before any comes again"
     )
-    moments = {str(campaign.planned(5, number, FAULTS)[1]) for number in range(1, 40)}
+    moments = {str(campaign.plan_round(5, number, FAULTS)[1]) for number in range(1, 40)}
     assert len(moments) > 20
 
 
@@ -299,7 +301,7 @@ def test_important_faults_come_first_whatever_the_seed() -> None:
     assert {"SIGKILL: supervisor", "SIGKILL: worker", "full disk"} <= important
     for seed in range(5):
         drawn = [
-            campaign.planned(seed, number, FAULTS)[0].name
+            campaign.plan_round(seed, number, FAULTS)[0].name
             for number in range(1, len(important) + 1)
         ]
         assert set(drawn) == important
@@ -348,7 +350,7 @@ def test_faults_for_which_there_was_no_time_are_named_at_the_start_and_at_the_en
         ["late", "later"],
     )
     assert sorted(json.loads(result.to_json())["not_reached"]) == ["late", "later"]
-    shown = "\n".join(result_view._closing(result))
+    shown = "\n".join(result_view._closing_lines(result))
     assert re.search(
         r"Not tested, as the time was over \(--minutes \d+ is enough for each once\): late", shown
     )

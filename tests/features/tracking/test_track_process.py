@@ -106,8 +106,8 @@ def has_ended(process: SideProcess) -> None:
 
 def test_the_process_takes_what_cpu_time_is_left_where_it_is_told_to(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
-    files.declared(paths.root).parent.mkdir()
-    files.declared(paths.root).write_text(json.dumps({"name": "robots", "trackers": {}}))
+    files.declaration_file(paths.root).parent.mkdir()
+    files.declaration_file(paths.root).write_text(json.dumps({"name": "robots", "trackers": {}}))
     process = SideProcess(
         arguments=(MODULE, str(tmp_path)), run_dir=tmp_path, log=files.log(paths.root)
     )

@@ -200,7 +200,7 @@ def test_results_are_sent_when_a_job_has_ended_and_again_when_it_ends_once_more(
     rows.row.update(state="FAILED", env_steps=500)
     memory.failing = 1
     assert not turn(made, rows)
-    noted = read_position(files.told(paths.job(JOB), "memory", "memory"), "memory")
+    noted = read_position(files.position_file(paths.job(JOB), "memory", "memory"), "memory")
     assert noted is not None
     assert noted.results
     assert not noted.final, "the end of the first training is none of what came after it"
@@ -302,7 +302,7 @@ def test_jobs_that_cannot_be_sent_do_not_keep_others_from_it(paths: RunPaths) ->
 
 
 def test_results_keep_their_step_when_they_are_sent_again(paths: RunPaths) -> None:
-    memory, rows, where = Memory(), Rows(), files.told(paths.job(JOB), "memory", "memory")
+    memory, rows, where = Memory(), Rows(), files.position_file(paths.job(JOB), "memory", "memory")
     write_progress(paths, [100])
     made, _ = with_memory(paths, memory)
     turn(made, rows)
@@ -343,7 +343,7 @@ def test_each_place_has_a_note_of_its_own(paths: RunPaths) -> None:
 
 
 def test_at_another_place_a_job_begins_anew(paths: RunPaths) -> None:
-    where = files.told(paths.job(JOB), "memory", "there")
+    where = files.position_file(paths.job(JOB), "memory", "there")
     position = Position(destination="there", began=1.5, run="run-7", env_steps=300)
     position.write(where)
     assert read_position(where, "there") == position
@@ -371,7 +371,7 @@ def test_a_job_that_ended_before_its_first_iteration_is_sent_without_points(
     for _ in range(2):
         assert turn(made, rows, is_last=True)
     assert (memory.final, memory.sent) == (["FAILED"], {})
-    noted = read_position(files.told(paths.job(JOB), "memory", "memory"), "memory")
+    noted = read_position(files.position_file(paths.job(JOB), "memory", "memory"), "memory")
     assert noted is not None
     assert noted.began == rows.row["started_at"]
     rows.row["state"] = "RUNNING"  # it is tried once more
@@ -408,7 +408,9 @@ def test_each_kind_of_failure_is_reported_once(
         raise ConnectionError(next(texts, "no space left"))
 
     made._tracker.known = fail  # type: ignore[union-attr, method-assign, assignment]
-    Position(destination="memory", began=0.0).write(files.told(paths.job(JOB), "memory", "memory"))
+    Position(destination="memory", began=0.0).write(
+        files.position_file(paths.job(JOB), "memory", "memory")
+    )
     for _ in range(12):
         turn(made, Rows())
     assert made.failures == 12
@@ -509,7 +511,7 @@ def test_tensorboard_has_no_point_twice_after_a_kill_between_file_and_position(
     paths: RunPaths,
 ) -> None:
     needs("tensorboard")
-    rows, where = Rows(), files.told(paths.job(JOB), "tensorboard", "tensorboard")
+    rows, where = Rows(), files.position_file(paths.job(JOB), "tensorboard", "tensorboard")
     write_progress(paths, [100, 200])
     send(paths, rows)
     before = where.read_bytes()
@@ -575,7 +577,7 @@ def test_a_job_that_starts_over_has_a_new_file_in_tensorboard(paths: RunPaths) -
     needs("tensorboard")
     write_progress(paths, [100, 200, 300])
     send(paths, Rows())
-    files.told(
+    files.position_file(
         paths.job(JOB), "tensorboard", "tensorboard"
     ).unlink()  # its directory was moved away
     write_progress(paths, [100])

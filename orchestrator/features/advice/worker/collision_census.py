@@ -126,7 +126,7 @@ def without_idle_geoms(
     stay.
     """
     kept = {geom for pair in touched for geom in pair}
-    idle = [geom for geom in _moving(model) if geom not in kept]
+    idle = [geom for geom in _moving_geoms(model) if geom not in kept]
     result = of_geoms.copy()
     result[:, idle] = 0
     return result
@@ -139,7 +139,7 @@ def without_self_collisions(
 
     They are ``of_geoms`` where that would lose a pair of ``touched``.
     """
-    moving = set(_moving(model))
+    moving = set(_moving_geoms(model))
     in_contact = {geom for pair in touched if moving.issuperset(pair) for geom in pair}
     apart = sorted(moving - in_contact)
     for attribute in (1, 0):
@@ -162,8 +162,8 @@ def mask_edits(model: mujoco.MjModel, wanted: Masks) -> dict[str, Any] | None:
         if not len(changed):
             continue
         most = Counter(then.tolist()).most_common(1)[0][0]
-        by_name = _named(model, attribute, changed, then)
-        others = _named(model, attribute, np.flatnonzero(then != most), then)
+        by_name = _edits_by_name(model, attribute, changed, then)
+        others = _edits_by_name(model, attribute, np.flatnonzero(then != most), then)
         by_pattern = None if others is None else {f"geom.*.{attribute}": most, **others}
         choices: list[dict[str, Any]] = [
             choice for choice in (by_name, by_pattern) if choice is not None
@@ -174,7 +174,7 @@ def mask_edits(model: mujoco.MjModel, wanted: Masks) -> dict[str, Any] | None:
     return edits
 
 
-def _named(
+def _edits_by_name(
     model: mujoco.MjModel, attribute: str, geoms: NDArray[np.intp], then: NDArray[Any]
 ) -> dict[str, Any] | None:
     names = [model.geom(geom).name for geom in geoms.tolist()]
@@ -217,7 +217,7 @@ def neighbours(model: mujoco.MjModel, pairs: Collection[GeomPair]) -> Mapping[tu
     }
 
 
-def _moving(model: mujoco.MjModel) -> list[int]:
+def _moving_geoms(model: mujoco.MjModel) -> list[int]:
     is_moving = model.body_weldid[model.geom_bodyid] != 0
     return [int(geom) for geom in np.flatnonzero(is_moving & masks(model).any(axis=0))]
 

@@ -49,19 +49,19 @@ def state_rows(
     environment.
     """
 
-    def picked(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    def rows_of(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
         return np.stack([values[state][env] for state, env in rows])
 
     return {
-        "physics": picked([state["physics"] for state in states]),
+        "physics": rows_of([state["physics"] for state in states]),
         "fields": {
-            name: picked([state["fields"][name] for state in states])
+            name: rows_of([state["fields"][name] for state in states])
             for name in states[0]["fields"]
         },
-        "goals": picked([state["goals"] for state in states]),
+        "goals": rows_of([state["goals"] for state in states]),
         "generators": [states[state]["generators"][env] for state, env in rows],
-        "episode_lengths": picked([state["episode_lengths"] for state in states]),
-        "episode_returns": picked([state["episode_returns"] for state in states]),
+        "episode_lengths": rows_of([state["episode_lengths"] for state in states]),
+        "episode_returns": rows_of([state["episode_returns"] for state in states]),
     }
 
 

@@ -140,7 +140,7 @@ class _Advisor:
         self._begun = time.thread_time()
         self._request, self._task, self._variants, self._folder = request, task, variants, folder
         self._version = RobotVersion(model=simulation.model, task=simulation.task, new_options={})
-        self._simulation = self._simulated(self._version)
+        self._simulation = self._simulation_of(self._version)
         self._rng = np.random.default_rng(0)
         self._states: list[SimulationState] = []
         self._step_cpu_s = 0.0
@@ -162,11 +162,11 @@ class _Advisor:
         changes: list[tuple[ChangeCandidate, PhysicsChange]] = []
         for number, candidate in enumerate(candidates):
             left_s = budget_s - (time.thread_time() - self._begun)
-            change = self._measured(candidate, comparison, left_s / (len(candidates) + 1 - number))
+            change = self._measure(candidate, comparison, left_s / (len(candidates) + 1 - number))
             changes += [] if change is None else [(candidate, change)]
         if (together := _together(changes)) is not None:
             left_s = budget_s - (time.thread_time() - self._begun)
-            change = self._measured(together, comparison, left_s)
+            change = self._measure(together, comparison, left_s)
             changes += [] if change is None else [(together, change)]
         in_order = sorted((change for _, change in changes), key=_speed, reverse=True)
         return PhysicsAdvice(
@@ -182,7 +182,7 @@ class _Advisor:
             notes=_notes(model, use, own),
         )
 
-    def _simulated(
+    def _simulation_of(
         self, version: RobotVersion, *, n_envs: int = N_ENVS, autoreset: bool = True
     ) -> Simulation:
         return Simulation(
@@ -239,7 +239,7 @@ class _Advisor:
         n_starts = min(len(rows), max(LEAST_STARTS, min(MOST_STARTS, affordable)))
         chosen = self._rng.choice(len(rows), n_starts, replace=False).tolist()
         state = state_rows(self._states, [rows[number] for number in sorted(chosen)])
-        episodes = self._simulated(self._version, n_envs=n_starts, autoreset=False)
+        episodes = self._simulation_of(self._version, n_envs=n_starts, autoreset=False)
         episodes.set_state(state)
         controls, is_compared = (
             np.empty((periods, n_starts, self._version.model.nu)),
@@ -255,7 +255,7 @@ class _Advisor:
             is_compared=is_compared,
         )
 
-    def _measured(
+    def _measure(
         self, candidate: ChangeCandidate, comparison: _Comparison, cpu_s: float
     ) -> PhysicsChange | None:
         """:param cpu_s: for the motion and the speed together; the least number of ratios is
@@ -268,8 +268,8 @@ class _Advisor:
         if not candidate.edits and not candidate.excluded:
             return change
         try:
-            version = self._changed(candidate)
-            simulation = self._simulated(version)
+            version = self._robot_version(candidate)
+            simulation = self._simulation_of(version)
             _check_same_states(self._simulation, simulation)
         except WithoutEffectError:
             return None
@@ -301,10 +301,14 @@ class _Advisor:
         steps = steps_of_slice(self._step_cpu_s)
         return SpeedSlice(state=state, actions=random_actions(self._simulation, self._rng, steps))
 
-    def _changed(self, candidate: ChangeCandidate) -> RobotVersion:
+    def _robot_version(self, candidate: ChangeCandidate) -> RobotVersion:
         """:raises EditError, BundleError, ValueError: a job file could not make this change."""
         edits = {**self._request.model_edits, **candidate.edits}
-        model = self._excluded(candidate.excluded) if candidate.excluded else self._edited(edits)
+        model = (
+            self._model_with_exclusions(candidate.excluded)
+            if candidate.excluded
+            else self._edited_model(edits)
+        )
         options = self._request.task_options
         new_options = dict[str, Any]()
         task = make_task(self._task, model, options)
@@ -319,7 +323,7 @@ class _Advisor:
         period_s = self._version.task.step_s
         return abs(task.step_s - period_s) <= SAME_PERIOD * period_s
 
-    def _edited(self, edits: Mapping[str, Any]) -> mujoco.MjModel:
+    def _edited_model(self, edits: Mapping[str, Any]) -> mujoco.MjModel:
         """The robot that a job with these ``edits`` would train, through all that a job file's
         edits go through.
         """
@@ -329,7 +333,7 @@ class _Advisor:
         robot.check(model)
         return model
 
-    def _excluded(self, bodies: Sequence[tuple[int, int]]) -> mujoco.MjModel:
+    def _model_with_exclusions(self, bodies: Sequence[tuple[int, int]]) -> mujoco.MjModel:
         spec = mujoco.MjSpec.from_file(str(self._file))
         spec.compile()
         by_number = {body.id: body for body in spec.bodies}

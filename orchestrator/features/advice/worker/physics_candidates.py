@@ -70,7 +70,7 @@ def candidates(model: mujoco.MjModel, use: PhysicsUse) -> Iterator[ChangeCandida
         yield from _contacts(model, use.census)
     yield from _collisions(model, use.census)
     yield from _meshes(model)
-    yield from _unused(model, use)
+    yield from _unused_computations(model, use)
 
 
 def timestep_edit(model: mujoco.MjModel, frame_skip: int, to: int) -> float:
@@ -230,7 +230,7 @@ def _meshes(model: mujoco.MjModel) -> Iterator[ChangeCandidate]:
         )
 
 
-def _unused(model: mujoco.MjModel, use: PhysicsUse) -> Iterator[ChangeCandidate]:
+def _unused_computations(model: mujoco.MjModel, use: PhysicsUse) -> Iterator[ChangeCandidate]:
     sensor = int(mujoco.mjtDisableBit.mjDSBL_SENSOR)
     if model.nsensor and not use.reads_sensors and not use.disabled & sensor:
         edits = {"option.disableflags": use.disabled | sensor}

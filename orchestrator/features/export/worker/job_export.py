@@ -136,7 +136,9 @@ def _of_task(simulation: Simulation) -> _Interface:
     controls = _controls(simulation)
     names = names_of(simulation)
     size = simulation.observation_size - len(simulation.privileged_names)
-    observations = _numbered("observation", size) if names is None else names.observations[:size]
+    observations = (
+        _numbered_names("observation", size) if names is None else names.observations[:size]
+    )
     actions = len(simulation.task.actions.low)
     are_ours = next(
         kind for kind in type(simulation.task).__mro__ if "observe" in vars(kind)
@@ -152,7 +154,7 @@ def _of_task(simulation: Simulation) -> _Interface:
         ),
         action_names=list(input_names.controls(model))
         if is_known
-        else _numbered("action", actions),
+        else _numbered_names("action", actions),
         ctrl_units=units.of_controls(model) if is_known else [units.UNKNOWN] * actions,
         controls=controls,
     )
@@ -184,15 +186,15 @@ def _of_environment(venv: VecEnv) -> _Interface:
     actions = int(np.prod(venv.action_space.shape))  # type: ignore[arg-type]
     return _Interface(
         control_period_s=None if period is None else float(period),
-        observation_names=_numbered("observation", observations),
+        observation_names=_numbered_names("observation", observations),
         observation_units=[""] * observations,
-        action_names=_numbered("action", actions),
+        action_names=_numbered_names("action", actions),
         ctrl_units=[""] * actions,
         controls=None,
     )
 
 
-def _numbered(name: str, size: int) -> list[str]:
+def _numbered_names(name: str, size: int) -> list[str]:
     return [f"{name} {number}" for number in range(size)]
 
 

@@ -43,7 +43,7 @@ def content(policy: ExportedPolicy) -> bytes:
         x = graph.add("Cast", x, to=FLOAT)
     for layer in policy.layers:
         x = graph.add("Gemm", x, layer.weight, layer.bias, transB=1)
-        x = _activated(graph, x, layer.activation)
+        x = _add_activation(graph, x, layer.activation)
     if math.isfinite(policy.mean_limit):
         x = graph.add("Clip", x, np.float32(-policy.mean_limit), np.float32(policy.mean_limit))
     if policy.squash:
@@ -132,7 +132,7 @@ class _Graph:
         return name
 
 
-def _activated(graph: _Graph, x: str, activation: str) -> str:
+def _add_activation(graph: _Graph, x: str, activation: str) -> str:
     match activation:
         case "":
             return x

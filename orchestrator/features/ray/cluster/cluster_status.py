@@ -146,7 +146,7 @@ def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
     for node in nodes:
         if (share := node.run_delay_share or 0.0) > HIGH_RUN_DELAY_SHARE:
             why = "another program uses their cores. Run `doctor` there to see which"
-            if sharing := _sharing(node.jobs):
+            if sharing := _jobs_sharing_cpus(node.jobs):
                 names = listed(sharing, SHOWN)
                 why = f"jobs of this program share CPUs ({names}): Ray counts more cores than there are"
             lines.append(f"{node.name}: its jobs wait {share:.0%} of the time for a CPU, as {why}")
@@ -159,7 +159,7 @@ def hot_spots(nodes: Sequence[ClusterNode]) -> list[str]:
     return lines
 
 
-def _sharing(jobs: Sequence[RunningJob]) -> list[str]:
+def _jobs_sharing_cpus(jobs: Sequence[RunningJob]) -> list[str]:
     """The jobs, of any driver, that have a CPU in common with another one."""
     users = Counter(cpu for job in jobs for cpu in set(job.cpus))
     return [job.key for job in jobs if any(users[cpu] > 1 for cpu in job.cpus)]

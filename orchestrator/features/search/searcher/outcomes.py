@@ -24,10 +24,12 @@ AGGREGATES: Mapping[Aggregate, Callable[[Iterable[float]], float]] = {
 GONE = Figures("CANCELLED", 0, None, "the job is no longer there")
 
 
-def reached(search: SearchSpec | None, trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
+def reached_event(
+    search: SearchSpec | None, trial: Trial, figures: Sequence[Figures]
+) -> SearchEvent:
     """Its jobs, which have these ``figures``, are paused at a rung."""
     how = "median" if search is None else search.aggregate
-    value = aggregated([one.ep_rew_mean for one in figures], how)
+    value = aggregated_value([one.ep_rew_mean for one in figures], how)
     content = {"value": value, "env_steps": sum(one.env_steps for one in figures)}
     return SearchEvent(kind="reached", trial=trial.number, content=content)
 
@@ -41,7 +43,7 @@ def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent
     def value_of(name: str) -> float | None:
         found: list[Any] = [{**row, **(row["measures"] or {})}.get(name) for row in rows]
         numbers = [one if isinstance(one, int | float) else None for one in found]
-        return aggregated(numbers, "median" if search is None else search.aggregate)
+        return aggregated_value(numbers, "median" if search is None else search.aggregate)
 
     values, measures = list(map(value_of, names)), list(map(value_of, axes))
     missing = [
@@ -62,7 +64,7 @@ def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent
     return SearchEvent(kind="over", trial=trial.number, content=content)
 
 
-def failed(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
+def failed_event(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
     """One of its jobs, which have these ``figures``, has FAILED or is CANCELLED."""
     pairs = zip(trial.jobs, figures, strict=True)
     ended = {job_id: one for job_id, one in pairs if one.state in ("FAILED", "CANCELLED")}
@@ -77,7 +79,9 @@ def failed(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
     return SearchEvent(kind="over", trial=trial.number, content=content)
 
 
-def retried(ledger: Ledger, failed: Collection[Trial]) -> tuple[list[SearchEvent], list[Request]]:
+def retry_events(
+    ledger: Ledger, failed: Collection[Trial]
+) -> tuple[list[SearchEvent], list[Request]]:
     """Those of the ``failed`` trials go on of which the user has retried a job, with all of their
     seeds.
     """
@@ -97,7 +101,7 @@ def retried(ledger: Ledger, failed: Collection[Trial]) -> tuple[list[SearchEvent
     return events, requests
 
 
-def aggregated(values: Sequence[float | None], how: Aggregate) -> float | None:
+def aggregated_value(values: Sequence[float | None], how: Aggregate) -> float | None:
     """The value of a trial from those of its seeds; None where one of them has none."""
     numbers = [value for value in values if value is not None]
     return AGGREGATES[how](numbers) if len(numbers) == len(values) else None

@@ -16,7 +16,7 @@ from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.features.search.declaration.spec import SAMPLERS, SearchSpec
-from orchestrator.features.search.history import History, Trial, ranked
+from orchestrator.features.search.history import History, Trial, ranked_trials
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher import samplers
 from orchestrator.features.search.searcher.space import Space
@@ -48,7 +48,7 @@ class Proposals:
         :param bracket: number of trials that are compared with each other; 1 without rungs.
         """
         self._spec, self._file, self._bracket, self._watchdog = spec, file, bracket, watchdog
-        with watchdog.limited(spec.sampler, "constructor"):
+        with watchdog.time_limit(spec.sampler, "constructor"):
             self._sampler = samplers.make(spec, search_path)
         self._space = Space(spec.space)
         self._learns = spec.sampler not in OF_SEED_AND_NUMBER
@@ -101,7 +101,7 @@ class Proposals:
     @contextlib.contextmanager
     def _explaining(self, method: str) -> Iterator[None]:
         try:
-            with self._watchdog.limited(self._spec.sampler, f"method {method}"):
+            with self._watchdog.time_limit(self._spec.sampler, f"method {method}"):
                 yield
         except (Exception, SystemExit) as error:
             traceback.print_exc()
@@ -119,7 +119,7 @@ class Proposals:
         """
         # Missing, damaged, or of another version: everything is told again.
         with contextlib.suppress(Exception):
-            with self._watchdog.limited(self._spec.sampler, "unpickling"):
+            with self._watchdog.time_limit(self._spec.sampler, "unpickling"):
                 saved, sampler = pickle.loads(self._file.read_bytes())
             if saved <= last_id:  # else a power cut has taken what it was told
                 self._known, self._sampler = saved, sampler
@@ -142,7 +142,7 @@ class Proposals:
             return
         # An error of a user's sampler, or a full disk: it is told everything again.
         with self._saving.time_block(), contextlib.suppress(Exception):
-            with self._watchdog.limited(self._spec.sampler, "pickling"):
+            with self._watchdog.time_limit(self._spec.sampler, "pickling"):
                 content = pickle.dumps((last_id, self._sampler))
             self._file.parent.mkdir(exist_ok=True)
             write_whole(self._file, content, durable=False)
@@ -190,7 +190,7 @@ class Proposals:
         if not finished:
             return None
         if self._spec.inherit == "best":
-            return ranked(finished, self._spec.directions[:1])[0]
+            return ranked_trials(finished, self._spec.directions[:1])[0]
         return min(finished, key=lambda trial: self._space.distance(trial.point, point))
 
 

@@ -31,7 +31,7 @@ def main(folder: str) -> int:
         experiment = changed_search.declared_experiment(RunPaths(Path(folder)))
         search = declaration_of(experiment).search
         assert search is not None
-        with watchdog.limited(search.sampler, "constructor"):
+        with watchdog.time_limit(search.sampler, "constructor"):
             samplers.make(search, experiment.base)
     except OrchestratorError as error:
         tell(str(error))

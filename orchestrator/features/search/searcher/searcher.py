@@ -196,7 +196,7 @@ class Searcher:
         waiting = self.history.waiting.values() if at_all else ()
         events, requests = self._ends([*self.history.training.values(), *waiting])
         if at_all:
-            retried, retries = outcomes.retried(self.ledger, self.history.failed.values())
+            retried, retries = outcomes.retry_events(self.ledger, self.history.failed.values())
             events, requests = events + retried, requests + retries
         if events:
             self._record(events, requests)
@@ -219,7 +219,7 @@ class Searcher:
             if states == {"SUCCEEDED"}:
                 events.append(outcomes.over(self.ledger, self._search, trial))
             elif states & {"FAILED", "CANCELLED"} and retried.isdisjoint(trial.jobs):
-                events.append(outcomes.failed(trial, figures))
+                events.append(outcomes.failed_event(trial, figures))
                 unfinished = [
                     id_
                     for id_, one in zip(trial.jobs, figures, strict=True)
@@ -227,7 +227,7 @@ class Searcher:
                 ]
                 requests += [Request(verb="cancel", job_id=job_id) for job_id in unfinished]
             elif states == {"PAUSED"} and not trial.is_waiting and self._is_at_rung(trial, figures):
-                events.append(outcomes.reached(self._search, trial, figures))
+                events.append(outcomes.reached_event(self._search, trial, figures))
         return events, requests
 
     def _is_at_rung(self, trial: Trial, figures: Sequence[Figures]) -> bool:
@@ -444,7 +444,7 @@ class Searcher:
             why = (
                 f"trial {trial.number} has reached {len(trial.reached)} rungs of {len(self._rungs)}"
             )
-            raise search_events.damaged(self.ledger.path, event.id, event.kind, why)
+            raise search_events.damage_error(self.ledger.path, event.id, event.kind, why)
         if event.kind == "promoted":
             self._scheduler.promoted(
                 trial.index, trial.goal if trial.goal < len(self._rungs) else None

@@ -30,7 +30,7 @@ class TrialExaminer:
     _children: list[preflight.Child] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._robots = search_robots.recorded(written.read_declaration(self.paths)).values()
+        self._robots = search_robots.recorded_robots(written.read_declaration(self.paths)).values()
 
     def close(self) -> None:
         for child in self._children:
@@ -71,7 +71,7 @@ class TrialExaminer:
                 and self._robots
                 and content not in self._robots
             ):
-                what = search_robots.changed(source)
+                what = search_robots.change_text(source)
                 raise UsageError(
                     f"{what} since the search began, and trials of both are not comparable; put it back"
                 )

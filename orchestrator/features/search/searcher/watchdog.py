@@ -58,7 +58,7 @@ class Watchdog:
         self._steps += 1
 
     @contextlib.contextmanager
-    def limited(self, sampler: str, call: str) -> Iterator[None]:
+    def time_limit(self, sampler: str, call: str) -> Iterator[None]:
         """The block is a call of ``sampler``: it ends within :data:`LIMIT_S`, and in this process
         alone.
         """

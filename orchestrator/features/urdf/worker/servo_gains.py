@@ -41,8 +41,7 @@ def servo_gains(
     omega = 2 * math.pi * frequency_hz
     inertias = largest_inertias(model, start, joints, is_floating=is_floating)
     return [
-        (_rounded(inertia * omega**2), _rounded(2 * inertia * omega))
-        for inertia in inertias.tolist()
+        (_round(inertia * omega**2), _round(2 * inertia * omega)) for inertia in inertias.tolist()
     ]
 
 
@@ -94,5 +93,5 @@ def _inertia_of_all(model: mujoco.MjModel, data: mujoco.MjData, joint: int) -> f
     return float((model.body_mass * squares).sum() + (turned * model.body_inertia).sum())
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")

@@ -48,7 +48,7 @@ def _number(model: mujoco.MjModel, joint: str) -> int:
     return int(mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, joint))
 
 
-def overlapping(model: mujoco.MjModel, data: mujoco.MjData) -> list[tuple[str, str]]:
+def overlapping_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> list[tuple[str, str]]:
     """Pairs of bodies that touch in the state of ``data``, for which ``mj_forward`` has been
     called.
     """

@@ -70,7 +70,7 @@ class UrdfMeshes:
         if source.suffix.lower() not in READABLE:
             message = f"{here} names {written!r}, which MuJoCo cannot read: expected {', '.join(READABLE)}"
             raise UrdfError(f"{message}; convert it, for example in Blender or MeshLab", node.line)
-        node.attributes["filename"] = self._copied(source, here, node.line)
+        node.attributes["filename"] = self._copy_of(source, here, node.line)
 
     def _find(self, written: str, here: str, line: int) -> Path:
         candidates = list(dict.fromkeys(self._candidates(written)))
@@ -107,7 +107,7 @@ class UrdfMeshes:
             folder / name for folder in (self._mesh_folder, self._xml.parent, *self._asset_paths)
         )
 
-    def _copied(self, source: Path, here: str, line: int) -> str:
+    def _copy_of(self, source: Path, here: str, line: int) -> str:
         real = os.path.realpath(source)
         if self.outside is None and not any(map(Path(real).is_relative_to, self._inside)):
             self.outside = (
@@ -120,13 +120,13 @@ class UrdfMeshes:
             except BundleError as error:
                 raise UrdfError(str(error), line) from None
             self._left -= len(content)
-            self._copies[real] = self._unused(source)
+            self._copies[real] = self._unused_name(source)
             copy = self._folder / self._copies[real]
             copy.write_bytes(content)
             self.copied[copy] = source, line
         return self._copies[real]
 
-    def _unused(self, source: Path) -> str:
+    def _unused_name(self, source: Path) -> str:
         """A file name whose stem, by which MuJoCo calls the mesh, no other copy has."""
         stem = source.stem
         number = 1

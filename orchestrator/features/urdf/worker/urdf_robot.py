@@ -21,7 +21,7 @@ from orchestrator.features.urdf.worker.servo_gains import servo_gains
 from orchestrator.features.urdf.worker.start_pose import (
     CLEARANCE_M,
     lowest_point,
-    overlapping,
+    overlapping_bodies,
     start_pose,
 )
 from orchestrator.features.urdf.worker.urdf_meshes import UrdfMeshes
@@ -31,7 +31,7 @@ from orchestrator.features.urdf.worker.urdf_structure import (
     read_structure,
     shown,
 )
-from orchestrator.features.urdf.worker.urdf_tree import Node, UrdfError, parse, written
+from orchestrator.features.urdf.worker.urdf_tree import Node, UrdfError, parse, urdf_text
 from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.robots.compiling import guard_compiler
 from orchestrator.worker.robots.converted_robot import ConvertedRobot
@@ -63,7 +63,7 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
         meshes = UrdfMeshes(xml, settings.asset_paths, compiler, folder, limit_bytes)
         _choose_geometry(robot, compiler, settings, meshes)
         with guard_compiler(xml, request.memory_mib):
-            return _completed(robot, structure, settings, folder / f"{xml.stem}.xml", meshes)
+            return _complete_robot(robot, structure, settings, folder / f"{xml.stem}.xml", meshes)
     except UrdfError as error:
         place = f"{xml}" if error.line is None else f"{xml}, line {error.line}"
         raise UnfitError(f"{place}: {error}") from None
@@ -109,11 +109,11 @@ def _choose_geometry(
         compiler.attributes.pop(name, None)
 
 
-def _completed(
+def _complete_robot(
     robot: Node, structure: UrdfStructure, settings: UrdfSettings, target: Path, meshes: UrdfMeshes
 ) -> ConvertedRobot:
     copy = target.with_suffix(".urdf")
-    copy.write_text(written(robot), encoding="utf-8")
+    copy.write_text(urdf_text(robot), encoding="utf-8")
     added, warnings = list[str](), list[str]()
     try:
         spec = mujoco.MjSpec.from_file(str(copy))
@@ -135,7 +135,7 @@ def _completed(
             added.append("integrator implicitfast, for the damping of the servos")
         _write(spec, target)
     except ValueError as error:
-        raise _explained(str(error), structure, meshes) from None
+        raise _explained_error(str(error), structure, meshes) from None
     finally:
         copy.unlink()
     added += _not_driven(structure)
@@ -226,7 +226,7 @@ def _add_start(
     if fused := [name for name in structure.links if name not in bodies and name not in frames]:
         kept = '<mujoco><compiler fusestatic="false"/></mujoco> in the URDF keeps them'
         yield f"links that do not move are parts of their parents: {shown(fused)} ({kept})"
-    pairs = overlapping(model, data)
+    pairs = overlapping_bodies(model, data)
     _exclude(spec, pairs)
     if pairs:
         named = shown([f"{first} and {second}" for first, second in pairs])
@@ -347,7 +347,7 @@ def _write(spec: mujoco.MjSpec, target: Path) -> None:
         )
 
 
-def _explained(message: str, structure: UrdfStructure, meshes: UrdfMeshes) -> UrdfError:
+def _explained_error(message: str, structure: UrdfStructure, meshes: UrdfMeshes) -> UrdfError:
     """MuJoCo's message with the line of its element, and what to do."""
     text = " ".join(
         line for line in message.splitlines() if not line.startswith("The static bodies")

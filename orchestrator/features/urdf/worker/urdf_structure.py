@@ -77,16 +77,16 @@ def read_structure(
 
     :raises UrdfError: naming element and line, what was expected, and what to do.
     """
-    links = _named(robot.all("link"), "link")
+    links = _by_name(robot.all("link"), "link")
     if not links:
         raise UrdfError("has no <link>; expected one for each part of the robot", robot.line)
-    nodes = _named(robot.all("joint"), "joint")
+    nodes = _by_name(robot.all("joint"), "joint")
     ends = {name: _ends(name, node, links) for name, node in nodes.items()}
     root = _root(links, ends, nodes)
     for name, node in nodes.items():
         if node.attributes["type"] in LIMITED:
             _check_range(name, node)
-    driven = _driven(nodes, passive)
+    driven = _driven_joints(nodes, passive)
     _check_effort(driven, default_effort)
     joints = [
         UrdfJoint(
@@ -104,7 +104,7 @@ def read_structure(
     return UrdfStructure(links=links, joints=joints, root=root)
 
 
-def _named(nodes: Iterable[Node], tag: str) -> dict[str, Node]:
+def _by_name(nodes: Iterable[Node], tag: str) -> dict[str, Node]:
     named: dict[str, Node] = {}
     for node in nodes:
         name = node.attributes.get("name", "")
@@ -125,7 +125,7 @@ def _ends(name: str, node: Node, links: Mapping[str, Node]) -> tuple[str, str]:
     here = f'<joint> "{name}"'
     kind = node.attributes.get("type")
     if kind not in TYPES:
-        found = "has no type" if kind is None else f'has type="{kind}"{_suggested(kind, TYPES)}'
+        found = "has no type" if kind is None else f'has type="{kind}"{_suggestion(kind, TYPES)}'
         raise UrdfError(f"{here} {found}; expected one of {', '.join(TYPES)}", node.line)
     found_links: list[str] = []
     for tag in ("parent", "child"):
@@ -136,7 +136,7 @@ def _ends(name: str, node: Node, links: Mapping[str, Node]) -> tuple[str, str]:
         if link not in links:
             message = f'{here} has <{tag} link="{link}">, and there is no such link'
             raise UrdfError(
-                f"{message}{_suggested(link, links)}; correct the name or add the link", node.line
+                f"{message}{_suggestion(link, links)}; correct the name or add the link", node.line
             )
         found_links.append(link)
     return found_links[0], found_links[1]
@@ -202,13 +202,13 @@ def _check_range(name: str, node: Node) -> None:
         raise UrdfError(f"{message}{endless}", limit.line)
 
 
-def _driven(nodes: Mapping[str, Node], passive: Sequence[str]) -> dict[str, Node]:
+def _driven_joints(nodes: Mapping[str, Node], passive: Sequence[str]) -> dict[str, Node]:
     movable = {name: node for name, node in nodes.items() if node.attributes["type"] in DRIVEN}
     for pattern in passive:
         if not fnmatch.filter(movable, pattern):
             message = f'urdf.passive = "{pattern}" matches no joint that turns or slides'
             raise UrdfError(
-                f"{message}{_suggested(pattern, movable)}; there are {shown(list(movable)) or 'none'}"
+                f"{message}{_suggestion(pattern, movable)}; there are {shown(list(movable)) or 'none'}"
             )
     return {
         name: node
@@ -252,7 +252,7 @@ def _mimic(name: str, node: Node, nodes: Mapping[str, Node]) -> tuple[str, float
             if other != name and one.attributes["type"] in DRIVEN
         ]
         message = f'<joint> "{name}" mimics "{followed}", expected the name of a joint that turns or slides'
-        raise UrdfError(f"{message}{_suggested(followed, among)}", mimic.line)
+        raise UrdfError(f"{message}{_suggestion(followed, among)}", mimic.line)
     factor, offset = mimic.number("multiplier"), mimic.number("offset")
     return followed, 1.0 if factor is None else factor, 0.0 if offset is None else offset
 
@@ -271,6 +271,6 @@ def _check_mimics(joints: Sequence[UrdfJoint]) -> None:
             chain[at] = None
 
 
-def _suggested(word: str, known: Iterable[str]) -> str:
+def _suggestion(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, list(known), n=1)
     return f', did you mean "{near[0]}"?' if near else ""

@@ -135,7 +135,7 @@ def _are_numbers(text: str, count: int) -> bool:
     return len(values) == count and all(map(math.isfinite, values)) and "_" not in text
 
 
-def written(robot: Node) -> str:
+def urdf_text(robot: Node) -> str:
     """The URDF with what MuJoCo reads of it; every element is in its own line, so that MuJoCo's
     messages are right.
     """

@@ -258,7 +258,7 @@ def test_wrong_usage_is_answered_with_the_valid_values(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, WORK)
     calls: list[tuple[Callable[[], object], list[str]]] = [
         (
-            lambda: baselines.chosen("pinned,ray"),
+            lambda: baselines.parse_arms("pinned,ray"),
             ["unknown: ray", "valid: pinned, threads, default, pool-fork"],
         ),
         (lambda: plan.levels("two", machine_with(2), 1), ["--levels two", "auto"]),

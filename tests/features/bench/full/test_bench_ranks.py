@@ -102,18 +102,18 @@ def test_one_rank_is_always_measured() -> None:
 def test_numbers_that_do_not_suit_machine_or_job_are_left_out_with_the_reason(
     staged: workload.Work,
 ) -> None:
-    kept, reasons = rank_benchmark.fitting([1, 2, 3, 4, 8], staged, machine_with(4))
+    kept, reasons = rank_benchmark.fitting_ranks([1, 2, 3, 4, 8], staged, machine_with(4))
     assert kept == [1, 2, 4]
     assert reasons == [
         f"3 ranks are left out: {uneven('n_envs = 4', 4, 3)}.",
         "8 ranks are left out: they ask for 8 cores, and this machine has 4 for jobs.",
     ]
-    assert rank_benchmark.fitting([1, 2], staged, machine_with(1, siblings=2)) == (
+    assert rank_benchmark.fitting_ranks([1, 2], staged, machine_with(1, siblings=2)) == (
         [1, 2],
         ["2 ranks with 1 core each share 1 physical core, or what a CPU quota allows."],
     )
     with pytest.raises(UsageError, match="no number of ranks above 1 can be measured"):
-        rank_benchmark.fitting([1, 2], staged, machine_with(1))
+        rank_benchmark.fitting_ranks([1, 2], staged, machine_with(1))
 
 
 def test_a_plan_has_every_way_at_every_number_and_one_rank_once(
