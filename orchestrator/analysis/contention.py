@@ -80,7 +80,8 @@ def diagnose(experiment: ExperimentMetrics) -> list[ContentionFinding]:
 
 
 def _throttling(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
-    quota, usable = experiment.quota, experiment.usable_cpus
+    quota = experiment.quota
+    usable = experiment.usable_cpus
     throttled = [
         (share, job)
         for job in experiment.jobs
@@ -107,7 +108,8 @@ def _throttling(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
 
 
 def _affinity(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
-    usable, online = experiment.usable_cpus, experiment.online_cpus
+    usable = experiment.usable_cpus
+    online = experiment.online_cpus
     if usable is not None and online is not None and usable < online:
         yield _finding(
             "affinity",

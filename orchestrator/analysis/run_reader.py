@@ -113,7 +113,8 @@ def rises(path: Path, column: str) -> list[float]:
         if steps is not None and value is not None:
             if value > value_before:
                 found.append(steps_before)
-            steps_before, value_before = steps, value
+            steps_before = steps
+            value_before = value
     return found
 
 

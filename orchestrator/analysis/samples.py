@@ -189,7 +189,8 @@ def read(run_dir: Path) -> Benchmark:
         why = "bench/plan.json is missing or unreadable. `bench` makes one"
         raise UsageError(f"{run_dir}: not a benchmark's directory: {why}")
     measurements, unreadable = records(folder / "cells.jsonl")
-    strong, tune = read_json_object(folder / "strong.json"), read_json_object(folder / "tune.json")
+    strong = read_json_object(folder / "strong.json")
+    tune = read_json_object(folder / "tune.json")
     if not measurements and strong is None and tune is None and ranks is None:
         advice = "run the same `bench` command to resume it"
         raise UsageError(f"{run_dir}: no measurement of this benchmark is finished yet; {advice}")

@@ -123,7 +123,8 @@ def ratio(
     """
     import numpy as np
 
-    above, below = _finite_sample(numerator), _finite_sample(denominator)
+    above = _finite_sample(numerator)
+    below = _finite_sample(denominator)
     if min(above.min(), below.min()) <= 0:
         raise ValueError("a ratio is made of positive values")
     if paired:
@@ -161,7 +162,8 @@ def _interval(sample: Floats) -> tuple[float, float]:
         low, high = _quantiles(_medians(sample, seed=0))
     else:
         reach = t_quantile((1 + LEVEL) / 2, sample.size - 1) * _standard_error(sample)
-        low, high = float(sample.mean()) - reach, float(sample.mean()) + reach
+        low = float(sample.mean()) - reach
+        high = float(sample.mean()) + reach
     if sample.size > MOST_FOR_RANGE:
         return low, high
     return min(low, float(sample.min())), max(high, float(sample.max()))
@@ -221,7 +223,8 @@ def t_quantile(probability: float, freedom: int) -> float:
     Abramowitz, I. A. Stegun, "Handbook of Mathematical Functions", 26.7.5).
     """
     if freedom in _T_CDF:
-        low, high = 0.0, 1.0
+        low = 0.0
+        high = 1.0
         while _T_CDF[freedom](high) < probability:
             high *= 2
         while high - low > 1e-9 * high:

@@ -103,7 +103,8 @@ def parse_distribution(text: str) -> Distribution:
     match = _CALL.match(text)
     if match is None:
         raise ValueError(f"{text!r} is no distribution; {_EXPECTED}")
-    kind, arguments = match[1], match[2]
+    kind = match[1]
+    arguments = match[2]
     if is_changing(text):
         number = text.strip()
         raise ValueError(

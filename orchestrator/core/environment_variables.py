@@ -43,7 +43,9 @@ SEARCH_PATH_VARIABLE = "ORCHESTRATOR_SEARCH_PATH"
 """Folder to use instead of :attr:`WorkerSpec.search_path`, on machines where that folder is missing
 or has changed."""
 
-RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+RANK_VARIABLE = "RANK"
+WORLD_SIZE_VARIABLE = "WORLD_SIZE"
+LOCAL_RANK_VARIABLE = "LOCAL_RANK"
 
 RANKS_SECRET_VARIABLE = "ORCHESTRATOR_RANKS_SECRET"  # noqa: S105 - the name of a variable, no secret
 """Secret by which the ranks of an attempt authenticate each other; never on a command line or in a

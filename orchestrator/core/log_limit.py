@@ -67,7 +67,8 @@ def _cut(path: Path, limit_bytes: int) -> None:
                 target = HEAD_BYTES + GAP_BYTES
             while target < limit_bytes and (content := os.pread(log, COPY_BYTES, source)):
                 written = os.pwrite(log, content, target)
-                source, target = source + written, target + written
+                source = source + written
+                target = target + written
         kept = target - GAP_BYTES + (GAP_BYTES if dropped else 0)
         # Nothing stands between the last look and the cut.
         before = os.fstat(log).st_size

@@ -9,7 +9,9 @@ from typing import Any
 
 TERRAIN = "terrain"
 CELL_M = 0.25
-MOST_HEIGHT_M, LEAST_CELL_M, MOST_CELL_M = 2.0, 0.02, 2.0
+MOST_HEIGHT_M = 2.0
+LEAST_CELL_M = 0.02
+MOST_CELL_M = 2.0
 _EXPECTED = (
     f'expected "rough(height)" or "rough(height, cell)" in metres, with a height above 0 and up to {MOST_HEIGHT_M:g} '
     f"and cells from {LEAST_CELL_M:g} to {MOST_CELL_M:g}"

@@ -92,7 +92,8 @@ class CallbackReporter:
         self, rows: Sequence[JobRow], ledger: Ledger, request_stop: Callable[[str], None]
     ) -> None:
         """The supervisor is about to run. :param rows: the jobs as it finds them."""
-        self._ledger, self._request_stop = ledger, request_stop
+        self._ledger = ledger
+        self._request_stop = request_stop
         self._ended.update((row.job_id, None) for row in rows if row.state.name in TERMINAL)
 
     def event(self, kind: str, message: str, **facts: Any) -> None:

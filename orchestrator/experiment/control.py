@@ -172,7 +172,8 @@ def _as_of_now(rows: list[SummaryRow], holder: LockHolder | None) -> list[Summar
     now = time.time()
     for row in rows:
         if row["state"] == "RUNNING" and holder is None:
-            row["state"], row["pid"] = "PENDING", None
+            row["state"] = "PENDING"
+            row["pid"] = None
         elif row["state"] == "RUNNING" and row["started_at"] is not None:
             row["wall_s"] = (row["wall_s"] or 0.0) + max(0.0, now - row["started_at"])
     return rows
@@ -338,7 +339,8 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
 
     :raises UsageError: there is no such job, or one is in a state in which that cannot be done.
     """
-    snapshot, command = status(run_dir), COMMANDS[verb]
+    snapshot = status(run_dir)
+    command = COMMANDS[verb]
 
     def state_for_verb(row: SummaryRow) -> str:
         return _state_for_verb(row, verb, is_supervised=snapshot.holder is not None)

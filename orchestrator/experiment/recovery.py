@@ -250,7 +250,8 @@ def _end_attempt(
     record: ExitRecord | None,
     ended_at: float | None = None,
 ) -> None:
-    job_id, number = attempt.job_id, attempt.number
+    job_id = attempt.job_id
+    number = attempt.number
     returncode, wall_s = (None, None) if record is None else (record.code, record.wall_s)
     if wall_s is None and ended_at is not None:
         wall_s = max(0.0, ended_at - attempt.started_at)

@@ -57,7 +57,8 @@ def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
         max_parallel = TypeAdapter(MaxParallel).validate_python(
             top.get("max_parallel", "auto"), strict=True
         )
-        name, order = top.get("name"), top.get("order", "longest-first")
+        name = top.get("name")
+        order = top.get("order", "longest-first")
         if not (isinstance(name, str) and order in get_args(Order)):
             raise ValueError("name or order is missing or wrong")
     except (OSError, ValueError) as error:

@@ -234,7 +234,9 @@ def _left_batch_jobs_stopped(
 
 def _plan(opened: _Opened, warm: preflight.Child | None, stack: contextlib.ExitStack) -> _Planned:
     """Examine the machines, and the robots of jobs that have not finished."""
-    paths, ledger, stops = opened.paths, opened.ledger, opened.stops
+    paths = opened.paths
+    ledger = opened.ledger
+    stops = opened.stops
     staging = _make_empty(paths.staging, stack)
     experiment, options = opened.beside.before_plan(
         opened.experiment, opened.claimed.options, ledger
@@ -258,7 +260,8 @@ def _reconcile(
     opened: _Opened, planned: _Planned, stack: contextlib.ExitStack
 ) -> tuple[list[JobRow], Ledger]:
     """Bring the ledger into agreement with the plan. Returns the jobs in order of launch."""
-    experiment, made = planned.experiment, planned.plan
+    experiment = planned.experiment
+    made = planned.plan
     ledger = opened.ledger or _abandoned_with(
         stack, Ledger.create(opened.paths.ledger), opened.beside
     )
@@ -291,7 +294,9 @@ def _prepare(
     stack: contextlib.ExitStack,
 ) -> _Training:
     """Make the supervisor and what is beside it, and record what the run is made with."""
-    paths, beside, stops = opened.paths, opened.beside, opened.stops
+    paths = opened.paths
+    beside = opened.beside
+    stops = opened.stops
     options = planned.options
     backend = planned.plan.backend
     stack.callback(beside.end)  # before the backend is closed
@@ -325,7 +330,8 @@ def _prepare(
 
 
 def _record_provenance(opened: _Opened, planned: _Planned, rows: Sequence[JobRow]) -> None:
-    experiment, made = planned.experiment, planned.plan
+    experiment = planned.experiment
+    made = planned.plan
     changed = provenance.record(
         opened.paths,
         experiment=experiment.name,
@@ -343,7 +349,8 @@ def _train(
     opened: _Opened, training: _Training, callbacks: CallbackReporter | None
 ) -> Mapping[str, State]:
     """Launch jobs until all have ended or a stop is requested. Returns their states."""
-    supervisor, ledger = training.supervisor, training.ledger
+    supervisor = training.supervisor
+    ledger = training.ledger
     opened.beside.begin(lambda: supervisor.has_free_cores)
     if callbacks is None:
         return supervisor.run()

@@ -57,7 +57,8 @@ class TrainingTime:
 
 def physics_s(figures: Mapping[str, Any]) -> float:
     """Seconds of physics in one env_step, of a robot's figures; 0 where it was not measured."""
-    period_s, speed = figures.get("control_period_s"), figures.get("steps_per_s")
+    period_s = figures.get("control_period_s")
+    speed = figures.get("steps_per_s")
     return period_s / figures["timestep_s"] / speed if period_s and speed else 0.0
 
 

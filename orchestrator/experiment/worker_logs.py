@@ -46,7 +46,8 @@ def listing(run_dir: Path) -> list[WorkerLog]:
             size, line = _end_of(
                 snapshot.paths.job(row["job_id"]).attempt(row["attempts"] - 1).worker_log
             )
-            state, attempt = row["state"], row["attempts"]
+            state = row["state"]
+            attempt = row["attempts"]
             logs.append(
                 WorkerLog(
                     job_id=row["job_id"], state=state, attempt=attempt, size=size, last_line=line
@@ -76,7 +77,8 @@ def log(
     snapshot = control.status(run_dir)
     (job_id,) = control.resolve(snapshot, [job], one=True)
     row = control.row_of(snapshot, job_id)
-    attempts, ranks = row["attempts"], row["ranks"]
+    attempts = row["attempts"]
+    ranks = row["ranks"]
     if rank >= ranks:
         raise UsageError(
             f"{job_id} has {count(ranks, 'rank')}, numbered from 0; there is no rank {rank}"
@@ -116,7 +118,9 @@ class LogReader:
     """
 
     def __init__(self, path: Path, lines: int, *, below: Path | None = None) -> None:
-        self._path, self._lines, self._below = path, lines, below
+        self._path = path
+        self._lines = lines
+        self._below = below
         self._position: int | None = None
         """In the whole output of the worker."""
         self._mark: tuple[int, int] | None = None

@@ -101,7 +101,8 @@ def near(value: int, unit: int, whole: int) -> list[int]:
     """The multiples of ``unit`` above 1 that are nearest below and above ``value`` and divide
     ``whole``, if any.
     """
-    start, reach = value // unit * unit, min(3 * value, 10_000) // unit * unit
+    start = value // unit * unit
+    reach = min(3 * value, 10_000) // unit * unit
     sizes = [
         size
         for size in range(start - reach, start + reach + 1, unit)

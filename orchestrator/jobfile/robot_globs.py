@@ -47,7 +47,8 @@ class Robots:
     """
 
     def __init__(self, base: Path, *, skip_invalid: bool) -> None:
-        self._base, self._skip_invalid = base, skip_invalid
+        self._base = base
+        self._skip_invalid = skip_invalid
         self._fault = functools.cache(file_fault)
 
     def find(

@@ -111,7 +111,8 @@ def message_for(
 
 
 def _wrong_value(layout: Layout, location: Location, details: ErrorDetails) -> str:
-    kind, value = details["type"], details["input"]
+    kind = details["type"]
+    value = details["input"]
     if location == ("jobs",) and kind in ("missing", "too_short"):
         return "there are no jobs; add a [[jobs]] table with at least name and xml"
     if location == ("jobs",) and isinstance(value, dict):

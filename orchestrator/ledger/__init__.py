@@ -226,7 +226,8 @@ class Ledger:
         return found
 
     def _job_row(self, row: sqlite3.Row, *, decoded: bool = True) -> JobRow:
-        job_id, state = row["job_id"], row["state"]
+        job_id = row["job_id"]
+        state = row["state"]
         declared = functools.cache(functools.partial(self._declared_job, job_id))
         last_attempt = self.last_attempt(job_id) if state == "RUNNING" else None
         return rows.job_row(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.atomic_files import sync_directory
 from orchestrator.core.errors import DiskFullError, LedgerBusyError, LedgerDamagedError, LedgerError
 from orchestrator.core.text import storable
 
@@ -27,7 +28,9 @@ ADVICE = (
 
 
 def create(path: Path, schema: str, version: int) -> None:
-    """Create a ledger without jobs; a process that is killed meanwhile leaves none."""
+    """Create a ledger without jobs. A process that is killed meanwhile leaves none, and after a power
+    cut an earlier ledger that was moved away does not come back in its place.
+    """
     if path.exists():
         raise LedgerError(f"{path}: already exists")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -39,6 +42,7 @@ def create(path: Path, schema: str, version: int) -> None:
                     f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={version}; BEGIN; {schema} COMMIT;"
                 )
             temporary.rename(path)
+            sync_directory(path.parent)  # what is committed would be lost with the name
         except BaseException:
             _remove_temporary_files(path)
             raise

@@ -84,7 +84,9 @@ class RowReader:
         if self._attempt is None:
             for attempt in ledger.select("SELECT job_id, number, queue_s FROM attempts LIMIT 1"):
                 self._attempt = attempt["job_id"], attempt["number"], attempt["queue_s"]
-        self.rows, self._moves, self._progress = rows, moves, progress
+        self.rows = rows
+        self._moves = moves
+        self._progress = progress
 
     def _moved_jobs(
         self, rows: dict[str, SummaryRow], moves: dict[str, tuple[Any, ...]]

@@ -114,7 +114,8 @@ class CpuHolders:
         :param experiment: its name, for others.
         """
         self._folder = None if folder is None or problem(folder) is not None else folder
-        self._experiment, self._run_dir = experiment, run_dir
+        self._experiment = experiment
+        self._run_dir = run_dir
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._locked: contextlib.ExitStack | None = None
         """Closes the locked file, which forked processes do not have: their lock would outlive this

@@ -256,7 +256,8 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         }
         ours = {name: now["versions"].get(name) for name in theirs}
         lines += differences(ours, theirs, word="now").deciding
-    cpus_before, cpus_now = _cpu_models(before), _cpu_models(now)
+    cpus_before = _cpu_models(before)
+    cpus_now = _cpu_models(now)
     if cpus_before and not cpus_now <= cpus_before:
         lines.append(f"CPU {joined(sorted(cpus_before))}, now {joined(sorted(cpus_now))}")
     if isinstance(hashes := before.get("user_code"), Mapping) and hashes:

@@ -92,7 +92,8 @@ class Rendered:
 
 def render(figure: Figure) -> Rendered:
     """Draw ``figure`` in every form."""
-    png, svg = io.BytesIO(), io.BytesIO()
+    png = io.BytesIO()
+    svg = io.BytesIO()
     # The same ids within the SVG at every run, and different ones in the figures of a page.
     with _own_settings({"svg.hashsalt": figure.name}):
         drawn = figure.draw()
@@ -204,7 +205,10 @@ def panels(
     """
     columns = min(columns, amount)
     rows = math.ceil(amount / columns)
-    left, below, above, between = 0.55, 0.48, 0.3, 0.08
+    left = 0.55
+    below = 0.48
+    above = 0.3
+    between = 0.08
     drawn = empty_figure(rows * (height_in + below + above) + legend_in)
     width = WIDTH_IN / columns
     axes = []

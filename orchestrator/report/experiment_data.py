@@ -222,7 +222,8 @@ def _job(
     group = without_seed(row["job_id"], row["seed"])
     wall_s = timings["wall_s"]
     env_steps = timings["env_steps"] or 0.0
-    is_running, several = row["state"] == "RUNNING", row["ranks"] > 1
+    is_running = row["state"] == "RUNNING"
+    several = row["ranks"] > 1
     allreduce_s = timings["allreduce_s"] if several else None
     first = row["ep_rew_mean_first"]
     return {
@@ -418,5 +419,6 @@ def _speedup(jobs: Mapping[int, ReportedJob], base: Mapping[int, ReportedJob]) -
         for speed, base_speed in pairs
         if speed and base_speed and min(speed, base_speed) > 0
     ]
-    speeds, base_speeds = [speed for speed, _ in known], [base_speed for _, base_speed in known]
+    speeds = [speed for speed, _ in known]
+    base_speeds = [base_speed for _, base_speed in known]
     return ratio(speeds, base_speeds, paired=True) if known else None

@@ -203,9 +203,11 @@ def _varied_sections(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[S
                 panels.append((name, key, points))
     if not panels:
         return []
-    what, axis = "Last return of training (no evaluation)", "return in training"
+    what = "Last return of training (no evaluation)"
+    axis = "return in training"
     if evaluated:
-        what, axis = "Return of the evaluation without exploration", "evaluated return"
+        what = "Return of the evaluation without exploration"
+        axis = "evaluated return"
     which = (
         f" The figure shows the first {MOST_VARIED} of {len(panels)}."
         if len(panels) > MOST_VARIED
@@ -266,7 +268,8 @@ def _starts(attempts: Sequence[ReportedAttempt]) -> list[Text]:
 
 def _cpu_share(job: ReportedJob) -> float | None:
     """CPU seconds per second of its iterations: that of rank 0 times the number of ranks."""
-    cpu_s, wall_s = job["timings"]["cpu_s"], job["timings"]["wall_s"]
+    cpu_s = job["timings"]["cpu_s"]
+    wall_s = job["timings"]["wall_s"]
     return job["ranks"] * cpu_s / wall_s if cpu_s is not None and wall_s else None
 
 

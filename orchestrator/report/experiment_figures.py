@@ -151,7 +151,12 @@ def schedule(attempts: Sequence[ReportedAttempt], use: Mapping[str, float | None
             shares.append(cpu_share(attempt, use))
     lanes = drawing.lanes(bars)
     upper_in = min(0.3, max(0.02, 4.5 / len(lanes))) * len(lanes)
-    use_in, below, between, above, left, right = 0.9, 0.42, 0.42, 0.3, 0.55, 0.1
+    use_in = 0.9
+    below = 0.42
+    between = 0.42
+    above = 0.3
+    left = 0.55
+    right = 0.1
     drawn = drawing.empty_figure(below + use_in + between + upper_in + above)
     width = drawing.WIDTH_IN - left - right
     upper = drawing.axes_at(drawn, left, below + use_in + between, width, upper_in)
@@ -211,7 +216,11 @@ def cpu_share(attempt: ReportedAttempt, use: Mapping[str, float | None]) -> floa
 
 def phases(robots: Sequence[ReportedRobot]) -> Drawn:
     """Shares of the time of iterations, one bar per robot."""
-    left, right, bar_in, below, above = 2.2, 1.6, 0.2, 0.4, 0.62
+    left = 2.2
+    right = 1.6
+    bar_in = 0.2
+    below = 0.4
+    above = 0.62
     drawn = drawing.empty_figure(below + above + bar_in * len(robots))
     axes = drawing.axes_at(
         drawn, left, below, drawing.WIDTH_IN - left - right, bar_in * len(robots)

@@ -99,7 +99,8 @@ def _robot(robot: ReportedRobot) -> Cell:
 
 
 def _returns(robot: ReportedRobot) -> Cell:
-    first, last = robot["first"], robot["last"]
+    first = robot["first"]
+    last = robot["last"]
     if last is None:
         return Cell(text=DASH)
     change = last["median"] - first["median"] if first else 0

@@ -178,12 +178,14 @@ class ActiveAttempts:
         ):
             attempt.iteration_since = now
         self._count(attempt, -1)
-        attempt.progress, attempt.last_progress = progress, now
+        attempt.progress = progress
+        attempt.last_progress = now
         self._count(attempt, 1)
 
     def sampled(self, attempt: ActiveAttempt, rss_mib: float, now: float) -> None:
         self._count(attempt, -1)
-        attempt.rss_mib, attempt.max_rss_mib = rss_mib, max(attempt.max_rss_mib, rss_mib)
+        attempt.rss_mib = rss_mib
+        attempt.max_rss_mib = max(attempt.max_rss_mib, rss_mib)
         self._count(attempt, 1)
         if rss_mib > attempt.job.resources.all_memory_mib:
             self.check_at(attempt, now)

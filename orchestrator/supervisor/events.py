@@ -180,10 +180,8 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
     node = attempt.node
     cpus = attempt.slot.cpus
     ranks = attempt.job.resources.ranks
-    as_ranks, on_node = (
-        f"as {ranks} ranks " if ranks > 1 else "",
-        "" if node is None else f"{node}, ",
-    )
+    as_ranks = f"as {ranks} ranks " if ranks > 1 else ""
+    on_node = "" if node is None else f"{node}, "
     text = f"{job_id} launched {as_ranks}on {on_node}CPU {cpus_by_rank(cpus, ranks)}"
     if gpus := attempt.slot.gpus:
         share = attempt.job.resources.gpu_share

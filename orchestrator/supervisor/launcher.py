@@ -140,7 +140,9 @@ class Launcher:
     def _acquire(
         self, resources: Resources, available_memory_mib: Callable[[], int]
     ) -> Slot | Shortage:
-        cores, gpus, memory_mib = resources.all_cores, resources.all_gpus, resources.all_memory_mib
+        cores = resources.all_cores
+        gpus = resources.all_gpus
+        memory_mib = resources.all_memory_mib
         # Before a slot is taken, which other runs see at once.
         if self.active and not retry_policy.memory_admits(
             memory_mib, available_memory_mib(), self.active.promised_mib

@@ -50,7 +50,8 @@ class BackgroundWriter(io.BufferedIOBase):
     name = "output"
 
     def __init__(self, descriptor: int | None, notice: Notice) -> None:
-        self._descriptor, self._notice = descriptor, notice
+        self._descriptor = descriptor
+        self._notice = notice
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = self._dropped = self._written_bytes = 0

@@ -32,7 +32,8 @@ def reporter(process: DetachedProcess, run_dir: Path, *, as_json: bool) -> Repor
 
 def show(underway: Underway, *, as_json: bool) -> None:
     """Say what runs now, and what to type to follow and to stop it."""
-    run_dir, pid = underway.run_dir, underway.pid
+    run_dir = underway.run_dir
+    pid = underway.pid
     jobs = count(underway.jobs, "job")
     if underway.running or not underway.pending:
         now = f"{underway.running:,} of {jobs} run now"

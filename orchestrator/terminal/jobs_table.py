@@ -181,7 +181,8 @@ def of_snapshot(snapshot: Snapshot) -> JobsTable:
     rows: dict[str, list[SummaryRow]] = {}
     for row in snapshot.rows:
         rows.setdefault(row["state"], []).append(row)
-    running, pending = rows.get("RUNNING", []), rows.get("PENDING", [])
+    running = rows.get("RUNNING", [])
+    pending = rows.get("PENDING", [])
     ended = [row for state in TERMINAL for row in rows.get(state, [])]
     live = snapshot.live
     goals = snapshot.goals
@@ -270,7 +271,8 @@ def _ended_work(snapshot: Snapshot) -> EndedWork:
     work = EndedWork()
     since = _since(snapshot)
     for row in snapshot.rows:
-        begun, ended = row["started_at"], row["ended_at"]
+        begun = row["started_at"]
+        ended = row["ended_at"]
         is_whole = row["state"] == "SUCCEEDED" and row["attempts"] == 1
         if (
             is_whole
@@ -450,7 +452,8 @@ def _return(value: float | None) -> str:
 
 
 def _return_style(line: JobLine) -> str:
-    first, last = line.ep_rew_mean_first, line.ep_rew_mean
+    first = line.ep_rew_mean_first
+    last = line.ep_rew_mean
     if first is None or last is None:
         return "dim" if last is None else ""
     return "green" if last > first else "red" if last < first else ""

@@ -21,7 +21,9 @@ from orchestrator.terminal.jobs_table import WIDE, JobLine, job_columns, of_rows
 from orchestrator.terminal.run_view import DRAWING
 from orchestrator.terminal.tables import Column
 
-RUNNING_SHOWN, ENDED_SHOWN, MESSAGES_SHOWN = 30, 100, 10
+RUNNING_SHOWN = 30
+ENDED_SHOWN = 100
+MESSAGES_SHOWN = 10
 SHOWN_EVENTS = ("warning", "extended", "failed", "retrying", "stopping", "waiting")
 """Kinds of the events that are shown below the table; the others are seen in it."""
 

@@ -119,7 +119,8 @@ def _distinct_width(texts: Sequence[str]) -> int:
     """The least width at which texts that differ are shortened to different ones."""
     from rich.cells import cell_len
 
-    different, longest = set(texts), max(map(cell_len, texts), default=0)
+    different = set(texts)
+    longest = max(map(cell_len, texts), default=0)
 
     def is_distinct(width: int) -> bool:
         return len({_shorten_middle(text, width) for text in different}) == len(different)

@@ -254,7 +254,7 @@ def test_requests_that_wait_for_a_locked_ledger_outlive_a_killed_supervisor_and_
     experiment.ledger.abandon()
     again = Ledger.open(experiment.paths.ledger)
     recovery.apply_late_requests(again, "next")
-    assert again.noted() == {"b": "cancel"}
+    assert again.noted_verbs() == {"b": "cancel"}
     assert {row.job_id: row.state.name for row in again.jobs()} == {"a": "FAILED", "b": "RUNNING"}
     assert Ledger.open(experiment.paths.ledger).take_requests() == []
 

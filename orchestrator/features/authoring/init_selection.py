@@ -113,7 +113,8 @@ def _sorted_out(
 ) -> tuple[list[RobotCheck], list[LeftOut]]:
     """The robots to be trained, and all other files with the reason."""
     faults = {row.path: _fault(row, allow_outside=allow_outside) for row in rows}
-    trained, left_out = list[RobotCheck](), list[LeftOut]()
+    trained = list[RobotCheck]()
+    left_out = list[LeftOut]()
     distinct = {
         location_of(row.path): row for row in reversed(rows)
     }  # folders on the command line may overlap

@@ -95,7 +95,8 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
             f"{path}: {algo!r} is no algorithm of this program; set --algo to one of {known}"
         )
     entries = _chosen_entries(_read(path), names, path)
-    jobs, left_out = list[_ZooJob](), list[LeftOut]()
+    jobs = list[_ZooJob]()
+    left_out = list[LeftOut]()
     for name, settings in entries.items():
         try:
             jobs.append(_job(name, settings, algo))

@@ -166,7 +166,8 @@ def causes_of(
         name: now[name] - base[name] if name in known else 0.0
         for name in ("cpu", "run_delay", "throttled")
     }
-    runnable, started = now.get("runnable", 0.0), now.get("n_threads", 0.0)
+    runnable = now.get("runnable", 0.0)
+    started = now.get("n_threads", 0.0)
     too_many_threads = (
         runnable >= SEVERAL and runnable * processes > cores * 1.05 and started * processes > cores
     )

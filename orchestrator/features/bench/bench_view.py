@@ -31,7 +31,8 @@ class _Line(NamedTuple):
 
     def interval(self) -> str:
         throughput = self.estimates["throughput"] or {}
-        low, high = throughput.get("low"), throughput.get("high")
+        low = throughput.get("low")
+        high = throughput.get("high")
         return "" if low is None or high is None else f"{low:,.0f} – {high:,.0f}"
 
 

@@ -224,7 +224,8 @@ def notes(
     """
     sentences = []
     if over := [level for level in levels if level * cores > machine.capacity]:
-        needed, available = count(cores, "core"), count(machine.capacity, "core")
+        needed = count(cores, "core")
+        available = count(machine.capacity, "core")
         sentences.append(
             f"Over-subscribed: {_comma_separated(over)} processes with {needed} each share {available}."
         )

@@ -124,7 +124,10 @@ def makespan(levels: Mapping[int, Facts]) -> Drawn:
     unit_s, unit = drawing.time_unit(span_s / 1.02)
     charts = {level: drawing.lanes(list(map(_bar, one["jobs"]))) for level, one in levels.items()}
     lane_in = min(0.26, 5.0 / sum(map(len, charts.values())))
-    left, above, below, between = 0.6, 0.3, 0.42, 0.34
+    left = 0.6
+    above = 0.3
+    below = 0.42
+    between = 0.34
     height_in = (
         below + sum(lane_in * len(lanes) + between for lanes in charts.values()) + above - between
     )
@@ -135,10 +138,8 @@ def makespan(levels: Mapping[int, Facts]) -> Drawn:
             drawn, left, bottom, drawing.WIDTH_IN - left - 0.15, lane_in * len(lanes)
         )
         drawing.gantt(axes, lanes, span_s=span_s, unit_s=unit_s)
-        length, bound = (
-            levels[level]["makespan_s"] / unit_s,
-            levels[level]["lower_bound_s"] / unit_s,
-        )
+        length = levels[level]["makespan_s"] / unit_s
+        bound = levels[level]["lower_bound_s"] / unit_s
         axes.axvline(bound, color=SERIES[1], linestyle="--", linewidth=1.4)
         axes.set_title(
             f"{level} at once: {length:.3g} {unit}, lower bound {bound:.3g}", fontsize=7.5
@@ -170,16 +171,16 @@ def packing(points: Sequence[Facts], best: Facts | None) -> Drawn:
         ((one["processes"], one["threads"], bool(one["smt"])), one["n_envs"], one["throughput"])
         for one in points
     ]
-    columns, rows = (
-        sorted({column for column, _, _ in placed}),
-        sorted({n_envs for _, n_envs, _ in placed}),
-    )
+    columns = sorted({column for column, _, _ in placed})
+    rows = sorted({n_envs for _, n_envs, _ in placed})
     known = {
         (n_envs, column): throughput
         for column, n_envs, throughput in placed
         if throughput is not None
     }
-    left, below, row_in = 0.6, 0.55, 0.34
+    left = 0.6
+    below = 0.55
+    row_in = 0.34
     drawn = drawing.empty_figure(below + 0.15 + row_in * len(rows))
     width = min(drawing.WIDTH_IN - left - 0.1, 1.1 * len(columns))
     axes = drawing.axes_at(drawn, left, below, width, row_in * len(rows))

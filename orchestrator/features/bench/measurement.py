@@ -94,7 +94,8 @@ def with_disturbance(record: MeasurementRecord, *, again: bool) -> MeasurementRe
 
 def describe(record: MeasurementRecord) -> str:
     """The result of a measurement in one line."""
-    status, message = record["status"], record["message"]
+    status = record["status"]
+    message = record["message"]
     if record["throughput"] is None:
         return f"{status}: {message}"
     rate = f"{record['throughput']:,.0f} env_steps/s"

@@ -81,10 +81,8 @@ def levels(text: str, machine: Machine, cores: int) -> tuple[int, ...]:
     if not numbers or min(numbers) < 1:
         raise UsageError(f'--levels {text}: expected "auto" or numbers of processes such as 1,2,4')
     if max(numbers) > most:
-        asked, total = (
-            f"{max(numbers)} processes of {PROCESS_MIB} MiB",
-            f"{machine.memory_total_mib:,} MiB",
-        )
+        asked = f"{max(numbers)} processes of {PROCESS_MIB} MiB"
+        total = f"{machine.memory_total_mib:,} MiB"
         raise UsageError(
             f"--levels {text}: {asked} do not fit into the {total} of this machine; at most {most} do"
         )
@@ -154,7 +152,8 @@ def document(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """``plan.json`` before anything has been measured. :param baselines: name → description."""
-    spec, resources = work.job.spec, work.job.resources
+    spec = work.job.spec
+    resources = work.job.resources
     planned = order([*baselines], levels, options.repeats, options.seed)
     return {
         "format": FORMAT,

@@ -113,7 +113,8 @@ def verdict(
     :param cores: of a rank.
     :param capacity: of the machine, in cores.
     """
-    wide, many = ways.get(REFERENCE_WAY, {}), ways.get("jobs", {})
+    wide = ways.get(REFERENCE_WAY, {})
+    many = ways.get("jobs", {})
     numbers = sorted(wide.keys() & many.keys() - {1})
     number = max(
         (number for number in numbers if number * cores <= capacity),

@@ -59,7 +59,8 @@ def fitting_ranks(
     :raises UsageError: only one rank can be measured.
     """
     cores = work.job.resources.cores
-    fit, notes = [], []
+    fit = []
+    notes = []
     for number in ranks:
         if why := _unfit(number, work, machine):
             notes.append(f"{number} ranks are left out: {why}.")
@@ -128,7 +129,8 @@ def started_as(measurement: Measurement, work: Work) -> tuple[Measurement, Work]
     """The baseline, the number of processes and the work that are started to measure one of
     :data:`WAYS`.
     """
-    way, ranks = measurement.baseline, measurement.level
+    way = measurement.baseline
+    ranks = measurement.level
     if way == "jobs":
         return dataclasses.replace(measurement, baseline="pinned"), work
     if way == "subproc":

@@ -100,7 +100,8 @@ def run(
                 f"{path}: measured with other jobs than {experiment.source} has; choose another --run-dir"
             )
         jobs = [job.with_spec(total_timesteps=steps[job.job_id]) for job in jobs]
-    entries, job_ids = document["levels"], document["total_timesteps"]
+    entries = document["levels"]
+    job_ids = document["total_timesteps"]
     missing = [level for level in levels if incomplete(entries.get(str(level)), job_ids)]
     random.Random(options.seed).shuffle(missing)
     if missing:
@@ -125,7 +126,8 @@ def missing_levels(paths: RunPaths, levels: Sequence[int]) -> list[int]:
     """
     try:
         document = json.loads((paths.bench / FILE).read_text(encoding="utf-8"))
-        entries, job_ids = document["levels"], document["total_timesteps"]
+        entries = document["levels"]
+        job_ids = document["total_timesteps"]
         return [level for level in levels if incomplete(entries.get(str(level)), job_ids)]
     # Nothing was measured, or by another version: everything is measured.
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

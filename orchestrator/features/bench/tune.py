@@ -101,7 +101,9 @@ def lines(best: TunePoint, work: Work) -> list[str]:
 class _Search:
     def __init__(self, document: dict[str, Any], work: Work, setup: Setup, seconds: float) -> None:
         self._points: list[TunePoint] = document["points"]
-        self._work, self._setup, self._seconds = work, setup, seconds
+        self._work = work
+        self._setup = setup
+        self._seconds = seconds
         self._reference_s = drift.kernel_s(setup.cpus)
 
     def forecast(self) -> Forecast:

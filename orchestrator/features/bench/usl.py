@@ -82,15 +82,14 @@ class Fit:
         predictions = ", ".join(
             f"{with_interval(one, '{:.1f}'.format)} at {n}" for n, one in self.predictions.items()
         )
-        peak, worth = "no peak", "every further core is worthwhile"
+        peak = "no peak"
+        worth = "every further core is worthwhile"
         if self.peak.median < MOST:
             peak = f"a peak at {with_interval(self.peak, cores)} cores"
         if self.worth.median < MOST:
             worth = f"beyond {with_interval(self.worth, cores)} cores the next core adds less than half of the first"
-        sigma, kappa = (
-            with_interval(self.sigma, "{:.4f}".format),
-            with_interval(self.kappa, "{:.6f}".format),
-        )
+        sigma = with_interval(self.sigma, "{:.4f}".format)
+        kappa = with_interval(self.kappa, "{:.6f}".format)
         return f"σ = {sigma}, κ = {kappa}: speed-up {predictions} cores; {peak}; {worth}"
 
 

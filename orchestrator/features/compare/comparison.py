@@ -28,7 +28,8 @@ DIFFERENT_WORK = "the jobs that were measured"
 RETURNS = ("return", "evaluation")
 LONGEST_VALUE = 40
 """Characters of a value in the list of differences."""
-CASES_SHOWN, HASH_SHOWN = 5, 12
+CASES_SHOWN = 5
+HASH_SHOWN = 12
 OF_ONE_JOB = ("job_id", "seed", "xml", "learner", "extended_from")
 """Keys that are no settings; the learner that a job really had is among the facts."""
 
@@ -377,10 +378,8 @@ def _pairs(what: str, a: _Side, b: _Side) -> Iterator[Pair]:
             quotient is not None and bound
         ):  # A is at most so much, so the ratio is at least so much; B: at most
             quotient = replace(quotient, high=None) if bound == "a" else replace(quotient, low=None)
-        a_median, b_median = (
-            _estimate(figure, a_values, "a" in bound),
-            _estimate(figure, b_values, "b" in bound),
-        )
+        a_median = _estimate(figure, a_values, "a" in bound)
+        b_median = _estimate(figure, b_values, "b" in bound)
         less = figure in a.less_is_better
         yield Pair(
             what=what,

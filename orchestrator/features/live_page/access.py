@@ -54,7 +54,8 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
-        self._app, self._rules = app, rules
+        self._app = app
+        self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

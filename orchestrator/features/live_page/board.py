@@ -102,7 +102,8 @@ class Board:
             if version > since
         ]
         drop = [name for name, version in self._dropped.items() if version > since] if since else []
-        grow, restart = [], []
+        grow = []
+        restart = []
         for name, one in self._lists.items():
             texts = [text for version, text in one.parts if version > since]
             if one.began > since:

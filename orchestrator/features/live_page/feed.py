@@ -45,7 +45,8 @@ class Feed:
         self._make_source = make_source
         self._source: Source | None = None
         self._board = Board()
-        self._problem, self._told = "", ""
+        self._problem = ""
+        self._told = ""
         self._failed_at = -AFTER_ERROR_S
         self._viewers = 0
         self._reading: asyncio.Task[None] | None = None

@@ -87,7 +87,8 @@ def _token() -> str:
         secret_files.create(path)
     except OSError as error:
         raise UsageError(f"{path}: the token cannot be written: {error.strerror}") from None
-    missing, exposed = "Start `serve` again, which makes one", "see and stop what you run"
+    missing = "Start `serve` again, which makes one"
+    exposed = "see and stop what you run"
     return secret_files.read(path, missing=missing, exposed=exposed, anew="`serve`")
 
 

@@ -65,7 +65,9 @@ class LivePages:
     """
 
     def __init__(self, root: Path | None, rules: AccessRules, *, may_control: bool) -> None:
-        self._root, self._rules, self._may_control = root, rules, may_control
+        self._root = root
+        self._rules = rules
+        self._may_control = may_control
         self._folder = FolderSource(root)
         self._folder_feed = Feed(lambda: self._folder)
         self._runs: dict[Path, Feed] = {}

@@ -79,7 +79,8 @@ class RunSource:
             had_content = self._look is not None and self._look.snapshot is not None
             if had_content and self._generation != self._follower.generation:
                 return Changes(is_over=True)
-            self._look, self._generation = look, self._follower.generation
+            self._look = look
+            self._generation = self._follower.generation
             self._take_in(look, changes)
         if self._look is not None and (snapshot := self._look.snapshot) is not None:
             if look is None and self._watches.is_put_off:

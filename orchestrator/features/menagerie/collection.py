@@ -46,7 +46,8 @@ def _find(wanted: str) -> NamedRobot:
             else "`mujoco-menagerie names` lists them"
         )
         raise UsageError(f"MuJoCo Menagerie has no robot {quoted(name)}; {advice}")
-    robot, cache = mujoco_menagerie.get(name), mujoco_menagerie.Cache()
+    robot = mujoco_menagerie.get(name)
+    cache = mujoco_menagerie.Cache()
     if entry and entry not in robot.entry_names:
         known = ", ".join(robot.entry_names)
         raise UsageError(

@@ -50,7 +50,8 @@ def make_missing(
         and video_processes.is_due(ended.paths.job(job_id))
     ]
     waiting = previews.jobs_to_draw(ended, {*with_video, *without_preview})
-    stills, later = waiting[: previews.MOST_DRAWN], waiting[previews.MOST_DRAWN :]
+    stills = waiting[: previews.MOST_DRAWN]
+    later = waiting[previews.MOST_DRAWN :]
     drawings: list[Drawing] = [VideoDrawing(ended.paths.job(id_), ended.reporter) for id_ in due]
     drawings.extend(previews.drawings(ended.paths, stills, ended.slots.lanes, ended.reporter))
     if not drawings:

@@ -171,7 +171,8 @@ def _rank(row: SummaryRow) -> float:
 
 def _write(robots: Sequence[PlayedRobot], folder: Path, *, as_gif: bool) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    video, animated = folder / "mosaic.mp4", folder / "mosaic.gif"
+    video = folder / "mosaic.mp4"
+    animated = folder / "mosaic.gif"
     write_whole(video, as_video(pictures(robots), FPS))
     if not as_gif:
         return [video]

@@ -57,7 +57,8 @@ class TrainingFuture(Future[Result]):
 
     def __init__(self, on_cancel: Callable[[], None], on_exit: OnExit) -> None:
         super().__init__()
-        self._on_cancel, self._on_exit = on_cancel, on_exit
+        self._on_cancel = on_cancel
+        self._on_exit = on_exit
         self._lock = threading.Lock()
         self._is_cancelling = False
         self.is_training = False

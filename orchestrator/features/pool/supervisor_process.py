@@ -45,7 +45,8 @@ class SupervisorProcess:
         )
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
-        self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
+        self._stdin = self._popen.stdin
+        self._stdout = self._popen.stdout
         try:
             line = self._stdout.readline()
             self.holder = PoolReport.from_line(line).holder if line else ""

@@ -19,7 +19,8 @@ JOBS_SHOWN = 8
 
 def show(status: ClusterStatus) -> None:
     nodes = status.nodes
-    used, cores = sum(node.cores_used for node in nodes), sum(node.cores for node in nodes)
+    used = sum(node.cores_used for node in nodes)
+    cores = sum(node.cores for node in nodes)
     gpus = sum(node.gpus for node in nodes)
     jobs = count(sum(len(node.jobs) for node in nodes), "job")
     parts = [

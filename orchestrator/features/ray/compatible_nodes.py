@@ -28,7 +28,9 @@ class CompatibleNodes:
     """See the module. :meth:`assemble` comes first, then :meth:`update` regularly."""
 
     def __init__(self, registry: NodeRegistry, slots: ClusterSlots, transport: Transport) -> None:
-        self.registry, self.slots, self.transport = registry, slots, transport
+        self.registry = registry
+        self.slots = slots
+        self.transport = transport
         self.report: Report = lambda _kind, _message: None
         self._usable: dict[str, RayNode] = {}
         self._excluded: dict[str, str] = {}

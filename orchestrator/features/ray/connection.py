@@ -27,7 +27,8 @@ from orchestrator.features.ray.cluster.node_state import address_in, local_clust
 from orchestrator.features.ray.node_agent import NAMESPACE
 from orchestrator.machine.topology import MIB, Machine
 
-LOCAL, AUTO = "local", "auto"
+LOCAL = "local"
+AUTO = "auto"
 SUBFOLDER = "ray"
 """Ray makes its directory accessible to everyone, so it lies in one that is accessible to its owner
 only."""

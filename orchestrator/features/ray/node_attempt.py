@@ -180,7 +180,8 @@ def _acquire_cpus(assignment: Assignment, agent: Any) -> Generator[Batch, None, 
     """
     import ray
 
-    launch, holder = assignment.launch, (os.getpid(), process_start(os.getpid()))
+    launch = assignment.launch
+    holder = (os.getpid(), process_start(os.getpid()))
     start = time.monotonic()
     is_noticed = False
 
@@ -270,7 +271,9 @@ def _batches_of(chunks: Iterable[Chunk]) -> Iterator[Batch]:
 
 class SupervisedWorkers:
     def __init__(self, assignment: Assignment, grant: CpuGrant, agent: Any) -> None:
-        self._assignment, self._grant, self._agent = assignment, grant, agent
+        self._assignment = assignment
+        self._grant = grant
+        self._agent = agent
         command = WORKER_COMMAND if assignment.worker_command is None else assignment.worker_command
         self._executor = LocalExecutor(
             worker_command=command, environment=assignment.environment, reaper_apart=True

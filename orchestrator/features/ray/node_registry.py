@@ -96,11 +96,9 @@ class NodeRegistry:
     def __init__(
         self, connection: Connection, driver_directory: DriverDirectory, transport: Transport
     ) -> None:
-        self._driver_directory, self._transport, self._connection = (
-            driver_directory,
-            transport,
-            connection,
-        )
+        self._driver_directory = driver_directory
+        self._transport = transport
+        self._connection = connection
         self._session = secrets.token_hex(6)
         self.head = HeadLiveness(connection.head)
         self.driver_node = connection.node
@@ -109,11 +107,9 @@ class NodeRegistry:
         self._changes: queue.SimpleQueue[NodeChange] = queue.SimpleQueue()
         self._suspected: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._starts = itertools.count()
-        self._settled, self._wake, self._closed = (
-            threading.Event(),
-            threading.Event(),
-            threading.Event(),
-        )
+        self._settled = threading.Event()
+        self._wake = threading.Event()
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="node-registry", daemon=True)
         self._thread.start()
 
@@ -219,11 +215,14 @@ class NodeRegistry:
                 entry.ask_at = time.monotonic() + RETRY_EVERY_S
                 if not entry.has_failed:
                     self._changes.put(change)
-                entry.has_failed, entry.is_suspected = True, False
+                entry.has_failed = True
+                entry.is_suspected = False
             case RayNode():
                 if not entry.is_reported or entry.is_suspected:
                     self._changes.put(change)
-                entry.is_reported, entry.is_suspected, entry.has_failed = True, False, False
+                entry.is_reported = True
+                entry.is_suspected = False
+                entry.has_failed = False
 
     def _start_agent(self, node_id: str, row: Mapping[str, Any]) -> Any:
         import ray

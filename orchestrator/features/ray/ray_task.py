@@ -98,7 +98,8 @@ class RayTask:
         """The meaning of the end of a task that could not report it itself."""
         import ray
 
-        node_id, name = self.node.node_id, self.node.name
+        node_id = self.node.node_id
+        name = self.node.name
         match error:
             case ray.exceptions.RayTaskError(cause=OSError(errno=number) as cause) if (
                 number in DISK_FULL_ERRNOS

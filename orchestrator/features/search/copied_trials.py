@@ -111,7 +111,8 @@ def _copy_modules(job: Job, target: Path) -> None:
         if not colon or spec.search_path is None:
             continue
         top = module.partition(".")[0]
-        file, package = Path(spec.search_path, f"{top}.py"), Path(spec.search_path, top)
+        file = Path(spec.search_path, f"{top}.py")
+        package = Path(spec.search_path, top)
         if file.is_file() and not (target / file.name).exists():
             shutil.copy2(file, target / file.name)
         elif package.is_dir() and not (target / top).exists():
@@ -150,7 +151,8 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
 
 def _settings(job: Job) -> dict[str, Any]:
     """The keys of the job file, with their values as they are after validation."""
-    spec, resources = job.spec, job.resources
+    spec = job.spec
+    resources = job.resources
     parts = job_parts.in_training(spec.parts)
     tables = {name: job_parts.job_parts()[name].table(one) for name, one in parts.items()}
     every = spec.checkpoint_every

@@ -184,7 +184,8 @@ class History:
                 trial.is_over = True
                 trial.why = content["why"]
                 trial.env_steps = content["env_steps"]
-                trial.values, trial.measures = content["values"], content["measures"]
+                trial.values = content["values"]
+                trial.measures = content["measures"]
                 trial.failed_jobs = content.get("failed", ())
                 if trial.values is None:
                     self.whys[trial.number] = trial.why

@@ -113,13 +113,16 @@ def read(run_dir: Path, number: int) -> Ranking:
     with run_directory.reading_ledger(paths) as ledger:
         if reader is not None and is_search:
             reader.update(ledger)
-            found, objectives, directions = reader.asked, reader.objectives, reader.directions
+            found = reader.asked
+            objectives = reader.objectives
+            directions = reader.directions
             is_over = reader.history.is_over
         else:
             rows = ledger.summary()
             found = trials.of_plain_jobs(rows)
             is_over = bool(rows) and all(row["state"] in TERMINAL for row in rows)
-            objectives, directions = (trials.OF_PLAIN_JOBS,), ("maximize",)
+            objectives = (trials.OF_PLAIN_JOBS,)
+            directions = ("maximize",)
     return Ranking(
         paths=paths,
         objectives=objectives,

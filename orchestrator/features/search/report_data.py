@@ -25,7 +25,8 @@ AT_FIRST_RUNG = "return at the first rung"
 """What all trials have been compared by after equally many env_steps."""
 FEWEST_RATED = 12
 """Without so many values nothing is said of the effect of a dimension."""
-MOST_BINS, FEWEST_IN_BIN = 8, 6
+MOST_BINS = 8
+FEWEST_IN_BIN = 6
 Values: TypeAlias = Mapping[int, float]
 """Number of a trial → its value."""
 
@@ -142,7 +143,9 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
     events = reader.update(ledger)
     if reader.history.is_withdrawn:
         return None
-    search, asked, repeated = reader.search, reader.asked, reader.repeated
+    search = reader.search
+    asked = reader.asked
+    repeated = reader.repeated
     finished = [trial for trial in asked if is_measured(trial)]
     names = () if search is None else search.objectives
     directions = () if search is None else search.directions

@@ -68,7 +68,8 @@ def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
     """For each objective, the best value so far of each search seed, with their median and its
     interval.
     """
-    objectives, seeds = facts["objectives"], facts["seeds"]
+    objectives = facts["objectives"]
+    seeds = facts["seeds"]
     drawn, panels = drawing.panels(2 * len(objectives), columns=2, height_in=1.6, legend_in=0.25)
     unit_s, unit = drawing.time_unit(max(one["elapsed_s"] for one in seeds))
     for place, name in enumerate(objectives):
@@ -128,7 +129,10 @@ def _median_of_steps(axes: Axes, curves: Sequence[Sequence[tuple[float, float]]]
 
 def effects(dimensions: Sequence[ReportedDimension], outcomes: Sequence[str]) -> Drawn:
     """A bar for each dimension and outcome: its share of the variance."""
-    bar_in, below, left, right = 0.15, 0.42, 2.6, 0.5
+    bar_in = 0.15
+    below = 0.42
+    left = 2.6
+    right = 0.5
     above = 0.3 if len(outcomes) > 1 else 0.1
     height_in = (bar_in * len(outcomes) + 0.09) * len(dimensions)
     drawn = drawing.empty_figure(below + height_in + above)
@@ -253,7 +257,11 @@ def parallel(
     columns.append([(value - low) / (high - low) if high > low else 0.5 for value in values])
     lines = dict(zip((one["trial"] for one in shown), zip(*columns, strict=True), strict=True))
     leading = dict.fromkeys(best[: max(1, len(best) // 10)])
-    left, below, right, above, height_in = 0.5, 0.9, 0.45, 0.5, 2.1
+    left = 0.5
+    below = 0.9
+    right = 0.45
+    above = 0.5
+    height_in = 2.1
     drawn = drawing.empty_figure(below + height_in + above)
     axes = drawing.axes_at(drawn, left, below, drawing.WIDTH_IN - left - right, height_in)
     for chosen, colour, width, alpha in (
@@ -291,7 +299,8 @@ def _units(dimension: ReportedDimension, trials: Sequence[ReportedTrial]) -> lis
     low = 0.0
     high = float(max(1, len(dimension["choices"]) - 1))
     if dimension["low"] is not None and dimension["high"] is not None:
-        low, high = dimension["low"], dimension["high"]
+        low = dimension["low"]
+        high = dimension["high"]
     if dimension["log"]:
         return [math.log(place / low) / math.log(high / low) for place in places]
     return [(place - low) / (high - low) for place in places]
@@ -307,7 +316,11 @@ def rungs(rungs_at: Sequence[int], drawn_trials: Sequence[ReportedTrial]) -> Dra
     """The return of trials at each rung; those that went on from it in another colour."""
     from matplotlib.collections import LineCollection
 
-    left, below, right, above, height_in = 0.65, 0.42, 0.2, 0.3, 2.2
+    left = 0.65
+    below = 0.42
+    right = 0.2
+    above = 0.3
+    height_in = 2.2
     drawn = drawing.empty_figure(below + height_in + above)
     axes = drawing.axes_at(drawn, left, below, drawing.WIDTH_IN - left - right, height_in)
     stayed: list[tuple[float, float]] = []
@@ -356,7 +369,10 @@ def archive_map(facts: SearchFacts) -> Drawn:
     values = [value for value, _ in best.values()]
     low = min(values)
     high = max(values)
-    left, below, right, above = 0.65, 0.45, 0.2, 0.35
+    left = 0.65
+    below = 0.45
+    right = 0.2
+    above = 0.35
     width_in = drawing.WIDTH_IN - left - right
     height_in = min(max(0.4, width_in * rows / columns), 4.2)
     drawn = drawing.empty_figure(below + height_in + above)

@@ -383,7 +383,8 @@ def _archive(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
         + (" Over the other axes the best is shown." if len(names) > 2 else ""),
         draw=partial(figures.archive_map, facts),
     )
-    known, elites = _by_number(facts), facts["archive"][:MOST_REPORTED]
+    known = _by_number(facts)
+    elites = facts["archive"][:MOST_REPORTED]
     columns: Columns[ArchiveElite] = {"trial": lambda one: f"trial {one['trial']}"}
     if any(job in images for one in elites for job in known[one["trial"]]["jobs"]):
         columns["preview"] = lambda one: _picture(known[one["trial"]], images)

@@ -43,7 +43,8 @@ class SearchWatch(RunWatch):
     """The best trials; of several objectives, the Pareto front."""
 
     def look(self) -> Sequence[News]:
-        began_at, before = self._began_at, self._best
+        began_at = self._began_at
+        before = self._best
         try:
             self._read()
         except LedgerBusyError:
@@ -124,7 +125,8 @@ def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
     failed = reader.failed
     waiting = len(reader.waiting)
     stopped = _why_stopped(reader.paths)
-    saved, objectives = reader.saved_share, reader.objectives
+    saved = reader.saved_share
+    objectives = reader.objectives
     parts = [count(asked, "trial")]
     if search is not None:
         parts = _progress(reader, asked)

@@ -40,7 +40,8 @@ def shortfalls(
     """
     try:
         with run_directory.reading_ledger(paths) as ledger:
-            rows, attempts = ledger.summary(), ledger.attempts()
+            rows = ledger.summary()
+            attempts = ledger.attempts()
     except OrchestratorError as error:
         return [f"The ledger cannot be read: {error}."], {}
     results = {row["job_id"]: result_of(row) for row in rows}

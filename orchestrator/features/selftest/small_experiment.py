@@ -8,7 +8,8 @@ from pathlib import Path
 
 from orchestrator.jobfile import is_job_key
 
-JOB_FILE, RUN_DIR = "jobs.toml", "run"
+JOB_FILE = "jobs.toml"
+RUN_DIR = "run"
 RANKS = 2
 OF_ONE_PROCESS, OF_RANKS, FAILING = ("ppo-s0", "sac-s0"), "ranks-s0", "failing-s0"
 """The ids of the jobs."""

@@ -126,7 +126,8 @@ def write(folder: Path, rows: Iterable[PilotAccount]) -> None:
 
 
 def sentence(rows: Sequence[PilotAccount], path: Path) -> str:
-    allocated, used = sum(row.allocated_core_s for row in rows), sum(row.cpu_s for row in rows)
+    allocated = sum(row.allocated_core_s for row in rows)
+    used = sum(row.cpu_s for row in rows)
     ours = sum(row.attempts_core_s for row in rows)
     slurms = f"{_hours(allocated)} core-hours allocated, {_hours(used)} used by Slurm's account"
     return f"{count(len(rows), 'pilot')}: {slurms}, {_hours(ours)} held by jobs ({path})"

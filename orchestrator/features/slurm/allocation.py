@@ -16,7 +16,8 @@ ANSWER_S = 5.0
 
 def task_of(variables: Mapping[str, str]) -> str:
     """The job as ``squeue`` names it; a task of an array: ``12_3``."""
-    array, task = variables.get("SLURM_ARRAY_JOB_ID"), variables.get("SLURM_ARRAY_TASK_ID")
+    array = variables.get("SLURM_ARRAY_JOB_ID")
+    task = variables.get("SLURM_ARRAY_TASK_ID")
     return variables.get("SLURM_JOB_ID", "0") if array is None else f"{array}_{task}"
 
 

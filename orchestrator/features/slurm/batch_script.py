@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 WARNING_S = 120
 """How long before its time limit a pilot is told of it; with a limit below 8 minutes, a quarter of
 that."""
-SCRIPT, LOG = "pilots.sh", "pilot-%A_%a.log"
+SCRIPT = "pilots.sh"
+LOG = "pilot-%A_%a.log"
 
 
 def job_name(experiment: str, run_dir: Path) -> str:

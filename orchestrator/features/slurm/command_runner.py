@@ -58,7 +58,8 @@ class SlurmCommand:
 
     def __init__(self, *command: str, patience_s: float = PATIENCE_S) -> None:
         self.began = time.monotonic()
-        self._command, self._patience_s = command, patience_s
+        self._command = command
+        self._patience_s = patience_s
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(IGNORED)
         }

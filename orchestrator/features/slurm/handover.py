@@ -52,7 +52,8 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
         awaited |= dict.fromkeys(sorted(unfinished_pilots(old)), old)
     for name, old in awaited.items():
         Outbox(old / f"{name}.orders").send(JoinOrder(session))
-    deadline, ask_at = time.monotonic() + TIMEOUT_S, time.monotonic() + FIRST_ASK_S
+    deadline = time.monotonic() + TIMEOUT_S
+    ask_at = time.monotonic() + FIRST_ASK_S
     while awaited and time.monotonic() < deadline:
         time.sleep(0.1)
         awaited = {

@@ -208,7 +208,8 @@ class Pilot:
         if is_urgent or (self._pending and now >= self._report_at):
             self._outbox.send(*self._pending.values())
             self._pending.clear()
-            self._report_at, self._beat_at = now + REPORT_EVERY_S, now + BEAT_EVERY_S
+            self._report_at = now + REPORT_EVERY_S
+            self._beat_at = now + BEAT_EVERY_S
         elif now >= self._beat_at:
             self._outbox.send(PilotBeat())
             self._beat_at = now + BEAT_EVERY_S

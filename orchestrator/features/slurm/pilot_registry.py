@@ -75,7 +75,9 @@ class PilotRegistry:
     """
 
     def __init__(self, *, folder: Path, queue: BatchQueue, slots: PilotSlots, cores: int) -> None:
-        self.queue, self.slots, self._cores = queue, slots, cores
+        self.queue = queue
+        self.slots = slots
+        self._cores = cores
         self._folder = folder
         self._pilots: dict[str, JoinedPilot] = {}
         self._ended: set[str] = set()

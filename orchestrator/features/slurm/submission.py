@@ -21,7 +21,8 @@ from orchestrator.core.text import count, last_line, listed
 from orchestrator.features.slurm.batch_script import LOG, SCRIPT
 from orchestrator.features.slurm.command_runner import PATIENCE_S, CommandAnswer, SlurmCommand
 
-ASK_EVERY_S, ASK_AT_EASE_S = 10.0, 60.0
+ASK_EVERY_S = 10.0
+ASK_AT_EASE_S = 60.0
 RETRY_S = 30.0
 """Before ``sbatch`` is tried again when the controller did not answer."""
 COMPLETING_S = 60.0
@@ -58,7 +59,8 @@ class BatchQueue:
     def __init__(
         self, *, name: str, folder: Path, pilots: int, script: Callable[[int], str]
     ) -> None:
-        self.name, self.pilots = name, pilots
+        self.name = name
+        self.pilots = pilots
         self.report: Report = lambda _kind, _message: None
         self.heard: set[str] = set()
         """Tasks whose pilot has reported."""
@@ -68,7 +70,8 @@ class BatchQueue:
         """Tasks that this supervisor has ended."""
         self.answer_began = -math.inf
         """When the question was asked that :meth:`state` answers from."""
-        self._folder, self._script = folder, script
+        self._folder = folder
+        self._script = script
         self._rows: Mapping[str, tuple[str, str]] = {}
         """Task → state and reason."""
         self._over: set[str] | None = None

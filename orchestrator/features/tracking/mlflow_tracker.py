@@ -106,7 +106,8 @@ class MlflowRun:
         return self.position
 
     def finish(self, results: JobResults) -> Position:
-        run, steps = self.position.run, self.position.env_steps
+        run = self.position.run
+        steps = self.position.env_steps
         numbers = {name: x for name, x in results.summary.items() if type(x) in (int, float)}
         at = int(1000 * float(results.summary.get("ended_at", self.position.began)))
         values = {**{f"summary/{name}": x for name, x in numbers.items()}, **results.evaluation}

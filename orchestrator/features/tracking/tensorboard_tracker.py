@@ -27,7 +27,8 @@ from orchestrator.features.tracking.tracked_job import ELAPSED, JobResults, Poin
 from orchestrator.features.tracking.tracker_protocol import Position, TrackedJob
 
 FILE = "events.out.tfevents.{began}.orchestrator"
-GIF_WIDTH, GIF_FPS = 320, 10
+GIF_WIDTH = 320
+GIF_FPS = 10
 
 
 class TensorboardTracker:

@@ -20,7 +20,8 @@ from orchestrator.core.regular_files import read_regular
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger import SummaryRow
 
-STEP, ELAPSED = "time/total_timesteps", "time/time_elapsed"
+STEP = "time/total_timesteps"
+ELAPSED = "time/time_elapsed"
 MOST_BYTES = 1 << 24
 """Of a table that are read at once, and sent before more is read."""
 NOT_SETTINGS = (

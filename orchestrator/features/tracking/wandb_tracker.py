@@ -23,7 +23,8 @@ from orchestrator.features.tracking.tracker_protocol import Position, TrackedJob
 HEADER, BLOCK = 7, 1 << 15
 """Bytes of the head of W&B's transaction log, and of each of its blocks (the log format of
 LevelDB)."""
-WRITE_LIMIT_S, POLL_S = 5.0, 0.02
+WRITE_LIMIT_S = 5.0
+POLL_S = 0.02
 FULL, LAST = 1, 4
 """Types of fragments that end a record."""
 
@@ -84,7 +85,8 @@ class WandbRun:
     """W&B's own run of a job."""
 
     def __init__(self, run: Any, position: Position) -> None:
-        self._run, self.position = run, position
+        self._run = run
+        self.position = position
 
     def send(self, points: Sequence[Point]) -> Position:
         for point in points:

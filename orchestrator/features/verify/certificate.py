@@ -109,10 +109,8 @@ def _notes(evidence: Evidence, neighbours: int) -> list[str]:
             "no neighbour fits beside it (cores, memory or GPUs): it was trained alone each time"
         )
     for kind, trainings in (("alone", evidence.alone), ("among neighbours", evidence.together)):
-        waited_s, wall_s = (
-            sum(one.waited_s for one in trainings),
-            sum(sum(one.iteration_s) for one in trainings),
-        )
+        waited_s = sum(one.waited_s for one in trainings)
+        wall_s = sum(sum(one.iteration_s) for one in trainings)
         if waited_s > DISTURBED * wall_s:
             text = f"{kind} it waited {waited_s / wall_s:.0%} of the time for a CPU: another program uses this machine"
             notes.append(f"{text}, or trainings share a CPU; its slow-down is unreliable")
@@ -192,7 +190,8 @@ def _slowdown(evidence: Evidence) -> Estimate | None:
     """The ratio of iterations; of the repeats' medians where there are several, which include the
     machine's drift.
     """
-    alone, together = evidence.alone, evidence.together
+    alone = evidence.alone
+    together = evidence.together
     if not all(one.iteration_s for one in (*alone, *together)) or not together:
         return None
     if len(alone) == 1:

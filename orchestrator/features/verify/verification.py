@@ -140,7 +140,8 @@ class _Verification:
             self.machine = dataclasses.replace(self.machine, quota=None)
 
     def run(self) -> Certificate:
-        begun, started_at = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        begun = time.monotonic()
+        started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         for repeat in range(self.options.repeats):
             deadline = begun + TIME_LIMIT_S if repeat == 0 and not self.options.jobs else math.inf
             groups = verification_runs.groups(self.cases, self._has_room)

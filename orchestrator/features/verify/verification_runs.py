@@ -141,7 +141,8 @@ class _CaseReporter(SilentReporter):
     ) -> None:
         self._cases = frozenset(case.job.job_id for case in cases)
         self._running = set(self._cases)
-        self._done, self._warn = done, warn
+        self._done = done
+        self._warn = warn
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         if kind == "warning" or (kind == "failed" and facts["job_id"] not in self._cases):

@@ -127,13 +127,11 @@ class NetworkExchange:
     ) -> None:
         import torch.distributed as dist
 
-        self._dist, self.group, self._size, self._signer, self._device = (
-            dist,
-            group,
-            size,
-            signer,
-            device,
-        )
+        self._dist = dist
+        self.group = group
+        self._size = size
+        self._signer = signer
+        self._device = device
 
     def all_reduce(self, array: NDArray[Any]) -> None:
         self._on_device(array, self.all_reduce_tensor)

@@ -87,10 +87,8 @@ class ProcessGroup(Ranks):
             return
         import torch.distributed as dist
 
-        timeout, start_timeout = (
-            timedelta(seconds=self._timeout_s),
-            timedelta(seconds=RENDEZVOUS_TIMEOUT_S),
-        )
+        timeout = timedelta(seconds=self._timeout_s)
+        start_timeout = timedelta(seconds=RENDEZVOUS_TIMEOUT_S)
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=size, timeout=start_timeout
         )

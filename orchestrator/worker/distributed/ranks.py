@@ -29,7 +29,8 @@ class Ranks:
     :raises RankLostError: (every collective) the ranks have lost each other.
     """
 
-    rank, size = 0, 1
+    rank = 0
+    size = 1
     seconds = 0.0
     """Seconds spent in collectives so far, including waiting for others."""
 

@@ -74,8 +74,13 @@ class SharedMemoryAllreduce:
         spin_s: float,
         slot_bytes: int,
     ) -> None:
-        self._memory, self._rank, self._size, self._pidfds = memory, rank, size, pidfds
-        self._timeout_s, self._spin_s, self._slot_bytes = timeout_s, spin_s, slot_bytes
+        self._memory = memory
+        self._rank = rank
+        self._size = size
+        self._pidfds = pidfds
+        self._timeout_s = timeout_s
+        self._spin_s = spin_s
+        self._slot_bytes = slot_bytes
         self._counters = memoryview(memory)[_LINE : _LINE * (1 + 2 * size)].cast("q")
         step = _LINE // 8
         self._written = [2 * step * other for other in range(size)]

@@ -33,7 +33,9 @@ class ChangingTask:
     """
 
     def __init__(self, simulation: Simulation, name: str, options: Mapping[str, Any]) -> None:
-        self._simulation, self._name, self._options = simulation, name, options
+        self._simulation = simulation
+        self._name = name
+        self._options = options
         self._is_changing = any(changing_numbers(options))
         self._now: Any = None
         """The options that the task was made with last."""

@@ -35,7 +35,8 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
         self, env: gymnasium.Env[Any, Any], robot: str, on_divergence: OnDivergence = "fail"
     ) -> None:
         super().__init__(env)
-        self._robot, self._on_divergence = robot, on_divergence
+        self._robot = robot
+        self._on_divergence = on_divergence
         base: Any = env.unwrapped
         self._simulation = base
         self._warnings = tuple(quantities())[

@@ -21,8 +21,13 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from orchestrator.worker.runtime.sb3_internals import update_returns
 
-_add, _subtract, _multiply, _divide = np.add, np.subtract, np.multiply, np.divide
-_sqrt, _maximum, _minimum = np.sqrt, np.maximum, np.minimum
+_add = np.add
+_subtract = np.subtract
+_multiply = np.multiply
+_divide = np.divide
+_sqrt = np.sqrt
+_maximum = np.maximum
+_minimum = np.minimum
 _sum: Any = np.add.reduce
 
 
@@ -56,7 +61,8 @@ class FastVecNormalize(VecNormalize):
         observations, rewards, dones, infos = self.venv.step_wait()
         obs_rms: Any = self.obs_rms
         ret_rms = self.ret_rms
-        self.old_obs, self.old_reward = observations, rewards
+        self.old_obs = observations
+        self.old_reward = rewards
         normalized: Any
         if fast.fits(observations):
             if self.training:
@@ -72,7 +78,8 @@ class FastVecNormalize(VecNormalize):
             if self.training:
                 obs_rms.update(observations)
                 update_returns(self, rewards)
-            normalized, scaled = self.normalize_obs(observations), self.normalize_reward(rewards)
+            normalized = self.normalize_obs(observations)
+            scaled = self.normalize_reward(rewards)
         if np.count_nonzero(dones):
             for env in dones.nonzero()[0]:
                 info = infos[env]
@@ -99,7 +106,8 @@ class _FastStep:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._shape, self._dtype = shape, dtype
+        self._shape = shape
+        self._dtype = dtype
         self.moments = _Moments(shape, dtype)
         self.returns = _Returns(shape[0])
         self.scaling = _Scaling(shape)
@@ -120,22 +128,31 @@ class _Moments:
     """``RunningMeanStd.update`` for observations."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._n_envs, row = shape[0], shape[1:]
+        self._n_envs = shape[0]
+        row = shape[1:]
         self._deviations = np.empty(shape, dtype)
-        self._mean, self._variance = np.empty(row, dtype), np.empty(row, dtype)
+        self._mean = np.empty(row, dtype)
+        self._variance = np.empty(row, dtype)
         self._changes = np.empty((2, *row))
         self._delta, self._square = self._changes
-        self._wide, self._moment = np.empty(row), np.empty(row)
+        self._wide = np.empty(row)
+        self._moment = np.empty(row)
         self._n, self._narrow_n = np.array(self._n_envs, np.float64), np.array(self._n_envs, dtype)
-        self._count, self._total = np.zeros(()), np.zeros(())
+        self._count = np.zeros(())
+        self._total = np.zeros(())
 
     def update(self, rms: RunningMeanStd, batch: NDArray[Any]) -> None:
         """:param batch: ``(n_envs, …)``"""
         mean, variance = self._of(batch)
-        changes, delta, square = self._changes, self._delta, self._square
-        moment, wide, count = self._moment, self._wide, self._count
+        changes = self._changes
+        delta = self._delta
+        square = self._square
+        moment = self._moment
+        wide = self._wide
+        count = self._count
         total = rms.count + self._n_envs
-        count[()], self._total[()] = rms.count, total
+        count[()] = rms.count
+        self._total[()] = total
         wide[...] = mean
         _subtract(wide, rms.mean, delta)
         _multiply(delta, delta, square)
@@ -152,7 +169,10 @@ class _Moments:
 
     def _of(self, batch: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Mean, and ``n_envs`` times the variance, in the batch's own dtype."""
-        mean, variance, deviations, n = self._mean, self._variance, self._deviations, self._narrow_n
+        mean = self._mean
+        variance = self._variance
+        deviations = self._deviations
+        n = self._narrow_n
         if self._n_envs == 1:
             mean[...] = batch[0]
             _subtract(
@@ -180,8 +200,11 @@ class _Returns:
         self, rms: RunningMeanStd, returns: NDArray[np.float64], gamma: float, rewards: NDArray[Any]
     ) -> NDArray[np.float64]:
         """Returns the discounted returns, a new array ``(n_envs,)``, and adds them to ``rms``."""
-        n, scratch, number = self._n_envs, self._scratch, self._number
-        scratch[...], number[()] = rewards, gamma
+        n = self._n_envs
+        scratch = self._scratch
+        number = self._number
+        scratch[...] = rewards
+        number[()] = gamma
         returns = _multiply(returns, number)
         _add(returns, scratch, returns)
         if n == 1:
@@ -218,7 +241,8 @@ class _Scaling:
             self._lowest,
             self._highest,
         ) = ((array[:size].reshape(shape), array[size:]) for array in self._all)
-        self._spread, self._epsilon = np.empty(shape[1:]), np.zeros(())
+        self._spread = np.empty(shape[1:])
+        self._epsilon = np.zeros(())
         self._clips: tuple[float, float] | None = None
 
     def scale(
@@ -234,9 +258,14 @@ class _Scaling:
         if clips != self._clips:
             self._clips = clips
             for lowest, highest, clip in zip(self._lowest, self._highest, clips, strict=True):
-                lowest[...], highest[...] = -clip, clip
-        out, table, spread = self._observations, self._table, self._spread
-        out[...], table[...], self._rewards[...] = observations, obs_rms.mean, rewards
+                lowest[...] = -clip
+                highest[...] = clip
+        out = self._observations
+        table = self._table
+        spread = self._spread
+        out[...] = observations
+        table[...] = obs_rms.mean
+        self._rewards[...] = rewards
         _subtract(out, table, out)
         self._epsilon[()] = epsilon
         _add(obs_rms.var, self._epsilon, spread)

@@ -54,7 +54,8 @@ class SequentialVecEnv(ExtendedDummyVecEnv):
                 self.save_observation(index, observation)
             else:
                 box[index] = observation
-        self.buf_rews, self.buf_dones = rewards, dones
+        self.buf_rews = rewards
+        self.buf_dones = dones
         copies = [
             deepcopy(info) if done else info.copy() for info, done in zip(infos, dones, strict=True)
         ]

@@ -98,7 +98,8 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
         height = float(data.xpos[body, 2]) - ground_below(model, data, data.xpos[body])
         coordinates: dict[str, Any] = {}
         for joint in joints_of(model, body):
-            address, dof = int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
+            address = int(model.jnt_qposadr[joint])
+            dof = int(model.jnt_dofadr[joint])
             kind = joint_type(model, joint)
             if kind == FREE:
                 x, y, z = (

@@ -83,7 +83,8 @@ def ground_below(model: mujoco.MjModel, data: mujoco.MjData, point: Floats) -> f
     """Height of the first fixed surface with contacts below ``point`` (3,); 0 where there is
     none.
     """
-    origin, hit = np.array(point), np.zeros(1, np.int32)
+    origin = np.array(point)
+    hit = np.zeros(1, np.int32)
     for _ in range(2 * model.ngeom):  # the ray enters and leaves each of the robot's geoms
         distance = mujoco.mj_ray(model, data, origin, _DOWN, None, True, -1, hit)
         if distance < 0:

@@ -54,7 +54,8 @@ def _fields(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, An
 def _equal(value: Any, other: Any) -> bool:
     if not isinstance(value, np.ndarray) and (value == other or isinstance(value, bytes)):
         return bool(value == other)
-    array, other = np.asarray(value), np.asarray(other)
+    array = np.asarray(value)
+    other = np.asarray(other)
     if array.shape != other.shape:
         return False
     if (array == other).all():  # nearly always, and much faster than the comparison below

@@ -128,10 +128,12 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         "fail"``.
         """
         result = self._simulation.step(np.asarray(action)[None])
-        terminated, truncated = False, False
+        terminated = False
+        truncated = False
         info: dict[str, Any] = {}
         for episode in result.ended:
-            terminated, truncated = not episode.truncated, episode.truncated
+            terminated = not episode.truncated
+            truncated = episode.truncated
             info = {"measures": dict(episode.measures)}
             if episode.divergence:
                 info["divergence"] = episode.divergence

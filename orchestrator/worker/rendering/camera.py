@@ -134,7 +134,8 @@ def follow(model: mujoco.MjModel, camera: mujoco.MjvCamera) -> None:
         np.linalg.norm(np.ptp(corners(model, data, geoms), axis=0))
     )  # the reach of shadows
     camera.distance = WINDOW_DISTANCE * model.stat.extent
-    camera.azimuth, camera.elevation = AZIMUTH, ELEVATION
+    camera.azimuth = AZIMUTH
+    camera.elevation = ELEVATION
 
 
 def _shows_all(model: mujoco.MjModel, cam: int, views: Sequence[RobotView], aspect: float) -> bool:
@@ -185,7 +186,9 @@ def _free(lookat: Floats, distance: float, elevation: float) -> mujoco.MjvCamera
     camera = mujoco.MjvCamera()
     camera.type = mujoco.mjtCamera.mjCAMERA_FREE
     camera.lookat[:] = lookat
-    camera.distance, camera.azimuth, camera.elevation = distance, AZIMUTH, elevation
+    camera.distance = distance
+    camera.azimuth = AZIMUTH
+    camera.elevation = elevation
     return camera
 
 
@@ -213,7 +216,8 @@ def _distance(points: Sequence[Floats], elevation: float, half: float, aspect: f
     """The smallest distance from which all points are in the picture; they are relative to the
     point looked at.
     """
-    azimuth, tilt = math.radians(AZIMUTH), math.radians(elevation)
+    azimuth = math.radians(AZIMUTH)
+    tilt = math.radians(elevation)
     forward = np.array(
         [math.cos(tilt) * math.cos(azimuth), math.cos(tilt) * math.sin(azimuth), math.sin(tilt)]
     )

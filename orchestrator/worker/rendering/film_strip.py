@@ -10,7 +10,8 @@ import numpy as np
 
 from orchestrator.worker.rendering.offscreen import Frame, Picture
 
-STRIP_FRAMES, STRIP_HEIGHT = 6, 240
+STRIP_FRAMES = 6
+STRIP_HEIGHT = 240
 
 
 def stride_and_rate(period_s: float, target_fps: float = 30.0) -> tuple[int, Fraction]:

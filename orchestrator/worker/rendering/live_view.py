@@ -88,12 +88,10 @@ class LiveView:
     def __init__(
         self, xml: Path, render_mode: str, period_s: float, terrain: Terrain | None = None
     ) -> None:
-        self._xml, self._render_mode, self._period_s, self._terrain = (
-            xml,
-            render_mode,
-            period_s,
-            terrain,
-        )
+        self._xml = xml
+        self._render_mode = render_mode
+        self._period_s = period_s
+        self._terrain = terrain
         self._window: ViewerWindow | None = None
         self._renderer: PoseRenderer | None = None
         if render_mode == "human" and (problem := display_problem()) is not None:

@@ -104,7 +104,8 @@ def _frames(
         if total % stride == 0:
             yield offscreen.Frame(episode, step * scene.period_s, scene.content())
         observation, done = act(observation)
-        total, step = total + 1, step + 1
+        total = total + 1
+        step = step + 1
         if done:
             episode = episode + 1
             step = 0

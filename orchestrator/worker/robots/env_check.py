@@ -112,7 +112,8 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
     import numpy as np
     from gymnasium import spaces
 
-    actions, observations = env.action_space, env.observation_space
+    actions = env.action_space
+    observations = env.observation_space
     package = "sb3-contrib" if request.algo in CONTRIB else "Stable-Baselines3"
     algorithm = f"{package}'s {request.algo.upper()}"
     if request.algo in OFF_POLICY and not isinstance(actions, spaces.Box):

@@ -65,8 +65,6 @@ def answer_without_folder(
     problem = None if answer.problem is None else without_folder(answer.problem)
     if problem is not None and not problem.startswith(str(request.robot_maker)):
         problem = f"{request.robot}: {problem}"
-    warnings, notes = (
-        tuple(map(without_folder, answer.warnings)),
-        tuple(map(without_folder, answer.notes)),
-    )
+    warnings = tuple(map(without_folder, answer.warnings))
+    notes = tuple(map(without_folder, answer.notes))
     return dataclasses.replace(answer, problem=problem, warnings=warnings, notes=notes)

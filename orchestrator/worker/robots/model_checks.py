@@ -123,7 +123,8 @@ def servo_ranges(model: mujoco.MjModel) -> str | None:
     """
     wide = []
     for number in range(model.nactuator):
-        joint, control = int(model.actuator_trnid[number, 0]), int(model.actuator_ctrladr[number])
+        joint = int(model.actuator_trnid[number, 0])
+        control = int(model.actuator_ctrladr[number])
         on_joint = int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_JOINT)
         if not (
             on_joint
@@ -160,7 +161,8 @@ def masses(model: mujoco.MjModel) -> Iterator[str]:
         bodies = moving[model.body_treeid[moving] == tree]
         lightest = int(limbs[model.body_subtreemass[limbs].argmin()])
         heaviest = int(bodies[model.body_mass[bodies].argmax()])
-        light, most = float(model.body_subtreemass[lightest]), float(model.body_mass[heaviest])
+        light = float(model.body_subtreemass[lightest])
+        most = float(model.body_mass[heaviest])
         if light > 0 and most / light > MASS_RATIO:
             yield (
                 f"masses differ by a factor of {most / light:.1g} ({_body(model, heaviest)} {most:.3g} kg, the limb "

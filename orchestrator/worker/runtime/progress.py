@@ -43,7 +43,8 @@ class ProgressReporter:
         self.warning: str | None = None
         self.parts: Mapping[str, Any] = {}
         """What is told of features in the training, by name."""
-        self._channel, self._before_sending = channel, before_sending
+        self._channel = channel
+        self._before_sending = before_sending
         self._phase: Phase | None = None
         self._rate_sent = False
         self.is_urgent = False
@@ -86,4 +87,6 @@ class ProgressReporter:
             self._phase = phase
             self.is_urgent = False
             self._rate_sent = self.env_steps_per_s is not None
-        self._sent_at, self._sent_cpu_s, self._sent_delay_s = now, cpu_s, delay_s
+        self._sent_at = now
+        self._sent_cpu_s = cpu_s
+        self._sent_delay_s = delay_s

@@ -39,7 +39,8 @@ class Balance(Task):
     def __init__(self, model: mujoco.MjModel, options: BalanceOptions) -> None:
         super().__init__(model, options)
         driven, poles = driven_joints_and_poles(model)
-        self._driven, self._poles = model.jnt_qposadr[driven], model.jnt_qposadr[poles]
+        self._driven = model.jnt_qposadr[driven]
+        self._poles = model.jnt_qposadr[poles]
 
     def observe(self, states: States) -> NDArray[np.float32]:
         angles = states.qpos[:, self._poles]

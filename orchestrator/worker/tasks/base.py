@@ -211,7 +211,8 @@ def start_limits(model: mujoco.MjModel, pose: Floats) -> tuple[Floats, Floats]:
 
     They are widened to include ``pose``.
     """
-    low, high = np.full(model.nq, -np.inf), np.full(model.nq, np.inf)
+    low = np.full(model.nq, -np.inf)
+    high = np.full(model.nq, np.inf)
     for joint in range(model.njnt):
         address = model.jnt_qposadr[joint]
         kind = joint_type(model, joint)
@@ -229,7 +230,8 @@ def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
     air.
     """
     metres = scale * min(1.0, model.stat.meansize / SMALL_PART_M)
-    positions, velocities = np.full(model.nq, scale), np.full(model.nv, scale)
+    positions = np.full(model.nq, scale)
+    velocities = np.full(model.nv, scale)
     for joint, (position, velocity) in enumerate(
         zip(model.jnt_qposadr, model.jnt_dofadr, strict=True)
     ):

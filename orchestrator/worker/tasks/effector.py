@@ -146,7 +146,9 @@ class Workspace:
         actions: ActionMap,
         share: float,
     ) -> None:
-        self._model, self._effector, self._pose = model, effector, pose
+        self._model = model
+        self._effector = effector
+        self._pose = pose
         self._data = posed_data(model, pose)
         self.start = effector.position(self._data)
         self._deepest = self._penetration() + DEEPEST_PENETRATION_M
@@ -154,7 +156,8 @@ class Workspace:
         self._addresses = model.jnt_qposadr[joints]
         low, high = _reach(model, joints, pose, actions)
         centre = pose[self._addresses]
-        self.low, self.high = centre + share * (low - centre), centre + share * (high - centre)
+        self.low = centre + share * (low - centre)
+        self.high = centre + share * (high - centre)
         planes = np.flatnonzero(model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE))
         floors = [plane for plane in planes if model.body_weldid[model.geom_bodyid[plane]] == 0]
         self._normals = self._data.geom_xmat[floors].reshape(-1, 3, 3)[:, :, 2].copy()
@@ -196,7 +199,8 @@ def _reach(
     """``(len(joints),)`` least and greatest positions within the limits of the joints and of
     position servos.
     """
-    low, high = np.empty(len(joints)), np.empty(len(joints))
+    low = np.empty(len(joints))
+    high = np.empty(len(joints))
     servos = position_servos(model) & (model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT))
     for index, joint in enumerate(joints):
         start = pose[model.jnt_qposadr[joint]]
@@ -204,7 +208,8 @@ def _reach(
             low[index], high[index] = model.jnt_range[joint]
         else:
             turn = TURN if joint_type(model, joint) == HINGE else 0.0
-            low[index], high[index] = start - turn, start + turn
+            low[index] = start - turn
+            high[index] = start + turn
         for servo in map(int, np.flatnonzero(servos & (model.actuator_trnid[:, 0] == joint))):
             if isinstance(actions, Scaled) and model.actuator_gear[servo, 0]:
                 commands = sorted(

@@ -59,7 +59,8 @@ class Forward(Task):
         positions = np.setdiff1d(
             positions, [part.address for part in (self.root.x, self.root.y) if part is not None]
         )
-        self._positions, self._dofs = as_index(positions), as_index(dofs)
+        self._positions = as_index(positions)
+        self._dofs = as_index(dofs)
         self._split = len(positions)
         self._end = len(positions) + len(dofs)
         self.fields = ("act",) if model.na else ()
@@ -98,7 +99,8 @@ class Forward(Task):
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:
-        options, health = self.options, self.healthy
+        options = self.options
+        health = self.healthy
         rewards = self._distance_moved(before, after)
         rewards /= self.step_s
         rewards *= options.forward_reward_weight

@@ -59,7 +59,8 @@ class Health:
     def __init__(
         self, model: mujoco.MjModel, root: Root, pose: Floats, options: HealthOptions
     ) -> None:
-        self._root, self._pose = root, pose
+        self._root = root
+        self._pose = pose
         # Scalars as arrays are faster for NumPy.
         self._start_z = np.array(0.0 if root.z is None else pose[root.z.address])
         self._min_rise = np.array((options.min_height - 1.0) * root.start_height)

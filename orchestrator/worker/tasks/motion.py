@@ -32,8 +32,10 @@ def _rotation() -> Floats:
     for i, (j, k) in enumerate(((1, 2), (2, 0), (0, 1))):
         table[i, i] = np.diag(squares[i])
         # 2 (q_i q_j - w q_k), 2 (q_i q_k + w q_j)
-        table[i, j, 1 + i, 1 + j], table[i, j, 0, 1 + k] = 2.0, -2.0
-        table[i, k, 1 + i, 1 + k], table[i, k, 0, 1 + j] = 2.0, 2.0
+        table[i, j, 1 + i, 1 + j] = 2.0
+        table[i, j, 0, 1 + k] = -2.0
+        table[i, k, 1 + i, 1 + k] = 2.0
+        table[i, k, 0, 1 + j] = 2.0
     return table.reshape(9, 16)
 
 
@@ -81,7 +83,8 @@ class Proprioception:
             if root.quaternion is not None
             else np.eye(3)
         )
-        self._ahead, self._root_up = start[0], start[2]
+        self._ahead = start[0]
+        self._root_up = start[2]
         of_root = [coordinate.address for coordinate in root.coordinates]
         dofs_of_root = [coordinate.dof for coordinate in root.coordinates]
         if root.quaternion is not None and root.free_dof is not None:

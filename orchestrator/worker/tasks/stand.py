@@ -100,7 +100,8 @@ class Stand(Task):
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:
-        options, body = self.options, self._body
+        options = self.options
+        body = self._body
         motion = body.motion(after)
         fall = (self._height(after) - self.root.start_height) / self._drop
         bent = np.square(body.offsets(after)).sum(axis=1) / max(1, len(body.joints)) / POSE_WIDTH**2

@@ -98,7 +98,8 @@ class Track(Task):
         self._body = Proprioception(model, self.root, self.pose)
         self._half = np.where(self.actions.half > 0, self.actions.half, 1.0)
         forward = brisk_speed(self.root) if options.forward_speed is None else options.forward_speed
-        self._low, self._high = np.array([-options.backward_speed]), np.array([forward])
+        self._low = np.array([-options.backward_speed])
+        self._high = np.array([forward])
         self._turn = max(options.turn_rate, LEAST_TURN)
         if self.root.quaternion is not None:
             usual = forward / 2 if swings_sideways(model, self.pose) else 0.0

@@ -13,7 +13,8 @@ from orchestrator.worker.mjmodel.actuators import actuator_kind, position_servos
 from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type
 from orchestrator.worker.tasks import input_names
 
-UNKNOWN, NUMBER = "", "1"
+UNKNOWN = ""
+NUMBER = "1"
 _FREE = (
     ("m", "m", "m", NUMBER, NUMBER, NUMBER, NUMBER),
     ("m/s", "m/s", "m/s", "rad/s", "rad/s", "rad/s"),

@@ -22,7 +22,9 @@ class ActingPolicy:
     """
 
     def __init__(self, model: Model, n_envs: int, *, deterministic: bool) -> None:
-        self._model, self._n_envs, self._deterministic = model, n_envs, deterministic
+        self._model = model
+        self._n_envs = n_envs
+        self._deterministic = deterministic
         self._steps = 0
         self.begin()
 

@@ -62,7 +62,8 @@ def collect(model: Model, env: VecEnv, callback: BaseCallback) -> None:
         return
     assert model.replay_buffer is not None
     assert isinstance(model.train_freq, TrainFreq), "the model's set-up converts the hyperparameter"
-    when, starts = model.train_freq, model.learning_starts
+    when = model.train_freq
+    starts = model.learning_starts
     model.collect_rollouts(
         env, callback, when, model.replay_buffer, model.action_noise, starts, log_interval=None
     )

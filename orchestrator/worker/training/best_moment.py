@@ -85,14 +85,19 @@ class BestMoment:
         for env in map(int, np.flatnonzero(counted & (ended | (lengths % STRIDE == 0)))):
             if ended[env]:
                 if returns[env] > self._return:
-                    self._return, self._chosen = returns[env], self._best[env] or self._latest[env]
-                self._best[env], self._before[env], self._highest[env] = None, np.nan, -np.inf
+                    self._return = returns[env]
+                    self._chosen = self._best[env] or self._latest[env]
+                self._best[env] = None
+                self._before[env] = np.nan
+                self._highest[env] = -np.inf
             else:
                 around = self._before[env] + self._rewards[env]
                 if around >= self._highest[env]:
-                    self._highest[env], self._best[env] = around, self._latest[env]
+                    self._highest[env] = around
+                    self._best[env] = self._latest[env]
                 self._before[env] = self._rewards[env]
-            self._latest[env], self._rewards[env] = self._pose(env), 0.0
+            self._latest[env] = self._pose(env)
+            self._rewards[env] = 0.0
 
     def content(self) -> bytes | None:
         """A file of arrays: ``state``, ``marker``, ``ground`` and ``model`` (in MuJoCo's binary

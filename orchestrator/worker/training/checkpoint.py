@@ -71,9 +71,13 @@ class CheckpointStore:
         now: Callable[[], float] = time.monotonic,
         earlier: Collection[str] = (),
     ) -> None:
-        self._directory, self._fingerprint, self._earlier = directory, fingerprint, earlier
-        self._replay, self._n_envs = replay, n_envs
-        self._before_writing, self._now = before_writing, now
+        self._directory = directory
+        self._fingerprint = fingerprint
+        self._earlier = earlier
+        self._replay = replay
+        self._n_envs = n_envs
+        self._before_writing = before_writing
+        self._now = now
         self._written_at: dict[Path, float] = {}
         """Of the files of this attempt; those of earlier attempts came from the run directory."""
         self.problems: list[str] = []

@@ -64,7 +64,8 @@ class Checkpointing:
         return loop
 
     def _start_from_policy(self) -> None:
-        spec, model = self._attempt.spec, self._attempt.model
+        spec = self._attempt.spec
+        model = self._attempt.model
         if spec.init_sha256 is None:
             return
         from orchestrator.worker.training import start_policy
@@ -79,7 +80,8 @@ class Checkpointing:
             asymmetric_critic.set_to_zero(model, hidden)
 
     def _restore(self, state: dict[str, Any]) -> LoopState:
-        model, facts = self._attempt.model, self._attempt.facts
+        model = self._attempt.model
+        facts = self._attempt.facts
         with explaining_failure(self._store.path(state["env_steps"])):
             is_unfinished = state["env_steps"] < self._attempt.spec.total_timesteps
             if self._replay is not None and "rows" not in state and is_unfinished:
@@ -144,7 +146,8 @@ class Checkpointing:
 
         :param steps_before: env_steps at the start of the iteration.
         """
-        every, every_s = self._attempt.spec.checkpoint_every, self._attempt.spec.checkpoint_every_s
+        every = self._attempt.spec.checkpoint_every
+        every_s = self._attempt.spec.checkpoint_every_s
         if every_s is not None:
             elapsed_s = time.monotonic() - self._since
             return self._attempt.ranks.rank == 0 and elapsed_s >= every_s
@@ -174,7 +177,8 @@ class Checkpointing:
 
 def _open_replay(attempt: Attempt) -> Replay | None:
     """The files of the model's replay buffer, beside its checkpoints; None where it has none."""
-    model, spec = attempt.model, attempt.spec
+    model = attempt.model
+    spec = attempt.spec
     if not isinstance(model, OffPolicy):
         return None
     assert model.replay_buffer is not None

@@ -59,7 +59,8 @@ class DistributedPPO(ExtendedPPO):
     unsaved = ("_ranks", "_mode", "_evaluate", "_gradients")
 
     def join(self, ranks: ProcessGroup, mode: Mode) -> None:
-        self._ranks, self._mode = ranks, mode
+        self._ranks = ranks
+        self._mode = mode
         self._evaluate: nn.Module = _Evaluation(self.policy)
         self._gradients = (
             FlatGradients(list(self.policy.parameters())) if ranks.shares_memory else None
@@ -69,7 +70,8 @@ class DistributedPPO(ExtendedPPO):
             self._evaluate = ranks.parallel(self._evaluate, *self._example())
         if type(self.policy.optimizer) is torch.optim.Adam:  # one kernel for all parameters
             for group in self.policy.optimizer.param_groups:
-                group["fused"], group["foreach"] = True, False
+                group["fused"] = True
+                group["foreach"] = False
         # Several checks of every mean and deviation at every step; the NaN guard notices what is
         # not finite anyway.
         torch.distributions.Distribution.set_default_validate_args(False)
@@ -204,7 +206,8 @@ class DistributedPPO(ExtendedPPO):
 
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradients of all ranks together and take the step."""
-        parameters, gradients = list(self.policy.parameters()), self._gradients
+        parameters = list(self.policy.parameters())
+        gradients = self._gradients
 
         def step() -> None:
             if gradients is None:

@@ -81,7 +81,9 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
     except UnsuitableError as error:  # because of another version of torch or stable-baselines3
         if spec.learner == "fast":
             raise
-        model, name, reason = make(_stock(spec)), "sb3", f"auto: {error}"
+        model = make(_stock(spec))
+        name = "sb3"
+        reason = f"auto: {error}"
     if (hidden := asymmetric_critic.privileged_values(venv)) > 0:
         asymmetric_critic.hide_from_actor(model, hidden)
     if isinstance(ranks, ProcessGroup):

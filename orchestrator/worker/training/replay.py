@@ -72,7 +72,8 @@ class Replay:
     """The files of one replay buffer, written by one process at a time."""
 
     def __init__(self, directory: Path, buffer: ReplayBuffer) -> None:
-        self._directory, self._buffer = directory, buffer
+        self._directory = directory
+        self._buffer = buffer
         self._saved = 0
         directory.mkdir(parents=True, exist_ok=True)
         remove_partial_files(directory)

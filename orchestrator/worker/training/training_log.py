@@ -104,7 +104,8 @@ class TrainingLog:
             self._say_how_far()
 
     def _tell_of_iteration(self, iteration: int, elapsed_s: float) -> None:
-        facts, reporter = self._facts, self._reporter
+        facts = self._facts
+        reporter = self._reporter
         env_steps = self._model.num_timesteps
         reporter.env_steps_per_s = (env_steps - facts.env_steps) / elapsed_s
         facts.env_steps = env_steps

@@ -109,7 +109,8 @@ def possible_pairs(model: mujoco.MjModel, of_geoms: Masks) -> list[GeomPair]:
     second = second[may]
     weld = model.body_weldid[model.geom_bodyid]
     parent = model.body_weldid[model.body_parentid[weld]]
-    one, other = weld[first], weld[second]
+    one = weld[first]
+    other = weld[second]
     is_apart = one != other
     if not model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_FILTERPARENT):
         is_child = (one == parent[second]) | (other == parent[first])

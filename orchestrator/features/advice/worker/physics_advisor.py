@@ -59,8 +59,10 @@ HORIZON_S = 1.0
 """Simulated time over which motions are compared."""
 REFERENCE = 4
 """The reference's physics steps for one of the original."""
-LEAST_STARTS, MOST_STARTS = 6, 40
-LEAST_RATIOS, MOST_RATIOS = 6, 100
+LEAST_STARTS = 6
+MOST_STARTS = 40
+LEAST_RATIOS = 6
+MOST_RATIOS = 100
 SAMPLE_SHARE, MOTION_SHARE = 0.1, 0.4
 """Shares of the CPU time for sampling states and for comparing motions; the rest is for speed."""
 SAME_PERIOD = 1e-3
@@ -138,7 +140,10 @@ class _Advisor:
     ) -> None:
         """:param folder: an empty one, for a copy of the robot."""
         self._begun = time.thread_time()
-        self._request, self._task, self._variants, self._folder = request, task, variants, folder
+        self._request = request
+        self._task = task
+        self._variants = variants
+        self._folder = folder
         self._version = RobotVersion(model=simulation.model, task=simulation.task, new_options={})
         self._simulation = self._simulation_of(self._version)
         self._rng = np.random.default_rng(0)
@@ -148,7 +153,8 @@ class _Advisor:
 
     def advice(self, budget_s: float) -> PhysicsAdvice:
         """:param budget_s: of CPU time."""
-        model, task = self._version.model, self._version.task
+        model = self._version.model
+        task = self._version.task
         use = self._sample(SAMPLE_SHARE * budget_s)
         candidates = list(physics_candidates.candidates(model, use))
         test = self._motion_test(len(candidates) + 1, MOTION_SHARE * budget_s)
@@ -241,10 +247,8 @@ class _Advisor:
         state = state_rows(self._states, [rows[number] for number in sorted(chosen)])
         episodes = self._simulation_of(self._version, n_envs=n_starts, autoreset=False)
         episodes.set_state(state)
-        controls, is_compared = (
-            np.empty((periods, n_starts, self._version.model.nu)),
-            np.ones((periods, n_starts), bool),
-        )
+        controls = np.empty((periods, n_starts, self._version.model.nu))
+        is_compared = np.ones((periods, n_starts), bool)
         for period, actions in enumerate(random_actions(episodes, self._rng, periods)):
             controls[period] = task.actions.ctrl(task.actions.taken(actions))
             is_compared[period + 1 :, episodes.step(actions).done] = False

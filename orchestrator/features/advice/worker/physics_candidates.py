@@ -19,7 +19,9 @@ CONES = ("pyramidal", "elliptic")
 """Names in MJCF, in the order of MuJoCo's enumerations."""
 OFFERED_INTEGRATORS = ("implicitfast", "Euler", "discrete")
 """The others cost more than any of these."""
-ITERATIONS, LS_ITERATIONS, CCD_ITERATIONS = (1, 2, 4, 10), (4, 10), (10,)
+ITERATIONS = (1, 2, 4, 10)
+LS_ITERATIONS = (4, 10)
+CCD_ITERATIONS = (10,)
 TOLERANCES = (1e-6, 1e-4)
 PRIMITIVES = ("box", "capsule")
 """Shapes that MuJoCo fits to a mesh, where a geom of that type names one."""

@@ -50,7 +50,9 @@ class MotionTest:
         bodies = jointed_bodies(model)
         batch = Batch(model, count, nthread=1, persistent=bool(model.nplugin))
         batch.state[:] = self.starts
-        ctrl, xpos, xmat = batch.bind("ctrl"), batch.bind("xpos"), batch.bind("xmat")
+        ctrl = batch.bind("ctrl")
+        xpos = batch.bind("xpos")
+        xmat = batch.bind("xmat")
         result = np.empty((len(self.controls), count, len(bodies), 3))
         fallen = np.zeros(count, bool)
         for period, controls in enumerate(self.controls):

@@ -36,10 +36,12 @@ class SingleEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
             spec, job_dir, n_envs=1, seed=spec.seed, first_env=number, training=True
         )
         assert isinstance(alone, MujocoVecEnv), f"{spec.job_id} has no built-in task"
-        self._batch, self._number = alone, number
+        self._batch = alone
+        self._number = number
         self._next_observation: NDArray[Any] | None = None
         """First observation of the next episode, which the batched environment begins by itself."""
-        self.observation_space, self.action_space = alone.observation_space, alone.action_space
+        self.observation_space = alone.observation_space
+        self.action_space = alone.action_space
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -85,11 +87,9 @@ def run(spec: WorkerSpec, paths: JobPaths, facts: AttemptFacts, reporter: Progre
     venv = make(spec, paths.root)
     try:
         learner = learners.build(spec, venv)
-        facts.learner, facts.learner_reason, reporter.learner = (
-            learner.name,
-            learner.reason,
-            learner.name,
-        )
+        facts.learner = learner.name
+        facts.learner_reason = learner.reason
+        reporter.learner = learner.name
         attempt = Attempt(
             spec=spec, paths=paths, model=learner.model, facts=facts, reporter=reporter
         )

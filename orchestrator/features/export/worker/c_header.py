@@ -116,7 +116,8 @@ class _Header:
         else:
             yield "    a[i] = observation[i];"
         yield "}"
-        source, target = "a", "b"
+        source = "a"
+        target = "b"
         for number, layer in enumerate(policy.layers):
             yield from self._layer(number, layer, source, target)
             source, target = target, source
@@ -132,7 +133,8 @@ class _Header:
         yield "}"
 
     def _outputs(self, source: str) -> Iterable[str]:
-        policy, name = self._policy, self._name
+        policy = self._policy
+        name = self._name
         yield f"for (i = 0; i < {self._widths[-1]}; i++) {{"
         yield f"    float x = {source}[i];"
         if math.isfinite(policy.mean_limit):

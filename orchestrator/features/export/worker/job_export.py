@@ -165,7 +165,8 @@ def _controls(simulation: Simulation) -> Controls | None:
     from orchestrator.worker.tasks.actions import Direct, Scaled, control_limits
 
     limited, low, high = control_limits(simulation.model)
-    low, high = np.where(limited, low, -np.inf), np.where(limited, high, np.inf)
+    low = np.where(limited, low, -np.inf)
+    high = np.where(limited, high, np.inf)
     actions = simulation.task.actions
     if type(actions) is Scaled:  # a subclass may do anything
         return Controls(

@@ -34,7 +34,8 @@ def network_of(model: Model) -> Network:
     """:raises ExportError: observations or actions are no vectors of numbers, or a layer is of an
     unknown kind.
     """
-    observations, actions = model.observation_space, model.action_space
+    observations = model.observation_space
+    actions = model.action_space
     for name, space in (("observations", observations), ("actions", actions)):
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise ExportError(

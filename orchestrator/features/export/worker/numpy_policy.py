@@ -37,7 +37,8 @@ class NumpyPolicy:
             (arrays[f"weight_{number}"].T, arrays[f"bias_{number}"], ACTIVATIONS[str(name)])
             for number, name in enumerate(arrays["activations"])
         ]
-        self.observations, self.actions = len(arrays["mean"]), len(arrays["low"])
+        self.observations = len(arrays["mean"])
+        self.actions = len(arrays["low"])
         self.metadata = {
             name[5:]: array.tolist() for name, array in arrays.items() if name.startswith("meta_")
         }

@@ -99,7 +99,8 @@ class OnnxPolicy:
             value.name: value.shape[1]
             for value in (*self._session.get_inputs(), *self._session.get_outputs())
         }
-        self.observations, self.actions = int(widths[INPUT]), int(widths[ACTION])
+        self.observations = int(widths[INPUT])
+        self.actions = int(widths[ACTION])
         self._outputs = [name for name in (ACTION, CTRL) if name in widths]
 
     def __call__(self, observation: NDArray[Any]) -> Mapping[str, Floats]:

@@ -101,7 +101,8 @@ def from_facts(facts: Mapping[str, Any]) -> ClusterStatus:
 
 
 def _node(row: Mapping[str, Any], *, alone: bool) -> ClusterNode:
-    total, free = row["total"], row["free"]
+    total = row["total"]
+    free = row["free"]
 
     def total_and_used(name: str, unit: int = 1) -> tuple[int, float]:
         amount = total.get(name, 0.0)

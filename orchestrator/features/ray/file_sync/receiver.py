@@ -33,7 +33,9 @@ class Receiver:
     def __init__(
         self, root: Path, *, storage: Storage | None = None, name: str = "", durable: bool = True
     ) -> None:
-        self._root, self._storage, self._durable = root, storage, durable
+        self._root = root
+        self._storage = storage
+        self._durable = durable
         root.mkdir(parents=True, exist_ok=True)
         self._partial = root / f".arriving{name}.tmp"
         self._received: tuple[str, int] | None = None

@@ -92,7 +92,8 @@ class Sender:
         ranks: Collection[int] | None = None,
         direction: type[FilePatterns] = ResultFiles,
     ) -> None:
-        self._root, self._storage = root, storage
+        self._root = root
+        self._storage = storage
         self._patterns = direction(None if ranks is None else frozenset(ranks))
         self._sent: dict[str, _FileState] = {}
         self.is_incomplete = False

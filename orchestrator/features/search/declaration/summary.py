@@ -30,7 +30,8 @@ class SearchLimits:
 def limits(search: SearchSpec, seeds: int, longest: int) -> SearchLimits:
     """:param seeds: number of them. :param longest: env_steps of the longest jobs."""
     a_trial = seeds * longest
-    trials, again = search.trials, search.reevaluate
+    trials = search.trials
+    again = search.reevaluate
     every = None if trials is None else (trials + again) * a_trial
     spent = None if search.max_env_steps is None else search.max_env_steps + again * a_trial
     return SearchLimits(

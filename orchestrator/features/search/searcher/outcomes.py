@@ -45,7 +45,8 @@ def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent
         numbers = [one if isinstance(one, int | float) else None for one in found]
         return aggregated_value(numbers, "median" if search is None else search.aggregate)
 
-    values, measures = list(map(value_of, names)), list(map(value_of, axes))
+    values = list(map(value_of, names))
+    measures = list(map(value_of, axes))
     missing = [
         name
         for name, value in zip((*names, *axes), values + measures, strict=True)
@@ -85,7 +86,8 @@ def retry_events(
     """Those of the ``failed`` trials go on of which the user has retried a job, with all of their
     seeds.
     """
-    events, requests = list[SearchEvent](), list[Request]()
+    events = list[SearchEvent]()
+    requests = list[Request]()
     cancelled = job_figures.requested_jobs(
         ledger, "cancel"
     )  # before the states: what is cancelled by then is TERMINAL

@@ -47,7 +47,10 @@ class Proposals:
         :param search_path: folder of the user's modules.
         :param bracket: number of trials that are compared with each other; 1 without rungs.
         """
-        self._spec, self._file, self._bracket, self._watchdog = spec, file, bracket, watchdog
+        self._spec = spec
+        self._file = file
+        self._bracket = bracket
+        self._watchdog = watchdog
         with watchdog.time_limit(spec.sampler, "constructor"):
             self._sampler = samplers.make(spec, search_path)
         self._space = Space(spec.space)
@@ -122,7 +125,8 @@ class Proposals:
             with self._watchdog.time_limit(self._spec.sampler, "unpickling"):
                 saved, sampler = pickle.loads(self._file.read_bytes())
             if saved <= last_id:  # else a power cut has taken what it was told
-                self._known, self._sampler = saved, sampler
+                self._known = saved
+                self._sampler = sampler
 
     def replay(self, event: SearchEvent, history: History) -> None:
         """Ask and tell the sampler again what it has not been saved with.

@@ -197,7 +197,8 @@ class Searcher:
         events, requests = self._ends([*self.history.training.values(), *waiting])
         if at_all:
             retried, retries = outcomes.retry_events(self.ledger, self.history.failed.values())
-            events, requests = events + retried, requests + retries
+            events = events + retried
+            requests = requests + retries
         if events:
             self._record(events, requests)
         if at_all:
@@ -212,7 +213,8 @@ class Searcher:
         self._figures = job_figures.figures(
             self.ledger, [job_id for trial in trials for job_id in trial.jobs]
         )
-        events, requests = list[SearchEvent](), list[Request]()
+        events = list[SearchEvent]()
+        requests = list[Request]()
         for trial in trials:
             figures = [self._figures.get(job_id, outcomes.GONE) for job_id in trial.jobs]
             states = {one.state for one in figures}
@@ -288,7 +290,8 @@ class Searcher:
         """Let the best at rungs go on."""
         if self._scheduler is None:
             return False
-        events, requests = [], []
+        events = []
+        requests = []
         for promotion in self._scheduler.decisions():
             goal = len(self._rungs) if promotion.rung is None else promotion.rung
             until = "end" if promotion.rung is None else str(self._rungs[goal])

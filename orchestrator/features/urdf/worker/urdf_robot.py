@@ -114,7 +114,8 @@ def _complete_robot(
 ) -> ConvertedRobot:
     copy = target.with_suffix(".urdf")
     copy.write_text(urdf_text(robot), encoding="utf-8")
-    added, warnings = list[str](), list[str]()
+    added = list[str]()
+    warnings = list[str]()
     try:
         spec = mujoco.MjSpec.from_file(str(copy))
         added += _add_base(spec, structure, settings)
@@ -187,8 +188,10 @@ def _let_visuals_collide(spec: mujoco.MjSpec) -> None:
     """
     usual = mujoco.MjSpec().default.geom
     for geom in spec.geoms:
-        geom.contype, geom.conaffinity = usual.contype, usual.conaffinity
-        geom.group, geom.density = usual.group, usual.density
+        geom.contype = usual.contype
+        geom.conaffinity = usual.conaffinity
+        geom.group = usual.group
+        geom.density = usual.density
 
 
 def _beside_the_base(spec: mujoco.MjSpec, structure: UrdfStructure) -> Iterator[tuple[str, str]]:
@@ -302,7 +305,8 @@ def _about_actuators(
     actuators = count(len(driven), f"{settings.actuators} actuator")
     text = f"{actuators}, force at most {forces} N·m (slides: N) by <limit effort>"
     if settings.actuators == "position":
-        kp, kv = _range([kp for kp, _ in gains]), _range([kv for _, kv in gains])
+        kp = _range([kp for kp, _ in gains])
+        kv = _range([kv for _, kv in gains])
         text += (
             f", kp {kp}, kv {kv}: critically damped at {settings.frequency:g} Hz (urdf.frequency)"
         )

@@ -193,7 +193,8 @@ def _check_range(name: str, node: Node) -> None:
         raise UrdfError(
             f"{here} has no <limit>; expected for example {example}{endless}", node.line
         )
-    lower, upper = limit.number("lower") or 0.0, limit.number("upper") or 0.0
+    lower = limit.number("lower") or 0.0
+    upper = limit.number("upper") or 0.0
     if lower >= upper:
         unit = "radians" if turning else "metres"
         message = (
@@ -253,7 +254,8 @@ def _mimic(name: str, node: Node, nodes: Mapping[str, Node]) -> tuple[str, float
         ]
         message = f'<joint> "{name}" mimics "{followed}", expected the name of a joint that turns or slides'
         raise UrdfError(f"{message}{_suggestion(followed, among)}", mimic.line)
-    factor, offset = mimic.number("multiplier"), mimic.number("offset")
+    factor = mimic.number("multiplier")
+    offset = mimic.number("offset")
     return followed, 1.0 if factor is None else factor, 0.0 if offset is None else offset
 
 

@@ -73,7 +73,8 @@ class Disturbances:
             key: drawn for key in DISTURBANCES if (drawn := of_each(key, randomize, grid, n_envs))
         }
         """Key → what each environment draws it from."""
-        self._task, self._seen = task, seen
+        self._task = task
+        self._seen = seen
         if "push.speed" in self._by_key:
             self._by_key.setdefault("push.period", [parse_distribution(PUSH_PERIOD)] * n_envs)
             try:
@@ -214,8 +215,10 @@ class Disturbances:
         """:return: ``(n_envs, observation_size)``, the current observations."""
         for key, drawn in self.drawn.items():
             drawn[:] = state["drawn"][key]
-        self._noise[:], self._actions[:] = state["noise"], state["late_actions"]
-        self._observations[:], self._seen[:] = state["late_observations"], state["seen"]
+        self._noise[:] = state["noise"]
+        self._actions[:] = state["late_actions"]
+        self._observations[:] = state["late_observations"]
+        self._seen[:] = state["seen"]
         self._step = state["step"]
         self._noise_step = state.get("noise_step", self._step)  # one counter in earlier checkpoints
         return self._seen.copy()

@@ -40,7 +40,9 @@ class EpisodeStarts:
         places: Floats,
         grid: GridPlaces | None = None,
     ) -> None:
-        self._task, self._terrain, self._places = task, terrain, places
+        self._task = task
+        self._terrain = terrain
+        self._places = places
         self._by_key = {
             key: drawn for key in KEYS if (drawn := of_each(key, randomize, grid, len(places)))
         }

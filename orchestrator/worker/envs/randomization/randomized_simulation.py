@@ -129,7 +129,8 @@ class RandomizedSimulation(Simulation):
         """As :meth:`Simulation.step`; a push comes before the physics, and late actions take
         effect.
         """
-        disturbances, moment = self._disturbances, self.moment
+        disturbances = self._disturbances
+        moment = self.moment
         if (due := disturbances.is_push_due(self._lengths())) is not None:
             self._push(due, lambda env: disturbances.push(env, self.generators[env], moment))
         return super().step(disturbances.disturbed_actions(np.asarray(actions)))

@@ -203,10 +203,8 @@ class Hopper(Walker2d):
 
     def healthy(self, states: States) -> NDArray[np.bool_]:
         limits = self.options.healthy_state_range
-        positions, velocities = (
-            strictly_within(states.qpos[:, 2:], limits),
-            strictly_within(states.qvel, limits),
-        )
+        positions = strictly_within(states.qpos[:, 2:], limits)
+        velocities = strictly_within(states.qvel, limits)
         bounded = np.logical_and(positions.all(axis=1), velocities.all(axis=1))
         return np.logical_and(super().healthy(states), bounded)
 

@@ -67,7 +67,9 @@ class Epoch:
     def __init__(self, samples: Samples, settings: LossSettings, ranks: Ranks) -> None:
         size = len(samples.x)
         dtype = samples.x.dtype
-        self._samples, self._settings, self._ranks = samples, settings, ranks
+        self._samples = samples
+        self._settings = settings
+        self._ranks = ranks
         self._ours = settings.batch_size // ranks.size
         self._begins = np.arange(0, size, self._ours)
         self._sizes = np.diff(self._begins, append=size)

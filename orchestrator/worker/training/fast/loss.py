@@ -60,14 +60,10 @@ class Minibatch:
         dtype = parameters.dtype
         actions = layout.shape.actions
         self.passes = Passes(layout, parameters, gradients, rows)
-        self._value, self._value_gradient = (
-            self.passes.value[:, 0],
-            self.passes.value_gradient[:, 0],
-        )
-        self._log_std, self._log_std_gradient = (
-            layout.log_std(parameters),
-            layout.log_std(gradients),
-        )
+        self._value = self.passes.value[:, 0]
+        self._value_gradient = self.passes.value_gradient[:, 0]
+        self._log_std = layout.log_std(parameters)
+        self._log_std_gradient = layout.log_std(gradients)
         # A table, because equal shapes are faster.
         self._z, self._zz, self._inverse_std = np.empty((3, rows, actions), dtype)
         self._ratio, self._error = np.empty((2, rows), dtype)

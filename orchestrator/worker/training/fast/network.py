@@ -102,7 +102,8 @@ class Layout:
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self._size = 0
-        actor, critic = shape.actor, shape.critic
+        actor = shape.actor
+        critic = shape.critic
         self.first = self._block(
             shape.observation, actor[0] if actor else 0, critic[0] if critic else 0
         )
@@ -180,12 +181,11 @@ class _Stage:
         self.after = np.ones((rows, width), dtype)
         self.gradient = np.zeros((rows, width), dtype)
         self.scratch = np.empty((rows, width), dtype)
-        self.actor, self.critic, self.both = (
-            slice(1, 1 + actor),
-            slice(1 + actor, width - 1),
-            slice(1, width - 1),
-        )
-        self.actor_and_one, self.critic_and_one = slice(0, 1 + actor), slice(1 + actor, width)
+        self.actor = slice(1, 1 + actor)
+        self.critic = slice(1 + actor, width - 1)
+        self.both = slice(1, width - 1)
+        self.actor_and_one = slice(0, 1 + actor)
+        self.critic_and_one = slice(1 + actor, width)
 
 
 class Passes:
@@ -198,7 +198,8 @@ class Passes:
     def __init__(self, layout: Layout, parameters: Array, gradients: Array, rows: int) -> None:
         shape = layout.shape
         dtype = parameters.dtype
-        self._parameters, self._gradients = parameters, gradients
+        self._parameters = parameters
+        self._gradients = gradients
         self._activation = ACTIVATIONS[shape.activation]
         self.x = np.ones((rows, shape.observation + 1), dtype)
         """``(rows, observation + 1)``: the caller writes the observations; the last column is 1."""
@@ -275,7 +276,8 @@ class Passes:
         *,
         bias: int,
     ) -> _Product:
-        matrix, matrix_gradient = block.of(self._parameters), block.of(self._gradients)
+        matrix = block.of(self._parameters)
+        matrix_gradient = block.of(self._gradients)
         weight_t = (matrix[1:] if bias == 0 else matrix[:-1]).T
         is_copied = min(weight_t.shape) >= LEAST_COPIED and max(weight_t.shape) <= MOST_COPIED
         copy_t = (
@@ -333,7 +335,8 @@ class Passes:
 
 def _backward(product: _Product) -> None:
     np.dot(product.inputs_t, product.outputs_gradient, out=product.matrix_gradient)
-    inputs_gradient, weight_t = product.inputs_gradient, product.weight_t
+    inputs_gradient = product.inputs_gradient
+    weight_t = product.weight_t
     if inputs_gradient is None:
         return
     if (

@@ -74,10 +74,8 @@ class PolicyNetwork:
         """
         steps, n_envs, width = x.shape
         rows = x.reshape(-1, width)
-        means, values = (
-            np.empty((len(rows), self.shape.actions), self.dtype),
-            np.empty(len(rows), self.dtype),
-        )
+        means = np.empty((len(rows), self.shape.actions), self.dtype)
+        values = np.empty(len(rows), self.dtype)
         for begin in range(0, len(rows), CHUNK):
             end = min(begin + CHUNK, len(rows))
             count = end - begin
@@ -86,7 +84,8 @@ class PolicyNetwork:
             )  # few sizes, because each keeps its work space
             passes.x[:count] = rows[begin:end]
             passes.forward()
-            means[begin:end], values[begin:end] = passes.mean[:count], passes.value[:count, 0]
+            means[begin:end] = passes.mean[:count]
+            values[begin:end] = passes.value[:count, 0]
         return means.reshape(steps, n_envs, -1), values.reshape(steps, n_envs)
 
     def load(self, policy: ActorCriticPolicy) -> None:
@@ -101,10 +100,8 @@ class PolicyNetwork:
         """Read the moments and step counts of the policy's optimiser."""
         adam = self.update.adam
         state = policy.optimizer.state
-        first, second = (
-            self._layout.named_views(adam.exp_avg),
-            self._layout.named_views(adam.exp_avg_sq),
-        )
+        first = self._layout.named_views(adam.exp_avg)
+        second = self._layout.named_views(adam.exp_avg_sq)
         adam.step[:] = 0.0
         for name, parameter in policy.named_parameters():
             moments = state.get(parameter)
@@ -118,7 +115,9 @@ class PolicyNetwork:
         adam = self.update.adam
         state = policy.optimizer.state
         named = self._layout.named_views
-        values, first, second = named(self._parameters), named(adam.exp_avg), named(adam.exp_avg_sq)
+        values = named(self._parameters)
+        first = named(adam.exp_avg)
+        second = named(adam.exp_avg_sq)
         for name, parameter in policy.named_parameters():
             parameter.detach().numpy()[...] = values[name]
             if adam.step[0] == 0.0:  # before the first step torch keeps no state

@@ -73,7 +73,8 @@ class FastPPO(ExtendedPPO):
         ``batch_size`` counts the rows of all ranks together. The caller of :meth:`collect_rollouts`
         adds the others' steps to ``num_timesteps``.
         """
-        self.ranks, self.mode = ranks, mode
+        self.ranks = ranks
+        self.mode = mode
         self.network = PolicyNetwork(self.policy, ranks, mode, hidden=self.hidden)
 
     def __getstate__(self) -> dict[str, Any]:

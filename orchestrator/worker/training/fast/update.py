@@ -74,11 +74,14 @@ class Update:
     """
 
     def __init__(self, layout: Layout, ranks: Ranks, mode: Mode, dtype: np.dtype[Any]) -> None:
-        self._layout, self._ranks, self._mode = layout, ranks, mode
+        self._layout = layout
+        self._ranks = ranks
+        self._mode = mode
         # Exchanged between ranks in one vector: gradient and divergence, parameters and whether the
         # update ends.
         self._gradients_and_kl, self._parameters_and_end = np.zeros((2, layout.size + 1), dtype)
-        self.parameters, self.gradients = self._parameters_and_end[:-1], self._gradients_and_kl[:-1]
+        self.parameters = self._parameters_and_end[:-1]
+        self.gradients = self._gradients_and_kl[:-1]
         self.adam = Adam(layout.size, self.parameters.dtype)
         self._minibatches: dict[int, Minibatch] = {}
         self._hidden = self.gradients[:0]

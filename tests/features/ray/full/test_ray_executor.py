@@ -416,7 +416,7 @@ def test_the_causes_of_a_dead_task_are_distinguished(
     task = RayTask(
         handle=handle, assignment=Any, node=node, nodes=nodes, stream=None, receiver=None
     )  # type: ignore[arg-type]
-    died = task._died(eval(error, vars(ray.exceptions)))
+    died = task._exit_of(eval(error, vars(ray.exceptions)))
     assert died == Exited(handle, **expected)
     assert bool(suspected) == is_suspected
 
