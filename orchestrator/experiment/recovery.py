@@ -41,7 +41,6 @@ from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
 
-"""Of ``robot.sha256``."""
 RecordedJob: TypeAlias = tuple[int, Job, str | None]
 """Position in the job file, the job as it was trained, hash of its robot."""
 

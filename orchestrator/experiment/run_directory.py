@@ -118,6 +118,8 @@ def claim(root: Path) -> Iterator[RunPaths]:
     paths = RunPaths(root)
     with _errors_explained(root):
         _refuse_others(paths)
+        if root.is_dir() and set(root.iterdir()) == {paths.requests}:
+            shutil.rmtree(paths.requests)  # made of the run before, which had removed itself
         made = [folder for folder in (root, *root.parents) if not folder.exists()]
         root.mkdir(mode=0o775, parents=True, exist_ok=True)
     try:
@@ -130,7 +132,9 @@ def claim(root: Path) -> Iterator[RunPaths]:
             except BaseException:
                 # Only the holder of the lock may remove it.
                 if made and not (paths.jobs.exists() or paths.bench.exists()):
-                    _remove(paths)
+                    # What cannot be listed or removed stays, and the exception is passed on.
+                    with contextlib.suppress(OSError):
+                        _remove(paths)
                 raise
     except BaseException:
         for folder in made:

@@ -152,9 +152,9 @@ def plan(
         _raise_problems(experiment, examples, fitness.problems, source_problem, verdicts)
         if options.refuses_shared:
             _raise_shared_problems(experiment, declared, verdicts)
+        # Also those that the backend refuses.
+        jobs = [_to_train(job, verdicts[job.job_id], experiment) for job in experiment.jobs]
         undo.pop_all()
-    # Also those that the backend refuses.
-    jobs = [_to_train(job, verdicts[job.job_id], experiment) for job in experiment.jobs]
     return Plan(
         machine=machine,
         backend=backend,

@@ -42,7 +42,9 @@ def create(path: Path, schema: str, version: int) -> None:
                     f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={version}; BEGIN; {schema} COMMIT;"
                 )
             temporary.rename(path)
-            sync_directory(path.parent)  # what is committed would be lost with the name
+            # What is committed would be lost with the name. Some file systems cannot do it.
+            with contextlib.suppress(OSError):
+                sync_directory(path.parent)
         except BaseException:
             _remove_temporary_files(path)
             raise

@@ -405,7 +405,7 @@ def _measures(record: Mapping[str, Any]) -> dict[str, float | None] | None:
     if not isinstance(measures, dict):
         return None
     numbers = {
-        name: mean
+        name: float(mean)
         for name, mean in measures.items()
         if type(mean) in (int, float) and abs(mean) <= LARGEST
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from orchestrator.core import job_parts
+from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
     AttemptOutcome,
@@ -161,15 +162,18 @@ class DetachableReporter:
         try:
             report()
         except Exception as error:
-            if not self._has_recorded:
+            # What a full disk ends is said elsewhere.
+            is_disk_full = getattr(error, "errno", None) in DISK_FULL_ERRNOS
+            if not (self._has_recorded or is_disk_full):
                 self._note(error)
 
     def _note(self, error: Exception) -> None:
-        if (where := self._record(error)) is None:
-            return
-        self._has_recorded = True
-        text = f"not everything can be shown of this run ({error!r}); {where}"
-        with contextlib.suppress(Exception):  # the reporter may fail again: it is recorded
+        # The reporter may fail again, and so may the text of its error.
+        with contextlib.suppress(Exception):
+            if (where := self._record(error)) is None:
+                return
+            self._has_recorded = True
+            text = f"not everything can be shown of this run ({error!r}); {where}"
             self._reporter.event("warning", text)
 
 

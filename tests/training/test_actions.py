@@ -119,6 +119,11 @@ def test_an_action_of_zeros_holds_the_keyframe_of_every_servo_robot_of_ours() ->
     assert found >= 3
 
 
+def test_without_actuators_none_is_a_position_servo() -> None:
+    model = mujoco.MjModel.from_xml_string("<mujoco><worldbody/></mujoco>")
+    assert position_servos(model).shape == (0,)
+
+
 def test_which_actuators_are_position_servos() -> None:
     kinds = {
         '<position joint="hip" kp="3"/>': True,

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -274,6 +275,32 @@ class Effort({base}):
     ours, usual = derived.step(actions), built_in.step(actions)
     assert np.array_equal(ours.observations, usual.observations)
     assert (ours.rewards > 0).all()
+
+
+def test_fields_of_every_class_that_a_task_is_derived_from_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    code = """from orchestrator.worker.tasks.gymnasium_tasks import Ant, Humanoid
+
+
+class First(Ant):
+    fields = ("sensordata",)
+
+
+class Second(First):
+    fields = ("ctrl",)
+
+
+class Usual(Humanoid):
+    pass
+"""
+    name = written(tmp_path, code, "derived_fields")
+    assets = Path(gymnasium.__file__).parent / "envs/mujoco/assets"
+    second = Simulation.from_xml(assets / "ant.xml", f"{name}:Second", n_envs=1, seed=0)
+    assert second.task.all_fields == ("ctrl", "sensordata", "xpos", "cfrc_ext")
+    usual = Simulation.from_xml(assets / "humanoid.xml", f"{name}:Usual", n_envs=1, seed=0)
+    assert usual.task.all_fields == usual.task.fields
 
 
 def test_a_spoilt_task_is_refused_before_launch(tmp_path: Path) -> None:

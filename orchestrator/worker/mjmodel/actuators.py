@@ -58,7 +58,8 @@ def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
     positions.
     """
     kinds = [actuator_kind(model, number) for number in range(model.nactuator)]
+    is_position = np.array([kind == "position" for kind in kinds], bool)
     has_stiffness = model.actuator_gainprm[:, 0] > 0
     is_single = model.actuator_ctrlnum == 1
-    servos: NDArray[np.bool_] = np.equal(kinds, "position") & has_stiffness & is_single
+    servos: NDArray[np.bool_] = is_position & has_stiffness & is_single
     return servos

@@ -105,16 +105,24 @@ class Task:
 
     @property
     def all_fields(self) -> tuple[str, ...]:
-        """:attr:`fields` of the task and of its class, which has others where the class that it is
-        derived from sets its own for a robot.
+        """:attr:`fields` of the task, of the user's classes that it is derived from, and of the
+        built-in one that these are derived from, unless that sets its own for a robot.
         """
-        return tuple(dict.fromkeys((*self.fields, *type(self).fields)))
+        of_robot = vars(self).get("fields")
+        names = list(of_robot or ())
+        for kind in type(self).__mro__:
+            if kind.__module__.startswith("orchestrator."):
+                names += kind.fields if of_robot is None else ()  # type: ignore[attr-defined]
+                break
+            names += vars(kind).get("fields", ())
+        return tuple(dict.fromkeys(names))
 
     def _activations(self, states: States) -> Sequence[Floats]:
         """``(n_envs, na)`` of actuators, where a robot has any with activations and the task has
         ``"act"`` in its fields.
         """
-        return [states.fields["act"]] if self.model.na else []
+        has_any = self.model.na and "act" in states.fields
+        return [states.fields["act"]] if has_any else []
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """``(qpos (nq,), qvel (nv,))`` of a new episode; ``rng`` is the only source of randomness.

@@ -228,7 +228,7 @@ class _Advisor:
         return PhysicsUse(
             census=census,
             most_iterations=most_iterations,
-            reads_sensors="sensordata" in task.fields,
+            reads_sensors="sensordata" in task.all_fields,
             frame_skip=task.frame_skip,
             disabled=int(mujoco.MjSpec.from_file(str(self._file)).option.disableflags),
         )
