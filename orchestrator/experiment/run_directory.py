@@ -119,7 +119,8 @@ def claim(root: Path) -> Iterator[RunPaths]:
     with _errors_explained(root):
         _refuse_others(paths)
         if root.is_dir() and set(root.iterdir()) == {paths.requests}:
-            shutil.rmtree(paths.requests)  # made of the run before, which had removed itself
+            # Made of the run before, which had removed itself.
+            shutil.rmtree(paths.requests, ignore_errors=True)
         made = [folder for folder in (root, *root.parents) if not folder.exists()]
         root.mkdir(mode=0o775, parents=True, exist_ok=True)
     try:

@@ -68,5 +68,5 @@ def remove(paths: RunPaths) -> None:
     """Remove the file at the end of a run. One that cannot be removed names its supervisor, so that
     nobody heeds it.
     """
-    with contextlib.suppress(OSError):
-        paths.live.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # there is none, or the disk is read-only
+        paths.live.unlink()

@@ -163,8 +163,8 @@ class DetachableReporter:
             report()
         except Exception as error:
             # What a full disk ends is said elsewhere.
-            is_disk_full = getattr(error, "errno", None) in DISK_FULL_ERRNOS
-            if not (self._has_recorded or is_disk_full):
+            is_full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS
+            if not (self._has_recorded or is_full):
                 self._note(error)
 
     def _note(self, error: Exception) -> None:
