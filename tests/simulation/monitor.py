@@ -216,8 +216,6 @@ class Monitor:
             told of.
         """
         self._look_at_directory()
-        if self.declared.files.is_damaged:
-            return
         if note is None or note[0] != self.directory:
             note = self.notes.get(self.directory)
         _, records, entries = note or (0, {}, {})
@@ -228,9 +226,11 @@ class Monitor:
             record.done = committed.done.copy()
             record.rung = committed.rung
             record.put_from = ""
-            record.state = ""
+            record.state = committed.state
             if is_less:
                 record.last_told = ""
+        if self.declared.files.is_damaged:
+            return
         for job_id, state, cause in self._rows("SELECT job_id, state, cause FROM jobs"):
             self.records[job_id].state = state
             self.records[job_id].is_at_rung = state == "PAUSED" and cause == "rung"
