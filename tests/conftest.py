@@ -54,6 +54,25 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-of-tests-")
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
+# A supervisor commits thousands of times in the tests, and each commit waits for the disk. Whether
+# what is committed would survive a power cut is shown in the simulated world (tests/simulation).
+MEMORY = Path("/dev/shm")
+ENOUGH_MEMORY = 4 << 30
+"""For what the tests leave: some hundred MiB, and more with ``--full``."""
+
+
+def has_room_in_memory() -> bool:
+    """Whether files of tests can be in memory, where programs that tests write can be started."""
+    if not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK):
+        return False
+    facts = os.statvfs(MEMORY)
+    is_for_programs = not facts.f_flag & os.ST_NOEXEC
+    return is_for_programs and facts.f_bavail * facts.f_frsize >= ENOUGH_MEMORY
+
+
+if "PYTEST_XDIST_WORKER" not in os.environ and has_room_in_memory():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 # The CPUs that runs of tests hold are none of other runs' business, and the other way round.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["ORCHESTRATOR_CPU_HOLDERS"] = f"{os.environ['XDG_STATE_HOME']}/cpu-holders"
