@@ -269,6 +269,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
                     "task": "balance",
                     "eval_episodes": 1,
                 },
+                defaults=commands.FORKED,
             )
             done = commands.give("run", jobs, "--run-dir", "run", cwd=cwd)
             assert done.returncode == 0, done.stderr

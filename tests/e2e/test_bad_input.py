@@ -366,14 +366,13 @@ SECRET = "swordfish-4711"
 def misbehaved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of an experiment in which every job but one misbehaves.
 
-    Workers are forked, which takes less time; those that run out of memory and that crash are
-    exec'ed.
+    Workers are forked, which takes less time.
     """
     cwd = tmp_path_factory.mktemp("misbehaving")
     (cwd / "explodes.xml").write_text(EXPLODES)
     jobs = write_experiment(
         cwd,
-        odd("eats", "eat", resources={"memory": "500 MiB", "start": "exec"}),
+        odd("eats", "eat", resources={"memory": "500 MiB"}),
         odd("waits", "wait", resources={"timeout": 2}),
         *(odd(name, name) for name in ("nan", "fail", "leave", "vanish", "babble")),
         {
@@ -381,7 +380,7 @@ def misbehaved(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "xml": "explodes.xml",
             "task_options": {"terminate_when_unhealthy": False},
         },
-        odd("segfault", "segfault", retry={"max_retries": 1}, resources={"start": "exec"}),
+        odd("segfault", "segfault", retry={"max_retries": 1}),
         odd("good", "nothing"),
         head='order = "as-listed"',
         defaults=commands.FORKED,

@@ -31,7 +31,7 @@ from command_helpers import (
 from orchestrator.core.environment_variables import THREAD_VARIABLES
 from orchestrator.core.feature import Feature
 from orchestrator.jobfile import json_schema
-from orchestrator.machine import provenance, topology
+from orchestrator.machine import provenance
 from orchestrator.supervisor.events import Note
 
 RUN_OPTIONS = (
@@ -604,32 +604,26 @@ def test_files_have_the_modes_of_the_users_umask_and_are_never_world_writable(
     assert not wrong
 
 
-def test_each_worker_is_a_session_on_its_own_core_with_its_thread_budget(tmp_path: Path) -> None:
-    jobs = write_experiment(
-        tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 10**7, "seeds": [0, 1]}
-    )
-    with Run(jobs, "--run-dir", "run", "--max-parallel", "2", cwd=tmp_path) as run:
-        launches = [run.until("launched") for _ in range(min(2, topology.detect().capacity))]
-        for launch in launches:
-            rows = tmp_path / f"run/jobs/{launch['job_id']}/timings.csv"
-            wait_until(
-                lambda rows=rows: rows.exists() and len(rows.read_text().splitlines()) > 2,
-                "it trains",
-            )
-        for launch in launches:
-            process = Path(f"/proc/{launch['pid']}")
-            assert os.getsid(launch["pid"]) == launch["pid"]
-            assert os.sched_getaffinity(launch["pid"]) == set(launch["cpus"])
-            assert (process / "fd/0").readlink() == Path("/dev/null")
-            variables = dict(
-                text.split("=", 1) for text in (process / "environ").read_text().split("\0") if text
-            )
-            assert {variables[name] for name in THREAD_VARIABLES} == {"1"}
-            assert len(list((process / "task").iterdir())) == 2, (
-                "the main thread and the lifeline's, as doctor says"
-            )
-        assert len({launch["cpus"][0] for launch in launches}) == len(launches), (
-            "no two on one core"
+def test_a_worker_is_a_session_on_its_core_with_its_thread_budget(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 10**7})
+    with Run(jobs, "--run-dir", "run", cwd=tmp_path) as run:
+        launch = run.until("launched")
+        rows = tmp_path / f"run/jobs/{launch['job_id']}/timings.csv"
+        wait_until(
+            lambda: rows.exists() and len(rows.read_text().splitlines()) > 2,
+            "it trains",
+        )
+        process = Path(f"/proc/{launch['pid']}")
+        assert os.getsid(launch["pid"]) == launch["pid"]
+        assert os.sched_getaffinity(launch["pid"]) == set(launch["cpus"])
+        assert len(launch["cpus"]) == 1
+        assert (process / "fd/0").readlink() == Path("/dev/null")
+        variables = dict(
+            text.split("=", 1) for text in (process / "environ").read_text().split("\0") if text
+        )
+        assert {variables[name] for name in THREAD_VARIABLES} == {"1"}
+        assert len(list((process / "task").iterdir())) == 2, (
+            "the main thread and the lifeline's, as doctor says"
         )
         run.signal(signal.SIGINT)
         assert run.end() == 130

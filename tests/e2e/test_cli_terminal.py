@@ -58,11 +58,9 @@ class Terminal:
 
 
 def test_live_table_is_drawn_in_a_terminal_and_ctrl_c_stops(tmp_path: Path) -> None:
-    jobs = write_experiment(
-        tmp_path, {"name": "hopper", "xml": commands.HOPPER, "total_timesteps": 1_000_000}
-    )
-    terminal = Terminal("run", jobs, "--run-dir", "run", cwd=tmp_path)
-    terminal.until("hopper-s0  training")
+    jobs = write_experiment(tmp_path, odd("busy", "nothing"))
+    terminal = Terminal(cwd=tmp_path, program=commands.stubbed("run", jobs, "--run-dir", "run"))
+    terminal.until("busy-s0  training")
     for name in (
         "jobs ended",
         "env_steps/s",

@@ -97,8 +97,9 @@ def unfinish(run_dir: Path, job_id: str) -> None:
 
 
 def test_an_altered_robot_fails_its_job_until_the_job_file_puts_it_back(
-    finished: Experiment,
+    finished: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
     robot = finished.run_dir / "jobs/hopper-s0/robot/hopper.xml"
     robot.write_bytes(robot.read_bytes()[:-300])
     assert invoke("run", "run", cwd=finished.cwd).returncode == 0, "it is trained already"

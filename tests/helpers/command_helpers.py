@@ -232,6 +232,10 @@ if os.path.basename(job).startswith("deaf"):
     print("deaf", flush=True)
 else:
     signal.signal(signal.SIGTERM, lambda *_: end(11))
+if os.path.basename(job).startswith("busy"):
+    facts = {"phase": "training", "env_steps": 64, "iteration": 1, "env_steps_per_s": 90.0}
+    facts |= {"ep_rew_mean": 1.5, "cpu_share": 0.9, "run_delay_share": 0.1}
+    os.write(int(os.environ["ORCHESTRATOR_CHANNEL"]), json.dumps(facts).encode() + b"\\n")
 assert stat.S_ISSOCK(os.fstat(int(os.environ["ORCHESTRATOR_CHANNEL"])).st_mode)
 open(os.path.join(job, "started"), "w").close()
 open(os.path.join(job, "model.zip"), "w").close()
@@ -253,7 +257,8 @@ preflight.Child = contextlib.nullcontext
 of the command.
 
 The worker of job J succeeds when there is a file ``go-J`` beside the run directory, and notes its
-start in ``started``. One whose name begins with ``deaf`` ignores SIGTERM.
+start in ``started``. One whose name begins with ``deaf`` ignores SIGTERM, and one with ``busy``
+reports that it trains.
 """
 
 
@@ -286,6 +291,13 @@ def bow_to_permissions() -> None:
             raise OSError(ctypes.get_errno(), "capability not dropped")
 
 
+DOCTOR = """
+from orchestrator.machine import doctor_checks
+doctor_checks.worker_threads = lambda *_, **__: ()
+from orchestrator import __main__
+__main__.main()
+"""
+"""``doctor`` without its count of a worker's threads, for which a process imports PyTorch."""
 PIPES = {
     "stdin": subprocess.DEVNULL,
     "stdout": subprocess.PIPE,

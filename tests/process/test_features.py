@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import typer
+from command_helpers import DOCTOR
 
 import orchestrator as orchestrator_package
 from orchestrator import cli
@@ -86,8 +87,9 @@ def orchestrator(
     own = {"PYTHONPATH": search_path(folder), "XDG_STATE_HOME": str(folder / "state")}
     chosen = {"ORCHESTRATOR_FEATURES": "greeting"} | variables
     environment = {**os.environ, **own, **chosen}
+    program = ["-c", DOCTOR] if arguments == ("doctor",) else ["-m", "orchestrator"]
     return subprocess.run(
-        [sys.executable, "-m", "orchestrator", *arguments],
+        [sys.executable, *program, *arguments],
         env=environment,
         cwd=folder,
         capture_output=True,
@@ -221,6 +223,11 @@ class Required(TomlTable):
 @dataclasses.dataclass(frozen=True)
 class Mine:
     of_mine: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    of_other: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -499,50 +506,51 @@ def test_a_key_of_jobs_that_cannot_be_one_is_left_out(
     assert why in problem
 
 
-READS = """
-    job_file=lambda: [FeatureTable(name="mine", about="x", model=TomlTable, read=lambda *_: 1 / 0)]
-"""
+UNREADABLE = {
+    "no_rules": (
+        "job_parts=lambda: parts('no_rules'),"
+        "job_tables=lambda: job_table('no_rules', rules=lambda: 1 / 0)",
+        "has no rules of the table no_rules of jobs: ZeroDivisionError",
+    ),
+    "no_settings": (
+        "job_parts=lambda: parts('no_settings', Other),"
+        "job_tables=lambda: job_table('no_settings', rules=lambda: "
+        "__import__('orchestrator.jobfile.job_table_rules').jobfile.job_table_rules."
+        "JobTableRules(settings=lambda merged: 1 / 0))",
+        "cannot read an empty table no_settings of jobs: ZeroDivisionError",
+    ),
+    "no_table": (
+        "job_file=lambda: [FeatureTable("
+        "name='no_table', about='x', model=TomlTable, read=lambda *_: 1 / 0)]",
+        "cannot read an empty table [no_table]: ZeroDivisionError",
+    ),
+}
+"""Tables, with their feature and what is said of it."""
 
 
-@pytest.mark.parametrize(
-    ("rules", "why"),
-    [
-        ("1 / 0", "the feature greeting has no rules of the table mine of jobs: ZeroDivisionError"),
-        (
-            "__import__('orchestrator.jobfile.job_table_rules').jobfile.job_table_rules."
-            "JobTableRules(settings=lambda merged: 1 / 0)",
-            "the feature greeting cannot read an empty table mine of jobs: ZeroDivisionError",
-        ),
-    ],
-)
-def test_rules_of_a_table_of_jobs_that_fail_harm_no_job_without_it(
-    tmp_path: Path, rules: str, why: str
+def test_tables_that_their_features_cannot_read_harm_no_job_file_without_them(
+    tmp_path: Path,
 ) -> None:
-    table = f"job_tables=lambda: job_table('mine', rules=lambda: {rules})"
-    install(tmp_path, parts(f"job_parts=lambda: parts('mine'), {table}"))
-    (tmp_path / "jobs.toml").write_text('name = "t"\n[[jobs]]\nenv = "Pendulum-v1"\nname = "p"\n')
-    done = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert why in done.stderr
-    with (tmp_path / "jobs.toml").open("a") as jobs:
-        jobs.write("mine = { x = 5 }\n")
-    with_it = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
-    assert with_it.returncode == 2
-    assert "jobs[0].mine: the feature of this table" in with_it.stderr
-
-
-def test_a_table_that_its_feature_cannot_read_harms_no_job_file_without_it(tmp_path: Path) -> None:
-    install(tmp_path, parts(READS.strip()))
+    for name, (part, _) in UNREADABLE.items():
+        install(tmp_path, parts(part, name), name=name)
     jobs = 'name = "t"\n[[jobs]]\nenv = "Pendulum-v1"\nname = "p"\n'
-    (tmp_path / "jobs.toml").write_text(jobs)
-    done = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
+
+    def dry_run(text: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "jobs.toml").write_text(text)
+        chosen = ", ".join(UNREADABLE)
+        dry_run = ("run", "jobs.toml", "--dry-run")
+        return orchestrator(tmp_path, *dry_run, ORCHESTRATOR_FEATURES=chosen)
+
+    done = dry_run(jobs)
     assert done.returncode == 0, done.stderr
-    assert (
-        "the feature greeting cannot read an empty table [mine]: ZeroDivisionError" in done.stderr
-    )
-    (tmp_path / "jobs.toml").write_text(f"{jobs}[mine]\n")
-    with_it = orchestrator(tmp_path, "run", "jobs.toml", "--dry-run")
-    assert with_it.returncode == 0, "an empty table is as good as none"
+    for name, (_, why) in UNREADABLE.items():
+        assert f"the feature {name} {why}" in done.stderr
+    with_those_of_jobs = dry_run(f"{jobs}no_rules = {{ x = 5 }}\nno_settings = {{ x = 5 }}\n")
+    assert with_those_of_jobs.returncode == 2
+    for name in ("no_rules", "no_settings"):
+        assert f"jobs[0].{name}: the feature of this table" in with_those_of_jobs.stderr
+    with_an_empty_one = dry_run(f"{jobs}[no_table]\n")
+    assert with_an_empty_one.returncode == 0, "an empty table is as good as none"
 
 
 LEFT = """

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from command_helpers import HOPPER, summary, write_experiment
+from command_helpers import DOCTOR, HOPPER, INSTANT, invoke, summary, write_experiment
 from stable_baselines3 import PPO
 
 from orchestrator.core.paths import RunPaths
@@ -26,11 +26,12 @@ REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples/third_party_feature"
 ENTRY_POINTS = "[orchestrator.features]\nprefixed = prefixed\n"
 NOTING = """#!/bin/sh
-# Notes its pid and what it starts, in the last argument but one, which is a job directory.
+# Notes its pid and what it is to start, in the last argument but one, which is a job directory;
+# becomes a worker that succeeds at once.
 file=$1; shift
 for argument; do before=$last; last=$argument; done
 echo "$$ $*" > "$before/$file"
-exec "$@"
+exec {python} -I -S "$0.py" "$before" "$last"
 """
 JOB = {"name": "hopper", "xml": HOPPER, "total_timesteps": 512}
 TASK = {
@@ -104,10 +105,14 @@ def orchestrator(
     return python(folder, "-m", "orchestrator", *arguments, cwd=cwd, wanted=wanted)
 
 
+def search_path(folder: Path) -> str:
+    return os.pathsep.join([str(folder), str(REPOSITORY)])
+
+
 def python(
     folder: Path, *arguments: str | Path, cwd: Path, wanted: str = "prefixed"
 ) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(folder), str(REPOSITORY)])
+    path = search_path(folder)
     environment = {**os.environ, "PYTHONPATH": path, "ORCHESTRATOR_FEATURES": wanted}
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -124,8 +129,9 @@ def test_its_executor_starts_workers_by_another_program_and_is_kept(
 ) -> None:
     installed = with_bell
     noting = tmp_path / "noting"
-    noting.write_text(NOTING)
+    noting.write_text(NOTING.format(python=sys.executable))
     noting.chmod(0o755)
+    (tmp_path / "noting.py").write_text(INSTANT)
     jobs = write_experiment(tmp_path, JOB)
     jobs.write_text(
         jobs.read_text() + f'\n[prefixed]\ncommand = ["{noting}", "notes"]\nevents = true\n'
@@ -152,12 +158,11 @@ def test_its_executor_starts_workers_by_another_program_and_is_kept(
         installed, "run", "run", "--prefix", "env COLOUR=blue", "--dry-run", cwd=tmp_path
     )
     assert again.returncode == 0, again.stderr
-    gone = orchestrator(installed, "run", "run", cwd=tmp_path, wanted="")
+    gone = invoke("run", "run", cwd=tmp_path)  # this process has no feature of others
     assert gone.returncode == 2
     assert "the executor prefixed, of a feature that is not installed here" in gone.stderr
-    assert orchestrator(installed, "status", "run", cwd=tmp_path, wanted="").returncode == 0
-    local = ("run", "run", "--executor", "local", "--dry-run")
-    without = orchestrator(installed, *local, cwd=tmp_path, wanted="")
+    assert invoke("status", "run", cwd=tmp_path).returncode == 0
+    without = invoke("run", "run", "--executor", "local", "--dry-run", cwd=tmp_path)
     assert without.returncode == 0, without.stderr
     assert "[prefixed] in the job file has no effect" in without.stdout + without.stderr
 
@@ -171,7 +176,7 @@ def test_what_it_cannot_use_is_told_like_anything_else(installed: Path, tmp_path
     jobs.write_text(jobs.read_text() + '\n[prefixed]\ncomand = ["nowhere"]\n')
     done = orchestrator(installed, *chosen, cwd=tmp_path)
     assert 'prefixed.comand: unknown key; did you mean "command"?' in done.stderr
-    without = orchestrator(installed, *chosen, cwd=tmp_path, wanted="")
+    without = invoke(*chosen, cwd=tmp_path)
     assert "prefixed: unknown key" in without.stderr
 
 
@@ -190,7 +195,8 @@ def test_help_and_doctor_name_it(installed: Path, tmp_path: Path) -> None:
     shown = orchestrator(installed, "run", "--help", cwd=tmp_path).stdout
     assert "--prefix" in shown
     assert " or prefixed. A run" in " ".join(shown.replace("│", " ").split())
-    assert "run --executor prefixed" in orchestrator(installed, "doctor", cwd=tmp_path).stdout
+    advice = python(installed, "-c", DOCTOR, "doctor", cwd=tmp_path).stdout
+    assert "run --executor prefixed" in advice
     schema = json.loads(orchestrator(installed, "schema", cwd=tmp_path).stdout)
     assert schema["properties"]["prefixed"]["default"] == {}
 
@@ -236,7 +242,7 @@ def test_a_run_directory_keeps_the_settings_of_its_table(
     assert refused.returncode == 2
     assert "calm.above: -1000000000.0 → -5.0" in refused.stderr
     jobs = calm_jobs(tmp_path)
-    gone = orchestrator(packages, "run", jobs, "--run-dir", run, cwd=tmp_path, wanted="")
+    gone = invoke("run", jobs, "--run-dir", run, cwd=tmp_path)
     assert gone.returncode == 2
     assert "calm: unknown key" in gone.stderr
 
@@ -262,15 +268,16 @@ def test_what_its_table_did_to_a_job_is_still_done_when_the_job_is_extended(
 
 
 def test_a_run_whose_feature_is_gone_is_shown_and_ended_but_not_trained(
-    packages: Path, calmed: Path, tmp_path: Path
+    packages: Path, calmed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONPATH", search_path(packages))  # its task is there still
     shutil.copytree(calmed / "run", tmp_path / "run")
     with sqlite3.connect(tmp_path / "run/ledger.sqlite3") as ledger:
         ledger.execute("UPDATE jobs SET state = 'PENDING' WHERE job_id = 'never-s0'")
     ledger.close()
 
     def without(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        done = orchestrator(packages, *arguments, cwd=tmp_path, wanted="")
+        done = invoke(*arguments, cwd=tmp_path)  # this process has no feature of others
         assert "damaged" not in done.stderr, done.stderr
         assert "Traceback" not in done.stderr, done.stderr
         return done

@@ -201,22 +201,29 @@ def test_every_row_of_progress_holds_what_belongs_to_its_iteration(tmp_path: Pat
     assert all(cell for row in table for cell in row.values())
 
 
-@pytest.mark.parametrize("learner", [pytest.param("fast", marks=pytest.mark.slow), "sb3"])
+REPORT = """
+import os, sys, time
+STEPS = 150
+UNNEEDED = {'torch._dynamo', 'pandas', 'matplotlib', 'tensorboard', 'tqdm', 'rich'}
+
+def report():
+    if STEPS == 0:
+        threads = len(os.listdir('/proc/self/task'))
+        print('LOADED', sorted(UNNEEDED & set(sys.modules)), 'THREADS', threads, flush=True)
+"""
+"""A module of an environment that tells, at some step, what is loaded that no training needs."""
+NOTHING_UNNEEDED = "LOADED [] THREADS 2"
+"""One thread for training, one for the lifeline."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("learner", ["fast", "sb3"])
 def test_no_compiler_is_loaded_and_no_thread_too_many(learner: str, tmp_path: Path) -> None:
-    report = (
-        "import os, sys\n"
-        "STEPS = 150\n"
-        "def report():\n"
-        "    if STEPS == 0:\n"
-        "        print('LOADED', sorted({'torch._dynamo', 'pandas', 'matplotlib', 'tensorboard', 'tqdm', 'rich'}\n"
-        "              & set(sys.modules)), 'THREADS', len(os.listdir('/proc/self/task')), flush=True)"
-    )
-    module(tmp_path, report, after_step="report()")
+    module(tmp_path, REPORT, after_step="report()")
     paths = helpers.job(tmp_path / "job", own(tmp_path, learner=learner))
     with helpers.Worker(paths, channel=True) as worker:
         assert worker.wait() == ExitCode.SUCCEEDED, worker.log
-        # One for training, one for the lifeline.
-        assert "LOADED [] THREADS 2" in worker.log
+        assert NOTHING_UNNEEDED in worker.log
 
 
 def test_python_error_is_told_with_the_users_own_line(tmp_path: Path) -> None:
@@ -458,9 +465,9 @@ def test_worker_without_a_channel_ends_with_the_process_that_started_it(tmp_path
 
 
 def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: Path) -> None:
-    module(
-        tmp_path, "import time\nSTEPS = 0", after_step="time.sleep(0.002)"
-    )  # more than a second, however fast
+    """And nothing is loaded that a training does not need."""
+    # more than a second, however fast
+    module(tmp_path, REPORT, after_step="report(); time.sleep(0.002)")
     paths = helpers.job(
         tmp_path / "job", own(tmp_path, learner="sb3", total_timesteps=512, eval_episodes=1)
     )
@@ -470,6 +477,7 @@ def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: 
         with worker.channel.makefile("rb") as lines:
             messages = [Progress.from_line(line) for line in lines]
         wall_s = worker.record.wall_s
+        assert NOTHING_UNNEEDED in worker.log
     assert [messages[0].phase, messages[-1].phase] == ["starting", "evaluating"]
     assert wall_s is not None
     assert len(messages) <= 3 + 2 * wall_s

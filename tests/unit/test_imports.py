@@ -50,12 +50,6 @@ def test_importing_core_imports_nothing_but_the_standard_library() -> None:
         assert imported <= {"orchestrator", *sys.stdlib_module_names}, path
 
 
-def test_imports_are_absolute() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            assert not isinstance(node, ast.ImportFrom) or node.level == 0, f"{path}:{node.lineno}"
-
-
 @functools.cache
 def imported_by(path: Path) -> frozenset[str]:
     """Modules that a file imports, also late, itself or through the helpers of tests."""

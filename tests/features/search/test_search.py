@@ -78,9 +78,13 @@ def points(run_dir: Path) -> list[Mapping[str, Any]]:
     return [event.content["point"] for event in events(run_dir) if event.kind == "asked"]
 
 
-def test_a_search_makes_its_trials_one_by_one_and_ends(tmp_path: Path) -> None:
-    jobs = search_file(tmp_path, 'sampler = "random"\ntrials = 3\nobjective = "ep_rew_mean"')
-    finish(jobs)
+def test_a_search_makes_its_trials_one_by_one_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
+    table = 'sampler = "random"\ntrials = 3\nobjective = "ep_rew_mean"'
+    jobs = search_file(tmp_path, table, settings='resources.start = "exec"')
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
     rows = commands.summary(tmp_path / "run")
     assert list(rows) == [f"hopper-t{number:05d}-s0" for number in range(3)]
     assert {row["state"] for row in rows.values()} == {"SUCCEEDED"}
