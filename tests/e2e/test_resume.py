@@ -1,4 +1,5 @@
-"""Killed at any instant and resumed: the same bits as never killed."""
+"""Killed at any instant and resumed: the same bits as never killed, with each learner, algorithm and
+kind of environment. ``test_kill_and_resume.py`` shows it of a robot through the command."""
 
 from __future__ import annotations
 
@@ -33,15 +34,12 @@ ROBOT = """
 TASK = {"task": "forward", "xml": "robot/robot.xml", "normalize": True}
 JOBS: dict[str, dict[str, Any]] = {
     "hopper": {"env": "Hopper-v5", "normalize": True, "total_timesteps": 2048},
-}
-MORE_JOBS: dict[str, dict[str, Any]] = {
     "sac": {
         "algo": "sac",
         **TASK,
         "total_timesteps": 2048,
         "hyperparameters": {**helpers.SMALL["sac"], "gradient_steps": 2},
     },
-    "built-in task": {**TASK, "total_timesteps": 2048},
     "discrete": {"env": "CartPole-v1", "total_timesteps": 2048},
     "hopper, stock learner": {
         "env": "Hopper-v5",
@@ -100,16 +98,12 @@ def kill(
     return worker.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "twice"),
     [
-        *(pytest.param(changes, False, id=name) for name, changes in JOBS.items()),
-        *(
-            pytest.param(
-                changes, name in ("sac", "a2c", "recurrent ppo"), id=name, marks=pytest.mark.slow
-            )
-            for name, changes in MORE_JOBS.items()
-        ),
+        pytest.param(changes, name in ("sac", "a2c", "recurrent ppo"), id=name)
+        for name, changes in JOBS.items()
     ],
 )
 def test_killed_and_resumed_learns_the_same_bits(

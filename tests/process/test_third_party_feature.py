@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from command_helpers import DOCTOR, HOPPER, INSTANT, invoke, summary, write_experiment
+from command_helpers import DOCTOR, HOPPER, INSTANT, STUBS, invoke, summary, write_experiment
 from stable_baselines3 import PPO
 
 from orchestrator.core.paths import RunPaths
@@ -41,10 +41,20 @@ TASK = {
 """Its task, in episodes that are short enough for their returns to be known early."""
 
 POOL = f"""
+import sys
 import orchestrator
-with orchestrator.TrainingPool(max_parallel=1, run_dir="pool", task="forward") as pool:
-    print(pool.submit("{HOPPER}", total_timesteps=512).result().state)
+from orchestrator.features.pool import supervisor_process
+supervisor_process.COMMAND = (sys.executable, "supervise.py")
+settings = {{"task": "forward", "resources": {{"start": "exec"}}}}
+with orchestrator.TrainingPool(max_parallel=1, run_dir="pool", **settings) as pool:
+    print(pool.submit("{HOPPER}", name="hopper").result().state)
 """
+SUPERVISE = f"""
+{STUBS}
+from orchestrator.features.pool import pool_supervisor
+sys.exit(pool_supervisor.main(*sys.argv[1:]))
+"""
+"""Of a pool whose workers succeed as those of :data:`STUBS` do."""
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +194,8 @@ def test_what_it_cannot_use_is_told_like_anything_else(installed: Path, tmp_path
     find_spec("orchestrator.features.pool") is None, reason="the feature was taken away"
 )
 def test_a_pool_which_has_no_tables_trains_with_it(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "supervise.py").write_text(SUPERVISE)
+    (tmp_path / "go-hopper-s0").touch()
     done = python(installed, "-c", POOL, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "SUCCEEDED\n"
