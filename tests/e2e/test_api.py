@@ -146,6 +146,7 @@ def test_what_has_changed_is_refused_in_the_words_of_python(
 def test_run_is_the_command_and_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    commands.examine_nothing(monkeypatch)
     commands.instant_workers(monkeypatch, tmp_path)
     jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "nothing"))
     for _ in range(2):
@@ -189,6 +190,7 @@ def test_a_trained_robot_whose_file_is_broken_later_stays_as_it_was_trained(tmp_
 def test_with_absolute_paths_no_current_directory_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    commands.examine_nothing(monkeypatch)
     commands.instant_workers(monkeypatch, tmp_path)
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -221,7 +223,7 @@ def leftovers() -> tuple[int, int, int]:
 def test_fifty_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
     commands.instant_workers(monkeypatch, tmp_path)
-    monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
+    commands.examine_nothing(monkeypatch)
     handlers = [
         signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     ]
@@ -242,12 +244,6 @@ def test_fifty_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [
         signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     ] == handlers
-
-
-def no_examination(jobs: Any, **_: Any) -> dict[str, Any]:
-    from orchestrator.experiment.preflight import JobVerdict
-
-    return {job.job_id: JobVerdict(problem=None) for job in jobs}
 
 
 @pytest.mark.slow
@@ -297,6 +293,7 @@ def test_ctrl_c_in_a_script_is_a_keyboard_interrupt_once_all_have_left(tmp_path:
 def test_a_stop_asked_for_elsewhere_is_no_keyboard_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    commands.examine_nothing(monkeypatch)
     commands.stub_workers(monkeypatch)
     jobs = write_experiment(
         tmp_path, {"name": "hopper", "xml": HOPPER, "total_timesteps": 1_000_000}

@@ -14,7 +14,6 @@ import pytest
 from command_helpers import odd, write_experiment
 
 import orchestrator
-from orchestrator.experiment.preflight import JobVerdict
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +22,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def no_examination(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
-    return {job.job_id: JobVerdict() for job in jobs}
-
-
 @pytest.fixture
 def waiting_workers(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Workers that succeed when there is a file ``go-JOB`` beside the run directory."""
     commands.stub_workers(monkeypatch)
-    monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
+    commands.examine_nothing(monkeypatch)
     return here
 
 

@@ -246,6 +246,7 @@ def test_json_is_one_object_a_line_and_nothing_else(mixed: tuple[Experiment, Run
 def test_the_end_in_json_has_what_features_say_of_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    commands.examine_nothing(monkeypatch)
     commands.instant_workers(monkeypatch, tmp_path)
 
     def saying(text: str) -> Feature:
@@ -272,6 +273,7 @@ def test_provenance_has_versions_and_machine(mixed: tuple[Experiment, Run]) -> N
 def test_failed_jobs_are_explained_and_run_again_only_after_retry(
     mixed: tuple[Experiment, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    commands.examine_nothing(monkeypatch)
     commands.instant_workers(monkeypatch, tmp_path)
     cwd = tmp_path / "mixed"
     shutil.copytree(mixed[0].cwd, cwd)
@@ -540,6 +542,7 @@ def test_limits_may_change_without_a_question(finished: Experiment) -> None:
 def test_fresh_starts_over_and_keeps_what_was(
     finished: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    commands.examine_nothing(monkeypatch)
     commands.instant_workers(monkeypatch, tmp_path)
     done = succeed("run", finished.jobs, "--run-dir", "run", "--fresh", cwd=finished.cwd)
     assert done.stdout.count(" launched on CPU ") == 2

@@ -24,10 +24,7 @@ NAMES = ("done", "begun", "fresh", "failed", "waits", "changed", "gone")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is examined, and every worker succeeds at once."""
-    monkeypatch.setattr(
-        preflight, "examine", lambda jobs, **_: {job.job_id: JobVerdict() for job in jobs}
-    )
-    monkeypatch.setattr(preflight, "Child", contextlib.nullcontext)
+    commands.examine_nothing(monkeypatch)
     commands.instant_workers(monkeypatch, tmp_path)
 
 

@@ -23,6 +23,7 @@ from orchestrator.ledger import Ledger
 def test_when_all_jobs_have_ended_features_add_results_and_requests_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    commands.examine_nothing(monkeypatch)
     commands.instant_workers(monkeypatch, tmp_path)
     jobs = write_experiment(tmp_path, odd("good", "nothing"), odd("bad", "nothing"))
     ended: list[EndedJobs] = []
@@ -81,6 +82,7 @@ class ReadsAtItsEnd(BesideRun):
 def test_the_ledger_is_open_when_what_is_beside_a_run_ends_however_the_run_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    commands.examine_nothing(monkeypatch)
     commands.instant_workers(monkeypatch, tmp_path)
     jobs = write_experiment(tmp_path, odd("good", "nothing"))
 

@@ -20,6 +20,7 @@ from orchestrator.ledger import Ledger, job_figures
 
 def paused_at_a_rung(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, RunPaths]:
     """The job file and run directory of two jobs, one of which has trained up to a rung."""
+    commands.examine_nothing(monkeypatch)
     commands.instant_workers(monkeypatch, folder)
     jobs = write_experiment(folder, odd("first", "nothing"), odd("second", "nothing"))
     paths = RunPaths(folder / "run")

@@ -20,7 +20,9 @@ from unittest import mock
 import pytest
 
 from orchestrator import cli
+from orchestrator.core.job import Job
 from orchestrator.executors.local import LocalExecutor
+from orchestrator.experiment import preflight
 
 REPOSITORY = Path(__file__).parents[2]
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
@@ -402,6 +404,16 @@ def instant_workers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         "orchestrator.executors.local_backend.LocalExecutor",
         lambda: LocalExecutor(worker_command=command),
     )
+
+
+def examine_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process take robots and environments for good, without a child process."""
+
+    def examine(jobs: Sequence[Job], **_: Any) -> dict[str, preflight.JobVerdict]:
+        return {job.job_id: preflight.JobVerdict() for job in jobs}
+
+    monkeypatch.setattr("orchestrator.experiment.preflight.examine", examine)
+    monkeypatch.setattr("orchestrator.experiment.preflight.Child", contextlib.nullcontext)
 
 
 def start(command_line: Sequence[str | Path], *, cwd: Path, **how: Any) -> subprocess.Popen[str]:
