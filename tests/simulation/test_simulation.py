@@ -160,7 +160,7 @@ def test_the_same_seed_gives_the_same_trace_in_another_process(outcomes: list[Ou
         "from pathlib import Path\n"
         "from tests.simulation.play import play\n"
         "from tests.simulation.scenario import Scenario, made\n"
-        "traces = sorted(Path('tests/simulation/traces').glob('*.json'))\n"
+        "traces = sorted(Path('tests/simulation/traces').glob('*.json'))[::3]\n"
         "scenarios = [Scenario.from_json(path.read_text()) for path in traces]\n"
         "for scenario in [*scenarios, *map(made, range(1, 10))]:\n"
         "    print(chr(10).join(play(scenario).trace))\n"
@@ -173,7 +173,7 @@ def test_the_same_seed_gives_the_same_trace_in_another_process(outcomes: list[Ou
         text=True,
         check=True,
     ).stdout
-    traces = [replayed(path).trace for path in TRACES]
+    traces = [replayed(path).trace for path in TRACES[::3]]
     traces += [outcome.trace for outcome in outcomes[1:10]]
     assert there.splitlines() == "\n".join(line for trace in traces for line in trace).splitlines()
 

@@ -34,16 +34,6 @@ def packages(nodes: Iterable[ast.AST]) -> set[str]:
     return names
 
 
-def test_only_the_worker_imports_training_libraries_not_even_late() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        folders = path.relative_to(PACKAGE).parts[:-1]
-        is_in_worker = folders[:1] == ("worker",) or folders[0::2][:2] == ("features", "worker")
-        # gymnasium imports this one itself.
-        allowed = {"gymnasium"} if path == PACKAGE / "envs.py" else set()
-        assert is_in_worker or not (packages(ast.walk(tree)) & HEAVY) - allowed, path
-
-
 def test_importing_core_imports_nothing_but_the_standard_library() -> None:
     for path in (PACKAGE / "core").glob("*.py"):
         imported = packages(ast.parse(path.read_text(encoding="utf-8")).body)
