@@ -177,12 +177,10 @@ def test_one_reload_excludes_another_and_needs_the_host_of_the_supervisor(
             reloading.reload(root, tmp_path / "jobs.toml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "noted", "state", "code"),
-    [
-        ("pause", "pause", "PAUSED", 130),
-        pytest.param("stop", "cancel", "CANCELLED", 1, marks=pytest.mark.slow),
-    ],
+    [("pause", "pause", "PAUSED", 130), ("stop", "cancel", "CANCELLED", 1)],
 )
 def test_a_job_is_paused_or_cancelled_although_its_supervisor_is_killed_before_the_worker_has_exited(
     command: str, noted: str, state: str, code: int, tmp_path: Path
