@@ -56,9 +56,10 @@ INVALID_JOBS: list[tuple[dict[str, Any], str, str]] = [
         "64 × 2 = 128 is not divisible by",
     ),
     ({"xml": "hoper.xml"}, ".xml", "no such file"),
+    ({"xml": "zoo/*.xml"}, ".xml", "no file matches"),
 ]
-"""Jobs that are refused when the job file is read; tests/unit/test_jobfile_problems.py has every
-rule."""
+"""Jobs that are refused when the job file is read; tests/unit/test_jobfile_problems.py has many
+more."""
 
 UNUSABLE_JOBS: list[tuple[dict[str, Any], str, Sequence[str]]] = [
     # job, place of its problem, what the message says
@@ -567,6 +568,7 @@ def test_an_out_of_memory_kill_is_named_and_retried(small_memory: Path, tmp_path
     assert commands.summary(tmp_path / "runs/tiny")["eats-s0"]["cause"] == "out-of-memory", out
 
 
+@pytest.mark.slow
 def test_two_commands_at_once_make_one_supervisor(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "wait"))
     arguments = (jobs, "--run-dir", "run", "--grace", "0.2")
