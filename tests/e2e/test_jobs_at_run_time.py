@@ -45,6 +45,7 @@ def states(folder: Path) -> dict[str, str]:
     return {job_id: row["state"] for job_id, row in commands.summary(folder / "run").items()}
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_only_paused_jobs_are_left_and_says_how_they_continue(
     tmp_path: Path,
 ) -> None:
