@@ -58,7 +58,7 @@ INVALID_JOBS: list[tuple[dict[str, Any], str, str]] = [
     ({"xml": "hoper.xml"}, ".xml", "no such file"),
     ({"xml": "zoo/*.xml"}, ".xml", "no file matches"),
 ]
-"""Jobs that are refused when the job file is read; tests/unit/test_jobfile_problems.py has many
+"""Jobs that are refused when the job file is read; tests/unit/jobfile/test_jobfile_problems.py has many
 more."""
 
 UNUSABLE_JOBS: list[tuple[dict[str, Any], str, Sequence[str]]] = [

@@ -22,7 +22,7 @@ import pytest
 from orchestrator import cli
 from orchestrator.core.job import Job
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 
 REPOSITORY = Path(__file__).parents[2]
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
@@ -249,7 +249,7 @@ end(0)
 STUBS = f"""
 import contextlib, sys
 from orchestrator.executors import local, local_backend
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 worker = (sys.executable, "-I", "-S", "-c", {STUB_WORKER!r})
 local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
 preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
@@ -412,8 +412,10 @@ def examine_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def examine(jobs: Sequence[Job], **_: Any) -> dict[str, preflight.JobVerdict]:
         return {job.job_id: preflight.JobVerdict() for job in jobs}
 
-    monkeypatch.setattr("orchestrator.experiment.preflight.examine", examine)
-    monkeypatch.setattr("orchestrator.experiment.preflight.Child", contextlib.nullcontext)
+    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", examine)
+    monkeypatch.setattr(
+        "orchestrator.experiment.examination.preflight.Child", contextlib.nullcontext
+    )
 
 
 def start(command_line: Sequence[str | Path], *, cwd: Path, **how: Any) -> subprocess.Popen[str]:
