@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core import task_names
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.tasks import States, find_task, make_task
+from orchestrator.worker.tasks import States, Task, find_task, make_task
 
 MJCF = Path(__file__).parents[2] / "mjcf"
 
@@ -317,9 +317,17 @@ def test_a_fallen_pole_ends_the_episode() -> None:
 
 def test_measures_that_a_search_knows_are_those_of_the_tasks() -> None:
     classes = {name: find_task(name) for name in (*task_names.TASKS, *task_names.GYMNASIUM_TASKS)}
-    measured = {
-        name: tuple(one.name for one in kind.measures)
+    travelling = {
+        name
         for name, kind in classes.items()
-        if kind.measures
+        if kind.distance_travelled is not Task.distance_travelled
+    }
+    assert travelling == set(classes) - task_names.STAYING
+    effort = {name: [*task_names.EFFORT] for name in classes}
+    for name in task_names.STAYING:
+        effort[name].remove("cost_of_transport")
+    measured = {
+        name: (*(one.name for one in kind.measures), *effort[name])
+        for name, kind in classes.items()
     }
     assert measured == task_names.MEASURES

@@ -115,6 +115,9 @@ class Forward(Task):
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
         return self._distance_moved(before, after)[:, None]
 
+    def distance_travelled(self, before: States, after: States) -> Floats:
+        return self._distance_moved(before, after)
+
     def _distance_moved(self, before: States, after: States) -> Floats:
         """``(n_envs,)`` metres moved along x, a new array."""
         x = self.root.x
