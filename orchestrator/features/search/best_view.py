@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from orchestrator.core.text import count
+from orchestrator.core.text import count, decimal
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.ranking import Ranking
@@ -65,7 +65,7 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
 
 
 def _value(values: Any, index: int) -> str:
-    return NONE if values is None else f"{values[index]:,.2f}"
+    return NONE if values is None else decimal(values[index], 2)
 
 
 def _point(point: Any) -> str:

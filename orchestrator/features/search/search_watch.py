@@ -9,7 +9,7 @@ from itertools import islice
 from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.regular_files import read_regular
-from orchestrator.core.text import count, duration, joined
+from orchestrator.core.text import count, decimal, duration, joined
 from orchestrator.experiment import run_directory
 from orchestrator.experiment.run_watch import LiveSection, RunWatch
 from orchestrator.features.search import search_events
@@ -133,7 +133,7 @@ def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
         if best is not None and len(objectives) > 1:
             parts.append(f"Pareto front of {count(front, 'trial')}")
         elif best is not None and best.values:
-            parts.append(f"best {objectives[0]} {best.values[0]:,.1f} (trial {best.number})")
+            parts.append(f"best {objectives[0]} {decimal(best.values[0], 1)} (trial {best.number})")
     is_fruitless = search is not None and best is None and reader.history.is_over
     if failed:
         number, why = _commonest(reader)
@@ -199,6 +199,6 @@ def _progress(reader: TrialReader, asked: int) -> list[str]:
 
 def _news(reader: TrialReader, best: Trial) -> str:
     named = zip(reader.objectives, best.values or (), strict=False)
-    values = ", ".join(f"{name} {value:,.2f}" for name, value in named)
+    values = ", ".join(f"{name} {decimal(value, 2)}" for name, value in named)
     point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
     return f"new best: trial {best.number}, {values} ({point})"

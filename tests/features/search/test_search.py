@@ -4,6 +4,7 @@ its processes."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -395,6 +396,42 @@ def make(params, folder):
     assert "the last 20 trials have failed, 20 of them as this one: " in done.stdout + done.stderr
     assert "no such leg" in done.stdout + done.stderr
     assert sum(event.kind == "asked" for event in events(tmp_path / "run")) <= 22
+
+
+@pytest.mark.slow
+def test_a_search_by_an_expression_of_measures_has_its_value_of_every_job(tmp_path: Path) -> None:
+    text = "distance_m / energy_j + 0 * min(mass_kg, torque_rms)"
+    table = f'sampler = "random"\ntrials = 2\nobjective = "{text}"'
+    jobs = search_file(tmp_path, table, seeds=(0, 1), settings="eval_episodes = 2")
+    done = finish(jobs)
+    assert f"best {text} " in " ".join(done.stdout.split())
+    over = [event for event in events(tmp_path / "run") if event.kind == "over"]
+    assert len(over) == 2
+    for event in over:
+        ratios = []
+        for seed in (0, 1):
+            folder = tmp_path / f"run/jobs/hopper-t{event.trial:05d}-s{seed}"
+            told = json.loads((folder / "eval.json").read_text())["deterministic"]["measures"]
+            ratios.append(told["distance_m"]["mean"] / told["energy_j"]["mean"])
+        assert event.content["values"] == [pytest.approx(sum(ratios) / 2)]
+    row = commands.summary(tmp_path / "run")["hopper-t00000-s0"]
+    assert min(row["measures"][name] for name in ("energy_j", "mass_kg", "torque_rms")) > 0
+    best = json.loads(commands.invoke("best", "run", "--json", cwd=tmp_path).stdout)
+    values = [event.content["values"][0] for event in over]
+    assert best[0]["values"] == {text: max(values)}
+
+
+@pytest.mark.slow
+def test_a_trial_whose_objective_divides_by_zero_has_no_value_and_says_so(tmp_path: Path) -> None:
+    table = 'sampler = "random"\ntrials = 1\nobjective = "eval_mean / (attempts - 1)"'
+    jobs = search_file(tmp_path, table, settings="eval_episodes = 1")
+    done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    [why] = [event.content["why"] for event in events(tmp_path / "run") if event.kind == "over"]
+    assert why.startswith(
+        "eval_mean / (attempts - 1) has no value: attempts - 1 is 0, and nothing can be divided by it; known are"
+    )
+    assert "nothing can be divided by it" in " ".join(done.stdout.split())
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.job import Job
-from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, MEASURES, TASKS
+from orchestrator.core.measure_expressions import ExpressionError, parse_expression
+from orchestrator.core.task_names import AUTO, EFFORT, GYMNASIUM_TASKS, MEASURES, TASKS
 from orchestrator.core.text import is_installed, joined
 from orchestrator.features.search.declaration.spec import (
     ARCHIVE_SAMPLERS,
@@ -53,7 +54,7 @@ COLUMNS = (
         "max_rss_mib",
     ),
 )
-"""Columns of ``summary.csv`` that can be objectives and measures."""
+"""Columns of ``summary.csv`` that can be in objectives and measures."""
 _OF_EVALUATION = ("eval_mean", "eval_s")
 _SAME_IN_SPEC = (
     *("sampler_options", "seed", "aggregate", "trials", "max_env_steps", "inherit", "order"),
@@ -188,21 +189,49 @@ def check_in_job(search: SearchSpec, merged: Mapping[str, Any], problems: Proble
             *COLUMNS,
             *dict.fromkeys(name for one in of_tasks for name in MEASURES.get(one, ())),
         ]
-    named = [("search.objective", name) for name in search.objectives]
-    named += [
+    written = [("search.objective", text) for text in search.objectives]
+    written += [
         (f"search.measures.{place(measure.name)}", measure.name) for measure in search.measures
     ]
-    for where, name in named:
-        if known is not None and name not in known:
-            near = suggestion(name, known)
-            hint = f"; did you mean {quoted(near)}?" if near else f"; there are {', '.join(known)}"
-            what = f'no column of summary.csv with a result, and no measure of the task "{task}"'
-            problems.add(where, f"{quoted(name)} is {what}{hint}")
-        elif merged["eval_episodes"] == 0 and (name in _OF_EVALUATION or name not in COLUMNS):
-            problems.add(
-                where,
-                f"{quoted(name)} is known from an evaluation, and eval_episodes is 0; set it to 10",
-            )
+    for where, text in written:
+        for name in _names_in(text, known, where, problems):
+            if known is not None and name not in known:
+                problems.add(where, _unknown_measure(name, text, task, known))
+            elif merged["eval_episodes"] == 0 and (name in _OF_EVALUATION or name not in COLUMNS):
+                problems.add(
+                    where,
+                    f"{quoted(name)} is known from an evaluation, and eval_episodes is 0; set it to 10",
+                )
+
+
+def _names_in(
+    text: str, known: Collection[str] | None, where: str, problems: Problems
+) -> Sequence[str]:
+    """The columns and measures that an objective is computed from; none where it is no
+    expression.
+    """
+    if known is not None and text in known:
+        return (text,)
+    try:
+        return parse_expression(text).names
+    except ExpressionError as error:
+        problems.add(where, f"{quoted(text)} {error}")
+        return ()
+
+
+def _unknown_measure(name: str, text: str, task: Any, known: Sequence[str]) -> str:
+    """What is wrong with a name in the objective ``text``.
+
+    :param known: the columns and measures that there are.
+    """
+    in_text = "" if name == text else f" in {quoted(text)}"
+    if name in EFFORT:
+        what = f'has no value in the task "{task}", which does not travel'
+    else:
+        what = f'is no column of summary.csv with a result, and no measure of the task "{task}"'
+    near = suggestion(name, known)
+    hint = f"did you mean {quoted(near)}?" if near else f"there are {', '.join(known)}"
+    return f"{quoted(name)}{in_text} {what}; {hint}"
 
 
 def check_rungs(

@@ -130,7 +130,8 @@ class SearchSpec:
     """Keyword arguments of the sampler."""
     seed: int = 0
     objectives: tuple[str, ...]
-    """Columns of ``summary.csv``, or measures of ``eval.json``."""
+    """Columns of ``summary.csv``, measures of ``eval.json``, or expressions of them
+    (:mod:`orchestrator.core.measure_expressions`), computed for each job."""
     directions: tuple[Direction, ...]
     """One for each objective."""
     aggregate: Aggregate = "median"

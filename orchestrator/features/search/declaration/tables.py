@@ -105,11 +105,11 @@ class SearchTable(TomlTable):
     sampler_options: value_types.Options = key({}, "Options of the sampler.")
     seed: Annotated[int, Field(ge=0, le=2**31 - 1), Whole] = key(0, "Random seed of the sampler.")
     objective: Annotated[
-        str | _Texts, Expected("the name of a column or measure, or a list of names")
+        str | _Texts, Expected("a column, a measure or an expression of them, or a list of these")
     ] = key(
         "eval_mean",
-        "What is optimised: a column of summary.csv, or a measure of eval.json; with nsga2 or a class of yours also a "
-        "list of several.",
+        "What is optimised: a column of summary.csv, a measure of eval.json, or an expression of them such as "
+        "distance_m / energy_j; with nsga2 or a class of yours also a list of several.",
     )
     direction: Annotated[
         Direction | _Directions,
@@ -118,7 +118,7 @@ class SearchTable(TomlTable):
     aggregate: Aggregate = key("median", "How the values of the seeds of a trial become its value.")
     measures: dict[str, MeasureTable] = key(
         {},
-        "Axes of the archive of map-elites and cma-me: measures of eval.json, or columns of summary.csv.",
+        "Axes of the archive of map-elites and cma-me: measures of eval.json, columns of summary.csv, or expressions.",
     )
     trials: OptionalCount = key(
         None,
