@@ -397,11 +397,11 @@ def _record(row: sqlite3.Row) -> dict[str, Any]:
     return parsed_object(row["record"]) if row["record"] else {}
 
 
-def _measures(record: Mapping[str, Any]) -> dict[str, float | None] | None:
+def _measures(record: Mapping[str, Any], field: str = "measures") -> dict[str, float | None] | None:
     """The measures of an exit record; None for the mean of one that is no number, or counts as
     infinite.
     """
-    measures = record.get("measures")
+    measures = record.get(field)
     if not isinstance(measures, dict):
         return None
     numbers = {
@@ -410,6 +410,15 @@ def _measures(record: Mapping[str, Any]) -> dict[str, float | None] | None:
         if type(mean) in (int, float) and abs(mean) <= LARGEST
     }
     return {str(name): numbers.get(name) for name in measures}
+
+
+def training_measures(record: str) -> dict[str, float | None]:
+    """Those of the last episodes of training in an exit record, as the ledger holds it; none of a
+    damaged one.
+    """
+    with contextlib.suppress(ValueError):
+        return _measures(parsed_object(record), "training_measures") or {}
+    return {}
 
 
 def measure_names(record: str) -> Iterable[str]:

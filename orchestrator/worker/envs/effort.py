@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -32,6 +32,7 @@ from mujoco.batch import Batch
 from numpy.typing import NDArray
 
 from orchestrator.core.task_names import EFFORT
+from orchestrator.worker.envs.batch_interface import EffortState
 from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
 from orchestrator.worker.tasks.motion import GRAVITY_M_S2
 
@@ -41,14 +42,6 @@ _ON_TENDON = (int(mujoco.mjtTrn.mjTRN_TENDON), int(mujoco.mjtTrn.mjTRN_SLIDERCRA
 _SCALAR = (int(mujoco.mjtJoint.mjJNT_SLIDE), int(mujoco.mjtJoint.mjJNT_HINGE))
 _STAGE_NONE: int = mujoco.mjtStage.mjSTAGE_NONE.value
 _STAGE_VEL: int = mujoco.mjtStage.mjSTAGE_VEL.value
-
-
-class EffortState(TypedDict):
-    """Sums of the running episodes, ``(n_envs,)`` each."""
-
-    energy_j: Floats
-    squared_torques: Floats
-    distance_m: Floats
 
 
 @dataclass(frozen=True, slots=True)

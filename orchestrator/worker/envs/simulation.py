@@ -409,7 +409,7 @@ class Simulation:
         return self.task.initial_state(self.generators[env])
 
     def get_state(self) -> SimulationState:
-        return {
+        state: SimulationState = {
             "physics": self._batch.state.copy(),
             "fields": {name: field.copy() for name, field in self._fields.items()},
             "goals": self.states.goals.copy(),
@@ -417,6 +417,29 @@ class Simulation:
             "episode_lengths": self._lengths(),
             "episode_returns": self._episode_returns.copy(),
         }
+        if self._effort is not None:
+            state["measured"] = {
+                "sums": self._measure_sums.copy(),
+                "effort": self._effort.get_state(),
+            }
+        return state
+
+    def _continue_measuring(self, state: SimulationState) -> None:
+        """Sums of the running episodes as they were saved; not known where nothing was measured
+        then.
+        """
+        if self._effort is None:
+            return
+        measured = state.get("measured")
+        if measured is not None:
+            self._measure_sums[:] = measured["sums"]
+            self._effort.set_state(measured["effort"])
+            return
+        unknown = np.full(self.n_envs, np.nan)
+        self._measure_sums[:] = np.nan
+        self._effort.set_state(
+            {"energy_j": unknown, "squared_torques": unknown, "distance_m": unknown}
+        )
 
     def set_state(self, state: SimulationState) -> NDArray[Any]:
         """Continue exactly where :meth:`get_state` was called, perhaps in another process.
@@ -439,6 +462,7 @@ class Simulation:
         self._begun[:] = self._step - state["episode_lengths"]
         self._count_steps_to_limit()
         self._episode_returns[:] = state["episode_returns"]
+        self._continue_measuring(state)
         return self.task.observe(self.states)
 
     def _diverged_envs(self, action: NDArray[Any]) -> dict[int, str]:

@@ -678,6 +678,35 @@ def test_scheduler_without_search_compares_the_declared_jobs(place: Path) -> Non
         from_mapping({**data, **both}, source="s.toml", base=place)
 
 
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ("distance_m /", '"distance_m /" is no expression'),
+        ("eval_mean", '"eval_mean" is not known at a rung; there are ep_rew_mean and measures'),
+        ("distance_m / wall_s", '"wall_s" is not known at a rung'),
+        ("distance_m / enery_j", '"enery_j" in "distance_m / enery_j" .* mean "energy_j"'),
+        ("height_m", '"height_m" is no column .* no measure of the task "forward"'),
+    ],
+)
+def test_what_is_not_known_at_a_rung_cannot_be_compared_there(
+    by: str, message: str, place: Path
+) -> None:
+    rungs = {"min_env_steps": 9000, "by": by}
+    with pytest.raises(SpecError, match=rf"search\.scheduler\.by: {message}"):
+        searched(place, scheduler=rungs)
+    data = {"name": "t", "jobs": [{**HOPPER, "task": "forward"}], "scheduler": rungs}
+    with pytest.raises(SpecError, match=rf"scheduler\.by: {message}"):
+        from_mapping(data, source="s.toml", base=place)
+
+
+def test_rungs_compare_by_measures_of_training_and_by_the_return(place: Path) -> None:
+    for by, is_measured in (("ep_rew_mean", False), ("-ep_rew_mean / energy_j", True)):
+        rungs = {"min_env_steps": 9000, "by": by}
+        scheduler = declaration_of(searched(place, scheduler=rungs)).scheduler
+        assert scheduler is not None
+        assert (scheduler.by, scheduler.measures_training) == (by, is_measured)
+
+
 @pytest.mark.parametrize("link", [{"after": ["hopper"]}, {"init": "job:hopper"}])
 def test_jobs_that_wait_for_others_are_not_compared_at_rungs(
     place: Path, link: dict[str, Any]

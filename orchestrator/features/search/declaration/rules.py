@@ -17,6 +17,7 @@ from orchestrator.features.search.declaration.spec import (
     ARCHIVE_SAMPLERS,
     EXTRAS,
     INSTALL,
+    RETURN,
     SAMPLER_OPTIONS,
     SAMPLERS,
     WITHOUT_CHOICES,
@@ -133,6 +134,11 @@ def read_scheduler(top: Mapping[str, Any], problems: Problems) -> SchedulerSpec 
     if table.get("min_env_steps") is None:
         problems.add(f"{where}.min_env_steps", "missing; add for example min_env_steps = 50_000")
         return None
+    try:
+        parse_expression(table.get("by", RETURN))
+    except ExpressionError as error:
+        problems.add(f"{where}.by", f"{quoted(table['by'])} {error}")
+        return None
     return SchedulerSpec(**{"kind": "asha", **table})
 
 
@@ -184,11 +190,7 @@ def check_in_job(search: SearchSpec, merged: Mapping[str, Any], problems: Proble
     if not {dimension.key for dimension in search.space} & {*FAMILY} and (
         task in {AUTO, *TASKS, *GYMNASIUM_TASKS}
     ):
-        of_tasks = TASKS if task == AUTO else [task]
-        known = [
-            *COLUMNS,
-            *dict.fromkeys(name for one in of_tasks for name in MEASURES.get(one, ())),
-        ]
+        known = [*COLUMNS, *_measures_of(task)]
     written = [("search.objective", text) for text in search.objectives]
     written += [
         (f"search.measures.{place(measure.name)}", measure.name) for measure in search.measures
@@ -269,12 +271,34 @@ def check_rungs(
             problems.add(
                 job.where, f"{job.job_id} {what}; leave out after and init, or [scheduler]"
             )
+    if not {dimension.key for dimension in space} & {*FAMILY}:
+        for task in dict.fromkeys(job.spec.task for job in jobs):
+            _check_compared(scheduler.by, f"{where}.by", task, problems)
     longest = max((job.spec.steps_an_iteration for job in jobs), default=0)
     if scheduler.min_env_steps < longest:
         yield (
             f"{where}.min_env_steps = {scheduler.min_env_steps:_} is less than an iteration of {longest:_} env_steps, "
             f"at whose end jobs are compared; expected at least {longest:_}"
         )
+
+
+def _check_compared(by: str, where: str, task: str | None, problems: Problems) -> None:
+    """Check what jobs with this ``task`` are compared by at rungs."""
+    names = parse_expression(by).names
+    if of_end := [name for name in names if name in COLUMNS and name != RETURN]:
+        what = f"{quoted(of_end[0])} is not known at a rung; there are {RETURN} and measures"
+        problems.add(where, f"{what} of the last episodes of training")
+    elif task in {AUTO, *TASKS, *GYMNASIUM_TASKS}:
+        known = [RETURN, *_measures_of(task)]
+        for name in names:
+            if name not in known:
+                problems.add(where, _unknown_measure(name, by, task, known))
+
+
+def _measures_of(task: str) -> Sequence[str]:
+    """Names of the measures that a built-in task can have, each once."""
+    of_tasks = TASKS if task == AUTO else [task]
+    return list(dict.fromkeys(name for one in of_tasks for name in MEASURES[one]))
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -90,6 +90,12 @@ class SchedulerTable(TomlTable):
     factor: Annotated[int, Field(ge=2, le=MOST), Whole] = key(
         3, "One in so many trials goes on, so much further."
     )
+    by: str = key(
+        "ep_rew_mean",
+        "What is compared: ep_rew_mean, a measure of the last episodes of training, or an expression of them. The "
+        "higher, the better, unless it is the objective of the search, whose direction then counts.",
+        "distance_m / energy_j",
+    )
 
 
 class SearchTable(TomlTable):

@@ -14,7 +14,7 @@ from orchestrator.core.measure_expressions import (
     parse_expression,
 )
 from orchestrator.features.search.declaration.rules import COLUMNS
-from orchestrator.features.search.declaration.spec import Aggregate, SearchSpec
+from orchestrator.features.search.declaration.spec import RETURN, Aggregate, SearchSpec
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.ledger import Ledger, Request, SummaryRow, job_figures
@@ -31,13 +31,30 @@ GONE = Figures("CANCELLED", 0, None, "the job is no longer there")
 
 
 def reached_event(
-    search: SearchSpec | None, trial: Trial, figures: Sequence[Figures]
+    search: SearchSpec | None,
+    by: str,
+    trial: Trial,
+    figures: Sequence[Figures],
+    measures: Mapping[str, Mapping[str, float | None]],
 ) -> SearchEvent:
-    """Its jobs, which have these ``figures``, are paused at a rung."""
+    """Its jobs, which have these ``figures``, are paused at a rung.
+
+    :param by: the expression that trials are compared by.
+    :param measures: of the last episodes of training, by job; of jobs that have some.
+    """
     how = "median" if search is None else search.aggregate
-    value = aggregated_value([one.ep_rew_mean for one in figures], how)
+    known = [
+        _known_at_rung(one, measures.get(job_id, {}))
+        for job_id, one in zip(trial.jobs, figures, strict=True)
+    ]
+    value = aggregated_value(_value_of(by, known).of_jobs, how)
     content = {"value": value, "env_steps": sum(one.env_steps for one in figures)}
     return SearchEvent(kind="reached", trial=trial.number, content=content)
+
+
+def _known_at_rung(figures: Figures, measures: Mapping[str, float | None]) -> dict[str, float]:
+    found = {**measures, RETURN: figures.ep_rew_mean}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent:

@@ -45,7 +45,7 @@ from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
 from orchestrator.features.search.searcher import outcomes, schedulers
-from orchestrator.features.search.searcher.proposals import RETURNS, Proposals
+from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
 from orchestrator.features.search.trials import best
@@ -79,6 +79,8 @@ class Searcher:
     history: History = field(default_factory=History, init=False)
     _proposals: Proposals | None = field(default=None, init=False)
     _scheduler: schedulers.Scheduler | None = field(default=None, init=False)
+    _compared: SchedulerSpec | None = field(default=None, init=False)
+    """How trials are compared at rungs; None: there are none."""
     _rungs: Sequence[int] = field(default=(), init=False)
     _is_closed: bool = field(default=False, init=False)
     """Whether the scheduler knows that there will be no more trials."""
@@ -111,6 +113,7 @@ class Searcher:
         self._search = search
         self.history.search = search
         if scheduler is not None and scheduler.kind != "none":
+            self._compared = scheduler
             self._rungs = scheduler.rungs(
                 max(job.spec.total_timesteps for job in self.experiment.jobs_to_examine)
             )
@@ -120,7 +123,12 @@ class Searcher:
             bracket = factor ** len(self._rungs)
             base = self.experiment.base
             self._proposals = Proposals(
-                search, SearchPaths(self.paths.root).sampler, base, bracket, self.watchdog
+                search,
+                SearchPaths(self.paths.root).sampler,
+                base,
+                bracket,
+                self.watchdog,
+                tells_at_rungs=scheduler is not None and scheduler.stands_for_end(search),
             )
         events = search_events.events(self.ledger)
         if self._proposals is not None and events:
@@ -229,8 +237,17 @@ class Searcher:
                 ]
                 requests += [Request(verb="cancel", job_id=job_id) for job_id in unfinished]
             elif states == {"PAUSED"} and not trial.is_waiting and self._is_at_rung(trial, figures):
-                events.append(outcomes.reached_event(self._search, trial, figures))
+                events.append(self._reached_event(trial, figures))
         return events, requests
+
+    def _reached_event(self, trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
+        assert self._compared is not None
+        measures = (
+            job_figures.training_measures(self.ledger, trial.jobs)
+            if self._compared.measures_training
+            else {}
+        )
+        return outcomes.reached_event(self._search, self._compared.by, trial, figures, measures)
 
     def _is_at_rung(self, trial: Trial, figures: Sequence[Figures]) -> bool:
         """Whether its jobs, all paused, have come to the rung that it is trained to; else the user
@@ -350,7 +367,10 @@ class Searcher:
     def _enter(self, point: Any, jobs: Sequence[Job], parent: Trial | None, **content: Any) -> None:
         """Examine the robots of a new trial, and enter its jobs."""
         if self._rungs and content.get("reevaluates") is None:
-            jobs = [job.with_spec(pause_at=self._rungs[0]) for job in jobs]
+            is_measured = self._compared is not None and self._compared.measures_training
+            jobs = [
+                job.with_spec(pause_at=self._rungs[0], measure_training=is_measured) for job in jobs
+            ]
         jobs, verdicts, parent = self._examiner.examine(jobs, parent)
         content["parent"] = None if parent is None else parent.number
         additions.put_robots(self.paths, jobs, verdicts)
@@ -463,12 +483,12 @@ class Searcher:
 def _scheduler(
     spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]
 ) -> schedulers.Scheduler:
-    """At rungs returns are compared, which are better the higher they are, unless the objective
-    says otherwise.
+    """What is compared at rungs is better the higher it is, unless it is the objective, which says
+    otherwise.
     """
     if search is None:
         return schedulers.make(spec, "asynchronous", len(rungs), "maximize")
-    direction = search.directions[0] if search.objectives[0] in RETURNS else "maximize"
+    direction = search.directions[0] if spec.is_by_objective(search) else "maximize"
     return schedulers.make(spec, search.order, len(rungs), direction)
 
 
