@@ -25,14 +25,6 @@ MOST_DRAWN = 600
 """Values that the chart has; of more trials every second, third, … is drawn, and the best ones."""
 MOST_COLUMNS = 5
 """Keys of the space up to which each of them has a column of its own."""
-RUNG_COLUMNS = (
-    LiveColumn(name="rung (env_steps)", kind="steps"),
-    LiveColumn(name="reached", kind="bar"),
-    LiveColumn(name="went on", kind="number"),
-    LiveColumn(name="wait", kind="number"),
-    LiveColumn(name="median return", kind="value"),
-    LiveColumn(name="best", kind="value"),
-)
 
 
 def of(reader: TrialReader, line: str) -> LiveSection:
@@ -96,20 +88,31 @@ def _records(
 
 
 def _rungs(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveTable]:
-    if not reader.rungs:
+    scheduler = reader.scheduler
+    if not reader.rungs or scheduler is None:
         return []
-    rows = [_rung(reader, trials, place, steps) for place, steps in enumerate(reader.rungs)]
-    return [LiveTable(title="Rungs", columns=RUNG_COLUMNS, rows=rows)]
+    columns = (
+        LiveColumn(name="rung (env_steps)", kind="steps"),
+        LiveColumn(name="reached", kind="bar"),
+        LiveColumn(name="went on", kind="number"),
+        LiveColumn(name="wait", kind="number"),
+        LiveColumn(name=f"median {scheduler.shown}", kind="value"),
+        LiveColumn(name="best", kind="value"),
+    )
+    best = min if scheduler.direction(reader.search) == "minimize" else max
+    rows = [_rung(trials, best, place, steps) for place, steps in enumerate(reader.rungs)]
+    return [LiveTable(title="Rungs", columns=columns, rows=rows)]
 
 
-def _rung(reader: TrialReader, trials: Sequence[Trial], place: int, steps: int) -> list[Cell]:
+def _rung(
+    trials: Sequence[Trial], best: Callable[[list[float]], float], place: int, steps: int
+) -> list[Cell]:
     there = [trial for trial in trials if len(trial.reached) > place]
     values = [
         value
         for trial in there
         if (value := trial.reached[place]) is not None and math.isfinite(value)
     ]
-    best = min if reader.directions[0] == "minimize" else max
     return [
         steps,
         len(there),

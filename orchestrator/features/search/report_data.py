@@ -21,8 +21,8 @@ from orchestrator.features.search.shown_trials import (
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.ledger import Ledger, job_figures
 
-AT_FIRST_RUNG = "return at the first rung"
-"""What all trials have been compared by after equally many env_steps."""
+AT_FIRST_RUNG = " at the first rung"
+"""Ends the name of what all trials have been compared by after equally many env_steps."""
 FEWEST_RATED = 12
 """Without so many values nothing is said of the effect of a dimension."""
 MOST_BINS = 8
@@ -43,7 +43,7 @@ class ReportedTrial(TypedDict):
     repeated: Sequence[float] | None
     measures: Sequence[float] | None
     rungs: Sequence[float | None]
-    """Its return at each rung that it has reached."""
+    """What it is compared by, at each rung that it has reached."""
     went_on: int
     """Number of rungs from which it went on."""
     env_steps: int
@@ -118,6 +118,8 @@ class SearchFacts(TypedDict):
     saved: float | None
     """Share of the env_steps of training to the end that rungs have saved."""
     rungs: Sequence[int]
+    compared_by: str
+    """What trials are compared by there: ``return``, or an expression of measures."""
     trials: Sequence[ReportedTrial]
     best: Sequence[int]
     """Finished trials by their first value, the best first."""
@@ -154,8 +156,9 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         name: {one.number: one.values[place] for one in finished if one.values}
         for place, name in enumerate(names)
     }
+    compared = "return" if reader.scheduler is None else reader.scheduler.shown
     if reader.rungs:
-        outcomes[AT_FIRST_RUNG] = {
+        outcomes[f"{compared}{AT_FIRST_RUNG}"] = {
             one.number: value for one in asked if (value := _first_return(one)) is not None
         }
     spent = _spent_by_trial(events, {trial.number for trial in finished})
@@ -171,6 +174,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "env_steps": job_figures.env_steps(ledger),
         "saved": reader.saved_share if reader.rungs else None,
         "rungs": reader.rungs,
+        "compared_by": compared,
         "trials": [
             _trial(trial, reader.state(trial), repeated.get(trial.number)) for trial in asked
         ],

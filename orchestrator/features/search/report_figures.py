@@ -312,8 +312,8 @@ def _ends(dimension: ReportedDimension) -> tuple[str, str]:
     return value_text(dimension["low"]), value_text(dimension["high"])
 
 
-def rungs(rungs_at: Sequence[int], drawn_trials: Sequence[ReportedTrial]) -> Drawn:
-    """The return of trials at each rung; those that went on from it in another colour."""
+def rungs(rungs_at: Sequence[int], drawn_trials: Sequence[ReportedTrial], compared: str) -> Drawn:
+    """What trials are compared by at each rung; those that went on from it in another colour."""
     from matplotlib.collections import LineCollection
 
     left = 0.65
@@ -344,7 +344,7 @@ def rungs(rungs_at: Sequence[int], drawn_trials: Sequence[ReportedTrial]) -> Dra
     axes.set_xticks(range(len(rungs_at)), [drawing.short(steps) for steps in rungs_at])
     axes.set_xlim(-0.4, len(rungs_at) - 0.6)
     axes.set_xlabel("env_steps of the rung")
-    axes.set_ylabel("return in training")
+    axes.set_ylabel(f"{compared} in training")
     drawing.plain_ticks(axes, y=True)
     drawing.colour_legend(drawn, (BLUE, DIM), ("went on", "did not go on"), columns=2)
     return drawn

@@ -302,7 +302,7 @@ def _effects(
         "Share: epsilon squared of the ranks, over groups of neighbouring values or choices. Correlation: that of "
         "ranks (Spearman); negative where lower values of the dimension gave higher results."
     )
-    if AT_FIRST_RUNG in known:
+    if any(name.endswith(AT_FIRST_RUNG) for name in known):
         caption += " At the first rung all trials had been trained for equally many env_steps."
     return [figure, table(ranked, columns, caption=caption, text=("dimension",), shown=MOST_SHOWN)]
 
@@ -328,12 +328,14 @@ def _rungs(facts: SearchFacts) -> list[Section]:
     if not reached or not facts["rungs"]:
         return []
     drawn, which = _drawn_trials(facts, reached)
+    compared = facts["compared_by"]
     figure = Figure(
         name="search-rungs",
         title="Trials at rungs",
-        caption="Return in training of each trial at each rung that it has reached; a line joins those of one trial. "
+        caption=f"{'Return' if compared == 'return' else plain(compared)} in training of each trial at each rung that "
+        "it has reached; a line joins those of one trial. "
         f"Those that did not go on wait with their checkpoint, or wait for others to be compared with.{which}",
-        draw=partial(figures.rungs, facts["rungs"], drawn),
+        draw=partial(figures.rungs, facts["rungs"], drawn, plain(compared, 40)),
     )
     columns: Columns[tuple[int, int]] = {
         "rung": lambda rung: f"{rung[1]:,}",
@@ -342,12 +344,15 @@ def _rungs(facts: SearchFacts) -> list[Section]:
             f"{sum(one['went_on'] > rung[0] for one in _at(reached, rung[0])):,}"
         ),
         "wait here": lambda rung: f"{sum(_waits(one, rung[0]) for one in reached):,}",
-        "median return": lambda rung: number(_middle(_at(reached, rung[0]), rung[0])),
+        f"median {plain(compared)}": lambda rung: number(_middle(_at(reached, rung[0]), rung[0])),
         "median of those that went on": lambda rung: number(
             _middle([one for one in _at(reached, rung[0]) if one["went_on"] > rung[0]], rung[0])
         ),
     }
-    caption = "Rungs, by their env_steps of each job, with the number of trials and their returns in training."
+    caption = (
+        "Rungs, by their env_steps of each job, with the number of trials and what they are compared "
+        "by of their training."
+    )
     rows = list(enumerate(facts["rungs"]))
     return [Section(title="Rungs", parts=[figure, table(rows, columns, caption=caption, text=())])]
 

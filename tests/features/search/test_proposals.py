@@ -163,6 +163,11 @@ def test_the_value_at_a_rung_is_told_where_it_stands_for_the_one_at_the_end(
     scheduler = SchedulerSpec(kind="asha", min_env_steps=100, by=by)
     assert scheduler.stands_for_end(search) == stands
     assert scheduler.measures_training == (by != "ep_rew_mean")
+    assert scheduler.shown == ("return" if by == "ep_rew_mean" else by)
+    lowest = dataclasses.replace(search, directions=("minimize",) * len(objectives))
+    is_by_objective = scheduler.is_by_objective(search)
+    assert scheduler.direction(lowest) == ("minimize" if is_by_objective else "maximize")
+    assert scheduler.direction(search) == scheduler.direction(None) == "maximize"
 
 
 def restored(sampler: Proposals, events: Sequence[SearchEvent]) -> None:

@@ -129,6 +129,19 @@ class SchedulerSpec:
         is_same = "".join(self.by.split()) == "".join(objective.split())
         return is_same or (self.by == RETURN and objective in RETURNS)
 
+    def direction(self, search: SearchSpec | None) -> Direction:
+        """Of what is compared: the higher the better, unless it is the objective, which says
+        otherwise.
+        """
+        if search is None or not self.is_by_objective(search):
+            return "maximize"
+        return search.directions[0]
+
+    @property
+    def shown(self) -> str:
+        """What is compared, for people."""
+        return "return" if self.by == RETURN else self.by
+
     def stands_for_end(self, search: SearchSpec) -> bool:
         """Whether the sampler is told the value at a rung in place of the one at the end: an archive
         needs the measures of the end, too, and several objectives all their values.

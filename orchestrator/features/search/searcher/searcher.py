@@ -483,13 +483,8 @@ class Searcher:
 def _scheduler(
     spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]
 ) -> schedulers.Scheduler:
-    """What is compared at rungs is better the higher it is, unless it is the objective, which says
-    otherwise.
-    """
-    if search is None:
-        return schedulers.make(spec, "asynchronous", len(rungs), "maximize")
-    direction = search.directions[0] if spec.is_by_objective(search) else "maximize"
-    return schedulers.make(spec, search.order, len(rungs), direction)
+    order = "asynchronous" if search is None else search.order
+    return schedulers.make(spec, order, len(rungs), spec.direction(search))
 
 
 def main(run_dir: str, holder: str, lanes: str) -> int:
