@@ -6,11 +6,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium
 import mujoco
 import numpy as np
 import pytest
+from mujoco.batch import Batch
 
 from orchestrator.core.task_names import EFFORT, GYMNASIUM_TASKS, MEASURES, STAYING, TASKS
 from orchestrator.worker.envs.effort import bodies_of_robot
@@ -181,6 +183,22 @@ def test_measures_depend_on_no_other_environment_and_change_nothing(
         assert measures == batch[1]
         assert measures
     assert not any(unmeasured[1])
+
+
+def test_where_nothing_is_measured_nothing_is_recorded_and_states_are_as_before() -> None:
+    simulation, actions = simulated("quadruped", "forward")
+    simulation.reset()
+    with mock.patch.object(Batch, "rollout", side_effect=AssertionError):
+        ended = [one for action in actions for one in simulation.step(action).ended]
+    assert all(not one.measures for one in ended)
+    assert simulation.get_state().keys() == {
+        "physics",
+        "fields",
+        "goals",
+        "generators",
+        "episode_lengths",
+        "episode_returns",
+    }
 
 
 class Touching(Forward):
