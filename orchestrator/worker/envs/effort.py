@@ -6,7 +6,7 @@ follows from them with mass and distance.
   since MuJoCo's ``actuator_velocity`` belongs to ``actuator_force``. What brakes counts as what
   drives, and nothing is recovered, as in the electricity cost of Roboschool's locomotion tasks.
   Positive work alone, which Collins et al. 2005 ("Efficient bipedal robots based on passive-dynamic
-  walkers") count, is between a half and the whole of it on level ground. No heat of motors.
+  walkers") count, is about a half to the whole of it on level ground. No heat of motors.
 - ``mass_kg``: of all bodies that move with the robot, as the episode has drawn them.
 - ``cost_of_transport``: ``energy_j / (mass_kg · g · distance)``, without unit (Gabrielli and von
   Kármán 1950, "What price speed?"), with g = 9.81 m/s² whatever the gravity of the model, so that
