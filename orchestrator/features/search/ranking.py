@@ -12,7 +12,7 @@ from orchestrator.core.errors import LedgerDamagedError, UsageError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import decimal
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import copied_trials, trials
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.history import Trial
