@@ -27,6 +27,10 @@ START_VARIABLE = "ORCHESTRATOR_START"
 unset: exec'ed."""
 FORKED = "fork"
 
+FRONT_END_VARIABLE = "ORCHESTRATOR_FRONT_END"
+"""``python`` for a process that works for a Python program, so that its messages name arguments of
+Python; unset: for a command."""
+
 HOLDERS_VARIABLE = "ORCHESTRATOR_CPU_HOLDERS"
 """Folder in which experiments of all users say which CPUs they hold, in place of the fixed one: for
 tests."""

@@ -30,6 +30,7 @@ from orchestrator.core.child_process import (
 )
 from orchestrator.core.errors import DiskFullError, Problem
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, how_it_ended, is_killed_from_outside
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import Job
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
 from orchestrator.core.parent_death import command_of_child
@@ -221,7 +222,7 @@ def raise_if_disk_full(answer: ExaminationAnswer, folder: Path) -> None:
     """:raises DiskFullError: that is why there is no other answer."""
     if answer.errno in DISK_FULL_ERRNOS:
         raise DiskFullError(
-            f"{folder}: no space left on the disk. Free some space and run the same command again"
+            f"{folder}: no space left on the disk. Free some space and {repeat_call()}"
         )
 
 

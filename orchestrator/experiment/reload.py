@@ -35,7 +35,7 @@ from orchestrator.experiment.begun_source import BegunSource, begun_source
 from orchestrator.experiment.preflight import JobVerdict
 from orchestrator.experiment.reconcile import by_difference, changed_keys
 from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.experiment.run_plan import SKIP_ADVICE
+from orchestrator.experiment.run_plan import skip_advice
 from orchestrator.jobfile import Experiment, load
 from orchestrator.ledger import JobRow, Request
 from orchestrator.machine import provenance, topology
@@ -338,5 +338,5 @@ def _examine(
     found = [verdict.problem for verdict in verdicts.values() if verdict.problem is not None]
     problems = list(dict.fromkeys(found))
     if problems and not experiment.skip_invalid:
-        raise SpecError(experiment.source, problems, SKIP_ADVICE)
+        raise SpecError(experiment.source, problems, skip_advice())
     return verdicts

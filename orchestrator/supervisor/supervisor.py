@@ -19,6 +19,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import ClusterLostError, DiskFullError, SupervisorError
 from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import TERMINAL, AttemptOutcome, Cause, Job, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import (
@@ -452,10 +453,9 @@ class Supervisor:
                 text = "all jobs have ended; waiting for the ledger to record that. Press Ctrl-C to end without"
                 self.reporter.event("waiting", text)
             if self._termination.stops_requested > stops or time.time() >= (self.until or math.inf):
-                text = "still locked by another process, so the end of some jobs is not recorded. Run the same command"
-                raise SupervisorError(
-                    f"{self.paths.ledger}: {text} again: it settles them, and loses no training"
-                )
+                text = "still locked by another process, so the end of some jobs is not recorded"
+                advice = f"{repeat_call().capitalize()}: it settles them, and loses no training"
+                raise SupervisorError(f"{self.paths.ledger}: {text}. {advice}")
             time.sleep(IDLE_S)
 
     def _drain(self) -> None:

@@ -9,11 +9,12 @@ import importlib
 import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.front_end import option
 from orchestrator.core.text import install_extra
 
 COPY_BYTES = 2**20
@@ -33,6 +34,12 @@ class Storage:
 
     uri: str
     subfolder: str
+    named: str = field(default="", compare=False)
+    """As the option of the run that asked for it, also in messages of other machines."""
+
+    def __post_init__(self) -> None:
+        if not self.named:
+            object.__setattr__(self, "named", option("storage", self.uri))
 
     def check(self) -> None:
         """Write, read and remove a file.
@@ -96,7 +103,7 @@ class Storage:
 
     @contextlib.contextmanager
     def _errors_name_uri(self, doing: str) -> Iterator[None]:
-        prefix = f"{doing} --storage {self.uri}"
+        prefix = f"{doing} {self.named}"
         try:
             yield
         except FileNotFoundError as error:
@@ -118,23 +125,24 @@ def open_uri(uri: str) -> tuple[Any, str]:
 
     :raises UsageError: not a URI that fsspec knows, or a package is missing, which is named.
     """
+    given = option("storage", uri)
     scheme, separator, _ = uri.partition("://")
     if not separator:
-        raise UsageError(f"--storage {uri}: expected auto, shared, stream or a URI {EXAMPLES}")
+        raise UsageError(f"{given}: expected auto, shared, stream or a URI {EXAMPLES}")
     try:
         core = importlib.import_module("fsspec.core")
     except ImportError as error:
         why = "a URI needs the package fsspec, which is not installed"
         raise UsageError(
-            f"--storage {uri}: {why}; it comes with the extra `ray`: {install_extra('ray')}"
+            f"{given}: {why}; it comes with the extra `ray`: {install_extra('ray')}"
         ) from error
     try:
         filesystem, folder = core.url_to_fs(uri)
     except ImportError as error:
         why = f"{scheme}:// needs a package that is not installed here ({error})"
-        raise UsageError(f"--storage {uri}: {why}; install it on every machine") from error
+        raise UsageError(f"{given}: {why}; install it on every machine") from error
     except ValueError as error:
         raise UsageError(
-            f"--storage {uri}: fsspec does not know it ({error}); expected a URI {EXAMPLES}"
+            f"{given}: fsspec does not know it ({error}); expected a URI {EXAMPLES}"
         ) from error
     return filesystem, folder.rstrip("/")
