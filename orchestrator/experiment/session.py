@@ -374,7 +374,7 @@ def _finish(
 
     def is_stopped() -> bool:
         beside.after_turn()
-        return opened.stops.is_requested or opened.stops.is_asked()
+        return beside.has_failed or opened.stops.is_requested or opened.stops.is_asked()
 
     if not supervisor.is_interrupted:
         with contextlib.suppress(OSError):  # it only makes other commands answer better

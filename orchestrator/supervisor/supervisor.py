@@ -239,7 +239,8 @@ class Supervisor:
 
     def _is_work_left(self) -> bool:
         # Before requests, which may have its last jobs.
-        awaits_jobs = not self.is_stopping and self.may_add_jobs()
+        # Asked also while the run stops: the answer may be an error that ends it.
+        awaits_jobs = self.may_add_jobs() and not self.is_stopping
         if self._active or self._may_launch:
             return True
         # A retry that came at the last moment, or jobs that were added until now.
