@@ -177,6 +177,7 @@ class Supervisor:
             self._termination.stop_for_error(error, self._recorder.log_error(error))
             self._drain()
         finally:
+            self._recorder.record_error_counts()
             self.executor.close()
         if self._termination.failure is not None:
             raise self._termination.failure
@@ -475,8 +476,8 @@ class Supervisor:
             except ClusterLostError:  # no worker can be reached any more
                 break
             except Exception as error:
+                self._log_further(error)
                 if self._termination.stage > 1 or time.monotonic() > give_up_at:
-                    self._log_further(error)
                     break  # closing the executor kills what is left
                 time.sleep(IDLE_S)
         with self._further_errors_logged():
