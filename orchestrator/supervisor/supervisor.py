@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orchestrator.core.errors import ClusterLostError, DiskFullError, SupervisorError
+from orchestrator.core.errors import ClusterLostError, DiskFullError, SupervisorError, is_disk_full
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import TERMINAL, AttemptOutcome, Cause, Job, Running, State, Succeeded
@@ -496,7 +496,7 @@ class Supervisor:
 
     def _log_further(self, error: Exception) -> None:
         # A full disk is why the run ends, or the next one is told of it.
-        if not isinstance(error, DiskFullError):
+        if not (isinstance(error, DiskFullError) or is_disk_full(error)):
             self._recorder.log_error(error)
 
     def _handle_for_the_last_time(self) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.core.errors import ClusterLostError, DiskFullError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.errors import ClusterLostError, DiskFullError, is_disk_full
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.front_end import repeat_call
 from orchestrator.core.pacer import Pace
 from orchestrator.executors.base import Event, Exited, Handle, Launch
@@ -284,7 +284,7 @@ class RayExecutor:
         try:
             receiver.apply(chunk)
         except OSError as error:
-            if error.errno not in DISK_FULL_ERRNOS:
+            if not is_disk_full(error):
                 raise FileSyncError(str(error)) from error
             self._is_disk_full = True
             raise DiskFullError(f"{error.filename}: no space left on the disk") from error

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from orchestrator.core.errors import UsageError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.errors import UsageError, is_disk_full
 from orchestrator.core.front_end import option
 from orchestrator.core.text import install_extra
 
@@ -110,10 +109,8 @@ class Storage:
             text = f"{prefix}: a file is missing; every machine must see the same folder under this URI"
             raise FileNotFoundError(errno.ENOENT, text) from error
         except OSError as error:
-            is_full = (
-                error.errno in DISK_FULL_ERRNOS
-            )  # not this machine's disk, which would end the run
-            number = errno.EIO if is_full else error.errno or errno.EIO
+            # A full one is not this machine's disk, which would end the run.
+            number = errno.EIO if is_disk_full(error) else error.errno or errno.EIO
             raise OSError(number, f"{prefix}: {error.strerror or error}") from error
         except Exception as error:  # each file system has exceptions of its own
             raise OSError(errno.EIO, f"{prefix}: {type(error).__name__}: {error}") from error
