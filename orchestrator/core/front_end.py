@@ -12,7 +12,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from orchestrator.core.environment_variables import FRONT_END_VARIABLE
+from orchestrator.core.processes.environment_variables import FRONT_END_VARIABLE
 
 _FLAGS_WITH_OTHER_NAMES = {"overrides": "set"}
 """Arguments of Python whose option has another name."""

@@ -7,7 +7,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from orchestrator.core.atomic_files import no_follow
+from orchestrator.core.files.atomic_files import no_follow
 from orchestrator.core.paths import RunPaths
 
 Kind: TypeAlias = "tuple[type[BaseException], tuple[tuple[str, int], ...]]"

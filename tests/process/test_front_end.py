@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator.core.child_process import child_environment
 from orchestrator.core.front_end import is_python, option, override, python_program, repeat_call
+from orchestrator.core.processes.child_process import child_environment
 
 
 def spellings() -> list[str]:

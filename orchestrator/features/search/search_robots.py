@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import repeat_call
-from orchestrator.core.temporary_folder import TemporaryFolder
-from orchestrator.experiment import preflight
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.reconcile import on_change
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.resuming.reconcile import on_change
 from orchestrator.features.search.declaration.written import start_over_by
 from orchestrator.jobfile import Experiment
 

@@ -1,0 +1,194 @@
+"""A worker that is moved to other CPUs, with all that it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command_helpers import HOPPER
+from executor_helpers import ASLEEP, family, local, make_launch, make_rank_group, until_heard
+
+import orchestrator
+from orchestrator import ExperimentProgress
+from orchestrator.core.processes.environment_variables import HOLDERS_VARIABLE
+from orchestrator.ledger import Ledger
+from orchestrator.machine import topology
+from orchestrator.machine.neighbours import Neighbours
+from orchestrator.machine.placement import Competitor
+from orchestrator.machine.process_tree import with_descendants
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+
+SPAWNER = """
+import os, sys, threading, time
+assert os.read(int(os.environ["ORCHESTRATOR_CHANNEL"]), 1)
+def spawn():
+    while True:
+        time.sleep(0.0005)
+        if threading.active_count() < 40:
+            threading.Thread(target=time.sleep, args=[0.02]).start()
+        if os.fork() == 0:
+            time.sleep(0.02)
+            os._exit(0)
+        for _ in range(9):
+            try:
+                os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+for _ in range(3):
+    threading.Thread(target=spawn).start()
+from orchestrator.core.messages import Progress
+os.write(int(os.environ["ORCHESTRATOR_CHANNEL"]), Progress(phase="starting").to_line())
+time.sleep(600)
+"""
+"""A worker that starts threads and processes without an end."""
+
+
+def allowed(pid: int) -> set[frozenset[int]]:
+    """The sets of CPUs that threads of ``pid`` and of its descendants may use."""
+    found = set()
+    for member in with_descendants(pid):
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{member}/task"):
+                with contextlib.suppress(ProcessLookupError):
+                    found.add(frozenset(os.sched_getaffinity(int(thread))))
+    return found
+
+
+def test_every_descendant_and_rank_is_moved(tmp_path: Path) -> None:
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    launch = make_rank_group(tmp_path, "a", family(0), family(1, ASLEEP[-1:]), cpus=(first, second))
+    with local() as executor:
+        handle = executor.submit(launch)
+        until_heard(executor, handle)
+        workers = executor._groups[handle].running
+        while not (tmp_path / "a/daemon-1").exists():
+            executor.poll(0.05)
+        assert [allowed(worker.pid) for worker in workers] == [
+            {frozenset({first})},
+            {frozenset({second})},
+        ]
+        assert executor.move(handle, {first: second, second: first})
+        assert [allowed(worker.pid) for worker in workers] == [
+            {frozenset({second})},
+            {frozenset({first})},
+        ]
+
+
+def test_what_is_started_meanwhile_is_moved_too(tmp_path: Path) -> None:
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    launch = make_launch(tmp_path, "a", cpus=(first,))
+    with local(worker_command=(sys.executable, "-c", SPAWNER)) as executor:
+        handle = executor.submit(launch)
+        until_heard(executor, handle)
+        (worker,) = executor._groups[handle].running
+        assert allowed(worker.pid) == {frozenset({first})}
+        assert executor.move(handle, {first: second})
+        assert allowed(worker.pid) == {frozenset({second})}
+
+
+def test_children_of_other_threads_are_found_where_one_has_just_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as child:
+        try:
+            listed = os.listdir
+            ended = str(2**22 + 1)  # no thread can have this number
+            monkeypatch.setattr(os, "listdir", lambda path: [ended, *listed(path)])
+            assert child.pid in with_descendants(os.getpid())
+        finally:
+            child.kill()
+
+
+def test_an_attempt_that_is_over_is_not_moved(tmp_path: Path) -> None:
+    with local() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", [("exit", 0)]))
+        while executor._groups:
+            executor.poll(0.05)
+        assert not executor.move(handle, {0: 1})
+
+
+def test_where_the_kernel_refuses_one_rank_all_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    launch = make_rank_group(tmp_path, "a", ASLEEP, ASLEEP, cpus=(first, second))
+    with local() as executor:
+        handle = executor.submit(launch)
+        until_heard(executor, handle)
+        workers = executor._groups[handle].running
+        set_affinity = os.sched_setaffinity
+
+        def refuse(pid: int, cpus: set[int]) -> None:
+            if pid == workers[1].pid and cpus == {first}:
+                raise OSError(errno.EINVAL, "Invalid argument")
+            set_affinity(pid, cpus)
+
+        monkeypatch.setattr(os, "sched_setaffinity", refuse)
+        assert not executor.move(handle, {first: second, second: first})
+        assert [allowed(worker.pid) for worker in workers] == [
+            {frozenset({first})},
+            {frozenset({second})},
+        ]
+
+
+@contextlib.contextmanager
+def hog(cpu: int) -> Iterator[int]:
+    """A program bound to a CPU."""
+    command = ["taskset", "-c", str(cpu), sys.executable, "-c", "while True: pass"]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.slow
+def test_a_training_that_was_moved_has_the_weights_of_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program comes to use its core. That the other core is idle is made up: this machine may be
+    busy."""
+    monkeypatch.setenv(
+        HOLDERS_VARIABLE, str(tmp_path / "holders")
+    )  # runs of other tests are none of this one's
+    at: set[int] = set()
+    monkeypatch.setattr(
+        Neighbours,
+        "_programs",
+        lambda *_: [Competitor(name="a hog", demand=dict.fromkeys(at, 1.0))] if at else [],
+    )
+    settings = {
+        "task": "forward",
+        "total_timesteps": 80_000,
+        "eval_episodes": 0,
+        "max_parallel": 1,
+    }
+    orchestrator.train(HOPPER, run_dir=tmp_path / "undisturbed", **settings)
+    hogs = contextlib.ExitStack()
+
+    def disturb(progress: ExperimentProgress) -> None:
+        if not at and progress.running:
+            cpus = topology.detect().cpus
+            at.add(cpus[0].index)
+            hogs.enter_context(hog(cpus[0].index))
+
+    with hogs:
+        orchestrator.train(HOPPER, run_dir=tmp_path / "moved", on_progress=disturb, **settings)
+    with contextlib.closing(
+        Ledger.open(tmp_path / "moved/ledger.sqlite3", read_only=True)
+    ) as ledger:
+        (attempt,), (moved,) = ledger.attempts(), ledger.summary()
+    with contextlib.closing(
+        Ledger.open(tmp_path / "undisturbed/ledger.sqlite3", read_only=True)
+    ) as ledger:
+        (undisturbed,) = ledger.summary()
+    assert [span["cpus"] for span in attempt["cpu_spans"]] == [
+        [cpu.index] for cpu in topology.detect().cpus[:2]
+    ]
+    assert attempt["competitors"] == ["a hog"]
+    assert moved["weights_sha256"] == undisturbed["weights_sha256"] is not None

@@ -1,0 +1,158 @@
+"""``--until``: what a user may write, and how a run stops in time."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from supervisor_helpers import (
+    FOREVER,
+    Experiment,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+    names,
+)
+
+import orchestrator
+from orchestrator.core.errors import UsageError
+from orchestrator.experiment.planning import end_time
+from orchestrator.supervisor.retry_policy import exit_code
+from orchestrator.supervisor.stop_signals import StopRequests
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2h", 7200), ("1h30min", 5400), (" 90 min", 5400), ("1d", 86_400)]
+)
+def test_a_duration_counts_from_now(text: str, seconds: float) -> None:
+    before = time.time()
+    assert before + seconds <= end_time.parse(text, 30.0) <= time.time() + seconds
+
+
+class Clock(datetime):
+    """It is 17:59:50 on the last day of February of a leap year."""
+
+    @classmethod
+    def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+        return datetime(2028, 2, 29, 17, 59, 50)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("18:00", (2028, 2, 29, 18, 0)),
+        ("18:00:30", (2028, 2, 29, 18, 0, 30)),
+        ("17:59", (2028, 3, 1, 17, 59)),
+        ("0:15", (2028, 3, 1, 0, 15)),
+    ],
+)
+def test_a_time_of_day_is_the_next_one(
+    text: str, moment: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_time, "datetime", Clock)
+    monkeypatch.setattr(time, "time", Clock.now().timestamp)
+    assert datetime.fromtimestamp(end_time.parse(text, 5.0)) == datetime(*moment)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("day", "hours"), [((2026, 3, 28), 23), ((2026, 10, 24), 25)])
+def test_a_time_of_day_is_what_the_clock_shows_when_summer_time_changes(
+    day: tuple[int, int, int], hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone = "Europe/Berlin"
+    if not Path("/usr/share/zoneinfo", zone).exists():
+        pytest.skip("this machine has no time zones")
+    try:
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        noon = datetime(*day, 12, 0, 1)
+        monkeypatch.setattr(
+            end_time, "datetime", type("At", (datetime,), {"now": classmethod(lambda _: noon)})
+        )
+        monkeypatch.setattr(time, "time", noon.timestamp)
+        assert end_time.parse("12:00:01", 5.0) - noon.timestamp() == hours * 3600
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("soon", "expected a time of day"),
+        ("90", "expected a time of day"),
+        ("2 weeks", 'unknown unit "weeks"'),
+        ("25:00", "no such time of day"),
+        ("18:5", "expected a time of day"),
+        ("1000d", "more than a year"),
+        ("30s", r"workers have 30 s .*--grace"),
+    ],
+)
+def test_anything_else_and_a_time_that_is_too_near_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=f"--until {text}: .*{message}"):
+        end_time.parse(text, 30.0)
+
+
+def test_the_python_function_takes_such_a_time_too(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text('name = "x"\n[[jobs]]\nenv = "CartPole-v1"\n')
+    with pytest.raises(
+        UsageError, match=r'^until="5s": is 5 s ahead, .* and exit; give a later time$'
+    ):
+        orchestrator.run(jobs, until="5s")
+
+
+class Passing:
+    """The time of day, which passes with the simulated clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.experiment: Experiment | None = None
+        monkeypatch.setattr(time, "time", self._now)
+
+    def _now(self) -> float:
+        return 1e9 + (0.0 if self.experiment is None else self.experiment.fake.now())
+
+
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> Passing:
+    return Passing(monkeypatch)
+
+
+def test_everything_is_asked_to_stop_the_grace_time_before_and_can_be_resumed(
+    tmp_path: Path, passing: Passing
+) -> None:
+    jobs = [make_job(name) for name in names(5)]
+    experiment = Experiment(tmp_path, jobs, lambda _: FOREVER, until=1e9 + 100, grace_s=20.0)
+    passing.experiment = experiment
+    states = experiment.supervisor.run()
+    assert {state.name for state in states.values()} == {"PENDING"}
+    assert exit_code(states, interrupted=experiment.supervisor.is_interrupted) == 130
+    assert 80 <= experiment.fake.time_s <= 81
+    assert len(experiment.order) == 2
+    (stopping,) = (message for kind, message, _ in experiment.reporter.events if kind == "stopping")
+    assert f"--until {datetime.fromtimestamp(1e9 + 100):%H:%M:%S}" in stopping
+    assert "20 s" in stopping
+
+
+def test_after_that_time_nothing_is_launched(tmp_path: Path, passing: Passing) -> None:
+    experiment = passing.experiment = Experiment(
+        tmp_path, [make_job()], until=1e9 + 10, grace_s=20.0
+    )
+    assert experiment.run() == {"a-s0": "PENDING"}
+    assert experiment.order == []
+
+
+def test_a_run_that_ends_earlier_is_not_stopped(tmp_path: Path, passing: Passing) -> None:
+    experiment = passing.experiment = Experiment(
+        tmp_path, [make_job()], until=1e9 + 100, grace_s=20.0
+    )
+    assert experiment.run() == {"a-s0": "SUCCEEDED"}
+    assert not experiment.supervisor.is_interrupted
+
+
+def test_the_time_that_passes_during_the_examination_stops_it() -> None:
+    StopRequests(stop_at=time.time() + 60).check()
+    stops = StopRequests(stop_at=time.time())
+    with pytest.raises(KeyboardInterrupt):
+        stops.check()
+    assert stops.count == 0, "no signal has come"

@@ -1,0 +1,207 @@
+"""What is over is not read again: a run that is resumed with very many finished jobs looks at what
+is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervisor_helpers import Experiment, RecordingReporter, ask, ledgers_closed, make_job, once  # noqa: F401 - a fixture
+
+from orchestrator.core.errors import LedgerBusyError, LedgerError
+from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, State, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.resuming import resume
+from orchestrator.experiment.resuming.reconcile import reconcile
+from orchestrator.ledger import Ledger
+
+FAILED = Failed(cause=Cause.ERROR, message="it fell")
+
+
+def with_unreadable(root: Path, job_id: str) -> Ledger:
+    """The ledger below ``root`` after the declaration of a job was damaged."""
+    with contextlib.closing(sqlite3.connect(root / "ledger.sqlite3")) as connection:
+        connection.execute("UPDATE declared SET resources = '{' WHERE job_id = ?", (job_id,))
+        connection.commit()
+    return Ledger.open(root / "ledger.sqlite3")
+
+
+def begun(root: Path, states: dict[str, State], **settings: Any) -> Experiment:
+    """Jobs that have had an attempt each, and are in these states now."""
+    experiment = Experiment(
+        root, [make_job(job_id, **settings.get(job_id, {})) for job_id in states]
+    )
+    for job_id, state in states.items():
+        experiment.begin(job_id, state)
+    experiment.ledger.commit()
+    return experiment
+
+
+def test_declarations_of_jobs_that_are_over_are_read_when_they_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    begun(tmp_path, {"done": Succeeded(), "failed": FAILED, "left": Pending()}).ledger.close()
+    ledger = with_unreadable(tmp_path, "done")
+    done, failed, left = ledger.jobs(decoded=False)
+    assert (done.job_id, done.state, left.job) == ("done", Succeeded(), make_job("left"))
+    assert failed.job == make_job("failed")
+    with pytest.raises(LedgerError, match="rebuild-ledger"):
+        _ = done.job
+    with pytest.raises(LedgerError, match="rebuild-ledger"):
+        ledger.jobs()
+
+
+def test_without_a_look_for_damage_a_ledger_of_another_kind_is_still_refused(
+    tmp_path: Path,
+) -> None:
+    Experiment(tmp_path, [make_job("a")]).ledger.close()
+    path = tmp_path / "ledger.sqlite3"
+    with path.open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(LedgerError, match="truncated"):
+        Ledger.open(path)
+    assert Ledger.open(path, is_sound=True).counts() == {"PENDING": 1}
+    other = shutil.copy(path, tmp_path / "other")
+    with contextlib.closing(sqlite3.connect(other)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(LedgerError, match="version 99"):
+        Ledger.open(Path(other), is_sound=True)
+
+
+def unread(experiment: Experiment) -> Experiment:
+    """Its supervisor begins with the jobs that are over as they are at the start of a run: not
+    read."""
+    experiment.supervisor.rows = experiment.ledger.jobs(decoded=False)
+    return experiment
+
+
+def test_a_finished_job_is_retried_as_it_was_declared(tmp_path: Path) -> None:
+    waits = {"spec": {"after": ("left",)}}
+    experiment = unread(
+        begun(tmp_path, {"failed": FAILED, "child": Cancelled(), "left": Pending()}, child=waits)
+    )
+    experiment.reporter.each_turn = once(
+        lambda _: True, lambda: ask(tmp_path, ("retry", "failed"), ("retry", "child"))
+    )
+    assert experiment.run() == dict.fromkeys(["failed", "child", "left"], "SUCCEEDED")
+
+
+def test_a_job_that_is_retried_waits_for_others_if_it_never_began(tmp_path: Path) -> None:
+    experiment = Experiment(
+        tmp_path, [make_job("child", spec={"after": ("left",)}), make_job("left")]
+    )
+    experiment.ledger.set_state("child", Cancelled())
+    unread(experiment)
+    experiment.reporter.each_turn = once(lambda _: True, lambda: ask(tmp_path, ("retry", "child")))
+    assert experiment.run() == {"child": "SUCCEEDED", "left": "SUCCEEDED"}
+    assert experiment.order == ["left", "child"]
+
+
+def test_a_finished_job_that_cannot_be_read_ends_no_run(tmp_path: Path) -> None:
+    experiment = unread(begun(tmp_path, {"failed": FAILED, "left": Pending()}))
+
+    def retry() -> None:
+        with_unreadable(tmp_path, "failed").abandon()
+        ask(tmp_path, ("retry", "failed"))
+
+    experiment.reporter.each_turn = once(lambda _: True, retry)
+    assert experiment.run() == {"failed": "FAILED", "left": "SUCCEEDED"}
+    assert "failed: its `retry` has no effect" in experiment.reporter.messages()
+
+
+def test_a_retry_waits_while_the_ledger_is_locked_and_so_does_the_end_of_the_run(
+    tmp_path: Path,
+) -> None:
+    experiment = begun(tmp_path, {"failed": FAILED})
+    real, locked = experiment.ledger._declared_job, [LedgerBusyError("locked")] * 3
+
+    def declared(job_id: str) -> Job:
+        if locked:
+            raise locked.pop()
+        return real(job_id)
+
+    (row,) = experiment.ledger.jobs()
+    experiment.supervisor.rows = [
+        dataclasses.replace(row, declared=functools.partial(declared, "failed"))
+    ]
+    ask(tmp_path, ("retry", "failed"))
+    assert experiment.run() == {"failed": "SUCCEEDED"}
+    assert not locked
+
+
+def test_a_run_that_is_stopped_keeps_a_retry_that_waits_for_the_ledger(tmp_path: Path) -> None:
+    experiment = begun(tmp_path, {"failed": FAILED})
+    (row,) = experiment.ledger.jobs()
+    job, locked = row.job, [LedgerBusyError("locked")] * 3
+
+    def declared() -> Job:
+        if len(locked) == 3:
+            experiment.supervisor.request_stop("by the test")
+        if locked:
+            raise locked.pop()
+        return job
+
+    experiment.supervisor.rows = [dataclasses.replace(row, declared=declared)]
+    ask(tmp_path, ("retry", "failed"))
+    assert experiment.run() == {"failed": "PENDING"}
+    assert experiment.ledger.counts() == {"PENDING": 1}
+
+
+def test_jobs_that_are_over_stay_as_they_are_when_the_others_are_reconciled(tmp_path: Path) -> None:
+    begun(tmp_path, {"done": Succeeded(), "left": Pending(), "failed": FAILED}).ledger.close()
+    ledger, reporter = with_unreadable(tmp_path, "done"), RecordingReporter()
+    recorded, verdicts = (
+        {row.job_id: row for row in ledger.jobs(decoded=False)},
+        {"left": JobVerdict()},
+    )
+    paths = RunPaths(tmp_path)
+    paths.job("left").root.mkdir(parents=True)
+    rows = reconcile(
+        [make_job("left")],
+        verdicts,
+        {"left": 0},
+        "refuse",
+        paths,
+        ledger,
+        reporter,
+        recorded=recorded,
+    )
+    assert [(row.job_id, row.state.name, row.position) for row in rows] == [
+        ("left", "PENDING", 1),
+        ("done", "SUCCEEDED", 0),
+        ("failed", "FAILED", 2),
+    ]
+    assert ledger.counts() == {"SUCCEEDED": 1, "PENDING": 1, "FAILED": 1}
+    assert "1 job was finished before" in reporter.messages()
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "has_model", "expected"),
+    [
+        (Succeeded(), True, True),
+        (Succeeded(), False, False),
+        (FAILED, False, True),
+        (Cancelled(), False, True),
+        (Cancelled(is_undeclared=True), True, False),
+        (Pending(), False, False),
+        (Paused(at_rung=True), True, False),
+    ],
+)
+def test_settled_is_what_is_over_and_has_what_it_leaves(
+    state: State, has_model: bool, expected: bool, tmp_path: Path
+) -> None:
+    experiment = begun(tmp_path, {"a": state})
+    directory = experiment.paths.job("a")
+    directory.root.mkdir(parents=True)
+    if has_model:
+        directory.model.touch()
+    (row,) = experiment.ledger.jobs(decoded=False)
+    assert resume.is_settled(row, experiment.paths) is expected

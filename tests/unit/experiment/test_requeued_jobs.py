@@ -1,0 +1,223 @@
+"""What a run queues again by itself: finished jobs whose files are gone, and jobs that the job file
+declares again."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervisor_helpers import (
+    Experiment,
+    ask,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+    once,
+)
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.job import (
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Paused,
+    Pending,
+    State,
+    Succeeded,
+)
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.resuming import resume
+from orchestrator.experiment.resuming.reconcile import reconcile
+from orchestrator.ledger import JobRow
+
+
+def after(root: Path, state: State, job: Job | None = None) -> Experiment:
+    """An experiment whose job ``a`` has had an attempt, has all of its files, and is in
+    ``state``."""
+    experiment = Experiment(root, [job or make_job("a", spec={"normalize": True})])
+    experiment.begin("a", state)
+    directory = experiment.paths.job("a")
+    directory.attempt(0).root.mkdir(parents=True)
+    for path in (directory.model, directory.vecnormalize):
+        path.touch()
+    return experiment
+
+
+def reconciled(
+    experiment: Experiment, jobs: Sequence[Job] | None = None, *, verdict: JobVerdict | None = None
+) -> list[JobRow]:
+    declared = experiment.jobs if jobs is None else jobs
+    verdicts = {job.job_id: verdict or JobVerdict() for job in declared}
+    position = {job.job_id: index for index, job in enumerate(declared)}
+    paths, ledger, reporter = experiment.paths, experiment.ledger, experiment.reporter
+    return reconcile(declared, verdicts, position, "refuse", paths, ledger, reporter)
+
+
+def test_a_finished_job_with_all_of_its_files_stays_as_it_is(tmp_path: Path) -> None:
+    (row,) = reconciled(after(tmp_path, Succeeded()))
+    assert row.state == Succeeded()
+
+
+@pytest.mark.parametrize("name", ["model.zip", "vecnormalize.pkl"])
+def test_a_finished_job_without_its_results_goes_on_from_its_checkpoint(
+    name: str, tmp_path: Path
+) -> None:
+    experiment = after(tmp_path, Succeeded())
+    (experiment.paths.job("a").root / name).unlink()
+    (row,) = reconciled(experiment)
+    assert (row.state, row.attempts) == (Pending(), 1)
+    assert name in experiment.reporter.messages()
+
+
+def test_a_finished_job_whose_directory_is_gone_begins_anew(tmp_path: Path) -> None:
+    experiment = after(tmp_path, Succeeded())
+    shutil.rmtree(experiment.paths.job("a").root)
+    (row,) = reconciled(experiment)
+    assert (row.state, row.attempts, row.env_steps) == (Pending(), 0, 0)
+    assert experiment.ledger.attempts() == []
+    assert "from the beginning: a" in experiment.reporter.messages()
+
+
+def test_a_job_whose_robot_is_gone_with_its_directory_stays_finished_and_the_command_is_told(
+    tmp_path: Path,
+) -> None:
+    job = make_job("a", spec={"env": None, "xml": "robot.xml", "task": "forward"})
+    experiment = after(tmp_path, Succeeded(), job)
+    shutil.rmtree(experiment.paths.job("a").root)
+    (row,) = reconciled(experiment)
+    assert row.state == Succeeded()
+    assert "`run JOBS.toml` with these does: a" in experiment.reporter.messages()
+
+
+def test_a_job_whose_initial_policy_is_gone_with_its_directory_stays_finished_until_the_policy_is_given(
+    tmp_path: Path,
+) -> None:
+    job, policy = (
+        make_job("a", spec={"init": "/policy", "init_sha256": "ab" * 32}),
+        tmp_path / "policy.pt",
+    )
+    experiment = after(tmp_path, Succeeded(), job)
+    shutil.rmtree(experiment.paths.job("a").root)
+    assert reconciled(experiment)[0].state == Succeeded()
+    policy.write_bytes(b"weights")
+    (row,) = reconciled(experiment, verdict=JobVerdict(init=policy))
+    assert (row.state, row.attempts) == (Pending(), 0)
+    assert experiment.paths.job("a").init.read_bytes() == b"weights"
+
+
+def test_a_job_that_is_declared_again_without_its_directory_begins_anew(tmp_path: Path) -> None:
+    experiment = after(tmp_path, Cancelled(is_undeclared=True))
+    shutil.rmtree(experiment.paths.job("a").root)
+    (row,) = reconciled(experiment)
+    assert (row.state, row.attempts) == (Pending(), 0)
+    assert experiment.paths.job("a").robot_hash.exists()
+
+
+@pytest.mark.parametrize("state", [Pending(), Paused()])
+def test_a_job_that_has_begun_begins_anew_where_its_directory_is_gone_and_stays_paused(
+    state: State, tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy.pt"
+    policy.write_bytes(b"weights")
+    experiment = after(
+        tmp_path, state, make_job("a", spec={"init": "/policy", "init_sha256": "ab" * 32})
+    )
+    shutil.rmtree(experiment.paths.job("a").root)
+    (row,) = reconciled(experiment, verdict=JobVerdict(init=policy))
+    assert (row.state, row.attempts) == (state, 0)
+    assert experiment.paths.job("a").init.exists()
+    assert experiment.paths.job("a").robot_hash.exists()
+
+
+def test_a_job_cancelled_before_its_launch_stays_so_and_takes_the_robot_as_it_is_now(
+    tmp_path: Path,
+) -> None:
+    job = make_job("a", spec={"env": None, "xml": "robot/robot.xml", "task": "forward"})
+    experiment = Experiment(tmp_path, [job])
+    for content in ("one", "other"):
+        bundle = tmp_path / content
+        bundle.mkdir()
+        (bundle / "robot.xml").write_text(content)
+        (row,) = reconciled(experiment, verdict=JobVerdict(robot_hash=content, bundle=bundle))
+        experiment.ledger.set_state("a", Cancelled())
+    assert (row.state, row.robot_hash) == (Cancelled(), "other")
+    assert (experiment.paths.job("a").robot / "robot.xml").read_text() == "other"
+
+
+def test_a_robot_in_a_folder_that_cannot_be_read_blocks_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = dataclasses.replace(make_job("a"), xml_source=tmp_path / "theirs/robot.xml")
+    experiment = after(tmp_path, Pending(), job)
+    stat = os.stat
+
+    def refused(path: Any, **options: Any) -> os.stat_result:
+        if "theirs" in str(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refused)
+    reconciled(experiment, [make_job("b")])
+    assert experiment.ledger.jobs()[0].state == Cancelled(is_undeclared=True)
+
+
+def test_only_a_job_that_was_cancelled_as_it_was_not_declared_resumes_when_it_is(
+    tmp_path: Path,
+) -> None:
+    gone = dataclasses.replace(make_job("a"), xml_source=tmp_path / "gone.xml")
+    experiment = after(tmp_path, Pending(), gone)
+    other = make_job("b")
+    reconciled(experiment, [other])
+    states = {row.job.job_id: row.state for row in experiment.ledger.jobs()}
+    assert states == {"a": Cancelled(is_undeclared=True), "b": Pending()}
+    assert (
+        f"there is no {tmp_path / 'gone.xml'} any more: it is CANCELLED"
+        in experiment.reporter.messages()
+    )
+    rows = reconciled(experiment, [gone, other])
+    assert [(row.state, row.attempts) for row in rows] == [(Pending(), 1), (Pending(), 0)]
+    experiment.ledger.set_state("a", Cancelled())
+    assert reconciled(experiment, [gone, other])[0].state == Cancelled()
+
+
+def test_a_job_that_is_not_declared_is_retried_without_a_supervisor_only(tmp_path: Path) -> None:
+    experiment = after(tmp_path, Cancelled(is_undeclared=True))
+    experiment.ledger.close()
+    with (
+        run_directory.claim(tmp_path),
+        pytest.raises(UsageError, match="a is CANCELLED, as the job file did not declare it when"),
+    ):
+        control.ask(tmp_path, ["a"], "retry")
+    assert "queued 1 job (a) again" in control.ask(tmp_path, ["a"], "retry")
+
+
+def test_a_request_about_a_job_that_a_run_does_not_have_is_reported(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    experiment.reporter.each_turn = once(lambda _: True, lambda: ask(tmp_path, ("retry", "gone")))
+    assert experiment.run() == {"a": "SUCCEEDED"}
+    assert "gone: its `retry` has no effect" in experiment.reporter.messages()
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        (Cause.LAUNCH, Pending()),
+        (Cause.INVALID, Failed(cause=Cause.INVALID, message="what it asks for")),
+    ],
+)
+def test_a_run_without_a_job_file_takes_only_invalid_jobs_for_invalid(
+    cause: Cause, expected: State, tmp_path: Path
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    experiment.ledger.set_state("a", Failed(cause=cause, message="what it asks for"))
+    rows = experiment.ledger.jobs()
+    (row,) = reconciled(experiment, verdict=resume.verdicts(rows)["a"])
+    assert row.state == expected

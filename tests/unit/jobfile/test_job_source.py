@@ -1,0 +1,155 @@
+"""What decides which jobs there are: tables that mean that, and what is said of a run directory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from begun_helpers import Begun, answering
+from supervisor_helpers import make_job
+
+from orchestrator.core.errors import RunDirError
+from orchestrator.core.job import Job, Paused, Pending, State, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.executors.kinds import LeftBatchJobs
+from orchestrator.experiment.directory.resume_advice import how_to_resume
+from orchestrator.experiment.from_outside import cleaning, control
+from orchestrator.experiment.resuming import resume
+from orchestrator.jobfile.job_source import JobSource
+from orchestrator.keys.feature_tables import FeatureTable, read_job_source
+from orchestrator.keys.problems import Problems
+from orchestrator.keys.value_types import TomlTable
+from orchestrator.ledger import Ledger
+
+
+class Source(JobSource):
+    noun = "draw"
+
+
+def draws(top: Mapping[str, Any], entries: int, problems: Problems) -> JobSource | None:
+    return Source() if entries == 1 else None
+
+
+def falls(top: Mapping[str, Any], entries: int, problems: Problems) -> JobSource | None:
+    raise ValueError("the knee fell off")
+
+
+def asks_twice(top: Mapping[str, Any], entries: int, problems: Problems) -> JobSource | None:
+    problems.add("draw", "asked")
+    return Source()
+
+
+def read(entries: int = 1, **made: Any) -> tuple[JobSource | None, list[str]]:
+    """What a job file with tables of these sources means, and its problems."""
+    tables = {
+        name: FeatureTable(name=name, about="x", model=TomlTable, job_source=source)
+        for name, source in made.items()
+    }
+    problems = Problems()
+    _, found = read_job_source(tables, {name: {} for name in tables}, entries, problems)
+    return found, list(map(str, problems.in_order()))
+
+
+def test_a_table_may_decide_which_jobs_there_are() -> None:
+    assert read(plain=None) == (None, [])
+    source, problems = read(plain=None, draw=draws)
+    assert isinstance(source, Source)
+    assert problems == []
+    assert read(entries=2, draw=draws) == (None, [])
+
+
+def test_a_table_that_is_not_written_is_not_asked() -> None:
+    table = FeatureTable(name="draw", about="x", model=TomlTable, job_source=falls)
+    problems = Problems()
+    assert read_job_source({"draw": table}, {}, 1, problems) == ("", None)
+    draw = FeatureTable(name="draw", about="x", model=TomlTable, job_source=draws)
+    table_of, source = read_job_source({"plain": table, "draw": draw}, {"draw": {}}, 1, problems)
+    assert (table_of, type(source)) == ("draw", Source)
+    assert not problems
+
+
+def test_tables_with_one_source_make_it_once() -> None:
+    source, problems = read(draw=asks_twice, rungs=asks_twice)
+    assert isinstance(source, Source)
+    assert problems == ["draw: asked"]
+
+
+def test_two_sources_exclude_each_other() -> None:
+    _, problems = read(draw=draws, lottery=asks_twice)
+    assert problems == ["lottery: excludes [draw]: each of them decides which jobs there are"]
+
+
+def test_a_source_that_raises_is_a_problem_of_the_job_file() -> None:
+    source, problems = read(draw=falls)
+    assert source is None
+    (problem,) = problems
+    assert "cannot read it: ValueError: the knee fell off" in problem
+
+
+def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[RunPaths, Ledger]:
+    """A run directory whose jobs are in these states."""
+    paths = RunPaths(root)
+    paths.experiment.write_text('name = "drawn"\n')
+    ledger = Ledger.create(paths.ledger)
+    for position, (job, state) in enumerate(states.values()):
+        ledger.put_jobs([(position, job, None)])
+        ledger.set_state(job.job_id, state)
+    ledger.commit()
+    return paths, ledger
+
+
+def test_jobs_that_nothing_compares_are_shown_and_not_trained_without_their_job_file(
+    tmp_path: Path,
+) -> None:
+    compared = make_job("compared").with_spec(pause_at=100)
+    states: dict[str, tuple[Job, State]] = {
+        "done": (make_job("done"), Succeeded()),
+        "compared": (compared, Paused(at_rung=True)),
+    }
+    paths, ledger = run_directory(tmp_path, states)
+    snapshot = control.status(paths.root)
+    assert [row["state"] for row in snapshot.rows] == ["SUCCEEDED", "PAUSED"]
+    assert control.exit_code_of(snapshot) == 0
+    with pytest.raises(RunDirError, match=r"pause at rungs \(compared\), and what compares them"):
+        resume.load(paths.root)
+    ledger.put_jobs([(1, dataclasses.replace(compared, spec=make_job("compared").spec), None)])
+    ledger.set_state("compared", Pending())
+    ledger.commit()
+    ledger.close()
+    assert [job.job_id for job in resume.load(paths.root)[0].jobs] == ["done", "compared"]
+
+
+def test_a_feature_says_of_which_jobs_nothing_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [make_job(name).with_spec(preview=True) for name in ("a", "b")]
+    states: dict[str, tuple[Job, State]] = {job.job_id: (job, Succeeded()) for job in jobs}
+    paths, ledger = run_directory(tmp_path, states)
+    ledger.close()
+    for name in states:
+        paths.job(name).root.mkdir(parents=True)
+        paths.job(name).moment.touch()
+    answering(monkeypatch, None)
+    assert cleaning.clean(paths.root, dry_run=True).leftovers == []
+    answering(monkeypatch, Begun())
+    (leftover,) = cleaning.clean(paths.root, dry_run=True).leftovers
+    assert leftover.path == paths.job("a").moment
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_what_a_feature_has_begun_is_resumed_by_its_path_without_a_job_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_left: bool
+) -> None:
+    paths, ledger = run_directory(tmp_path, {"a": (make_job("a"), Pending())})
+    ledger.close()
+    paths.experiment.unlink()
+    left = LeftBatchJobs(executor="slurm", cluster="here", name="of here") if is_left else None
+    answering(monkeypatch, None)
+    assert "the same call with run_dir=" in how_to_resume(paths, left)
+    answering(monkeypatch, Begun())
+    assert f"`run {paths.root}` {'takes over' if is_left else 'resumes it'}" in how_to_resume(
+        paths, left
+    )

@@ -1,0 +1,194 @@
+"""Mistakes that all robots of a call share, finished jobs whose robots stay unexamined, and
+messages for Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from supervisor_helpers import make_job
+
+from orchestrator import api
+from orchestrator.api import train
+from orchestrator.core.errors import Problem
+from orchestrator.core.job import Job, Paused, State, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.robot_hash import robot_hash
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.planning.run_plan import shared_problems, verdict_for_user
+from orchestrator.experiment.resuming import resume
+from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.robot_arguments import RobotArgument
+from orchestrator.ledger import JobRow
+
+GOOD = JobVerdict()
+
+
+def refused(*, settings: str | None = None, code: str | None = None) -> JobVerdict:
+    return JobVerdict(
+        problem=Problem(where="", message="x"), settings_problem=settings, code_problem=code
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ([refused(settings="no such option")], ["no such option"]),
+        ([refused(settings="no such option"), refused()], ["no such option"]),
+        ([refused(settings="no such option"), GOOD], []),
+        ([refused(), refused()], []),
+        ([refused(code="NaN")], []),
+        ([refused(code="NaN"), refused(code="NaN"), refused()], ["NaN"]),
+        ([refused(code="NaN"), refused(code="NameError")], []),
+        ([refused(code="NaN"), refused(code="NaN"), GOOD], []),
+    ],
+)
+def test_only_what_no_robot_causes_is_shared(
+    verdicts: list[JobVerdict], expected: list[str]
+) -> None:
+    jobs = [
+        dataclasses.replace(make_job(f"job{i}"), xml_source=Path(f"/{i}.xml"))
+        for i in range(len(verdicts))
+    ]
+    assert (
+        shared_problems(jobs, {job.job_id: one for job, one in zip(jobs, verdicts, strict=True)})
+        == expected
+    )
+
+
+def test_problems_of_robots_that_are_no_files_name_no_temporary_file(tmp_path: Path) -> None:
+    robots = [
+        RobotArgument(name=f"{i}", file=tmp_path / f"{i}/robot.xml", index=i, label=f"xmls[{i}]")
+        for i in (0, 1)
+    ]
+    jobs = [dataclasses.replace(make_job(robot.name), xml_source=robot.file) for robot in robots]
+    experiment = Experiment(
+        **{
+            "name": "x",
+            "max_parallel": None,
+            "order": "as-listed",
+            "source": "x",
+            "base": tmp_path,
+        },
+        jobs=tuple(jobs),
+        unnamed={robot.file: robot for robot in robots},
+    )
+    found = [
+        verdict_for_user(refused(code=f"{job.xml_source}: NaN"), job, experiment) for job in jobs
+    ]
+    assert [verdict.code_problem for verdict in found] == ["the robot: NaN"] * 2
+    assert shared_problems(jobs, dict(zip(["0", "1"], found, strict=True))) == ["the robot: NaN"]
+    assert (
+        verdict_for_user(
+            refused(settings=f"{robots[0].file} has none"), jobs[0], experiment
+        ).settings_problem
+        == "the robot has none"
+    )
+
+
+def test_two_seeds_of_one_robot_are_one_robot() -> None:
+    jobs = [dataclasses.replace(make_job(name), xml_source=Path("/a.xml")) for name in ("a", "b")]
+    assert shared_problems(jobs, {job.job_id: refused(code="NaN") for job in jobs}) == []
+
+
+def test_finished_jobs_stay_unexamined_while_their_robot_and_settings_are_the_same(
+    tmp_path: Path,
+) -> None:
+    paths, source = RunPaths(tmp_path / "run"), tmp_path / "bodies/robot.xml"
+    job = make_job("a")
+    spec = dataclasses.replace(job.spec, task="forward", entry_point=None, xml="robot/robot.xml")
+    job = dataclasses.replace(job, spec=spec, xml_source=source)
+    for folder in (source.parent, paths.job("a").robot):
+        folder.mkdir(parents=True)
+        (folder / "robot.xml").write_text("<mujoco/>")
+    paths.job("a").model.write_bytes(b"x")
+    paths.job("a").vecnormalize.write_bytes(b"x")
+    digest = robot_hash("robot.xml", {"robot.xml": source})
+
+    def known(declared: Job = job, state: State | None = None) -> bool:
+        row = JobRow(
+            job_id=job.job_id,
+            declared=job,
+            state=state or Succeeded(),
+            attempts=1,
+            fingerprint=spec.fingerprint(),
+            robot_hash=digest,
+        )
+        verdict = resume.verdicts_of_finished([row], [declared], paths).get("a")
+        return verdict is not None and (verdict.xml, verdict.robot_hash) == ("robot.xml", digest)
+
+    assert known()
+    assert not known(state=Paused(failures=0))
+    assert not known(dataclasses.replace(job, spec=dataclasses.replace(spec, task="auto")))
+    assert not known(dataclasses.replace(job, xml_source=tmp_path / "other/robot.xml"))
+    (paths.job("a").robot / "part.stl").touch()
+    assert not known()
+    (paths.job("a").robot / "part.stl").unlink()
+    paths.job("a").model.unlink()
+    assert not known()
+    paths.job("a").model.write_bytes(b"x")
+    assert known()
+    source.write_text("<mujoco model='other'/>")
+    assert not known()
+    source.unlink()
+    os.mkfifo(source)
+    assert not known(), "a named pipe is not waited for"
+
+
+@pytest.fixture
+def script_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The folder of the script, which has the module of a task, and the current directory."""
+    script, here = tmp_path / "script", tmp_path / "here"
+    for folder in (script, here):
+        folder.mkdir()
+    (script / "my_tasks.py").touch()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(
+        sys.modules["__main__"], "__file__", str(script / "script.py"), raising=False
+    )
+    return script, here
+
+
+def test_the_module_of_a_task_is_looked_for_here_and_then_beside_the_script(
+    tmp_path: Path, script_elsewhere: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.api import code_folder
+
+    script, here = script_elsewhere
+    monkeypatch.setattr(
+        sys, "path", [str(tmp_path), *sys.path]
+    )  # as scripts do that insert a folder
+    assert code_folder("my_tasks:Crawl") == script
+    assert code_folder("other:Crawl") == code_folder("forward") == code_folder(None) == here
+    (here / "my_tasks.py").touch()
+    assert code_folder("my_tasks:Crawl") == here
+    (here / "my_tasks.py").unlink()
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    monkeypatch.setattr(sys, "path", [str(script), *sys.path])
+    assert code_folder("my_tasks:Crawl") == script
+
+
+def test_a_relative_policy_is_looked_for_in_the_current_directory_wherever_the_task_is(
+    tmp_path: Path, script_elsewhere: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, here = script_elsewhere
+    bases: list[tuple[Path, str | None]] = []
+
+    def finish(experiment: Experiment, *_: object, **__: object) -> None:
+        bases.append((experiment.base, experiment.jobs[0].spec.init))
+        raise StopIteration
+
+    monkeypatch.setattr(api, "_finish", finish)
+    for init in ("old/model.zip", Path("old/model.zip"), "none"):
+        with pytest.raises(StopIteration):
+            train("<mujoco/>", task="my_tasks:Crawl", init=init, run_dir=tmp_path / "run")
+    assert bases == [(script, str(here / "old/model.zip"))] * 2 + [(script, None)]
+
+
+def test_nothing_to_train_is_no_result() -> None:
+    results = train([])
+    assert (results, results.run_dir) == ([], None)
+    assert repr(results) == "<0 results, 0 succeeded, run_dir=None>"

@@ -1,0 +1,163 @@
+"""What `status` shows of running and waiting jobs beside the ledger: by `live.json`, and as of
+now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervisor_helpers import (
+    FOREVER,
+    Experiment,
+    behaviours,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+)
+
+from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job, Paused, Succeeded
+from orchestrator.core.messages import Progress
+from orchestrator.core.paths import RunPaths
+from orchestrator.executors.fake import NEVER, Behaviour
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.ledger import live_facts
+from orchestrator.ledger.live_facts import LiveFacts
+from orchestrator.supervisor import disk_admission
+from orchestrator.supervisor.events import View
+
+LONGEST_S = 10_000.0
+"""Simulated time after which what is awaited has not come."""
+
+
+def seen(
+    root: Path, jobs: list[Job], behave: dict[str, Any], condition: Callable[[Snapshot], bool]
+) -> Snapshot:
+    """The first reading of a running experiment for which ``condition`` holds."""
+    found: list[Snapshot] = []
+    with run_directory.claim(root) as paths:
+        holder = run_directory.holder(paths)
+        assert holder is not None
+        experiment = Experiment(root, jobs, behaviours(behave), holder=holder.key)
+
+        def each_turn(view: View) -> None:
+            snapshot = control.status(root)
+            if not found and (condition(snapshot) or view.elapsed_s > LONGEST_S):
+                found.append(snapshot)
+                experiment.supervisor.request_stop("seen")
+
+        experiment.reporter.each_turn = each_turn
+        experiment.run()
+    return found[0]
+
+
+def test_status_has_what_running_jobs_report(tmp_path: Path) -> None:
+    progress = Progress(phase="evaluating", env_steps=500, cpu_share=0.75, run_delay_share=0.25)
+    reports = Behaviour(after_s=NEVER, progress_every_s=1.0, progress=progress)
+    jobs = [make_job(name) for name in ("reports", "silent", "waits")]
+    snapshot = seen(
+        tmp_path,
+        jobs,
+        {"reports": reports, "silent": FOREVER},
+        lambda now: any(row["phase"] == "evaluating" for row in now.facts() if "phase" in row),
+    )
+    facts = {
+        row["job_id"]: [row[key] for key in ("phase", "cpu_share", "run_delay_share", "waiting")]
+        for row in snapshot.facts()
+    }
+    assert facts == {
+        "reports": ["evaluating", 0.75, 0.25, None],
+        "silent": ["starting", None, None, None],
+        "waits": [None] * 4,
+    }
+    assert all(row["wall_s"] is not None for row in snapshot.rows if row["state"] == "RUNNING")
+
+
+def test_status_says_that_jobs_wait_for_disk_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_admission, "free_mib", lambda _: 100)
+    snapshot = seen(
+        tmp_path,
+        [make_job(min_free_disk_mib=1024)],
+        {},
+        lambda now: bool(now.live and now.live.waiting),
+    )
+    (row,) = snapshot.facts()
+    assert all(text in row["waiting"] for text in ("100 MiB", "1,024 MiB", str(tmp_path)))
+
+
+def test_status_says_so_only_of_jobs_that_ask_for_more_space_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_admission, "free_mib", lambda _: 100)
+    asked = {"runs": 50, "large": 1024, "also": 50, "next": 50}
+    jobs = [make_job(name, min_free_disk_mib=mib) for name, mib in asked.items()]
+    running = dict.fromkeys(("runs", "also"), FOREVER)
+    snapshot = seen(tmp_path, jobs, running, lambda now: bool(now.live and now.live.waiting))
+    facts = {row["job_id"]: (row["state"], row["waiting"] is not None) for row in snapshot.facts()}
+    is_running, waits, has_no_slot = ("RUNNING", False), ("PENDING", True), ("PENDING", False)
+    assert facts == {"runs": is_running, "large": waits, "also": is_running, "next": has_no_slot}
+    elsewhere = replace(snapshot, free_disk_asked=None)
+    assert all(row["waiting"] for row in elsewhere.facts() if row["state"] == "PENDING"), (
+        "what they ask for is unknown"
+    )
+
+
+def test_only_the_file_of_the_supervisor_that_runs_counts(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    facts = LiveFacts(holder="1:1.0:now", waiting="for nothing")
+    assert live_facts.read(paths, "1:1.0:now") is None
+    paths.live.write_bytes(facts.to_line())
+    assert live_facts.read(paths, "1:1.0:now") == facts
+    assert live_facts.read(paths, "2:1.0:now") is None, "of one that was killed"
+    live_facts.remove(paths)
+    live_facts.remove(paths)
+    assert not paths.live.exists()
+
+
+def start(experiment: Experiment, number: int, started_at: float) -> None:
+    experiment.begin("a", number=number, cpus=(), started_at=started_at)
+
+
+def test_the_time_of_a_resumed_job_counts_up_and_without_a_supervisor_none_is_running(
+    tmp_path: Path,
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    start(experiment, 0, time.time() - 1000.0)
+    outcome = AttemptOutcome(cause=Cause.INTERRUPTED)
+    experiment.ledger.end_attempt(
+        "a", 0, ended_at=time.time(), wall_s=50.0, returncode=None, outcome=outcome, record=None
+    )
+    start(experiment, 1, time.time() - 100.0)
+    experiment.ledger.close()
+    with run_directory.claim(tmp_path):
+        (row,) = control.status(tmp_path).rows
+        assert row["state"] == "RUNNING"
+        assert 150.0 <= (row["wall_s"] or 0.0) < 1000.0
+    (row,) = control.status(tmp_path).rows
+    assert (row["state"], row["wall_s"], row["pid"]) == ("PENDING", 50.0, None)
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        ([Succeeded(), Succeeded()], 0),
+        ([Succeeded(), Failed(cause=Cause.ERROR, message="")], 1),
+        ([None, Cancelled()], 1),
+        ([Succeeded(), Cancelled(is_undeclared=True)], 0),
+        ([Succeeded(), None], 130),
+        ([Succeeded(), Paused()], 130),
+    ],
+)
+def test_the_exit_code_of_status(states: list[Any], code: int, tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, [make_job(f"j{number}") for number, _ in enumerate(states)])
+    for number, state in enumerate(states):
+        if state is not None:
+            experiment.ledger.set_state(f"j{number}", state)
+    experiment.ledger.close()
+    assert control.exit_code_of(control.status(tmp_path)) == code

@@ -1,0 +1,354 @@
+"""Jobs that wait for jobs: the loop over a fake executor."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervisor_helpers import (
+    FOREVER,
+    Experiment,
+    KilledError,
+    ask,
+    behaviours,
+    ledgers_closed,  # noqa: F401 - a fixture
+    make_job,
+    names,
+    once,
+    rows,
+)
+
+from orchestrator.core.errors import ChangedError
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.job import Cause, Failed, Job
+from orchestrator.executors.base import Launch
+from orchestrator.executors.fake import Behaviour
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import reload
+from orchestrator.experiment.resuming import recovery
+from orchestrator.experiment.resuming.reconcile import OnChange, reconcile
+from orchestrator.ledger import JobRow, Ledger
+from orchestrator.supervisor.events import SilentReporter, View
+from orchestrator.supervisor.retry_policy import exit_code
+from orchestrator.supervisor.start_policies import FetchedPolicy
+from orchestrator.terminal import jobs_table, status_view
+
+DIAMOND = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
+FAILS = Behaviour(returncode=ExitCode.ERROR)
+
+
+def waiting(links: dict[str, tuple[str, ...]], **spec: Any) -> list[Job]:
+    return [make_job(name, spec={"after": after, **spec}) for name, after in links.items()]
+
+
+@pytest.mark.parametrize("order", ["abcd", "dcba", "cadb"])
+def test_a_diamond_is_trained_in_its_order_however_it_is_listed(order: str, tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, waiting({name: DIAMOND[name] for name in order}), cpus=4)
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    assert (experiment.order[0], sorted(experiment.order[1:3]), experiment.order[3]) == (
+        "a",
+        ["b", "c"],
+        "d",
+    )
+    assert experiment.fake.time_s == pytest.approx(3.0)
+
+
+def test_who_has_waited_comes_before_the_queue(tmp_path: Path) -> None:
+    jobs = [*waiting({"a": (), "b": ("a",)}), *(make_job(name) for name in names(9))]
+    experiment = Experiment(tmp_path, jobs, cpus=1)
+    experiment.run()
+    assert experiment.order[:2] == ["a", "b"]
+
+
+def test_who_waits_for_a_failed_job_is_not_run_and_is_named_at_the_end(tmp_path: Path) -> None:
+    experiment = Experiment(
+        tmp_path, [*waiting(DIAMOND), make_job("other")], behaviours({"b": FAILS})
+    )
+    assert experiment.run() == {
+        "a": "SUCCEEDED",
+        "b": "FAILED",
+        "c": "SUCCEEDED",
+        "d": "PENDING",
+        "other": "SUCCEEDED",
+    }
+    assert not experiment.supervisor.is_interrupted
+    assert exit_code(experiment.supervisor._jobs.states, interrupted=False) == 1
+    assert "1 job was not run (d), as b (FAILED) did not succeed" in experiment.reporter.messages()
+    assert {
+        job_id: row["waits_for"] for job_id, row in rows(tmp_path).items() if row["waits_for"]
+    } == {"d": "b"}
+    (line,) = [
+        line for line in jobs_table.of_rows(experiment.ledger.summary()) if line.job_id == "d"
+    ]
+    assert (line.activity, line.state) == ("waits for b", "PENDING")
+    assert "not run: waits for b" in "".join(
+        map(str, status_view._remarks(experiment.ledger.summary()))
+    )
+
+    ask(tmp_path, ("retry", "b"))
+    again = Experiment(tmp_path, [])
+    assert set(again.run().values()) == {"SUCCEEDED"}
+    assert again.order == ["b", "d"]
+
+
+def test_a_retry_in_time_lets_those_behind_it_follow(tmp_path: Path) -> None:
+    table = {"a": [FAILS, Behaviour()], "z": Behaviour(after_s=30.0)}
+    experiment = Experiment(
+        tmp_path, [*waiting({"a": (), "b": ("a",)}), make_job("z")], behaviours(table)
+    )
+    experiment.reporter.each_turn = once(
+        lambda view: view.counts["FAILED"] == 1, lambda: ask(tmp_path, ("retry", "a"))
+    )
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+
+
+def test_who_waits_for_a_paused_job_is_resumable_and_may_be_paused_itself(tmp_path: Path) -> None:
+    experiment = Experiment(
+        tmp_path, waiting({"a": (), "b": ("a",), "c": ("a",)}), behaviours({"a": FOREVER})
+    )
+    asked = once(
+        lambda view: view.elapsed_s > 1,
+        lambda: ask(tmp_path, ("pause", "a"), ("pause", "b"), ("resume", "b")),
+    )
+    experiment.reporter.each_turn = asked
+    assert experiment.run() == {"a": "PAUSED", "b": "PENDING", "c": "PENDING"}
+    assert exit_code(experiment.supervisor._jobs.states, interrupted=False) == 130
+    assert "2 jobs were not run (c, b), as a (PAUSED)" in experiment.reporter.messages()
+
+
+def test_the_view_shows_what_a_job_waits_for(tmp_path: Path) -> None:
+    experiment, seen = Experiment(tmp_path, waiting({"b": ("a",), "a": ()})), set[str]()
+    experiment.reporter.each_turn = lambda view: seen.update(
+        line.activity for line in jobs_table.of_view(view).next_up
+    )
+    experiment.run()
+    assert "waits for a" in seen
+    long = jobs_table.JobLine(job_id="b", state="PENDING", waits_for="x" * 99)
+    assert len(long.activity) == jobs_table.LONGEST_ACTIVITY
+
+
+def test_a_parent_that_is_not_declared_any_more_is_not_waited_for(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, waiting({"a": (), "b": ("gone",)}))
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+
+
+@pytest.mark.slow
+def test_a_supervisor_killed_at_any_turn_leaves_a_diamond_that_the_next_one_trains_in_its_order(
+    tmp_path: Path,
+) -> None:
+    def killed(root: Path, turn: int) -> tuple[bool, list[str]]:
+        left = itertools.count(1)
+
+        def each_turn(_: View) -> None:
+            if next(left) == turn:
+                raise KilledError
+
+        root.mkdir()
+        first = Experiment(root, waiting(DIAMOND), cpus=4)
+        first.reporter.each_turn = each_turn
+        try:
+            first.run()
+        except KilledError:
+            first.ledger.abandon()
+            ledger = Ledger.open(first.paths.ledger)
+            for row in ledger.jobs():
+                recovery.settle(row, first.paths, ledger, SilentReporter())
+            ledger.close()
+        else:
+            return True, first.order
+        again = Experiment(root, [])
+        assert set(again.run().values()) == {"SUCCEEDED"}
+        return False, [*first.order, *again.order]
+
+    for turn in itertools.count(1):
+        is_over, order = killed(tmp_path / str(turn), turn)
+        last = {job_id: number for number, job_id in enumerate(order)}
+        assert sorted(last) == list("abcd")
+        assert all(
+            last[parent] < order.index(child)
+            for child, parents in DIAMOND.items()
+            for parent in parents
+        )
+        if is_over:
+            break
+    assert turn > 4
+
+
+class Policies:
+    """Fetches one policy in two turns."""
+
+    def __init__(self, problem: str = "") -> None:
+        self.problem, self.asked, self.fetched, self._waiting = (
+            problem,
+            list[str](),
+            set[str](),
+            list[str](),
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._waiting)
+
+    def needs(self, job: Job) -> bool:
+        return job.job_id not in self.fetched
+
+    def request(self, job: Job) -> None:
+        if job.job_id not in self._waiting:
+            self.asked.append(job.job_id)
+            self._waiting += [job.job_id, job.job_id]
+
+    def take(self) -> Sequence[FetchedPolicy]:
+        if not self._waiting:
+            return ()
+        job_id = self._waiting.pop(0)
+        if job_id in self._waiting:
+            return ()
+        if self.problem:
+            return [FetchedPolicy(job_id=job_id, sha256=None, problem=self.problem)]
+        self.fetched.add(job_id)
+        return [FetchedPolicy(job_id=job_id, sha256=f"of {job_id}")]
+
+
+def starting() -> list[Job]:
+    return [
+        make_job("a"),
+        *(make_job(name, spec={"after": ("a",), "init": "job:a"}) for name in "bc"),
+    ]
+
+
+def test_a_policy_is_fetched_when_its_job_has_succeeded_and_recorded_before_the_launch(
+    tmp_path: Path,
+) -> None:
+    policies, launched = Policies(), dict[str, str | None]()
+
+    def behave(launch: Launch) -> Behaviour:
+        rows_now = {row.job.job_id: row.job.spec for row in experiment.ledger.jobs()}
+        launched[launch.job_id] = rows_now[launch.job_id].init_sha256
+        assert set(policies.asked) <= {"b", "c"}
+        assert launch.job_id != "a" or not policies.asked
+        return Behaviour()
+
+    experiment = Experiment(tmp_path, starting(), behave, policies=policies)
+    assert set(experiment.run().values()) == {"SUCCEEDED"}
+    assert launched == {"a": None, "b": "of b", "c": "of c"}
+    assert policies.asked == ["b", "c"]
+
+
+def test_who_cannot_start_from_a_policy_has_failed_and_the_others_go_on(tmp_path: Path) -> None:
+    jobs = [*starting(), make_job("d", spec={"after": ("b",)}), make_job("e")]
+    experiment = Experiment(tmp_path, jobs, policies=Policies("another network"))
+    found = experiment.run()
+    assert found == {
+        "a": "SUCCEEDED",
+        "b": "FAILED",
+        "c": "FAILED",
+        "d": "PENDING",
+        "e": "SUCCEEDED",
+    }
+    assert experiment.supervisor._jobs.states["b"] == Failed(
+        cause=Cause.INVALID, message="another network"
+    )
+
+
+def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:
+    class Slow(Policies):
+        def take(self) -> Sequence[FetchedPolicy]:
+            if self.asked:
+                experiment.supervisor.request_stop("test")
+            return ()
+
+    experiment = Experiment(tmp_path, starting(), policies=Slow())
+    assert experiment.run() == {"a": "SUCCEEDED", "b": "PENDING", "c": "PENDING"}
+    assert experiment.supervisor.is_interrupted
+    assert "not run" not in experiment.reporter.messages()
+
+
+# -- later runs
+
+
+def trained(root: Path, *jobs: Job) -> Experiment:
+    """An experiment whose jobs have succeeded, each from the policy that it starts from."""
+    known = [
+        replace(job, spec=replace(job.spec, init_sha256="ab")) if job.spec.init_job else job
+        for job in jobs
+    ]
+    experiment = Experiment(root, known, lambda launch: Behaviour())
+    experiment.run()
+    for job in jobs:
+        paths = experiment.paths.job(job.job_id)
+        paths.checkpoints.mkdir(parents=True)
+        for path in (
+            paths.checkpoints / "checkpoint-000000001000.pt",
+            paths.model,
+            paths.vecnormalize,
+        ):
+            path.touch()
+    return experiment
+
+
+def reconciled(experiment: Experiment, on_change: OnChange, *jobs: Job) -> dict[str, JobRow]:
+    verdicts, places = (
+        {job.job_id: JobVerdict() for job in jobs},
+        {job.job_id: n for n, job in enumerate(jobs)},
+    )
+    paths, ledger, reporter = experiment.paths, experiment.ledger, experiment.reporter
+    return {
+        row.job.job_id: row
+        for row in reconcile(jobs, verdicts, places, on_change, paths, ledger, reporter)
+    }
+
+
+def stages(first: int, second: int = 1000, **spec: Any) -> list[Job]:
+    return [
+        make_job("a", spec={"total_timesteps": first}),
+        make_job("b", spec={"after": ("a",), "init": "job:a", "total_timesteps": second, **spec}),
+        make_job("c", spec={"after": ("b",), "init": "job:b"}),
+        make_job("d", spec={"after": ("a",)}),
+    ]
+
+
+def test_the_policy_that_was_used_stays_recorded_while_nothing_changes(tmp_path: Path) -> None:
+    found = reconciled(trained(tmp_path, *stages(1000)), "refuse", *stages(1000))
+    assert (found["b"].state.name, found["b"].job.spec.init_sha256) == ("SUCCEEDED", "ab")
+
+
+@pytest.mark.parametrize("second", [1000, 2000])
+def test_a_job_has_changed_if_the_one_that_it_starts_from_has(second: int, tmp_path: Path) -> None:
+    experiment = trained(tmp_path, *stages(1000))
+    for on_change in ("refuse", "extend"):
+        with pytest.raises(ChangedError) as error:
+            reconciled(experiment, on_change, *stages(2000, second))  # type: ignore[arg-type]
+        for parent in "ab":
+            assert f"init: job {parent}, which it starts from, is declared differently" in str(
+                error.value
+            )
+        assert "d: " not in str(error.value).replace("declared", "")
+    kept = reconciled(experiment, "keep", *stages(2000, second))
+    assert {row.state.name for row in kept.values()} == {"SUCCEEDED"}
+    again = reconciled(experiment, "restart", *stages(2000, second))
+    assert {job_id: row.state.name for job_id, row in again.items()} == {
+        **dict.fromkeys("abc", "PENDING"),
+        "d": "SUCCEEDED",
+    }
+    assert again["b"].job.spec.init_sha256 is None
+
+
+def test_another_job_to_start_from_is_a_change_and_is_shown(tmp_path: Path) -> None:
+    experiment = trained(tmp_path, *stages(1000))
+    with pytest.raises(ChangedError) as error:
+        reconciled(experiment, "refuse", *stages(1000, init="job:d", after=("d",)))
+    assert 'init: "job:a" → "job:d"' in str(error.value)
+    assert "SHA-256" not in str(error.value)
+
+
+def test_reload_tells_of_other_links_and_of_nothing_else() -> None:
+    before, now = (stages(1000, init_sha256=sha256)[1] for sha256 in ("ab", None))
+    assert reload._differences(before, now) == []
+    other = replace(now, spec=replace(now.spec, init="job:d", after=("d",)))
+    text = "\n".join(reload._differences(before, other))
+    assert 'init: "job:a" → "job:d"' in text
+    assert "after: ('a',) → ('d',)" in text

@@ -1,0 +1,119 @@
+"""Distributions that a job file writes as text."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from orchestrator.core.numbers.changing_numbers import END, TrainingMoment, turning_moments
+from orchestrator.core.numbers.distributions import check_disturbance, parse_distribution
+from orchestrator.worker.envs.randomization.draws import draw
+
+
+def drawn(text: str, moment: TrainingMoment = END, count: int = 2000) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    distribution = parse_distribution(text)
+    return np.array([draw(distribution, rng, moment) for _ in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high", "mean"),
+    [
+        ("uniform(0.4, 1.2)", 0.4, 1.2, 0.8),
+        ("scale( 0.8 ,1.2)", 0.8, 1.2, 1.0),
+        ("loguniform(0.01, 100)", 0.01, 100.0, 99.99 / np.log(10_000)),
+        ("normal(2, 0.5)", 0.5, 3.5, 2.0),
+        ("choice(0, 1, 5)", 0.0, 5.0, 2.0),
+        ("uniform(-1e-1, 0)", -0.1, 0.0, -0.05),
+    ],
+)
+def test_values_lie_within_the_bounds_around_the_mean(
+    text: str, low: float, high: float, mean: float
+) -> None:
+    values = drawn(text)
+    assert parse_distribution(text).extremes == pytest.approx((low, high))
+    assert (low <= values.min(), values.max() <= high) == (True, True)
+    assert values.mean() == pytest.approx(mean, abs=4 * values.std() / len(values) ** 0.5)
+    assert np.ptp(values) > 0.8 * (high - low)
+    assert parse_distribution(text).multiplies == text.startswith("scale")
+
+
+def test_a_choice_gives_its_values_alone() -> None:
+    assert set(drawn("choice(0.5, 2, 2.5)")) == {0.5, 2.0, 2.5}
+
+
+def test_numbers_change_over_the_training() -> None:
+    distribution = parse_distribution("uniform(linear(1, 0.4), linear(1, 2, 0.5))")
+    assert distribution.numbers(TrainingMoment(0.0)) == (1.0, 1.0)
+    assert distribution.numbers(TrainingMoment(0.25)) == pytest.approx((0.85, 1.5))
+    assert distribution.numbers(TrainingMoment(0.75)) == pytest.approx((0.55, 2.0))
+    assert distribution.extremes == pytest.approx((0.4, 2.0))
+    half = drawn("uniform(linear(1, 0), 1)", TrainingMoment(0.5))
+    assert 0.5 <= half.min() < half.max() <= 1.0
+
+
+def test_extremes_may_lie_within_the_training() -> None:
+    distribution = parse_distribution("normal(linear(0, 1, 0.1), linear(1, 0))")
+    assert [moment.progress for moment in turning_moments(distribution.changing)] == [0.0, 0.1, 1.0]
+    assert distribution.extremes == pytest.approx((-3.0, 3.7))
+
+
+def test_numbers_have_a_value_for_each_stage() -> None:
+    distribution = parse_distribution("uniform(stages(0, -1, -3), linear(1, 2))")
+    assert distribution.numbers(TrainingMoment(0.0, 1)) == (0.0, 1.0)
+    assert distribution.numbers(TrainingMoment(0.5, 2)) == (-1.0, 1.5)
+    assert distribution.numbers(END) == (-3.0, 2.0)
+    assert distribution.extremes == (-3.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "1.2",
+            "'1.2' is no distribution; expected a distribution: uniform(low, high), loguniform(low, high)",
+        ),
+        ("unifrom(1, 2)", "unknown distribution 'unifrom'; did you mean uniform? expected"),
+        ("uniform(1)", "has 1; expected two numbers, uniform(low, high)"),
+        ("choice(1)", "has 1; expected at least two values, choice(a, b, …)"),
+        ("uniform(1, two)", "'two' is no number; a number may be a schedule such as linear(0, 1)"),
+        ("uniform(2, 1)", "low is 2 and high is 1; expected low below high"),
+        ("uniform(linear(0, 3), 2)", "low is 3 and high is 2"),
+        ("uniform(0, stages(1, -1, 2))", "low is 0 and high is -1"),
+        ("uniform(0, stages(1))", "has 1; expected a number for each stage, at least two"),
+        (
+            "uniform(0, linear(0, 1, 50000))",
+            "the fraction of training after which the end is reached: above 0, at m",
+        ),
+        ("loguniform(linear(1, 5, 0.1), linear(2, 5))", "low is 5 and high is 2.3"),
+        ("loguniform(0, 1)", "low is 0; a logarithm needs numbers above 0"),
+        ("normal(1, -1)", "the standard deviation is -1; expected at least 0"),
+        ("uniform(0, inf)", "expected finite numbers"),
+        ("uniform(0, quadratic(1, 2))", "'quadratic(1, 2)' is not a schedule"),
+    ],
+)
+def test_what_is_no_distribution_is_refused_with_what_is_one(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_distribution(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        (
+            "observation.noise",
+            "choice(0, 1)",
+            "choice does not fit here; expected normal(mean, ",
+        ),
+        ("action.delay", "scale(1, 2)", "scale does not fit here"),
+        ("action.delay", "uniform(-1, 2)", "may draw -1; expected at least 0"),
+        ("observation.delay", "choice(0, 101)", "may draw 101; expected at most 100 control steps"),
+        ("push.period", "uniform(0, 2)", "may draw 0; expected more than 0"),
+        ("push.speed", "normal(1, 1)", "may draw -2; expected at least 0"),
+    ],
+)
+def test_what_does_not_fit_a_disturbance_is_refused(key: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_disturbance(key, parse_distribution(text))

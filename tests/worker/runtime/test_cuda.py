@@ -1,0 +1,85 @@
+"""How a worker is set up for a GPU, with torch's functions of CUDA replaced: no GPU is needed."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.processes.environment_variables import GPU_SHARE_VARIABLE
+from orchestrator.worker.runtime import cuda, failures
+
+GPU = torch.device("cuda")
+TOTAL_MIB = 16384
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What was set, by the name of torch's function."""
+    calls: dict[str, Any] = {}
+    monkeypatch.setattr(
+        torch, "set_deterministic_debug_mode", lambda mode: calls.update(deterministic=mode)
+    )
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.setitem(os.environ, "CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    answers = {
+        "is_available": lambda: True,
+        "get_device_properties": lambda device: SimpleNamespace(total_memory=TOTAL_MIB << 20),
+        "get_device_name": lambda device: "NVIDIA T4",
+        "memory_reserved": lambda device: 3000 << 20,
+        "mem_get_info": lambda device: (8000 << 20, TOTAL_MIB << 20),
+        "set_per_process_memory_fraction": lambda fraction, device: calls.update(
+            fraction=fraction, device=device
+        ),
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    return calls
+
+
+def out_of_memory(device: torch.device) -> str:
+    with pytest.raises(cuda.GpuMemoryError) as caught, cuda.prepare_device(device):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+    code, message, _ = failures.classify(caught.value)
+    assert code == ExitCode.ERROR
+    return message
+
+
+@pytest.mark.parametrize(("share", "limit_mib"), [("0.5", 8192 - cuda.OF_CUDA_MIB), ("0.1", 819)])
+def test_a_share_limits_torchs_memory_and_the_failure_names_the_key(
+    monkeypatch: pytest.MonkeyPatch, calls: dict[str, Any], share: str, limit_mib: int
+) -> None:
+    monkeypatch.setenv(GPU_SHARE_VARIABLE, share)
+    message = out_of_memory(GPU)
+    assert calls["fraction"] == pytest.approx(limit_mib / TOTAL_MIB)
+    assert calls["device"] == torch.device("cuda", 0)
+    assert f"resources.gpus = {share} allows {limit_mib:,} MiB of the GPU (NVIDIA T4)" in message
+    assert (
+        "This process held 3,000 MiB, and 8,000 MiB of the GPU are free. Raise resources.gpus"
+        in message
+    )
+
+
+def test_a_whole_gpu_is_not_limited(monkeypatch: pytest.MonkeyPatch, calls: dict[str, Any]) -> None:
+    monkeypatch.delenv(GPU_SHARE_VARIABLE, raising=False)
+    message = out_of_memory(torch.device("cuda", 1))
+    assert calls == {"deterministic": "warn"}
+    assert "The memory of the GPU (NVIDIA T4, 16,384 MiB) is used up" in message
+
+
+def test_bits_do_not_depend_on_the_users_setting_of_cublas(calls: dict[str, Any]) -> None:
+    with cuda.prepare_device(GPU):
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        assert not torch.utils.deterministic.fill_uninitialized_memory
+
+
+def test_on_a_cpu_nothing_is_set(monkeypatch: pytest.MonkeyPatch, calls: dict[str, Any]) -> None:
+    monkeypatch.setenv(GPU_SHARE_VARIABLE, "0.5")
+    with pytest.raises(torch.OutOfMemoryError), cuda.prepare_device(torch.device("cpu")):
+        raise torch.OutOfMemoryError
+    assert calls == {}
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"

@@ -1,0 +1,347 @@
+"""SAC, TD3, A2C and those of sb3-contrib: the stock packages' own numbers, and all that a training
+with PPO has."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+import worker_helpers as helpers
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.progress_columns import progress_columns
+from orchestrator.core.worker_spec import CONTRIB, OFF_POLICY, WorkerSpec
+from orchestrator.experiment.examination.preflight import requests_of
+from orchestrator.jobfile import from_mapping
+from orchestrator.worker.envs import env_factory
+from orchestrator.worker.rendering import trained_policy
+from orchestrator.worker.robots.preflight_child import check
+from orchestrator.worker.runtime.failures import Diverged
+from orchestrator.worker.training import acting, algorithms, learners, nan_guard
+from orchestrator.worker.training.checkpoint import CheckpointStore
+
+ALGORITHMS = ("sac", "td3", "a2c")
+ALL = (*ALGORITHMS, *CONTRIB)
+
+
+def stock(spec: WorkerSpec, directory: Path, **changes: Any) -> tuple[algorithms.Model, Path, Path]:
+    """What a user would have written by hand: the model after ``learn()``, ``model.zip`` and
+    ``vecnormalize.pkl``."""
+    torch.set_num_threads(spec.threads)  # another number adds up in another order
+    assert spec.env is not None
+    env_id = spec.env
+    venv: Any = DummyVecEnv([lambda: Monitor(gymnasium.make(env_id)) for _ in range(spec.n_envs)])
+    if spec.normalize:
+        venv = VecNormalize(venv)
+    hyperparameters = {**spec.hyperparameters, **changes}
+    model = algorithms.class_of(spec.algo)(
+        algorithms.policy_alias(spec.algo, spec.policy),
+        venv,
+        seed=spec.seed,
+        device="cpu",
+        policy_kwargs=dict(spec.policy_kwargs),
+        **hyperparameters,
+    )
+    model.learn(spec.total_timesteps)
+    model.save(directory / "stock.zip")
+    if spec.normalize:
+        venv.save(str(directory / "stock.pkl"))
+    return model, directory / "stock.zip", directory / "stock.pkl"
+
+
+NOISE = NormalActionNoise(np.zeros(1), np.full(1, 0.2))
+BY_HAND: dict[str, dict[str, Any]] = {**{algo: {} for algo in ALL}, "td3": {"action_noise": NOISE}}
+"""What is written otherwise for Stable-Baselines3 than in a job file."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        algo if algo in ("sac", "a2c") else pytest.param(algo, marks=pytest.mark.slow)
+        for algo in ALL
+    ],
+)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
+    """A training that is over."""
+    spec = helpers.algorithm(request.param, normalize=True, n_envs=3, eval_episodes=3)
+    paths = helpers.job(tmp_path_factory.mktemp(request.param) / "job", spec)
+    helpers.train_to_its_end(paths)
+    return paths
+
+
+def spec_of(paths: JobPaths) -> WorkerSpec:
+    return WorkerSpec.from_json(paths.spec.read_text())
+
+
+def test_weights_statistics_and_tables_are_those_of_stock_learn(
+    trained: JobPaths, tmp_path: Path
+) -> None:
+    spec, record = spec_of(trained), ExitRecord.from_json(trained.attempt(0).exit.read_text())
+    assert record.learner == "sb3"
+    assert (
+        record.learner_reason
+        == f"auto: algo is {spec.algo}, and the fast learner supports only ppo"
+    )
+    model, theirs, statistics = stock(spec, tmp_path, **BY_HAND[spec.algo])
+    assert helpers.same_bits(helpers.parameters(trained.model), helpers.parameters(theirs))
+    assert helpers.normalization(trained.vecnormalize) == helpers.normalization(statistics)
+    last = helpers.rows(trained.progress_csv)[-1]
+    assert list(last) == learners.logged_columns(model)
+    assert all(last.values())
+    assert int(last["time/total_timesteps"]) == record.env_steps == model.num_timesteps
+    assert int(last["train/n_updates"]) == model._n_updates
+
+
+def test_conditions_of_a_curriculum_may_name_what_the_algorithm_logs(trained: JobPaths) -> None:
+    of_machine = {"time/fps", "time/time_elapsed", "time/iterations", "time/episodes"}
+    logged = {name for name, cell in helpers.rows(trained.progress_csv)[-1].items() if cell}
+    assert logged - of_machine == set(progress_columns(spec_of(trained).algo))
+
+
+@pytest.mark.parametrize(
+    ("given", "by_hand"),
+    [
+        (
+            {
+                "learning_rate": "linear(1e-3, 0)",
+                "use_sde": True,
+                "gradient_steps": -1,
+                "ent_coef": 0.1,
+                "n_steps": 3,
+            },
+            {"learning_rate": LinearSchedule(1e-3, 0.0, 1.0)},
+        ),
+        ({"train_freq": [1, "episode"]}, {"train_freq": (1, "episode")}),
+    ],
+    ids=["schedule, gSDE and more", "by episodes"],
+)
+@pytest.mark.slow
+def test_other_hyperparameters_of_sac_are_stable_baselines3s_own(
+    tmp_path: Path, given: dict[str, Any], by_hand: dict[str, Any]
+) -> None:
+    spec = helpers.algorithm(
+        "sac", n_envs=1, total_timesteps=700, hyperparameters={**helpers.SMALL["sac"], **given}
+    )
+    paths = helpers.job(tmp_path / "job", spec)
+    helpers.train_to_its_end(paths)
+    _, theirs, _ = stock(spec, tmp_path, **by_hand)
+    assert helpers.same_bits(helpers.parameters(paths.model), helpers.parameters(theirs))
+
+
+def test_tables_have_a_row_for_each_iteration_of_many_small_rollouts(trained: JobPaths) -> None:
+    spec = spec_of(trained)
+    each, last = {"a2c": (528, 1344), "recurrent-ppo": (576, 1344)}.get(spec.algo, (516, 1308))
+    assert spec.steps_an_iteration == each
+    timings, progress = helpers.rows(trained.timings_csv), helpers.rows(trained.progress_csv)
+    assert [int(row["env_steps"]) for row in timings] == [each, 2 * each, last]
+    assert [int(row["time/total_timesteps"]) for row in progress] == [each, 2 * each, last]
+    for row in timings:
+        seconds = {name: float(row[name]) for name in row if name.endswith("_s") and row[name]}
+        assert seconds["rollout_s"] + seconds["train_s"] <= seconds["wall_s"]
+        assert 0 < seconds["env_s"] + seconds["policy_s"] + seconds["gae_s"] <= seconds["rollout_s"]
+        assert 0 < seconds["backward_s"] + seconds["optimizer_s"] <= seconds["train_s"]
+        assert min(seconds[name] for name in ("env_s", "policy_s", "backward_s", "optimizer_s")) > 0
+        assert (seconds["gae_s"] > 0) == (spec.algo not in OFF_POLICY)
+
+
+def test_model_loads_with_its_own_class_alone_and_without_the_replay_buffer(
+    trained: JobPaths,
+) -> None:
+    with zipfile.ZipFile(trained.model) as archive:
+        data = json.loads(archive.read("data"))
+        assert sum(info.file_size for info in archive.infolist()) < 200_000
+    assert "replay_buffer" not in data
+    pickled = [
+        base64.b64decode(one[":serialized:"]) for one in data.values() if ":serialized:" in str(one)
+    ]
+    assert pickled
+    assert not any(b"orchestrator" in content for content in pickled), (
+        "then it would be needed to load it"
+    )
+    model = algorithms.class_of(spec_of(trained).algo).load(trained.model, device="cpu")
+    assert model.num_timesteps >= 1300
+    assert model.predict(np.zeros(3, np.float32))[0].shape == (1,)
+
+
+def test_what_only_going_on_needs_is_gone_when_the_policy_is_saved(trained: JobPaths) -> None:
+    left = list(trained.checkpoints.iterdir())
+    assert len(left) == (1 if spec_of(trained).algo in OFF_POLICY else 2)
+
+
+def test_evaluation_explores_as_training_does(trained: JobPaths) -> None:
+    told = json.loads(trained.eval.read_text())
+    assert told["deterministic"]["returns"] != told["stochastic"]["returns"]
+
+
+def test_a_policy_without_noise_of_its_own_explores_nothing() -> None:
+    model = model_of(helpers.algorithm("td3", hyperparameters=helpers.SMALL_BUFFER))
+    actions = np.array([[0.5], [-2.0]], np.float32)
+    assert algorithms.add_action_noise(model, actions) is actions
+    noisy = algorithms.add_action_noise(model_of(helpers.algorithm("td3")), actions)
+    assert np.abs(noisy).max() <= 2.0
+    assert 0 < np.abs(noisy - actions).max() < 2.0
+
+
+def test_the_policy_that_is_played_is_the_one_that_was_trained(trained: JobPaths) -> None:
+    spec = dataclasses.replace(spec_of(trained), n_envs=1)
+    finished = seen(spec, trained, None)
+    assert finished == seen(
+        spec, trained, trained_policy.read_checkpoint(trained, trained_policy.LATEST)
+    )
+    assert len(set(finished)) > 5
+
+
+def seen(
+    spec: WorkerSpec, paths: JobPaths, checkpoint: trained_policy.Checkpoint | None
+) -> list[bytes]:
+    """Observations of an episode played, which its actions made."""
+    venv = env_factory.make(spec, paths.root, n_envs=1, seed=5)
+    act = trained_policy.load_policy(spec, paths, venv, checkpoint, deterministic=True)
+    venv.seed(5)
+    observation, _ = act(None)
+    found = []
+    for _ in range(20):
+        observation, _ = act(observation)
+        found.append(observation.tobytes())
+    return found
+
+
+OWN_ENV = """
+import gymnasium
+import numpy as np
+
+
+class Own(gymnasium.Env):
+    render_mode = None
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    steps = length = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.length = 0
+        return self.np_random.random(3, np.float32), {{}}
+
+    def step(self, action):
+        self.steps += 1
+        self.length += 1
+        reward, observation = float(action[0]), self.np_random.random(3, np.float32)
+        if self.steps > 300 and self.odd:
+            {bad}
+        return observation, reward, False, self.length == 10, {{}}
+
+
+def make_env(xml, seed):
+    env = Own()
+    env.odd = seed == 4
+    return env
+"""
+
+
+@pytest.mark.parametrize(
+    ("algo", "bad", "message"),
+    [
+        ("sac", "reward = float('inf')", "rewards are not finite: inf"),
+        ("td3", "observation = np.full(3, np.nan, np.float32)", "observations are not finite"),
+        ("a2c", "reward = float('nan')", "rewards are not finite: nan"),
+    ],
+)
+def test_numbers_that_are_not_finite_end_as_diverged_at_once(
+    tmp_path: Path, algo: str, bad: str, message: str
+) -> None:
+    (tmp_path / "own_env.py").write_text(OWN_ENV.format(bad=bad))
+    spec = helpers.algorithm(
+        algo, entry_point="own_env:make_env", search_path=str(tmp_path), normalize=True
+    )
+    paths = helpers.job(tmp_path / "job", spec)
+    record, log = helpers.train_here(paths)
+    assert record.code == ExitCode.DIVERGED, log
+    assert record.message.startswith("iteration 2 (env_steps 6"), (
+        "found in the rollout that it was in"
+    )
+    assert message in record.message
+    assert "environment 1" in record.message or algo == "a2c", "a replay buffer has it as it came"
+    state = CheckpointStore(paths.checkpoints, spec.fingerprint()).newest()
+    assert state is not None
+    assert state["counters"]["num_timesteps"] == 512
+
+
+def test_an_environment_that_does_not_suit_is_refused_before_launch() -> None:
+    jobs = from_mapping(
+        {
+            "name": "test",
+            "jobs": [{"name": algo, "algo": algo, "env": "CartPole-v1"} for algo in ("ppo", *ALL)],
+        },
+        source="robots.toml",
+        base=Path(),
+    ).jobs
+    asked = [request for request, _ in requests_of(jobs)[0].values()]
+    problems = {request.algo: check(request).problem for request in asked}
+    assert problems["ppo"] is problems["a2c"] is problems["recurrent-ppo"] is None
+    assert "sb3-contrib's CROSSQ needs a Box" in str(problems["crossq"])
+    assert "its action space is Discrete(2); Stable-Baselines3's SAC needs a Box" in str(
+        problems["sac"]
+    )
+    assert "Stable-Baselines3's TD3 needs a Box" in str(problems["td3"])
+
+
+def model_of(spec: WorkerSpec) -> algorithms.Model:
+    return learners.build(
+        spec, env_factory.make(spec, Path(), n_envs=spec.n_envs, seed=spec.seed)
+    ).model
+
+
+def test_the_policy_is_to_blame_for_physics_that_its_nonsense_made_diverge() -> None:
+    from orchestrator.worker.envs.divergence import PhysicsDiverged
+
+    model = model_of(helpers.algorithm("td3"))
+    with pytest.raises(PhysicsDiverged), nan_guard.explaining_divergence(model, 1):
+        raise PhysicsDiverged("torn")
+    with torch.no_grad():
+        next(model.policy.parameters()).fill_(float("nan"))
+    with (
+        pytest.raises(Diverged, match=r"parameter actor\.mu\.0\.weight of the policy"),
+        nan_guard.explaining_divergence(model, 1),
+    ):
+        raise PhysicsDiverged("torn")
+
+
+def test_a_loss_that_is_not_finite_is_named() -> None:
+    model = model_of(helpers.algorithm("sac"))
+    model.set_logger(Logger(None, []))
+    model.logger.record("train/critic_loss", float("inf"))
+    with pytest.raises(nan_guard.NonFinite, match="train/critic_loss is not finite: inf"):
+        nan_guard.check_losses(model)
+
+
+@pytest.mark.parametrize(("freq", "expected"), [(3, [0, 3, 6]), (-1, [0, 4]), (9, [0, 4])])
+def test_noise_of_state_dependent_exploration_is_drawn_at_every_rollout(
+    freq: int, expected: list[int]
+) -> None:
+    hyperparameters = {
+        **helpers.SMALL["sac"],
+        "use_sde": True,
+        "train_freq": 4,
+        "sde_sample_freq": freq,
+    }
+    model = model_of(helpers.algorithm("sac", hyperparameters=hyperparameters))
+    drawn: list[tuple[int, int]] = []
+    for step in range(8):
+        model.policy.reset_noise = lambda n, step=step: drawn.append((step, n))  # type: ignore[method-assign,misc]
+        acting.explore(model, step, 2)
+    assert drawn == [(step, 2) for step in expected]
