@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Line, at_most
-from orchestrator.core.environment_variables import (
+from orchestrator.core.processes.environment_variables import (
     RANK_VARIABLE,
     RANKS_SECRET_VARIABLE,
     WORLD_SIZE_VARIABLE,

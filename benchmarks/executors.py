@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.harness import Line, at_least, at_most, both_ways, print_table
 from benchmarks.makespan import JOBS, STEPS, job_file, makespan_s
-from orchestrator.core.environment_variables import worker_thread_settings
+from orchestrator.core.processes.environment_variables import worker_thread_settings
 from orchestrator.machine import topology
 
 MOST_OF_LOCAL, MOST_OF_TUNE = 1.15, 0.8

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.environment_variables import worker_thread_settings
+from orchestrator.core.processes.environment_variables import worker_thread_settings
 from orchestrator.machine import provenance, topology
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from benchmarks import published
 from benchmarks.learning_runs import MEASURES, Trained, values
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.report import drawing
 from orchestrator.report.document import Figure
 from orchestrator.report.drawing import DIM, INK, MARKERS, SERIES

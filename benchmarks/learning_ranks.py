@@ -28,17 +28,17 @@ from benchmarks.learning_runs import LEAST_SEEDS, MEASURES, Trained, values
 from benchmarks.permutation_tests import Pair, too_many
 from orchestrator import jobfile as job_files
 from orchestrator.analysis import run_reader
-from orchestrator.core.environment_variables import (
+from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord, read_exit_record
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.processes.environment_variables import (
     LOCAL_RANK_VARIABLE,
     RANK_VARIABLE,
     RANKS_SECRET_VARIABLE,
     WORLD_SIZE_VARIABLE,
     worker_thread_settings,
 )
-from orchestrator.core.errors import OrchestratorError, UsageError
-from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.exit_record import ExitRecord, read_exit_record
-from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import count
 from orchestrator.executors.rank_group import new_secret
 from orchestrator.features.bench import workload

@@ -13,7 +13,7 @@ from orchestrator.analysis import run_reader
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import joined, listed
 from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.jobfile.job_names import without_seed
 
 MEASURES = {

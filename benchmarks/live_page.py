@@ -40,7 +40,7 @@ from benchmarks.simulated_cluster import make_jobs
 from benchmarks.training_speed import slower
 from orchestrator.core.job import Attempt, Running
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 

@@ -29,9 +29,9 @@ from benchmarks import machine_figures as figures
 from benchmarks.harness import ROOT, spread
 from benchmarks.machine_figures import Content
 from orchestrator.analysis.run_reader import read_json_object
-from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.child_process import end_group
 from orchestrator.core.errors import UsageError
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.processes.child_process import end_group
 from orchestrator.core.text import last_line
 from orchestrator.features.bench import plan
 from orchestrator.machine import provenance, topology

@@ -22,7 +22,7 @@ from dataclasses import replace
 from benchmarks.harness import ROOT, Line, at_least, both_ways, print_table
 from benchmarks.learner import FAST, STOCK, built, ratios
 from orchestrator import jobfile as job_files
-from orchestrator.core.environment_variables import worker_thread_settings
+from orchestrator.core.processes.environment_variables import worker_thread_settings
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.machine import topology
 

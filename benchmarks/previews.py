@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.harness import ROOT, Line, at_most, both_ways, print_table
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.experiment.policy_process import PolicyProcess
+from orchestrator.experiment.processes.policy_process import PolicyProcess
 from orchestrator.features.pictures.previews import StillsRequest
 
 SETTINGS = ("total_timesteps=8192", "checkpoint_every=8192")

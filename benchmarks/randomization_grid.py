@@ -29,7 +29,7 @@ from orchestrator.analysis import run_reader
 from orchestrator.analysis.run_reader import EvaluatedPoint
 from orchestrator.analysis.statistics import location
 from orchestrator.core.paths import JobPaths
-from orchestrator.experiment import run_plan
+from orchestrator.experiment.planning import run_plan
 from orchestrator.jobfile import from_mapping
 from orchestrator.report import grid_section
 from orchestrator.report.grid_section import GridPanel

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.learning_figures import ABOVE_IN, STYLES
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.report import drawing
 from orchestrator.report.document import Figure
 from orchestrator.report.drawing import DIM

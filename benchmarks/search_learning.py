@@ -28,7 +28,8 @@ from benchmarks.search_figures import Curve
 from orchestrator import api
 from orchestrator.analysis import run_reader
 from orchestrator.core.paths import JobPaths
-from orchestrator.experiment import run_directory, run_plan
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.planning import run_plan
 from orchestrator.features.search import report_data
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.job_names import without_seed

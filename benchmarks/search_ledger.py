@@ -24,7 +24,7 @@ from orchestrator import jobfile
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of, trial_jobs

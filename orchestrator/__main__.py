@@ -3,7 +3,7 @@
 import gc
 import signal
 
-from orchestrator.core.process_setup import block_checkpoint_signal, set_up_process
+from orchestrator.core.processes.process_setup import block_checkpoint_signal, set_up_process
 
 COLLECT_AFTER = 50_000
 """Objects made and still there after which Python looks for cycles. Nearly all that a start makes

@@ -22,16 +22,18 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core import users_code
 from orchestrator.core.errors import OrchestratorError, RunInterrupted, UsageError
 from orchestrator.core.feature import untold_problems
+from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.paths import RunPaths, absolute, current_directory
-from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.core.processes import users_code
 from orchestrator.core.text import count, duration, plain
 from orchestrator.executors.kinds import executor_options
-from orchestrator.experiment import end_time, run_directory, run_plan, session
+from orchestrator.experiment import session
 from orchestrator.experiment.callbacks import CallbackReporter, ExperimentProgress, JobProgress
-from orchestrator.experiment.reconcile import OnChange
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.planning import end_time, run_plan
+from orchestrator.experiment.resuming.reconcile import OnChange
 from orchestrator.jobfile import Experiment, from_mapping, load
 from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, robot_arguments
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, Settings

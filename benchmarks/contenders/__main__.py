@@ -37,8 +37,8 @@ from pathlib import Path
 from benchmarks.contenders.contender import CONTENDERS, ContenderFailed, Training, python_of
 from benchmarks.contenders.results import Report, Results, Unreadable
 from benchmarks.contenders.turns import Measurement, Task
-from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.environment_variables import worker_thread_settings
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.processes.environment_variables import worker_thread_settings
 
 ROBOTS = ("HalfCheetah-v5", "Ant-v5")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.contenders.contender import CONTENDERS, STOCK
 from benchmarks.harness import spread
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.text import count
 from orchestrator.features.bench import plan
 from orchestrator.machine import provenance, topology

@@ -16,8 +16,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
-from orchestrator.experiment.job_file_text import toml
 from orchestrator.jobfile import json_schema
+from orchestrator.jobfile.job_file_text import toml
 
 LINE = re.compile(r"^\[Keys of (?P<table>[^\]]+)\]\([^)]+\)$", re.MULTILINE)
 NAMES = {"the file": "", "a job": "jobs"}

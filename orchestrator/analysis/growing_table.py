@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.regular_files import LARGEST_BYTES, open_regular, read_up_to
+from orchestrator.core.files.regular_files import LARGEST_BYTES, open_regular, read_up_to
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from orchestrator.analysis import run_reader
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import Iteration
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.ledger import AttemptRow, SummaryRow
 
 COST_NEUTRAL_KEYS = (

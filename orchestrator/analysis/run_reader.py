@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from orchestrator.core.decoding import LARGEST, parsed_json
-from orchestrator.core.regular_files import read_regular
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.timing_columns import COLUMNS, Iteration
 
 STEPS_COLUMN = "time/total_timesteps"

@@ -17,8 +17,8 @@ from typing import Any, TypedDict, cast
 from orchestrator.analysis.run_reader import finite, read_json_object
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import UsageError
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import read_regular
 from orchestrator.core.timing_columns import PHASES as TIMED_PHASES
 
 PHASES = (*(name.removesuffix("_s") for name in TIMED_PHASES), "rest")

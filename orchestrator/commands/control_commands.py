@@ -28,8 +28,8 @@ from orchestrator.core.feature import ask, features, note_problem, problems_of
 from orchestrator.core.text import plain
 
 if TYPE_CHECKING:
-    from orchestrator.experiment.control import Snapshot
-    from orchestrator.experiment.policy_process import PlayRequest
+    from orchestrator.experiment.from_outside.control import Snapshot
+    from orchestrator.experiment.processes.policy_process import PlayRequest
 
 WATCH_EVERY_S = 1.0
 NAMES = "names, beginnings of names, or patterns in quotes such as 'cart-s1*'"
@@ -72,8 +72,8 @@ def status(
     found = _find_run_dir(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
     if found is None:
         return
-    from orchestrator.experiment import control
-    from orchestrator.experiment.run_watch import annotated_snapshots
+    from orchestrator.experiment.from_outside import control
+    from orchestrator.experiment.from_outside.run_watch import annotated_snapshots
 
     last: Snapshot | None = None
     snapshots = annotated_snapshots(_snapshots(found, watch=watch))
@@ -97,7 +97,7 @@ def _find_run_dir(
     """``run_dir``, or the only one here. Where there is not exactly one, lists the user's
     experiments; returns None.
     """
-    from orchestrator.experiment import run_directory
+    from orchestrator.experiment.directory import run_directory
 
     found = run_dir or run_directory.only_one()
     if found is None and needs_one:
@@ -110,7 +110,7 @@ def _find_run_dir(
 
 
 def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
-    from orchestrator.experiment import control
+    from orchestrator.experiment.from_outside import control
 
     yield (snapshot := control.status(run_dir))
     while watch and not snapshot.over:
@@ -149,7 +149,7 @@ def logs(
     found = _find_run_dir(run_dir, "logs", needs_one=follow or attempt is not None)
     if found is None:
         return
-    from orchestrator.experiment import worker_logs
+    from orchestrator.experiment.from_outside import worker_logs
 
     if job is None:
         from orchestrator.terminal import logs_view
@@ -188,7 +188,7 @@ def stop(
     Workers save a checkpoint and exit within the grace time of the run. A second stop kills them,
     as --now does.
     """
-    from orchestrator.experiment import control
+    from orchestrator.experiment.from_outside import control
 
     if jobs and (now or wait):
         raise UsageError("stop: --now and --wait are for the whole experiment; leave out the jobs")
@@ -206,7 +206,7 @@ def retry(
     ] = None,
 ) -> None:
     """Queue failed and cancelled jobs again; they resume from their last checkpoint."""
-    from orchestrator.experiment import control
+    from orchestrator.experiment.from_outside import control
 
     shared.print_text(control.ask(run_dir, jobs or [], "retry"))
 
@@ -221,7 +221,7 @@ def pause(
 
     Their CPUs are free for other jobs meanwhile, and no failure is counted.
     """
-    from orchestrator.experiment import control
+    from orchestrator.experiment.from_outside import control
 
     shared.print_text(control.ask(run_dir, jobs, "pause"))
 
@@ -232,7 +232,7 @@ def resume(
     jobs: Annotated[list[str] | None, _jobs_argument("resume", "all paused jobs")] = None,
 ) -> None:
     """Queue paused jobs again; they resume from their last checkpoint."""
-    from orchestrator.experiment import control
+    from orchestrator.experiment.from_outside import control
 
     shared.print_text(control.ask(run_dir, jobs or [], "resume"))
 
@@ -253,7 +253,7 @@ def set_(
     With a lower number no job is ended: fewer are launched. The number is limited by the slots of
     the machine.
     """
-    from orchestrator.experiment import control
+    from orchestrator.experiment.from_outside import control
 
     key, equals, value = (part.strip() for part in setting.partition("="))
     if key != "max_parallel" or not equals:
@@ -327,7 +327,7 @@ def play(
     """Show a trained policy: in a window where there is a display, otherwise as video and preview
     image.
     """
-    from orchestrator.experiment.policy_process import PlayRequest
+    from orchestrator.experiment.processes.policy_process import PlayRequest
 
     if policy is not None and (checkpoint is not None or stochastic):
         raise UsageError(
@@ -358,7 +358,8 @@ def play(
             if job is None:
                 written = _play_all(run_dir, request, as_gif=gif)
             else:
-                from orchestrator.experiment import control, video_file
+                from orchestrator.core.files import video_file
+                from orchestrator.experiment.from_outside import control
 
                 paths = control.find(run_dir, job)
                 written = [video_file.write_gif(paths, output or paths.root)]
@@ -366,7 +367,8 @@ def play(
 
 
 def _play(run_dir: Path, job: str, request: PlayRequest) -> None:
-    from orchestrator.experiment import control, policy_process
+    from orchestrator.experiment.from_outside import control
+    from orchestrator.experiment.processes import policy_process
 
     with shared.interruptible("stopped"):
         paths = control.find(run_dir, job)

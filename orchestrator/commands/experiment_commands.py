@@ -35,7 +35,7 @@ def reload(
     """Add new jobs of the job file to a running experiment. Jobs that exist must be declared as
     before.
     """
-    from orchestrator.experiment import reload as reloading
+    from orchestrator.experiment.from_outside import reload as reloading
     from orchestrator.terminal import output
 
     with shared.stoppable("stopped; no job was added"):
@@ -50,8 +50,8 @@ def attach(run_dir: RunDir, as_json: AsJson = False) -> None:
 
     Ctrl-C ends this command alone: the experiment continues.
     """
-    from orchestrator.experiment import attach as follower
-    from orchestrator.experiment import run_watch
+    from orchestrator.experiment.from_outside import attach as follower
+    from orchestrator.experiment.from_outside import run_watch
     from orchestrator.terminal import attach_view
 
     commands = f"`attach {run_dir}` follows it again, `stop {run_dir}` stops it"
@@ -90,7 +90,7 @@ def wait(
     were stopped or are paused. When the time is over it is 124. Ctrl-C ends this command alone: the
     experiment continues.
     """
-    from orchestrator.experiment import attach as follower
+    from orchestrator.experiment.from_outside import attach as follower
     from orchestrator.terminal import jobs_table
 
     limit_s = math.inf if timeout is None else _duration_s("--timeout", timeout)
@@ -132,7 +132,7 @@ def clean(
     checkpoints, logs of attempts before the last one, and the older checkpoints of jobs that
     succeeded. Use --dry-run first.
     """
-    from orchestrator.experiment import cleaning
+    from orchestrator.experiment.from_outside import cleaning
     from orchestrator.terminal import clean_view
 
     cleaned = cleaning.clean(run_dir, dry_run=dry_run)
@@ -155,7 +155,7 @@ def list_experiments(
     """Show your experiments on this machine that run or can be resumed, wherever they were
     started.
     """
-    from orchestrator.experiment import run_index
+    from orchestrator.experiment.directory import run_index
     from orchestrator.terminal import list_view
 
     runs = run_index.listed_runs()

@@ -36,7 +36,7 @@ def check(
     """Show which robots can be trained, how fast they simulate, and what is wrong with the
     others.
     """
-    from orchestrator.experiment import robot_check
+    from orchestrator.experiment.examination import robot_check
     from orchestrator.supervisor.stop_signals import StopRequests
     from orchestrator.terminal import check_view, output
 
@@ -80,7 +80,7 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of the job file, for editors."""
-    from orchestrator.core.atomic_files import write_whole
+    from orchestrator.core.files.atomic_files import write_whole
     from orchestrator.jobfile import json_schema
 
     text = json.dumps(json_schema(), indent=2, ensure_ascii=False)

@@ -30,9 +30,9 @@ from orchestrator.core.text import alternatives
 from orchestrator.executors.kinds import ExecutorOption, executor_kinds, executor_options
 
 if TYPE_CHECKING:
-    from orchestrator.experiment.detach import DetachedProcess
-    from orchestrator.experiment.preflight import Child, JobVerdict
-    from orchestrator.experiment.run_plan import RunOptions
+    from orchestrator.experiment.examination.preflight import Child, JobVerdict
+    from orchestrator.experiment.planning.run_plan import RunOptions
+    from orchestrator.experiment.processes.detach import DetachedProcess
     from orchestrator.jobfile import Experiment
     from orchestrator.supervisor.events import Reporter
 
@@ -188,11 +188,11 @@ def run(
             f"run: there is no --timesteps; use --set total_timesteps={timesteps}, which is for all jobs"
         )
     process = _detach(as_json=as_json) if detach else None
-    from orchestrator.experiment import preflight
+    from orchestrator.experiment.examination import preflight
 
     is_run_dir = jobs.is_dir()
     with contextlib.nullcontext() if is_run_dir else preflight.Child() as warm:
-        from orchestrator.experiment import end_time, run_plan
+        from orchestrator.experiment.planning import end_time, run_plan
 
         changes = overrides(set_, learner)
         if is_run_dir:
@@ -254,7 +254,7 @@ def _load_job_file(
 
 def _load_run_dir(run_dir: Path) -> _Declared:
     """What a run directory goes on with."""
-    from orchestrator.experiment import resume
+    from orchestrator.experiment.resuming import resume
 
     _refuse_robots(run_dir)
     experiment, verdicts = resume.load(run_dir)
@@ -265,7 +265,7 @@ def _show_plan(
     experiment: Experiment, options: RunOptions, warm: Child | None, *, as_json: bool
 ) -> None:
     """What a run would do."""
-    from orchestrator.experiment import dry_run
+    from orchestrator.experiment.planning import dry_run
     from orchestrator.terminal import output, plan_view
 
     with output.examination() as watch:
@@ -290,7 +290,8 @@ def _jobs_at_once(text: str) -> int | Literal["auto", "idle"]:
 def _refuse_robots(folder: Path) -> None:
     """:raises UsageError: it is no run directory, and has robots."""
     from orchestrator.core.paths import RunPaths
-    from orchestrator.experiment import robot_check, run_directory
+    from orchestrator.experiment.directory import run_directory
+    from orchestrator.experiment.examination import robot_check
 
     if run_directory.is_run_directory(RunPaths(folder)):
         return
@@ -305,7 +306,7 @@ def _detach(*, as_json: bool) -> DetachedProcess:
     """Continue in a process without a terminal, which this returns in. The command ends when the
     first jobs run.
     """
-    from orchestrator.experiment import detach
+    from orchestrator.experiment.processes import detach
 
     process = detach.fork()
     if isinstance(process, detach.DetachedProcess):
@@ -330,7 +331,7 @@ def _run(
     """Run it and show how it ended; returns the exit code."""
     from orchestrator.core.paths import RunPaths
     from orchestrator.experiment import session
-    from orchestrator.experiment.run_watch import WatchReporter
+    from orchestrator.experiment.from_outside.run_watch import WatchReporter
     from orchestrator.terminal import background_output, detached_view, run_view, status_view
 
     notice = run_view.json_notice if as_json else background_output.line_notice

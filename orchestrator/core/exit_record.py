@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.core.decoding import decode
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.job_parts import flat, with_facts
-from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import shortened, storable
 
 LARGEST_BYTES = 1 << 20

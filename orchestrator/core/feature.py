@@ -29,8 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from orchestrator.core.environment_variables import FEATURES_VARIABLE, TRACE_FEATURES_VARIABLE
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.processes.environment_variables import (
+    FEATURES_VARIABLE,
+    TRACE_FEATURES_VARIABLE,
+)
 from orchestrator.core.text import plain
 
 if TYPE_CHECKING:  # each of them belongs to the package that asks
@@ -40,8 +43,8 @@ if TYPE_CHECKING:  # each of them belongs to the package that asks
     from orchestrator.executors.kinds import ExecutorKind
     from orchestrator.experiment.begun_source import BegunSource
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
-    from orchestrator.experiment.policy_process import PlayRequest
-    from orchestrator.experiment.run_watch import RunWatch
+    from orchestrator.experiment.from_outside.run_watch import RunWatch
+    from orchestrator.experiment.processes.policy_process import PlayRequest
     from orchestrator.keys.feature_tables import FeatureTable, JobKey, JobTable
     from orchestrator.ledger import Ledger
     from orchestrator.machine.doctor_checks import Finding

@@ -7,8 +7,8 @@ from pathlib import Path
 from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import read_exit_record
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
 

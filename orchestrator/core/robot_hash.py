@@ -9,8 +9,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.regular_files import read_regular
 
 CHUNK_BYTES = 1 << 20
 

@@ -107,13 +107,13 @@ class WorkerSpec:
     """Edits that the bundle in ``robot`` already contains: ``"geom.thigh.size"`` → value."""
     randomize: Mapping[str, Any] = field(default_factory=dict)
     """What every episode draws anew: ``"body.trunk.mass"`` → distribution
-    (:mod:`orchestrator.core.distributions`), or a list of distributions and numbers for an
+    (:mod:`orchestrator.core.numbers.distributions`), or a list of distributions and numbers for an
     attribute of several numbers."""
     asymmetric: bool = False
     """Whether the critic sees what episodes draw, and the actor does not."""
     evaluate: Mapping[str, Any] = field(default_factory=dict)
     """The grid of the final evaluation: ``"body.trunk.mass"`` → values
-    (:mod:`orchestrator.core.evaluation_grid`). Not part of the fingerprint."""
+    (:mod:`orchestrator.core.numbers.evaluation_grid`). Not part of the fingerprint."""
     task: str | None = None
     """Name of the task when neither ``env`` nor ``entry_point`` is set."""
     task_options: Mapping[str, Any] = field(default_factory=dict)

@@ -23,8 +23,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.core import log_limit
-from orchestrator.core.child_process import has_ended, spawn
+from orchestrator.core.files import log_limit
+from orchestrator.core.processes.child_process import has_ended, spawn
 from orchestrator.executors import orphan_reaper, rank_group
 from orchestrator.executors.base import Event, Handle, Launch, Progressed, Sampled
 from orchestrator.executors.process import WorkerProcess

@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias
 
-from orchestrator.core import environment_variables, log_limit
-from orchestrator.core.atomic_files import no_follow
-from orchestrator.core.child_process import (
+from orchestrator.core.files import log_limit
+from orchestrator.core.files.atomic_files import no_follow
+from orchestrator.core.messages import Progress
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.processes import environment_variables
+from orchestrator.core.processes.child_process import (
     ForkedProcess,
     end_group,
     package_path,
     spawn,
     working_directory,
 )
-from orchestrator.core.messages import Progress
-from orchestrator.core.paths import JobPaths
-from orchestrator.core.process_setup import CHECKPOINT_SIGNAL
+from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL
 from orchestrator.executors.base import Launch
 from orchestrator.machine import process_tree
 from orchestrator.machine.process_identity import process_start

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from orchestrator.core.environment_variables import RANKS_SECRET_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.processes.environment_variables import RANKS_SECRET_VARIABLE
 from orchestrator.executors import process
 from orchestrator.executors.base import Exited, Handle, Launch
 from orchestrator.executors.process import WorkerProcess

@@ -21,10 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from orchestrator.core.child_process import ForkedProcess, has_ended, spawn, working_directory
-from orchestrator.core.environment_variables import TOKEN_VARIABLE
 from orchestrator.core.messages import ForkAnswer, ForkOrder
 from orchestrator.core.paths import current_directory
+from orchestrator.core.processes.child_process import (
+    ForkedProcess,
+    has_ended,
+    spawn,
+    working_directory,
+)
+from orchestrator.core.processes.environment_variables import TOKEN_VARIABLE
 from orchestrator.executors import process
 from orchestrator.executors.base import Launch
 from orchestrator.executors.process import Started

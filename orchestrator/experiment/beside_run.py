@@ -15,8 +15,8 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.feature import answers, note_problem, owner, untold_problems
 from orchestrator.core.job import State
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.run_end import RunOutcome
-from orchestrator.experiment.run_plan import Plan, RunOptions
+from orchestrator.experiment.directory.run_end import RunOutcome
+from orchestrator.experiment.planning.run_plan import Plan, RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import SlotPool

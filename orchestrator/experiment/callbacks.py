@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.core import users_code
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.messages import Progress
+from orchestrator.core.processes import users_code
 from orchestrator.ledger import JobRow, Ledger, SummaryRow
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import Reporter, SilentReporter, View

@@ -11,33 +11,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import LedgerBusyError, RunDirError, disk_full_explained
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import TERMINAL, Job, State
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.process_setup import hold_standard_descriptors
+from orchestrator.core.processes.process_setup import hold_standard_descriptors
 from orchestrator.core.text import count
-from orchestrator.experiment import (
-    begun_source,
-    jobs_at_rungs,
-    left_batch_jobs,
-    preflight,
-    resume,
-    run_directory,
-    run_end,
-    run_executor,
-    run_index,
-)
+from orchestrator.experiment import begun_source
 from orchestrator.experiment.beside_run import BesideRun, EndedJobs, PartsBesideRun, RunProblem
 from orchestrator.experiment.callbacks import CallbackReporter
-from orchestrator.experiment.reconcile import reconcile
-from orchestrator.experiment.recovery import (
+from orchestrator.experiment.directory import left_batch_jobs, run_directory, run_end, run_index
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.planning import run_executor
+from orchestrator.experiment.planning.run_plan import Plan, RunOptions, plan
+from orchestrator.experiment.resuming import jobs_at_rungs, resume
+from orchestrator.experiment.resuming.reconcile import reconcile
+from orchestrator.experiment.resuming.recovery import (
     apply_late_requests,
     kill_leftovers,
     rebuild,
     recorded_jobs,
 )
-from orchestrator.experiment.run_plan import Plan, RunOptions, plan
 from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow, Ledger, Request, SummaryRow, live_facts

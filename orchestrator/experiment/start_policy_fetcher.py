@@ -12,12 +12,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import disk_full_explained
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.start_policies import FetchedPolicy
 

@@ -22,9 +22,9 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import Problem, SpecError, UsageError
+from orchestrator.core.files.regular_files import read_up_to
 from orchestrator.core.job import Job
 from orchestrator.core.paths import DIRECTORY_REMOVED, current_directory
-from orchestrator.core.regular_files import read_up_to
 from orchestrator.core.robot_sources import robot_formats, robot_suffixes
 from orchestrator.jobfile.expand import JobTemplate, expand
 from orchestrator.jobfile.job_source import JobSource

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from orchestrator.core.errors import Problem
     from orchestrator.core.job import Job
-    from orchestrator.experiment.run_plan import Plan, RunOptions
+    from orchestrator.experiment.planning.run_plan import Plan, RunOptions
     from orchestrator.jobfile import Experiment
     from orchestrator.jobfile.expand import JobTemplate
     from orchestrator.jobfile.matrix import Choice

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.changing_numbers import Stages, changing_numbers, parse_number
-from orchestrator.core.distributions import read_drawn
 from orchestrator.core.feature import owner, problems_of
 from orchestrator.core.job_parts import job_parts
+from orchestrator.core.numbers.changing_numbers import Stages, changing_numbers, parse_number
+from orchestrator.core.numbers.distributions import read_drawn
+from orchestrator.core.numbers.terrain import TERRAIN
 from orchestrator.core.robot_sources import RobotFormat, robot_formats
-from orchestrator.core.terrain import TERRAIN
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.merged_job import MergedJob
 from orchestrator.jobfile.model_edit_keys import flat

@@ -6,13 +6,13 @@ import math
 from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
-from orchestrator.core.changing_numbers import changing_numbers
-from orchestrator.core.distributions import PRIVILEGED, disturbance
-from orchestrator.core.evaluation_grid import MOST_POINTS, number_of_points
 from orchestrator.core.job import Job
+from orchestrator.core.numbers.changing_numbers import changing_numbers
+from orchestrator.core.numbers.distributions import PRIVILEGED, disturbance
+from orchestrator.core.numbers.evaluation_grid import MOST_POINTS, number_of_points
+from orchestrator.core.numbers.terrain import TERRAIN
 from orchestrator.core.robot_sources import RobotFormat
 from orchestrator.core.task_names import GYMNASIUM_TASKS
-from orchestrator.core.terrain import TERRAIN
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
 from orchestrator.jobfile.contrib_rules import check_contrib

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.core.decoding import LARGEST
-from orchestrator.core.distributions import (
+from orchestrator.core.numbers.distributions import (
     DISTURBANCES,
     check_disturbance,
     disturbance,
     parse_distribution,
 )
-from orchestrator.core.evaluation_grid import parse_axis
-from orchestrator.core.terrain import TERRAIN, parse_terrain
+from orchestrator.core.numbers.evaluation_grid import parse_axis
+from orchestrator.core.numbers.terrain import TERRAIN, parse_terrain
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.keys.value_types import ExpectedError
 

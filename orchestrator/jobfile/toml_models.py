@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen, Predicate
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, create_model
 
-from orchestrator.core.changing_numbers import changing_numbers, parse_number
 from orchestrator.core.job import Start
+from orchestrator.core.numbers.changing_numbers import changing_numbers, parse_number
 from orchestrator.core.robot_sources import robot_collections, robot_formats
 from orchestrator.core.text import alternatives
 from orchestrator.core.worker_spec import (

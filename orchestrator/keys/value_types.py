@@ -26,8 +26,8 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
+from orchestrator.core.files.log_limit import LARGEST_MIB, SMALLEST_MIB
 from orchestrator.core.job import GPU_PARTS
-from orchestrator.core.log_limit import LARGEST_MIB, SMALLEST_MIB
 from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, TASKS
 from orchestrator.core.worker_spec import INIT_JOB, parse_schedule

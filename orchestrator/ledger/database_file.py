@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.atomic_files import sync_directory
 from orchestrator.core.errors import DiskFullError, LedgerBusyError, LedgerDamagedError, LedgerError
+from orchestrator.core.files.atomic_files import sync_directory
 from orchestrator.core.text import storable
 
 APPLICATION_ID = 0x4F524348  # "ORCH"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.decoding import Message
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import read_regular
 
 Phase: TypeAlias = Literal["starting", "training", "evaluating", "stopping"]
 

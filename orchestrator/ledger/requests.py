@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.atomic_files import sync_directory, write_whole
+from orchestrator.core.files.atomic_files import sync_directory, write_whole
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.messages import JsonLine
-from orchestrator.core.regular_files import read_regular
 
 LARGEST_BYTES = 1 << 26
 """Of a file of requests; a larger one was not written by this program."""

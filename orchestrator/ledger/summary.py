@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from orchestrator.core import job_parts
-from orchestrator.core.atomic_files import writing_whole
 from orchestrator.core.decoding import checked_row, parsed_json
 from orchestrator.core.errors import LedgerError, disk_full_explained
+from orchestrator.core.files.atomic_files import writing_whole
+from orchestrator.core.files.regular_files import LARGEST_BYTES, open_regular, read_up_to
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import LARGEST_BYTES, open_regular, read_up_to
 from orchestrator.core.text import listed, plain
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import SummaryRow

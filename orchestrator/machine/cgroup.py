@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
-from orchestrator.core.procfs import text_of
+from orchestrator.core.processes.procfs import text_of
 
 Controller: TypeAlias = Literal["cpu", "memory"]
 Number = TypeVar("Number", bound=float)

@@ -26,9 +26,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.environment_variables import HOLDERS_VARIABLE
-from orchestrator.core.own_files import kept_from_forks
-from orchestrator.core.procfs import is_running
+from orchestrator.core.files.own_files import kept_from_forks
+from orchestrator.core.processes.environment_variables import HOLDERS_VARIABLE
+from orchestrator.core.processes.procfs import is_running
 from orchestrator.core.text import plain
 from orchestrator.machine.users import is_own, user_name
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.pacer import Pace
-from orchestrator.core.procfs import (
+from orchestrator.core.processes.procfs import (
     PROC,
     TICKS_PER_S,
     ProcessStat,

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.environment_variables import BINDING_VARIABLES, THREAD_VARIABLES
 from orchestrator.core.job import GPU_PARTS
-from orchestrator.core.procfs import text_of
+from orchestrator.core.processes.environment_variables import BINDING_VARIABLES, THREAD_VARIABLES
+from orchestrator.core.processes.procfs import text_of
 from orchestrator.core.text import count, cpu_text
 from orchestrator.machine import cpu_holders, provenance
 from orchestrator.machine.cpu_holders import CpuHolders, holders_folder

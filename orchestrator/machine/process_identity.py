@@ -9,7 +9,7 @@ import functools
 import zlib
 from pathlib import Path
 
-from orchestrator.core.procfs import process_stat
+from orchestrator.core.processes.procfs import process_stat
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FRACTIONS = 2**20

@@ -22,12 +22,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.child_process import spawn
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.environment_variables import THREAD_VARIABLES
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import read_regular
+from orchestrator.core.processes.child_process import spawn
+from orchestrator.core.processes.environment_variables import THREAD_VARIABLES
 from orchestrator.core.text import joined
 from orchestrator.machine.topology import Machine, cpu_model, online_cpus
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.core.environment_variables import worker_thread_settings
+from orchestrator.core.processes.environment_variables import worker_thread_settings
 from orchestrator.core.text import last_line
 
 _CHILD = """

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.procfs import text_of
+from orchestrator.core.processes.procfs import text_of
 from orchestrator.core.text import cpu_text
 from orchestrator.machine import cgroup
 from orchestrator.machine.cgroup import ROOT

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis import run_reader
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.feature import answers, note_problem, problems_of
-from orchestrator.experiment import run_directory
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.experiment.directory import run_directory
 from orchestrator.report.document import (
     AddedSections,
     Document,

@@ -20,7 +20,7 @@ from orchestrator.core import job_parts
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE, Iteration
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import AttemptRow, JobRow, SummaryRow
 from orchestrator.report.experiment_facts import (

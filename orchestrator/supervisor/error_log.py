@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 
-from orchestrator.core.atomic_files import no_follow
+from orchestrator.core.files.atomic_files import no_follow
 from orchestrator.core.paths import RunPaths
 
 

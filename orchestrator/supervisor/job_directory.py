@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.atomic_files import (
+from orchestrator.core.files.atomic_files import (
     clone_tree,
     remove_partial_files,
     sync_directory,

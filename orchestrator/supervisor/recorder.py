@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from orchestrator.core import job_parts
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import AttemptOutcome, State
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.core.process_setup import CHECKPOINT_SIGNAL, STOP_SIGNALS
+from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL, STOP_SIGNALS
 
 
 @dataclass(slots=True, repr=False)

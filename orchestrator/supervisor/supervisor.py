@@ -77,7 +77,7 @@ class Supervisor:
     place."""
     holder: str = ""
     """Names this supervisor in requests to stop; see
-    :attr:`~orchestrator.experiment.run_directory.LockHolder.key`."""
+    :attr:`~orchestrator.experiment.directory.run_directory.LockHolder.key`."""
     cpu_moves: CpuMoves | None = None
     """Moves attempts whose CPUs others have come to use; None: they stay where they are."""
     may_add_jobs: Callable[[], bool] = lambda: False

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterable
 
 from orchestrator.core.text import plain
-from orchestrator.experiment import attach, resume_advice
-from orchestrator.experiment.control import Snapshot
-from orchestrator.experiment.run_end import RunEnd
+from orchestrator.experiment.directory import resume_advice
+from orchestrator.experiment.directory.run_end import RunEnd
+from orchestrator.experiment.from_outside import attach
+from orchestrator.experiment.from_outside.control import Snapshot
 from orchestrator.terminal import background_output, jobs_table, run_view, status_view
 from orchestrator.terminal.run_view import JsonReporter
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import IO, Any, TextIO
 
-from orchestrator.core.process_setup import STOP_SIGNALS
+from orchestrator.core.processes.process_setup import STOP_SIGNALS
 from orchestrator.core.text import count, plain
 
 MOST_KEPT_BYTES = 4 << 20

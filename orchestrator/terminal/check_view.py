@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.text import Text
 
 from orchestrator.core.text import number
-from orchestrator.experiment.robot_check import CheckVerdict, RobotCheck
+from orchestrator.experiment.examination.robot_check import CheckVerdict, RobotCheck
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
 

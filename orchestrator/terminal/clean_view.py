@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.core.text import count
-from orchestrator.experiment.cleaning import KINDS, Cleaned
+from orchestrator.experiment.from_outside.cleaning import KINDS, Cleaned
 from orchestrator.terminal.output import bytes_text, show_table
 from orchestrator.terminal.tables import Column, number_column
 

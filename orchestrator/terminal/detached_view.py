@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.atomic_files import no_follow
+from orchestrator.core.files.atomic_files import no_follow
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, plain
-from orchestrator.experiment import run_directory
-from orchestrator.experiment.detach import DetachedProcess, Underway
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.processes.detach import DetachedProcess, Underway
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.terminal.background_output import is_read
 from orchestrator.terminal.run_view import JsonReporter, LineReporter, json_line

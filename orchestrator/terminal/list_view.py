@@ -11,8 +11,8 @@ from rich.text import Text
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
-from orchestrator.experiment import resume_advice
-from orchestrator.experiment.run_index import FINISHED, ListedRun
+from orchestrator.experiment.directory import resume_advice
+from orchestrator.experiment.directory.run_index import FINISHED, ListedRun
 from orchestrator.terminal.jobs_table import counts_text
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column

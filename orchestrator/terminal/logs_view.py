@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.experiment.worker_logs import WorkerLog
+from orchestrator.experiment.from_outside.worker_logs import WorkerLog
 from orchestrator.terminal.jobs_table import STATE_STYLE
 from orchestrator.terminal.output import bytes_text, console, show_table
 from orchestrator.terminal.tables import NONE, Column, number_column

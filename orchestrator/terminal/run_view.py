@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.text import plain
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.supervisor.events import DetachableReporter, Reporter, SilentReporter, View
 from orchestrator.terminal import background_output, jobs_table
 from orchestrator.terminal.jobs_table import JobsTable

@@ -17,17 +17,17 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.environment_variables import (
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.processes.environment_variables import (
     RANK_VARIABLE,
     SEARCH_PATH_VARIABLE,
     START_VARIABLE,
     worker_thread_settings,
 )
-from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.paths import JobPaths
-from orchestrator.core.process_setup import block_checkpoint_signal
+from orchestrator.core.processes.process_setup import block_checkpoint_signal
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime import failures, import_speed, niceness, supervisor_connection
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts

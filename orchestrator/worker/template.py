@@ -17,16 +17,16 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from orchestrator.core.environment_variables import (
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.messages import ForkAnswer, ForkOrder
+from orchestrator.core.processes.environment_variables import (
     CHANNEL_VARIABLE,
     FORKED,
     START_VARIABLE,
     TOKEN_VARIABLE,
 )
-from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.messages import ForkAnswer, ForkOrder
-from orchestrator.core.parent_death import die_with_parent
-from orchestrator.core.process_setup import block_checkpoint_signal, set_up_process
+from orchestrator.core.processes.parent_death import die_with_parent
+from orchestrator.core.processes.process_setup import block_checkpoint_signal, set_up_process
 from orchestrator.worker import __main__ as worker
 from orchestrator.worker.runtime import failures, import_speed, sibling_fork
 

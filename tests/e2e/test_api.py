@@ -220,7 +220,7 @@ def leftovers() -> tuple[int, int, int]:
 def test_fifty_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
     commands.instant_workers(monkeypatch, tmp_path)
-    monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
+    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", no_examination)
     handlers = [
         signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     ]
@@ -244,7 +244,7 @@ def test_fifty_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def no_examination(jobs: Any, **_: Any) -> dict[str, Any]:
-    from orchestrator.experiment.preflight import JobVerdict
+    from orchestrator.experiment.examination.preflight import JobVerdict
 
     return {job.job_id: JobVerdict(problem=None) for job in jobs}
 

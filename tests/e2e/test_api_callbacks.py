@@ -14,7 +14,7 @@ import pytest
 from command_helpers import odd, write_experiment
 
 import orchestrator
-from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.examination.preflight import JobVerdict
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def no_examination(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
 def waiting_workers(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Workers that succeed when there is a file ``go-JOB`` beside the run directory."""
     commands.stub_workers(monkeypatch)
-    monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
+    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", no_examination)
     return here
 
 

@@ -17,7 +17,7 @@ from command_helpers import BALANCER, HOPPER, REPOSITORY
 import orchestrator
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.job import Job
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 from orchestrator.jobfile.robot_arguments import robot_arguments
 
 CUBE = "\n".join(f"v {x} {y} {z}" for x in (-0.1, 0.1) for y in (-0.1, 0.1) for z in (-0.1, 0.1))

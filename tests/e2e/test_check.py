@@ -27,8 +27,8 @@ from command_helpers import (
 )
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, MeasurementRequest
-from orchestrator.experiment import preflight, robot_check
-from orchestrator.experiment.robot_check import FIGURES
+from orchestrator.experiment.examination import preflight, robot_check
+from orchestrator.experiment.examination.robot_check import FIGURES
 
 REPOSITORY = Path(__file__).parents[2]
 HOPPER = REPOSITORY / "mjcf" / "hopper.xml"

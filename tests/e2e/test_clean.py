@@ -17,7 +17,9 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import begun_source, cleaning, run_directory
+from orchestrator.experiment import begun_source
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import cleaning
 from orchestrator.ledger import Ledger
 
 TIME = "20260101T000000"

@@ -28,8 +28,8 @@ from command_helpers import (
     write_experiment,
 )
 
-from orchestrator.core.environment_variables import THREAD_VARIABLES
 from orchestrator.core.feature import Feature
+from orchestrator.core.processes.environment_variables import THREAD_VARIABLES
 from orchestrator.jobfile import json_schema
 from orchestrator.machine import provenance, topology
 from orchestrator.supervisor.events import Note
@@ -253,7 +253,7 @@ def test_the_end_in_json_has_what_features_say_of_the_run(
         return Feature(name=text, about="x.", watch=lambda paths: watch)
 
     features = (saying("3 trials"), saying("2 gaits"))
-    monkeypatch.setattr("orchestrator.experiment.run_watch.features", lambda: features)
+    monkeypatch.setattr("orchestrator.experiment.from_outside.run_watch.features", lambda: features)
     jobs = write_experiment(tmp_path, {"name": "good", "env": "CartPole-v1"})
     done = commands.succeed("run", jobs, "--run-dir", "run", "--json", cwd=tmp_path)
     *_, last = map(json.loads, done.stdout.splitlines())

@@ -20,9 +20,10 @@ from command_helpers import STUBS, invoke, odd, stubbed, write_experiment
 
 from orchestrator.core.errors import LedgerBusyError, RunDirError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import attach, control, run_directory
-from orchestrator.experiment.control import Snapshot
-from orchestrator.experiment.run_directory import LockHolder
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment.from_outside import attach, control
+from orchestrator.experiment.from_outside.control import Snapshot
 
 HELD = f"""{STUBS}
 import time

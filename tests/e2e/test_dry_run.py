@@ -15,8 +15,9 @@ import pytest
 from command_helpers import invoke, succeed, write_experiment
 
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.experiment import preflight, run_directory
-from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.preflight import JobVerdict
 
 NAMES = ("done", "begun", "fresh", "failed", "waits", "changed", "gone")
 

@@ -13,9 +13,10 @@ from command_helpers import odd, write_experiment
 import orchestrator
 from orchestrator.core.errors import ChangedError, RunDirError
 from orchestrator.core.feature import Feature
-from orchestrator.experiment import beside_run, control
+from orchestrator.experiment import beside_run
 from orchestrator.experiment.beside_run import BesideRun, EndedJobs
-from orchestrator.experiment.run_plan import Plan, RunOptions
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.planning.run_plan import Plan, RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger
 

@@ -16,8 +16,8 @@ from command_helpers import environment, invoke, odd, start, stubbed, wait_until
 
 from orchestrator import jobfile
 from orchestrator.core.errors import RunDirError, UsageError
-from orchestrator.experiment import reload as reloading
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import reload as reloading
 from orchestrator.ledger import Ledger, Request
 
 

@@ -13,8 +13,9 @@ import orchestrator
 from orchestrator.core.feature import Feature
 from orchestrator.core.job import Paused
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import beside_run, run_directory
+from orchestrator.experiment import beside_run
 from orchestrator.experiment.beside_run import BesideRun
+from orchestrator.experiment.directory import run_directory
 from orchestrator.ledger import Ledger, job_figures
 
 

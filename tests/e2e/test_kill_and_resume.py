@@ -30,8 +30,8 @@ from command_helpers import (
 )
 
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.procfs import is_running
-from orchestrator.experiment import recovery
+from orchestrator.core.processes.procfs import is_running
+from orchestrator.experiment.resuming import recovery
 from orchestrator.jobfile import is_job_key
 from orchestrator.ledger import Ledger, Request
 from orchestrator.machine.process_identity import process_start
@@ -259,7 +259,7 @@ def test_nobody_waits_for_a_zombie_that_nobody_waits_for(monkeypatch: pytest.Mon
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         monkeypatch.setattr(
-            "orchestrator.experiment.recovery.time.sleep",
+            "orchestrator.experiment.resuming.recovery.time.sleep",
             lambda _: pytest.fail("waits for a zombie"),
         )
         recovery.kill_leftover(process.pid, start)

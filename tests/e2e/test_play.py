@@ -26,7 +26,7 @@ from command_helpers import (
 from play_helpers import NO_DISPLAY, frames, job_dir, play_here, players_of, size
 from supervisor_helpers import make_spec
 
-from orchestrator.core.procfs import is_running
+from orchestrator.core.processes.procfs import is_running
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose
 from orchestrator.worker.rendering import film_strip, offscreen, scenes, trained_policy

@@ -10,7 +10,7 @@ import command_helpers as commands
 import pytest
 from command_helpers import Run, invoke, odd, stubbed, write_experiment
 
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 from orchestrator.supervisor import disk_admission
 
 

@@ -14,9 +14,9 @@ import gpu_helpers
 import pytest
 import worker_helpers as helpers
 
-from orchestrator.core.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.processes.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime import cuda
 

@@ -243,7 +243,7 @@ end(0)
 STUBS = f"""
 import contextlib, sys
 from orchestrator.executors import local, local_backend
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 worker = (sys.executable, "-I", "-S", "-c", {STUB_WORKER!r})
 local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
 preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}

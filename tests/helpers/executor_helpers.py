@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from orchestrator.core.messages import Progress
-from orchestrator.core.procfs import process_stat
+from orchestrator.core.processes.procfs import process_stat
 from orchestrator.executors import worker_template
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch, Progressed
 from orchestrator.executors.local import LocalExecutor
@@ -41,7 +41,7 @@ import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 from orchestrator.worker.runtime import supervisor_connection
 from orchestrator.core.messages import Progress
-from orchestrator.core.procfs import process_stat
+from orchestrator.core.processes.procfs import process_stat
 channel = supervisor_connection.attach()
 if os.environ.get("RANK", "0") == "0":
     channel.send(Progress(phase="starting").to_line())

@@ -22,8 +22,8 @@ from supervisor_helpers import make_job
 from orchestrator.core.feature import Feature
 from orchestrator.core.job import Attempt, Running
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
-from orchestrator.experiment.run_watch import (
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside.run_watch import (
     Cell,
     LiveChart,
     LiveColumn,
@@ -264,4 +264,6 @@ class Gardener(RunWatch):
 def plant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a :class:`Gardener` be all that features say of run directories."""
     garden = Feature(name="garden", about="Fruits.", watch=lambda _: Gardener())
-    monkeypatch.setattr("orchestrator.experiment.run_watch.features", lambda: (garden,))
+    monkeypatch.setattr(
+        "orchestrator.experiment.from_outside.run_watch.features", lambda: (garden,)
+    )

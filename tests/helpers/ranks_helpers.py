@@ -18,9 +18,9 @@ from typing import Any
 
 import worker_helpers as worker
 
-from orchestrator.core.environment_variables import RANKS_SECRET_VARIABLE
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.processes.environment_variables import RANKS_SECRET_VARIABLE
 from orchestrator.core.worker_spec import Backend, WorkerSpec
 
 HERE = Path(__file__).parent

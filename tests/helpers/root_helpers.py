@@ -13,7 +13,7 @@ import pytest
 from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.job import Cause, Failed
-from orchestrator.experiment import control
+from orchestrator.experiment.from_outside import control
 from orchestrator.machine.process_identity import process_start
 
 OWNER = 12345
@@ -57,7 +57,8 @@ def states(run_dir: Path) -> dict[str, str]:
 PACKAGE_OUT_OF_REACH = """
 import sys
 from pathlib import Path
-from orchestrator.experiment import control, done_by_owner
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.processes import done_by_owner
 
 class Unreadable:
     @staticmethod

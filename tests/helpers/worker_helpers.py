@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from orchestrator.core.environment_variables import CHANNEL_VARIABLE, GO
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.processes.environment_variables import CHANNEL_VARIABLE, GO
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime import failures, sb3_internals
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts

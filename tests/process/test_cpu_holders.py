@@ -22,7 +22,7 @@ from supervisor_helpers import (
     make_machine,
 )
 
-from orchestrator.core.environment_variables import HOLDERS_VARIABLE
+from orchestrator.core.processes.environment_variables import HOLDERS_VARIABLE
 from orchestrator.machine import cpu_holders, topology
 from orchestrator.machine.cpu_holders import CpuHolders
 from orchestrator.machine.neighbours import Neighbours

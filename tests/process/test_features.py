@@ -439,7 +439,7 @@ def test_all_robots_are_played_by_the_feature_that_shows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from orchestrator.commands import control_commands
-    from orchestrator.experiment.policy_process import PlayRequest
+    from orchestrator.experiment.processes.policy_process import PlayRequest
 
     def shown(
         run_dir: Path, request: PlayRequest, as_gif: bool, report: Callable[[str], object]
@@ -469,7 +469,7 @@ def test_a_feature_that_cannot_show_all_robots_is_named(
     fails: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from orchestrator.commands import control_commands
-    from orchestrator.experiment.policy_process import PlayRequest
+    from orchestrator.experiment.processes.policy_process import PlayRequest
 
     gallery = feature.Feature(name="gallery", about="x.", play_all=fails)
     monkeypatch.setattr(control_commands, "features", lambda: (gallery,))

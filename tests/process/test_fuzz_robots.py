@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.core.messages import ExaminationRequest
-from orchestrator.experiment import preflight, robot_check
+from orchestrator.experiment.examination import preflight, robot_check
 
 MJCF = Path(__file__).parents[2] / "mjcf"
 ROBOTS = [path.read_text() for path in sorted(MJCF.glob("*.xml")) if path.stem != "dog"]

@@ -14,7 +14,7 @@ from command_helpers import invoke, succeed
 from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.job import Cause, Failed, Paused, State, Succeeded
-from orchestrator.experiment import run_directory, run_index
+from orchestrator.experiment.directory import run_directory, run_index
 
 
 @pytest.fixture(autouse=True)

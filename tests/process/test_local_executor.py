@@ -32,14 +32,14 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core.environment_variables import (
+from orchestrator.core.files.log_limit import GAP_BYTES, HEAD_BYTES, dropped_bytes
+from orchestrator.core.processes.environment_variables import (
     CHANNEL_VARIABLE,
     GPU_SHARE_VARIABLE,
     THREAD_VARIABLES,
     TOKEN_VARIABLE,
 )
-from orchestrator.core.log_limit import GAP_BYTES, HEAD_BYTES, dropped_bytes
-from orchestrator.core.procfs import process_stat
+from orchestrator.core.processes.procfs import process_stat
 from orchestrator.executors import local as local_module
 from orchestrator.executors import orphan_reaper
 from orchestrator.executors.base import Exited, Progressed, Sampled

@@ -16,7 +16,7 @@ from executor_helpers import ASLEEP, family, local, make_launch, make_rank_group
 
 import orchestrator
 from orchestrator import ExperimentProgress
-from orchestrator.core.environment_variables import HOLDERS_VARIABLE
+from orchestrator.core.processes.environment_variables import HOLDERS_VARIABLE
 from orchestrator.ledger import Ledger
 from orchestrator.machine import topology
 from orchestrator.machine.neighbours import Neighbours

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from executor_helpers import local, make_launch, make_rank_group, until_exit, until_it_waits
 
-from orchestrator.core.environment_variables import NICE_VARIABLE
+from orchestrator.core.processes.environment_variables import NICE_VARIABLE
 from orchestrator.worker.runtime import niceness
 
 LOOK = [("look", None), ("exit", 0)]

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from parent_death_helpers import assert_all_end_with
 
-from orchestrator.core import parent_death
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.processes import parent_death
 
 SUPERVISOR = """
 import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from orchestrator.core.paths import JobPaths
-from orchestrator.experiment.policy_process import PolicyProcess
-from orchestrator.experiment.preflight import Child
-from orchestrator.experiment.side_process import SideProcess
+from orchestrator.experiment.processes.policy_process import PolicyProcess
+from orchestrator.experiment.examination.preflight import Child
+from orchestrator.experiment.processes.side_process import SideProcess
 
 folder = Path(sys.argv[1])
 os.environ["PYTHONPATH"] = sys.argv[1]

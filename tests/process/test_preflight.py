@@ -22,8 +22,9 @@ from command_helpers import bow_to_permissions
 
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment import dry_run, preflight, run_plan
-from orchestrator.experiment.preflight import JobVerdict, examine
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.preflight import JobVerdict, examine
+from orchestrator.experiment.planning import dry_run, run_plan
 from orchestrator.jobfile import from_mapping
 from orchestrator.supervisor.stop_signals import StopRequests
 from orchestrator.worker.robots.bundle import collect

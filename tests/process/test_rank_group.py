@@ -26,14 +26,14 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core import child_process
-from orchestrator.core.environment_variables import (
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.paths import AttemptPaths
+from orchestrator.core.processes import child_process
+from orchestrator.core.processes.environment_variables import (
     CHANNEL_VARIABLE,
     DISTRIBUTED_VARIABLES,
     TOKEN_VARIABLE,
 )
-from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.paths import AttemptPaths
 from orchestrator.executors import local as local_module
 from orchestrator.executors import process
 from orchestrator.executors.base import Exited, Handle, Launch, Progressed, Sampled

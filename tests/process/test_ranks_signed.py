@@ -19,8 +19,8 @@ import torch.distributed as dist
 from executor_helpers import local, make_rank_group, until_exit
 from ranks_intruder import Code
 
-from orchestrator.core.environment_variables import RANKS_SECRET_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.processes.environment_variables import RANKS_SECRET_VARIABLE
 from orchestrator.worker.distributed import process_group
 from orchestrator.worker.distributed.exchange import MessageSigner
 from orchestrator.worker.distributed.ranks import RanksError

@@ -12,7 +12,8 @@ from root_helpers import OWNER, states
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, done_by_owner
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.processes import done_by_owner
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 

@@ -12,7 +12,7 @@ import command_helpers as commands
 import pytest
 
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.examination.preflight import JobVerdict
 
 NVIDIA_SMI = """#!/bin/sh
 echo "0, GPU-aaaa, NVIDIA T4, 15360, 14900"
@@ -51,7 +51,7 @@ def test_two_jobs_share_a_gpu_and_one_that_needs_all_of_it_has_it_alone(
         lambda: LocalExecutor(worker_command=command),
     )
     monkeypatch.setattr(
-        "orchestrator.experiment.preflight.examine",
+        "orchestrator.experiment.examination.preflight.examine",
         lambda jobs, **_: {job.job_id: JobVerdict() for job in jobs},
     )
     jobs = commands.write_experiment(tmp_path, job("one", 0.5), job("all", 1), job("two", 0.5))

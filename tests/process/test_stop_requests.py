@@ -16,8 +16,12 @@ from supervisor_helpers import Experiment, ledgers_closed, make_job  # noqa: F40
 from orchestrator import jobfile
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import attach, control, preflight, run_directory, run_plan, session
-from orchestrator.experiment.recovery import apply_late_requests
+from orchestrator.experiment import session
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.from_outside import attach, control
+from orchestrator.experiment.planning import run_plan
+from orchestrator.experiment.resuming.recovery import apply_late_requests
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import SilentReporter
 

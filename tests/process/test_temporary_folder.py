@@ -12,7 +12,7 @@ from command_helpers import bow_to_permissions
 
 REPOSITORY = Path(__file__).parents[2]
 HOLD = """
-from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.core.files.temporary_folder import TemporaryFolder
 with TemporaryFolder() as folder:
     print(folder, flush=True)
     input()
@@ -59,7 +59,7 @@ def test_a_forked_process_that_ends_leaves_the_folders_of_its_parent(tmp_path: P
     """In whatever way it ends: normally, with the last reference, or out of the block."""
     program = """
 import os, sys
-from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.core.files.temporary_folder import TemporaryFolder
 held, blocks = TemporaryFolder(), TemporaryFolder()
 with blocks:
     for way in ("exit", "collected", "block"):
@@ -99,7 +99,7 @@ if child:
 def test_a_folder_with_read_only_folders_in_it_is_removed(tmp_path: Path) -> None:
     program = """
 import pathlib
-from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.core.files.temporary_folder import TemporaryFolder
 with TemporaryFolder() as folder:
     meshes = pathlib.Path(folder, "copy/meshes")
     meshes.mkdir(parents=True)

@@ -20,7 +20,7 @@ from command_helpers import HOPPER, summary, write_experiment
 from stable_baselines3 import PPO
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples/third_party_feature"

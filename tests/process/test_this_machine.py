@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.procfs import process_stat
+from orchestrator.core.processes.procfs import process_stat
 from orchestrator.machine import cpu_load, doctor_checks, process_identity, thread_census, topology
 from orchestrator.machine.cpu_load import LoadSampler
 from orchestrator.machine.gpu import detect_gpus

@@ -29,8 +29,12 @@ from executor_helpers import (
     until_heard,
 )
 
-from orchestrator.core.environment_variables import CHANNEL_VARIABLE, START_VARIABLE, TOKEN_VARIABLE
-from orchestrator.core.procfs import process_stat
+from orchestrator.core.processes.environment_variables import (
+    CHANNEL_VARIABLE,
+    START_VARIABLE,
+    TOKEN_VARIABLE,
+)
+from orchestrator.core.processes.procfs import process_stat
 from orchestrator.executors import local as local_module
 from orchestrator.executors import worker_template
 from orchestrator.executors.base import Handle

@@ -33,8 +33,9 @@ from orchestrator.executors.base import BackendSettings
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.executors.local_backend import LocalBackend
-from orchestrator.experiment import reconcile, recovery, worker_logs
-from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import worker_logs
+from orchestrator.experiment.resuming import reconcile, recovery
 from orchestrator.terminal import jobs_table, status_view
 
 REPOSITORY = Path(__file__).parents[2]

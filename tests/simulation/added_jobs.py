@@ -15,11 +15,13 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.feature import Feature
 from orchestrator.core.job import Job, Paused, Pending, Running, State
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import additions, resume, run_directory
 from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.experiment.beside_run import BesideRun
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import additions
+from orchestrator.experiment.planning.run_plan import RunOptions
+from orchestrator.experiment.resuming import resume
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.ledger import JobRow, Ledger, Request

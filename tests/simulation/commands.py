@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from orchestrator.core.errors import DiskFullError, UsageError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, run_directory
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import control
 from tests.simulation import job_files
 from tests.simulation.added_jobs import Searcher
 from tests.simulation.job_files import JobFiles

@@ -15,9 +15,10 @@ from typing import Any
 from orchestrator.core.errors import ChangedError, LedgerError, RunDirError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import cleaning, reload, resume
-from orchestrator.experiment.reconcile import OnChange
-from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.from_outside import cleaning, reload
+from orchestrator.experiment.planning.run_plan import RunOptions
+from orchestrator.experiment.resuming import resume
+from orchestrator.experiment.resuming.reconcile import OnChange
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import JobSource
 from tests.simulation import spoiling

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.core import atomic_files
+from orchestrator.core.files import atomic_files
 from orchestrator.executors.local_backend import LocalCpuMoves
-from orchestrator.experiment import reconcile, recovery
+from orchestrator.experiment.resuming import reconcile, recovery
 from orchestrator.ledger import Ledger, rows
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.ledger.summary import SummaryFiles

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.procfs import TICKS_PER_S, ProcessStat
+from orchestrator.core.processes.procfs import TICKS_PER_S, ProcessStat
 from orchestrator.machine.cpu_holders import CpuHolders, Holder
 from orchestrator.machine.cpu_load import LoadSampler, _Scan
 from orchestrator.machine.neighbours import Neighbours

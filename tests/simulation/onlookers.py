@@ -11,9 +11,10 @@ from typing import Any
 
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import attach, control, resume_advice, run_directory
-from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.experiment.run_follower import RunFollower
+from orchestrator.experiment.directory import resume_advice, run_directory
+from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment.from_outside import attach, control
+from orchestrator.experiment.from_outside.run_follower import RunFollower
 from orchestrator.ledger import Ledger, job_figures
 from orchestrator.ledger.rows import fitness
 from orchestrator.ledger.summary import learner_summary

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 from tests.simulation.scenario import LONGEST_S, Scenario, Trouble
 from tests.simulation.world import World
 
@@ -22,7 +22,7 @@ EXAMINING_S = 0.4
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedChild:
-    """In the place of :class:`orchestrator.experiment.preflight.Child`."""
+    """In the place of :class:`orchestrator.experiment.examination.preflight.Child`."""
 
     world: World
     was_killed: bool = False

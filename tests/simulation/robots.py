@@ -11,7 +11,7 @@ from orchestrator.core.errors import DiskFullError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import robot_hash
-from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.examination.preflight import JobVerdict
 from tests.simulation.scenario import SimulatedJob, Trouble
 from tests.simulation.worker import Worker
 from tests.simulation.world import Violation, World

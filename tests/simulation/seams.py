@@ -2,7 +2,7 @@
 
 Everything else is the real program: :func:`orchestrator.experiment.session.run` with its run
 directory, lock, ledger, plan, reconcile, recovery and supervisor, and the commands of
-:mod:`orchestrator.experiment.control`.
+:mod:`orchestrator.experiment.from_outside.control`.
 """
 
 from __future__ import annotations
@@ -24,26 +24,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from orchestrator.core import atomic_files, feature
+from orchestrator.core import feature
 from orchestrator.core.errors import Problem
 from orchestrator.core.feature import Feature
+from orchestrator.core.files import atomic_files
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors import kinds
-from orchestrator.experiment import (
-    begun_source,
-    left_batch_jobs,
-    preflight,
-    reconcile,
-    recovery,
-    reload,
-    run_directory,
-    run_executor,
-    run_plan,
-    session,
-    start_policy_fetcher,
-)
-from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment import begun_source, session, start_policy_fetcher
+from orchestrator.experiment.directory import left_batch_jobs, run_directory
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import reload
+from orchestrator.experiment.planning import run_executor, run_plan
+from orchestrator.experiment.resuming import reconcile, recovery
 from orchestrator.ledger import Ledger, database_file
 from orchestrator.machine import provenance, topology
 from orchestrator.supervisor import job_directory, recorder, stop_signals

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.experiment import extension, reconcile
+from orchestrator.experiment.resuming import extension, reconcile
 from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
 from tests.simulation.mutations import Mutation, planted
 from tests.simulation.play import Outcome, play

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from tests.simulation import disk, richer, seams, spoiling, stories
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import Processes, SimulatedKind

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec

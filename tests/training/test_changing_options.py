@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.messages import ExaminationRequest
+from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.robots.preflight_child import RecentRobot, check
 

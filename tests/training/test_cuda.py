@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.core.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.processes.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.worker.runtime import cuda, failures
 
 GPU = torch.device("cuda")

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from orchestrator.core.changing_numbers import END, TrainingMoment, turning_moments
-from orchestrator.core.distributions import check_disturbance, parse_distribution
+from orchestrator.core.numbers.changing_numbers import END, TrainingMoment, turning_moments
+from orchestrator.core.numbers.distributions import check_disturbance, parse_distribution
 from orchestrator.worker.envs.randomization.draws import draw
 
 

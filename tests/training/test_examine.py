@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from orchestrator.experiment.robot_check import FIGURES
+from orchestrator.experiment.examination.robot_check import FIGURES
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.mjmodel.actuators import actuator_kind
 from orchestrator.worker.mjmodel.root import root_type

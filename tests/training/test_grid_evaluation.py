@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import worker_helpers as helpers
 
-from orchestrator.core.evaluation_grid import EvaluationGrid
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationRequest
+from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation

@@ -17,8 +17,8 @@ from command_helpers import HOPPER, succeed, summary, write_experiment
 from model_helpers import differences
 
 import orchestrator
-from orchestrator.core import temporary_folder
 from orchestrator.core.errors import SpecError
+from orchestrator.core.files import temporary_folder
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.worker.envs.model_loading import load_model

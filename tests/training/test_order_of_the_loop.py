@@ -17,9 +17,9 @@ import pytest
 import worker_helpers as helpers
 
 from orchestrator.core import job_parts
-from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job_parts import JobPart
+from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.worker.distributed.ranks import Ranks
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.runtime import csv_tables

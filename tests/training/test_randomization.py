@@ -18,9 +18,9 @@ import pytest
 import simulation_helpers
 import worker_helpers as helpers
 
-from orchestrator.core.changing_numbers import END, START, TrainingMoment
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationRequest
+from orchestrator.core.numbers.changing_numbers import END, START, TrainingMoment
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import for_simulation, load_model

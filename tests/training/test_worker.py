@@ -28,7 +28,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import Progress
-from orchestrator.core.procfs import is_running
+from orchestrator.core.processes.procfs import is_running
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.local import LocalExecutor

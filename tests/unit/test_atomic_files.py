@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import atomic_files, regular_files
-from orchestrator.core.atomic_files import clone_tree
 from orchestrator.core.errors import DiskFullError, disk_full_explained
+from orchestrator.core.files import atomic_files, regular_files
+from orchestrator.core.files.atomic_files import clone_tree
 
 
 def robot(folder: Path) -> Path:

@@ -14,9 +14,11 @@ from orchestrator.core import feature
 from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import begun_source, control, run_index
+from orchestrator.experiment import begun_source
 from orchestrator.experiment.begun_source import BegunSource
-from orchestrator.experiment.run_index import RunEntry
+from orchestrator.experiment.directory import run_index
+from orchestrator.experiment.directory.run_index import RunEntry
+from orchestrator.experiment.from_outside import control
 from orchestrator.ledger import Ledger
 
 

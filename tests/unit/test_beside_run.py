@@ -16,8 +16,8 @@ from orchestrator.core.feature import Feature
 from orchestrator.core.job import Cause, Failed, State
 from orchestrator.experiment import beside_run
 from orchestrator.experiment.beside_run import BesideRun, PartsBesideRun, RunProblem
-from orchestrator.experiment.run_end import RunOutcome
-from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.directory.run_end import RunOutcome
+from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.ledger import Ledger

@@ -12,8 +12,9 @@ from orchestrator.core import feature
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.kinds import ExecutorKind
-from orchestrator.experiment import control, left_batch_jobs
-from orchestrator.experiment.run_directory import LockHolder
+from orchestrator.experiment.directory import left_batch_jobs
+from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment.from_outside import control
 
 
 class Falls:

@@ -21,8 +21,9 @@ from orchestrator.core.errors import LedgerBusyError, LedgerError, RunDirError, 
 from orchestrator.core.job import Job
 from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.fake import Behaviour
-from orchestrator.experiment import control, run_directory
-from orchestrator.experiment.reload import reload
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside.reload import reload
 from orchestrator.ledger import JobRow, Ledger, Request
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import View

@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 from jobfile_helpers import HOPPER, problems, resolve
 
-from orchestrator.core.changing_numbers import END, TrainingMoment, changing_numbers, value_at
 from orchestrator.core.errors import SpecError
+from orchestrator.core.numbers.changing_numbers import (
+    END,
+    TrainingMoment,
+    changing_numbers,
+    value_at,
+)
 from orchestrator.jobfile import job_table_rules
 
 STAND = {**HOPPER, "task": "stand"}

@@ -17,7 +17,7 @@ from supervisor_helpers import (
 
 import orchestrator
 from orchestrator.core.errors import UsageError
-from orchestrator.experiment import end_time
+from orchestrator.experiment.planning import end_time
 from orchestrator.supervisor.retry_policy import exit_code
 from orchestrator.supervisor.stop_signals import StopRequests
 

@@ -13,9 +13,9 @@ from report_helpers import Page, Trained, make_run_dir
 
 from orchestrator import report
 from orchestrator.analysis import run_reader
-from orchestrator.core.changing_numbers import END
 from orchestrator.core.errors import SpecError
-from orchestrator.core.evaluation_grid import EvaluationGrid, number_of_points, parse_axis
+from orchestrator.core.numbers.changing_numbers import END
+from orchestrator.core.numbers.evaluation_grid import EvaluationGrid, number_of_points, parse_axis
 
 MASS, FRICTION = "body.trunk.mass", "geom.floor.friction"
 GRID = {MASS: ["*0.7", "*1", "*1.3"], FRICTION: [0.4, 0.8]}

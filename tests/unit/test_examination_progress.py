@@ -18,7 +18,8 @@ from rich.console import Console
 from supervisor_helpers import RecordingReporter, make_job
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment import preflight, session
+from orchestrator.experiment import session
+from orchestrator.experiment.examination import preflight
 from orchestrator.terminal import output
 from orchestrator.terminal.run_view import LiveReporter
 

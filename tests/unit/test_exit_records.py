@@ -14,9 +14,9 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Cause, Pending
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
-from orchestrator.experiment import recovery
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.reconcile import reconcile
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.resuming import recovery
+from orchestrator.experiment.resuming.reconcile import reconcile
 
 
 def test_a_message_that_is_not_utf_8_fails_its_job_alone(tmp_path: Path) -> None:

@@ -24,9 +24,10 @@ from orchestrator.core.job import (
     State,
     Succeeded,
 )
-from orchestrator.experiment import recovery, reload
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.reconcile import OnChange, reconcile
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import reload
+from orchestrator.experiment.resuming import recovery
+from orchestrator.experiment.resuming.reconcile import OnChange, reconcile
 from orchestrator.ledger import JobRow, Ledger
 
 ATTEMPT = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)

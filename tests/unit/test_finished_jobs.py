@@ -17,9 +17,9 @@ from supervisor_helpers import Experiment, RecordingReporter, ask, ledgers_close
 from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.job import Cancelled, Cause, Failed, Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import resume
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.reconcile import reconcile
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.resuming import resume
+from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import Ledger
 
 FAILED = Failed(cause=Cause.ERROR, message="it fell")

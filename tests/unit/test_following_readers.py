@@ -12,9 +12,9 @@ from supervisor_helpers import make_job
 from orchestrator.analysis.curve_reader import CurveReader
 from orchestrator.core.job import Cancelled, Paused, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
-from orchestrator.experiment.run_follower import RunFollower
-from orchestrator.experiment.worker_logs import LogReader
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside.run_follower import RunFollower
+from orchestrator.experiment.from_outside.worker_logs import LogReader
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.row_reader import RowReader
 
@@ -178,7 +178,7 @@ def test_a_new_ledger_with_the_inode_number_of_a_removed_one_is_another_one(
 def test_a_log_that_is_left_half_read_continues_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.experiment.worker_logs.CHUNK", 4)
+    monkeypatch.setattr("orchestrator.experiment.from_outside.worker_logs.CHUNK", 4)
     path = tmp_path / "worker.log"
     path.write_text("0123456789")
     reader = LogReader(path, 0)

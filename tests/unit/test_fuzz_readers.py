@@ -40,8 +40,10 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment import control, recovery, resume, run_directory, worker_logs
-from orchestrator.experiment.run_directory import LockHolder
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment.from_outside import control, worker_logs
+from orchestrator.experiment.resuming import recovery, resume
 from orchestrator.ledger import Ledger, live_facts, summary
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine import provenance
@@ -409,7 +411,7 @@ def test_any_content_of_a_lock_names_a_supervisor_or_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examples: int
 ) -> None:
     monkeypatch.setattr(
-        "orchestrator.experiment.run_directory.time.sleep", lambda _: None
+        "orchestrator.experiment.directory.run_directory.time.sleep", lambda _: None
     )  # before it asks again
     paths = RunPaths(tmp_path)
     valid = LockHolder(pid=os.getpid(), pid_start=1.0, host="here", since="now")

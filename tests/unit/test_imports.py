@@ -45,7 +45,7 @@ def test_only_the_worker_imports_training_libraries_not_even_late() -> None:
 
 
 def test_importing_core_imports_nothing_but_the_standard_library() -> None:
-    for path in (PACKAGE / "core").glob("*.py"):
+    for path in (PACKAGE / "core").rglob("*.py"):
         imported = packages(ast.parse(path.read_text(encoding="utf-8")).body)
         assert imported <= {"orchestrator", *sys.stdlib_module_names}, path
 

@@ -21,15 +21,17 @@ from supervisor_helpers import (
     with_robots,
 )
 
-from orchestrator.core import atomic_files, robot_hash
+from orchestrator.core import robot_hash
+from orchestrator.core.files import atomic_files
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
-from orchestrator.experiment import policy_process, run_directory
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.reconcile import reconcile
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.processes import policy_process
+from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor import job_directory
 

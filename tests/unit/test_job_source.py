@@ -15,8 +15,9 @@ from orchestrator.core.errors import RunDirError
 from orchestrator.core.job import Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.kinds import LeftBatchJobs
-from orchestrator.experiment import cleaning, control, resume
-from orchestrator.experiment.resume_advice import how_to_resume
+from orchestrator.experiment.directory.resume_advice import how_to_resume
+from orchestrator.experiment.from_outside import cleaning, control
+from orchestrator.experiment.resuming import resume
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_job_source
 from orchestrator.keys.problems import Problems

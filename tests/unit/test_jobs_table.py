@@ -18,11 +18,12 @@ from supervisor_helpers import make_job
 from orchestrator.core.job import Cause, Failed, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
-from orchestrator.experiment import attach, run_directory
-from orchestrator.experiment.control import Snapshot
-from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.experiment.run_end import RunEnd
-from orchestrator.experiment.run_index import ListedRun, RunEntry
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment.directory.run_end import RunEnd
+from orchestrator.experiment.directory.run_index import ListedRun, RunEntry
+from orchestrator.experiment.from_outside import attach
+from orchestrator.experiment.from_outside.control import Snapshot
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor.active_attempts import ActiveAttempt

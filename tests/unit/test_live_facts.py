@@ -22,8 +22,9 @@ from orchestrator.core.job import AttemptOutcome, Cancelled, Cause, Failed, Job,
 from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import NEVER, Behaviour
-from orchestrator.experiment import control, run_directory
-from orchestrator.experiment.control import Snapshot
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside.control import Snapshot
 from orchestrator.ledger import live_facts
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.supervisor import disk_admission

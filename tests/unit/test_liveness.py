@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.experiment.liveness import MOST_A_LOOK_S, Liveness
+from orchestrator.experiment.processes.liveness import MOST_A_LOOK_S, Liveness
 
 
 def test_silence_adds_up_between_looks_and_ends_with_a_sign_of_life() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core import log_limit
-from orchestrator.core.log_limit import GAP_BYTES, HEAD_BYTES
+from orchestrator.core.files import log_limit
+from orchestrator.core.files.log_limit import GAP_BYTES, HEAD_BYTES
 
 MIB = 2**20
 LIMIT = 4 * MIB

@@ -23,7 +23,9 @@ from supervisor_helpers import (
 from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.job import Cancelled, Cause, Failed, Pending
 from orchestrator.executors.fake import NEVER, Behaviour
-from orchestrator.experiment import control, recovery, resume, run_directory
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.resuming import recovery, resume
 from orchestrator.ledger import Ledger, Request
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.report import experiment_data

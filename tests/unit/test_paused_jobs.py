@@ -31,9 +31,11 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import NEVER, Behaviour
-from orchestrator.experiment import control, recovery, run_directory
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.reconcile import reconcile
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.resuming import recovery
+from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import Ledger, Verb
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.retry_policy import exit_code

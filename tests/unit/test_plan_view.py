@@ -10,7 +10,7 @@ import pytest
 from supervisor_helpers import make_job
 
 from orchestrator.core import feature
-from orchestrator.experiment.dry_run import DryRun, Prospect
+from orchestrator.experiment.planning.dry_run import DryRun, Prospect
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast, JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_tables

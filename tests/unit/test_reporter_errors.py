@@ -14,7 +14,7 @@ from orchestrator.core.errors import SupervisorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Event
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.supervisor.events import DetachableReporter
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.terminal.notebook_view import NotebookReporter

@@ -31,9 +31,11 @@ from orchestrator.core.job import (
     State,
     Succeeded,
 )
-from orchestrator.experiment import control, resume, run_directory
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.reconcile import reconcile
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.resuming import resume
+from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import JobRow
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import LedgerError, RunDirError
-from orchestrator.experiment import run_directory
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.experiment.directory import run_directory
 from orchestrator.ledger import Ledger
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -17,9 +17,9 @@ from orchestrator.core import feature
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.feature import Feature
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_watch
-from orchestrator.experiment.control import Snapshot
-from orchestrator.experiment.run_watch import (
+from orchestrator.experiment.from_outside import run_watch
+from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.experiment.from_outside.run_watch import (
     LiveChart,
     LiveColumn,
     LiveSection,

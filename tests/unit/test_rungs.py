@@ -36,7 +36,8 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import NEVER, Behaviour
-from orchestrator.experiment import control, recovery
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.resuming import recovery
 from orchestrator.ledger import Request
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import SilentReporter

@@ -17,9 +17,9 @@ from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job, Paused, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import robot_hash
-from orchestrator.experiment import resume
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.run_plan import shared_problems, verdict_for_user
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.planning.run_plan import shared_problems, verdict_for_user
+from orchestrator.experiment.resuming import resume
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow

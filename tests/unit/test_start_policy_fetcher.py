@@ -14,7 +14,7 @@ from orchestrator.core.errors import DiskFullError
 from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
 
 READY = ExaminationAnswer(init_sha256="ab")

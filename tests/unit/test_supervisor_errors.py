@@ -30,7 +30,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Event, Handle, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
-from orchestrator.experiment import recovery
+from orchestrator.experiment.resuming import recovery
 from orchestrator.ledger import Ledger, Request
 from orchestrator.ledger.requests import RequestFiles
 from orchestrator.supervisor import supervisor

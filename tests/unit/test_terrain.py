@@ -10,7 +10,7 @@ import pytest
 from jobfile_helpers import HOPPER, problems, resolve
 
 from orchestrator.core.errors import SpecError
-from orchestrator.core.terrain import Terrain, parse_terrain
+from orchestrator.core.numbers.terrain import Terrain, parse_terrain
 
 
 def test_a_terrain_has_a_height_and_cells() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from orchestrator.core.files.video_file import as_video, frames, video_as_gif, write_gif
 from orchestrator.core.paths import JobPaths
-from orchestrator.experiment.video_file import as_video, frames, video_as_gif, write_gif
 
 
 def film(path: Path, size: tuple[int, int] = (64, 48)) -> Path:

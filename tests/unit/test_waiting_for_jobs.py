@@ -27,9 +27,10 @@ from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Cause, Failed, Job
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
-from orchestrator.experiment import recovery, reload
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.reconcile import OnChange, reconcile
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import reload
+from orchestrator.experiment.resuming import recovery
+from orchestrator.experiment.resuming.reconcile import OnChange, reconcile
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.retry_policy import exit_code

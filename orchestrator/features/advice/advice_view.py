@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from orchestrator.core.text import count, number
-from orchestrator.experiment.job_file_text import comment, toml
-from orchestrator.experiment.robot_check import RobotCheck
+from orchestrator.experiment.examination.robot_check import RobotCheck
 from orchestrator.features.advice.physics_advice import (
     ContactPair,
     MedianEstimate,
     PhysicsAdvice,
     PhysicsChange,
 )
+from orchestrator.jobfile.job_file_text import comment, toml
 from orchestrator.terminal import output
 from orchestrator.terminal.tables import NONE, Column, number_column
 

@@ -35,7 +35,7 @@ def advise(
     """Measure what changes to the physics of each robot would bring in speed and change in its
     motion, and print lines for the job file. Nothing is changed.
     """
-    from orchestrator.experiment import robot_check
+    from orchestrator.experiment.examination import robot_check
     from orchestrator.features.advice import advice_view, measuring
     from orchestrator.supervisor.stop_signals import StopRequests
     from orchestrator.terminal import check_view, output

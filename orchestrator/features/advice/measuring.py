@@ -8,8 +8,8 @@ from typing import Any
 
 from orchestrator.core.decoding import from_values
 from orchestrator.core.messages import ExaminationRequest, MeasurementRequest
-from orchestrator.experiment import preflight
-from orchestrator.experiment.robot_check import RobotCheck
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.robot_check import RobotCheck
 from orchestrator.features.advice.physics_advice import PhysicsAdvice
 from orchestrator.machine import topology
 from orchestrator.machine.neighbours import Neighbours

@@ -60,8 +60,9 @@ def init(
     The task is the one that `auto` chooses. The file names the robots that cannot be trained, with
     the reason.
     """
-    from orchestrator.experiment import job_file_text, robot_check
+    from orchestrator.experiment.examination import robot_check
     from orchestrator.features.authoring import init_selection, written_view
+    from orchestrator.jobfile import job_file_text
     from orchestrator.machine import topology
     from orchestrator.supervisor.stop_signals import StopRequests
     from orchestrator.terminal import output as terminal
@@ -121,8 +122,8 @@ def import_zoo(
 
     What a job file cannot express becomes a comment with the reason.
     """
-    from orchestrator.experiment import job_file_text
     from orchestrator.features.authoring import written_view, zoo_import
+    from orchestrator.jobfile import job_file_text
 
     job_file_text.check_target(output, force=force)
     with interruptible(NOTHING_WRITTEN):

@@ -12,11 +12,11 @@ from pathlib import Path
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import absolute
 from orchestrator.core.text import count, joined, plain, rough_duration
-from orchestrator.experiment.job_file_text import LeftOut, aligned_lines, comment, toml
-from orchestrator.experiment.robot_check import RobotCheck
-from orchestrator.experiment.training_time import TrainingTime, estimate
+from orchestrator.experiment.examination.robot_check import RobotCheck
+from orchestrator.experiment.examination.training_time import TrainingTime, estimate
 from orchestrator.features.authoring.robot_entries import RobotEntry, entries
 from orchestrator.jobfile import is_job_key
+from orchestrator.jobfile.job_file_text import LeftOut, aligned_lines, comment, toml
 from orchestrator.jobfile.presets import PRESETS
 from orchestrator.keys.names import is_showable, safe_name
 from orchestrator.keys.value_types import MOST

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.core.text import count, joined, plain, rough_duration
-from orchestrator.experiment.job_file_text import LeftOut
 from orchestrator.features.authoring.init_selection import RobotJobFile
 from orchestrator.features.authoring.zoo_import import ZooJobFile
+from orchestrator.jobfile.job_file_text import LeftOut
 
 MOST_SHOWN = 20
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import SpecError, UsageError
-from orchestrator.core.regular_files import read_regular
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.worker_spec import OFF_POLICY
-from orchestrator.experiment.job_file_text import LeftOut, aligned_lines, comment, toml
 from orchestrator.features.authoring import zoo_values
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.distributed_keys import near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS
+from orchestrator.jobfile.job_file_text import LeftOut, aligned_lines, comment, toml
 from orchestrator.jobfile.validation import check_one
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.problems import Problems, quoted, suggestion

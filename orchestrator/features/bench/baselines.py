@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.core.child_process import package_path
-from orchestrator.core.environment_variables import (
+from orchestrator.core.errors import UsageError
+from orchestrator.core.processes.child_process import package_path
+from orchestrator.core.processes.environment_variables import (
     BINDING_VARIABLES,
     TOKEN_VARIABLE,
     worker_thread_settings,
 )
-from orchestrator.core.errors import UsageError
 
 How = Literal["supervised", "alone", "fork", "spawn", "subproc"]
 

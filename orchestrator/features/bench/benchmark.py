@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.bench import (
     forecast,
     plan,

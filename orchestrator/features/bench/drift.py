@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.procfs import PROC, TICKS_PER_S, busy_ticks, process_stat
+from orchestrator.core.processes.procfs import PROC, TICKS_PER_S, busy_ticks, process_stat
 from orchestrator.machine.cpu_load import BUSY
 
 ROUNDS = 150_000

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.child_process import end_group, spawn, working_directory
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.procfs import is_running
+from orchestrator.core.processes.child_process import end_group, spawn, working_directory
+from orchestrator.core.processes.procfs import is_running
 from orchestrator.core.text import last_line
 from orchestrator.features.bench.supervised_jobs import GRACE_S
 from orchestrator.ledger import SummaryRow

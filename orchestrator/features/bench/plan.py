@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.features.bench.baselines import BASELINES
 from orchestrator.features.bench.measurement import Measurement
 from orchestrator.features.bench.workload import Work

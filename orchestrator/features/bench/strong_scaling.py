@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.core.child_process import end_group
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.processes.child_process import end_group
 from orchestrator.core.text import duration
 from orchestrator.features.bench import baselines, plan
 from orchestrator.features.bench.baselines import BASELINES

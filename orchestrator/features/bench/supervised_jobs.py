@@ -13,11 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.core.environment_variables import TOKEN_VARIABLE
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.job import Job
+from orchestrator.core.processes.environment_variables import TOKEN_VARIABLE
 from orchestrator.experiment import session
-from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.jobfile import Experiment
 from orchestrator.supervisor.events import SilentReporter
 

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.core.atomic_files import clone_tree
 from orchestrator.core.errors import SpecError, UsageError
+from orchestrator.core.files.atomic_files import clone_tree
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import Mode, WorkerSpec
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 from orchestrator.jobfile import Experiment
 from orchestrator.machine.topology import available_memory_mib
 

@@ -16,8 +16,9 @@ from orchestrator.analysis.statistics import Estimate, estimate, location, ratio
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
-from orchestrator.experiment import control, run_directory
-from orchestrator.experiment.reconcile import decisive_keys
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.resuming.reconcile import decisive_keys
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow, SummaryRow

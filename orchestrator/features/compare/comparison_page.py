@@ -11,9 +11,9 @@ from pathlib import Path
 
 from orchestrator.analysis import run_reader
 from orchestrator.analysis.run_reader import LearningCurve
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
-from orchestrator.experiment import control
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.experiment.from_outside import control
 from orchestrator.features.compare.comparison import (
     LETTERS,
     Comparison,

@@ -51,7 +51,8 @@ def export(
     Normalisation of observations is part of the file, and so are names, units and the control
     period.
     """
-    from orchestrator.experiment import control, policy_process
+    from orchestrator.experiment.from_outside import control
+    from orchestrator.experiment.processes import policy_process
 
     with shared.interruptible("stopped"):
         paths = control.find(run_dir, job)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import uvicorn
 
-from orchestrator.core import secret_files
 from orchestrator.core.errors import UsageError
+from orchestrator.core.files import secret_files
 from orchestrator.features.live_page.access import AccessRules, is_loopback, own_names
 from orchestrator.features.live_page.pages import LivePages
 from orchestrator.features.live_page.request_timeout import TimedProtocol

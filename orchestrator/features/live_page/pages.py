@@ -20,12 +20,12 @@ from starlette.routing import Route
 
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.files.regular_files import open_below
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import open_below
 from orchestrator.core.text import plain
-from orchestrator.experiment import control
-from orchestrator.experiment.control import JobVerb
-from orchestrator.experiment.worker_logs import LogReader
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside.control import JobVerb
+from orchestrator.experiment.from_outside.worker_logs import LogReader
 from orchestrator.features.live_page import job_details
 from orchestrator.features.live_page.access import AccessRules, Guard
 from orchestrator.features.live_page.board import to_json

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.atomic_files import no_follow
-from orchestrator.core.child_process import end_group, has_ended, spawn
+from orchestrator.core.files.atomic_files import no_follow
 from orchestrator.core.job import Cause
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.processes.child_process import end_group, has_ended, spawn
 from orchestrator.core.text import count, plain, shortened
 from orchestrator.experiment.beside_run import BesideRun, RunFacts
-from orchestrator.experiment.run_end import RunOutcome
+from orchestrator.experiment.directory.run_end import RunOutcome
 from orchestrator.features.notifications.notify_table import Notify
 
 TIME_LIMIT_S = 60.0

@@ -12,7 +12,7 @@ from orchestrator.core.feature import Feature
 
 if TYPE_CHECKING:
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
-    from orchestrator.experiment.policy_process import PlayRequest
+    from orchestrator.experiment.processes.policy_process import PlayRequest
     from orchestrator.keys.feature_tables import JobKey
 
 

@@ -10,14 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.temporary_folder import TemporaryFolder
+from orchestrator.core.files.video_file import GIF_FPS, as_video, frames, video_as_gif
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count, listed
-from orchestrator.experiment import control
-from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
-from orchestrator.experiment.video_file import GIF_FPS, as_video, frames, video_as_gif
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.processes.policy_process import PlayRequest, PolicyProcess
 from orchestrator.features.pictures import drawing_processes
 from orchestrator.features.pictures.drawing_processes import Drawing
 from orchestrator.jobfile.job_names import without_seed

@@ -19,7 +19,7 @@ from orchestrator.core.job import Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
 from orchestrator.experiment.beside_run import EndedJobs
-from orchestrator.experiment.policy_process import PolicyProcess
+from orchestrator.experiment.processes.policy_process import PolicyProcess
 from orchestrator.supervisor.events import Reporter
 
 MOST_DRAWN = 500

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.paths import JobPaths
-from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess, robot_warning
+from orchestrator.experiment.processes.policy_process import (
+    PlayRequest,
+    PolicyProcess,
+    robot_warning,
+)
 from orchestrator.features.pictures.drawing_processes import Drawing
 from orchestrator.supervisor.events import Reporter
 

@@ -19,12 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from orchestrator.core import users_code
 from orchestrator.core.errors import ChangedError, LedgerBusyError, UsageError, disk_full_explained
 from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import additions, preflight, reconcile, resume, run_plan
-from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.core.processes import users_code
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import additions
+from orchestrator.experiment.planning import run_plan
+from orchestrator.experiment.resuming import reconcile, resume
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow, Ledger, Request, Verb, job_figures

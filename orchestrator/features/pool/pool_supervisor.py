@@ -20,17 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.atomic_files import no_follow
 from orchestrator.core.errors import OrchestratorError, RunDirError
+from orchestrator.core.files.atomic_files import no_follow
 from orchestrator.core.job import Cancelled
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.process_setup import block_checkpoint_signal, set_up_process
+from orchestrator.core.processes.process_setup import block_checkpoint_signal, set_up_process
 from orchestrator.core.text import plain
-from orchestrator.experiment import control, resume, run_directory, session
+from orchestrator.experiment import session
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.beside_run import BesideRun
-from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.planning.run_plan import RunOptions
+from orchestrator.experiment.resuming import resume
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
 from orchestrator.supervisor.events import View

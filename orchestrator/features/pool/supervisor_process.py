@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.core import errors
-from orchestrator.core.child_process import (
+from orchestrator.core.errors import OrchestratorError, SpecError, SupervisorError, UsageError
+from orchestrator.core.processes.child_process import (
     end_group,
     package_path,
     spawn,
     working_directory,
 )
-from orchestrator.core.errors import OrchestratorError, SpecError, SupervisorError, UsageError
 from orchestrator.core.text import last_line
 from orchestrator.features.pool.pool_supervisor import NO_MORE, PoolReport
 from orchestrator.machine.slots import MaxParallel

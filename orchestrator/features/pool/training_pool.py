@@ -31,11 +31,11 @@ from orchestrator.core.errors import (
     SupervisorError,
     UsageError,
 )
+from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import read_regular
-from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count, plain, shortened
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 from orchestrator.features.pool.pool_jobs import (
     DoneCallback,
     PoolJobs,

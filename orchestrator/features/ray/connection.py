@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.child_process import package_path
 from orchestrator.core.errors import UsageError
-from orchestrator.core.process_setup import STOP_SIGNALS
+from orchestrator.core.processes.child_process import package_path
+from orchestrator.core.processes.process_setup import STOP_SIGNALS
 from orchestrator.features.ray import internals
 from orchestrator.features.ray.cluster import address, cluster_token, node_settings, query
 from orchestrator.features.ray.cluster.node_state import address_in, local_cluster, refuse_broken

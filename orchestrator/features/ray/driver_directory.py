@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.core.environment_variables import (
+from orchestrator.core.processes.environment_variables import (
     LOCAL_RANK_VARIABLE,
     RANK_VARIABLE,
     RANKS_SECRET_VARIABLE,

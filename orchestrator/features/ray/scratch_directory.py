@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, TypeAlias
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import decode
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.features.ray.driver_directory import DriverDirectory
 from orchestrator.machine.process_identity import same_process
 from orchestrator.machine.users import private_directory

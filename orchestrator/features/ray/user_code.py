@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.processes.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.features.ray import internals
 from orchestrator.features.ray.driver_directory import DriverDirectory
 from orchestrator.machine.imported_code import Files, digest, python_files

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.core.paths import RunPaths
     from orchestrator.experiment.begun_source import BegunSource
     from orchestrator.experiment.beside_run import BesideRun, RunFacts
-    from orchestrator.experiment.run_watch import RunWatch
+    from orchestrator.experiment.from_outside.run_watch import RunWatch
     from orchestrator.keys.feature_tables import FeatureTable
     from orchestrator.ledger import Ledger
     from orchestrator.report.document import AddedSections

@@ -16,8 +16,9 @@ from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.core.paths import absolute, current_directory
 from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.text import plain
-from orchestrator.experiment import run_directory, run_plan
-from orchestrator.experiment.reconcile import OnChange
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.planning import run_plan
+from orchestrator.experiment.resuming.reconcile import OnChange
 from orchestrator.features.search.declaration.tables import SearchTable
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.trials import TrialReader

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import LedgerError
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import read_regular
 from orchestrator.experiment.begun_source import BegunSource, Standing
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.written import read_declaration

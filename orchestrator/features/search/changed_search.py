@@ -11,9 +11,9 @@ from typing import Any
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import resume
-from orchestrator.experiment.preflight import JobVerdict
-from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.planning.run_plan import RunOptions
+from orchestrator.experiment.resuming import resume
 from orchestrator.features.search import search_events, search_robots
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.declaration.written import (

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core import job_parts
-from orchestrator.core.atomic_files import clone_tree
 from orchestrator.core.errors import RunDirError, UsageError, disk_full_explained
+from orchestrator.core.files.atomic_files import clone_tree
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths, RunPaths, absolute
 from orchestrator.core.robot_hash import main_file
 from orchestrator.core.worker_spec import INIT_JOB
-from orchestrator.experiment.job_file_text import comment, toml, write
 from orchestrator.features.search.history import Trial
 from orchestrator.jobfile.expand import SAME_IN_SPEC
+from orchestrator.jobfile.job_file_text import comment, toml, write
 from orchestrator.jobfile.toml_models import Settings
 
 JOB_FILE = "jobs.toml"

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from orchestrator.experiment.run_watch import (
+from orchestrator.experiment.from_outside.run_watch import (
     Cell,
     LiveChart,
     LiveColumn,

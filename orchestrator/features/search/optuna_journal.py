@@ -27,10 +27,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError, disk_full_explained
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import absolute
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search.declaration.spec import Dimension, SearchSpec
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.core.errors import LedgerDamagedError, UsageError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import copied_trials, trials
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.history import Trial

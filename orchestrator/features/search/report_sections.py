@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import report_data, report_page, report_seeds
 from orchestrator.features.search.report_data import SearchFacts
 from orchestrator.features.search.search_paths import SearchPaths

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import report_data
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.report_data import SearchedSeed, SearchFacts

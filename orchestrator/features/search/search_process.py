@@ -12,16 +12,16 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import RunDirError
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import rough_duration
-from orchestrator.experiment import run_directory
 from orchestrator.experiment.beside_run import BesideRun, RunProblem
-from orchestrator.experiment.liveness import Liveness
-from orchestrator.experiment.run_plan import Plan, RunOptions
-from orchestrator.experiment.side_process import SideProcess
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.planning.run_plan import Plan, RunOptions
+from orchestrator.experiment.processes.liveness import Liveness
+from orchestrator.experiment.processes.side_process import SideProcess
 from orchestrator.features.search import changed_search, search_events, search_robots
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.search_paths import SearchPaths

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.temporary_folder import TemporaryFolder
-from orchestrator.experiment import preflight
-from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.core.files.temporary_folder import TemporaryFolder
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.features.search.declaration.written import start_over_by
 from orchestrator.jobfile import Experiment
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.core.errors import Problem
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.run_plan import Plan, RunOptions
+from orchestrator.experiment.planning.run_plan import Plan, RunOptions
 from orchestrator.features.search import changed_search, sampler_check, search_time
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.jobfile import Experiment

@@ -12,8 +12,8 @@ from typing import Any
 
 from orchestrator.core.job import Job, Paused, Pending, Running
 from orchestrator.core.text import count, rough_duration
-from orchestrator.experiment import training_time
-from orchestrator.experiment.run_plan import Plan
+from orchestrator.experiment.examination import training_time
+from orchestrator.experiment.planning.run_plan import Plan
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec

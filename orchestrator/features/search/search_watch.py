@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from orchestrator.core.errors import LedgerBusyError, LedgerError
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count, duration, joined
-from orchestrator.experiment import run_directory
-from orchestrator.experiment.run_watch import LiveSection, RunWatch
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
 from orchestrator.features.search import search_events
 from orchestrator.features.search.history import Trial, commonest
 from orchestrator.features.search.search_paths import SearchPaths

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypedDict
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
 from orchestrator.features.search.history import Trial, ranked_trials

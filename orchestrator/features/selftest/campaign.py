@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from orchestrator.core import temporary_folder
 from orchestrator.core.errors import UsageError
+from orchestrator.core.files import temporary_folder
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, last_line, listed
 from orchestrator.executors.local import OrphanReaper

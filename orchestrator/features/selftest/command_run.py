@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from orchestrator.core.child_process import package_path, spawn
-from orchestrator.core.environment_variables import SELFTEST_VARIABLE, TOKEN_VARIABLE
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.processes.child_process import package_path, spawn
+from orchestrator.core.processes.environment_variables import SELFTEST_VARIABLE, TOKEN_VARIABLE
 from orchestrator.features.selftest.small_experiment import RUN_DIR
 from orchestrator.machine.process_tree import with_descendants
 from orchestrator.supervisor.stop_signals import StopRequests

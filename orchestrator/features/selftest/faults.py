@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.procfs import await_end
+from orchestrator.core.processes.procfs import await_end
 from orchestrator.core.text import last_line
 from orchestrator.features.selftest.command_run import CommandRun, Output, Role
 from orchestrator.features.selftest.round_folder import unmount

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.text import count
 from orchestrator.features.slurm.allocation import number_of, seconds_of
 from orchestrator.features.slurm.command_runner import SlurmCommand

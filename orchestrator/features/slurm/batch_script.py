@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.core.child_process import package_path
+from orchestrator.core.processes.child_process import package_path
 
 if TYPE_CHECKING:
     from orchestrator.features.slurm.slurm_settings import SlurmSettings

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.core.child_process import end_group, spawn
+from orchestrator.core.processes.child_process import end_group, spawn
 from orchestrator.core.text import last_line
 
 PATIENCE_S = 60.0

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.atomic_files import no_follow
 from orchestrator.core.decoding import from_values, parsed_json
+from orchestrator.core.files.atomic_files import no_follow
 from orchestrator.core.job_parts import flat, with_facts
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Progressed

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 
-from orchestrator.core.process_setup import set_up_process
+from orchestrator.core.processes.process_setup import set_up_process
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.features.slurm.allocation import cores_of, memory_of, task_of
 from orchestrator.features.slurm.mailbox import Inbox, Outbox

@@ -8,8 +8,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import decode
+from orchestrator.core.files.atomic_files import write_whole
 
 FOLDER = "slurm"
 """In a run directory: messages between the supervisor and its pilots, their script and their logs."""

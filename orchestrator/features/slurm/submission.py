@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import ClusterLostError
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.text import count, last_line, listed
 from orchestrator.features.slurm.batch_script import LOG, SCRIPT
 from orchestrator.features.slurm.command_runner import PATIENCE_S, CommandAnswer, SlurmCommand

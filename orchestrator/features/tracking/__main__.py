@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from orchestrator.core.process_setup import AT_ONCE, GIVE_WAY, give_way
+from orchestrator.core.processes.process_setup import AT_ONCE, GIVE_WAY, give_way
 
 
 def main() -> int:

@@ -11,7 +11,8 @@ from typing import Any
 from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import TERMINAL
-from orchestrator.experiment import control, run_directory
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import control
 from orchestrator.features.tracking import files
 from orchestrator.features.tracking.publisher import CLASSES, Publisher
 from orchestrator.features.tracking.track_settings import missing_package

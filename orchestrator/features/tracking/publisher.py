@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.core.atomic_files import no_follow
 from orchestrator.core.errors import RunDirError
+from orchestrator.core.files.atomic_files import no_follow
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import read_regular
 from orchestrator.core.text import count
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.tracking import files
 from orchestrator.features.tracking.publisher import Publisher
 from orchestrator.features.tracking.track_process import COMPLETE, HAS_BEGUN, WARNING

@@ -20,8 +20,8 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from orchestrator.core.files.video_file import video_as_gif
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.video_file import video_as_gif
 from orchestrator.features.tracking import files
 from orchestrator.features.tracking.tracked_job import ELAPSED, JobResults, Point
 from orchestrator.features.tracking.tracker_protocol import Position, TrackedJob

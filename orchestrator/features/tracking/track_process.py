@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.process_setup import AT_ONCE, GIVE_WAY
-from orchestrator.core.regular_files import open_regular, read_up_to
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.regular_files import open_regular, read_up_to
+from orchestrator.core.processes.process_setup import AT_ONCE, GIVE_WAY
 from orchestrator.core.text import joined
 from orchestrator.experiment.beside_run import BesideRun
-from orchestrator.experiment.side_process import SideProcess
+from orchestrator.experiment.processes.side_process import SideProcess
 from orchestrator.features.tracking import files
 from orchestrator.features.tracking.track_settings import Trackers
 from orchestrator.supervisor.events import Reporter

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import decode, field_values
-from orchestrator.core.regular_files import read_regular
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.features.tracking.tracked_job import JobResults, Point
 
 

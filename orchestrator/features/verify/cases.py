@@ -17,7 +17,8 @@ from orchestrator.core.job_patterns import matching_jobs
 from orchestrator.core.robot_hash import alteration
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import OFF_POLICY
-from orchestrator.experiment import run_directory, run_plan
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.planning import run_plan
 from orchestrator.supervisor.stop_signals import StopRequests
 
 MAX_CASES = 12

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis import run_reader
-from orchestrator.core.atomic_files import clone_tree
 from orchestrator.core.exit_record import read_exit_record
+from orchestrator.core.files.atomic_files import clone_tree
 from orchestrator.core.job import Failed, Job, State
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch

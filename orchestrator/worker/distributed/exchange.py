@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from orchestrator.core.environment_variables import RANKS_SECRET_VARIABLE
+from orchestrator.core.processes.environment_variables import RANKS_SECRET_VARIABLE
 from orchestrator.worker.runtime.failures import RankLostError
 
 RENDEZVOUS_TIMEOUT_S = 300.0

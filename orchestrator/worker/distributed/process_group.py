@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from orchestrator.core.environment_variables import RANK_VARIABLE, WORLD_SIZE_VARIABLE
+from orchestrator.core.processes.environment_variables import RANK_VARIABLE, WORLD_SIZE_VARIABLE
 from orchestrator.core.worker_spec import COLLECTIVE_TIMEOUT_S, Backend
 from orchestrator.worker.distributed import exchange, shared_memory_allreduce
 from orchestrator.worker.distributed.exchange import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import mujoco
 
-from orchestrator.core.changing_numbers import (
+from orchestrator.core.numbers.changing_numbers import (
     TrainingMoment,
     changing_numbers,
     parse_number,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.core.distributions import Distribution
-from orchestrator.core.evaluation_grid import EvaluationGrid, GridPoint
+from orchestrator.core.numbers.distributions import Distribution
+from orchestrator.core.numbers.evaluation_grid import EvaluationGrid, GridPoint
 
 DRAWN = "orchestrator.drawn"
 """Key of an environment's info that holds what an episode has drawn; no environment of a user has

@@ -18,7 +18,7 @@ import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import ArrayLike, NDArray
 
-from orchestrator.core.terrain import Terrain
+from orchestrator.core.numbers.terrain import Terrain
 from orchestrator.worker.envs import divergence
 from orchestrator.worker.envs.batch_interface import (
     BatchSettings,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
-from orchestrator.core.evaluation_grid import EvaluationGrid
+from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
 from orchestrator.worker.envs.batch_interface import BatchSettings
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.simulation import Simulation

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepReturn
 
-from orchestrator.core.changing_numbers import START, TrainingMoment
+from orchestrator.core.numbers.changing_numbers import START, TrainingMoment
 from orchestrator.worker.envs.batch_interface import BatchSettings, SimulationState
 from orchestrator.worker.envs.changing_task import ChangingTask
 from orchestrator.worker.envs.episode_conditions import DRAWN, GridPlaces

@@ -17,7 +17,7 @@ from orchestrator.worker.rendering.offscreen import Picture, PoseRenderer
 if TYPE_CHECKING:
     import mujoco
 
-    from orchestrator.core.terrain import Terrain
+    from orchestrator.core.numbers.terrain import Terrain
 
 RENDER_MODES = ("human", "rgb_array")
 

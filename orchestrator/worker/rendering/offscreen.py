@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.exit_codes import CANNOT_RENDER
-from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.text import last_line
 from orchestrator.worker.envs.poses import Pose
 
 if TYPE_CHECKING:
     import mujoco
 
-    from orchestrator.core.terrain import Terrain
+    from orchestrator.core.numbers.terrain import Terrain
     from orchestrator.worker.rendering.camera import RobotView
 
 Picture = NDArray[np.uint8]

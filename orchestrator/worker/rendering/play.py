@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
-from orchestrator.core.mp4 import mp4
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.mp4 import mp4
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.temporary_folder import TemporaryFolder
+from orchestrator.core.numbers.terrain import terrain_of
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.temporary_folder import TemporaryFolder
-from orchestrator.core.terrain import terrain_of
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose

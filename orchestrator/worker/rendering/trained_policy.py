@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.feature import FeatureModule, named_modules, problems
+from orchestrator.core.files.regular_files import open_regular
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.regular_files import open_regular
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.worker.runtime import failures
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.regular_files import open_regular, read_up_to
+from orchestrator.core.files.regular_files import open_regular, read_up_to
 from orchestrator.worker.robots.mjcf_elements import Attribute, Element, elements, escaped
 
 ASSET_TAGS = frozenset({"mesh", "texture", "hfield", "skin", "flexcomp"})

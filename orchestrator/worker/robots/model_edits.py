@@ -21,7 +21,7 @@ from typing import Any
 
 import mujoco
 
-from orchestrator.core.temporary_folder import TemporaryFolder
+from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.mjspec.spec_attributes import (

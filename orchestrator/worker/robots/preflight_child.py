@@ -22,10 +22,10 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import mujoco
 import numpy as np
 
-from orchestrator.core import users_code
+from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.processes import users_code
 from orchestrator.core.robot_sources import RobotFormat, format_of, robot_formats
-from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.changing_task import check_changes
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.simulation import Simulation

@@ -11,9 +11,9 @@ from typing import Any
 
 import gymnasium
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import from_values
 from orchestrator.core.errors import UsageError
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.robots.env_check import UnfitError

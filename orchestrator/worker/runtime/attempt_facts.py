@@ -6,9 +6,9 @@ import os
 import time
 from dataclasses import dataclass, fields
 
-from orchestrator.core.environment_variables import FORKED
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.processes.environment_variables import FORKED
 
 
 @dataclass(slots=True, kw_only=True)

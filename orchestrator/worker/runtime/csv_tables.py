@@ -13,7 +13,7 @@ from typing import Any
 
 from stable_baselines3.common.logger import KVWriter, filter_excluded_keys
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 
 
 class CsvTable:

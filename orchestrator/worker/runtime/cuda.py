@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-from orchestrator.core.environment_variables import GPU_SHARE_VARIABLE
+from orchestrator.core.processes.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.worker.runtime.failures import GpuMemoryError
 from orchestrator.worker.runtime.progress import say
 

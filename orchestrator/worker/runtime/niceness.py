@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from orchestrator.core.environment_variables import NICE_VARIABLE
+from orchestrator.core.processes.environment_variables import NICE_VARIABLE
 
 AUTOGROUP = Path("/proc/self/autogroup")
 RETRY_S = 0.2

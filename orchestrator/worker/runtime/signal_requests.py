@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from orchestrator.core.process_setup import CHECKPOINT_SIGNAL
+from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL
 
 
 class SignalRequests:

@@ -16,11 +16,11 @@ import threading
 import time
 from pathlib import Path
 
-from orchestrator.core.environment_variables import CHANNEL_VARIABLE, GO
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.parent_death import die_with_parent
-from orchestrator.core.process_setup import set_up_process
-from orchestrator.core.procfs import TICKS_PER_S, process_stat
+from orchestrator.core.processes.environment_variables import CHANNEL_VARIABLE, GO
+from orchestrator.core.processes.parent_death import die_with_parent
+from orchestrator.core.processes.process_setup import set_up_process
+from orchestrator.core.processes.procfs import TICKS_PER_S, process_stat
 
 
 class Channel:

@@ -11,7 +11,7 @@ from typing import Any
 import mujoco
 
 from orchestrator.core import task_names
-from orchestrator.core.changing_numbers import END, TrainingMoment
+from orchestrator.core.numbers.changing_numbers import END, TrainingMoment
 from orchestrator.core.task_names import AUTO
 from orchestrator.worker.runtime import failures, user_env
 from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from orchestrator.core.changing_numbers import END, TrainingMoment, value_at
+from orchestrator.core.numbers.changing_numbers import END, TrainingMoment, value_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

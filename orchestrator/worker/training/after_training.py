@@ -7,7 +7,7 @@ import pickle
 import time
 from collections.abc import Callable
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.worker.runtime.failures import Interrupted
 from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import evaluation

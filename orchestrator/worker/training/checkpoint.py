@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 
-from orchestrator.core.atomic_files import remove_partial_files, write_whole
+from orchestrator.core.files.atomic_files import remove_partial_files, write_whole
+from orchestrator.core.files.regular_files import open_regular
 from orchestrator.core.paths import CHECKPOINT, DAMAGED, REPLAY
-from orchestrator.core.regular_files import open_regular
 from orchestrator.worker.distributed.ranks import ALONE, Ranks
 from orchestrator.worker.runtime.failures import CheckpointError, describe
 from orchestrator.worker.runtime.progress import say

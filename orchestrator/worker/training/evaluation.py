@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 import numpy as np
 import torch
 
-from orchestrator.core.evaluation_grid import EvaluationGrid, GridPoint
+from orchestrator.core.numbers.evaluation_grid import EvaluationGrid, GridPoint
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory

@@ -18,7 +18,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from orchestrator.core.environment_variables import LOCAL_RANK_VARIABLE
+from orchestrator.core.processes.environment_variables import LOCAL_RANK_VARIABLE
 from orchestrator.core.worker_spec import SCHEDULES, WorkerSpec, fast_refused, parse_schedule
 from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import ALONE, Ranks

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.core.changing_numbers import TrainingMoment
 from orchestrator.core.job_parts import job_parts
+from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.training.algorithms import Model
 

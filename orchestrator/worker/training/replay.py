@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 
-from orchestrator.core.atomic_files import remove_partial_files, write_whole
+from orchestrator.core.files.atomic_files import remove_partial_files, write_whole
 
 MOST_BYTES = 64 * 2**20
 """Size of a file, so that reading one needs little memory beside the buffer's own."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 
-from orchestrator.core.changing_numbers import TrainingMoment
+from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.worker.distributed.ranks import Ranks, require_equal
 from orchestrator.worker.runtime.sb3_internals import EPISODE_NUM
 from orchestrator.worker.training import weights

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
-from orchestrator.core.changing_numbers import TrainingMoment
+from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.worker.distributed.ranks import Ranks
 from orchestrator.worker.runtime.csv_tables import CsvTable

@@ -15,8 +15,8 @@ from pathlib import Path
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
-from orchestrator.core.atomic_files import remove_partial_files
-from orchestrator.core.changing_numbers import TrainingMoment
+from orchestrator.core.files.atomic_files import remove_partial_files
+from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.distributed.process_group import join

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.core.decoding import from_values
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment import preflight
-from orchestrator.experiment.robot_check import RobotCheck
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.robot_check import RobotCheck
 from orchestrator.features.advice import advice_view, measuring
 from orchestrator.features.advice.physics_advice import (
     ContactPair,

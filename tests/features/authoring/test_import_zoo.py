@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import UsageError
-from orchestrator.experiment.job_file_text import toml
 from orchestrator.features.authoring import written_view, zoo_import, zoo_values
 from orchestrator.features.authoring.zoo_import import ZooJobFile
 from orchestrator.jobfile import from_mapping
+from orchestrator.jobfile.job_file_text import toml
 
 PPO = """
 shared: &shared

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import UsageError
-from orchestrator.experiment import job_file_text, training_time
-from orchestrator.experiment.robot_check import RobotCheck
+from orchestrator.experiment.examination import training_time
+from orchestrator.experiment.examination.robot_check import RobotCheck
 from orchestrator.features.authoring import init_selection, robot_entries
-from orchestrator.jobfile import Experiment, from_mapping, is_job_key
+from orchestrator.jobfile import Experiment, from_mapping, is_job_key, job_file_text
 
 FIGURES = {"timestep_s": 0.005, "steps_per_s": 100_000.0, "control_period_s": 0.04}
 

@@ -15,9 +15,9 @@ import pytest
 from command_helpers import BALANCER, write_experiment
 from measurement_helpers import machine_with
 
-from orchestrator.core.environment_variables import THREAD_VARIABLES, TOKEN_VARIABLE
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.processes.environment_variables import THREAD_VARIABLES, TOKEN_VARIABLE
 from orchestrator.core.timing_columns import COLUMNS, Iteration
 from orchestrator.features.bench import (
     baselines,

@@ -10,7 +10,7 @@ from command_helpers import Experiment, invoke, succeed
 from supervisor_helpers import edit_robot, staged_robot, with_robots
 
 from orchestrator.core.robot_hash import hash_of_copy
-from orchestrator.experiment import policy_process
+from orchestrator.experiment.processes import policy_process
 from orchestrator.features.export.worker import numpy_policy
 from orchestrator.supervisor import job_directory
 

@@ -16,9 +16,9 @@ from report_helpers import Trained, make_run_dir
 
 from orchestrator.analysis import run_reader
 from orchestrator.core import pacer
-from orchestrator.experiment import run_directory, run_index
-from orchestrator.experiment.run_follower import RunFollower
-from orchestrator.experiment.run_index import RunEntry
+from orchestrator.experiment.directory import run_directory, run_index
+from orchestrator.experiment.directory.run_index import RunEntry
+from orchestrator.experiment.from_outside.run_follower import RunFollower
 from orchestrator.features.live_page import feed, job_details
 from orchestrator.features.live_page.board import Board, Changes
 from orchestrator.features.live_page.feed import Feed, Source

@@ -34,7 +34,8 @@ from report_helpers import Trained, make_run_dir
 from orchestrator.analysis import run_reader
 from orchestrator.core.job import Cancelled
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, run_directory
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import control
 from orchestrator.features.live_page import feed, folder_source, live_server, request_timeout
 from orchestrator.features.live_page.pages import ASSETS
 from orchestrator.features.live_page.run_source import RunSource
@@ -301,7 +302,7 @@ def test_a_page_is_told_when_a_folder_of_experiments_comes_where_a_run_was_await
 def test_without_a_folder_it_has_the_experiments_of_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.experiment import run_index
+    from orchestrator.experiment.directory import run_index
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run_index.note(make_run_dir(tmp_path / "anywhere", [Trained()]).root, "noted")

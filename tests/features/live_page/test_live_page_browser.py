@@ -26,7 +26,7 @@ from browser_helpers import DESKTOP, IN_BROWSER, PHONE, Browser
 from live_page_helpers import Served, plant, report, running, serving, stuck_viewer
 from selenium.webdriver.common.keys import Keys
 
-from orchestrator.experiment.video_file import as_video
+from orchestrator.core.files.video_file import as_video
 from orchestrator.features.live_page import job_details
 
 pytestmark = IN_BROWSER

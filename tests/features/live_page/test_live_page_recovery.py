@@ -20,7 +20,7 @@ from report_helpers import Trained, make_run_dir
 
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Attempt, Succeeded
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.live_page import feed, run_source
 from orchestrator.features.live_page.run_source import RunSource
 

@@ -11,8 +11,8 @@ from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.feature import Feature
-from orchestrator.experiment import run_directory
-from orchestrator.experiment.run_watch import LiveSection, RunWatch
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
 from orchestrator.features.live_page.folder_source import FolderSource
 from orchestrator.features.live_page.run_source import RunSource
 from orchestrator.ledger import summary
@@ -55,7 +55,9 @@ def test_a_feature_that_could_not_read_is_asked_again_though_nothing_has_changed
             return LiveSection(title="Looks", text=str(len(looks)))
 
     watching = Feature(name="watching", about="x.", watch=lambda paths: Watch())
-    monkeypatch.setattr("orchestrator.experiment.run_watch.features", lambda: (watching,))
+    monkeypatch.setattr(
+        "orchestrator.experiment.from_outside.run_watch.features", lambda: (watching,)
+    )
     Experiment(tmp_path, [make_job("j0")]).ledger.close()
     source = RunSource(tmp_path)
     for _ in range(2):
@@ -80,7 +82,9 @@ def test_features_are_not_asked_while_the_supervisor_runs_on_another_host(
             return LiveSection(title="Looks", text=str(len(looks)))
 
     watching = Feature(name="watching", about="x.", watch=lambda paths: Watch())
-    monkeypatch.setattr("orchestrator.experiment.run_watch.features", lambda: (watching,))
+    monkeypatch.setattr(
+        "orchestrator.experiment.from_outside.run_watch.features", lambda: (watching,)
+    )
     with run_directory.claim(tmp_path / "run") as paths:
         ledger = Experiment(paths.root, [make_job("j0")]).ledger
         summary.write(paths, ledger)

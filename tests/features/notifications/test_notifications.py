@@ -16,11 +16,12 @@ import pytest
 from command_helpers import invoke, odd, write_experiment
 from supervisor_helpers import RecordingReporter
 
-from orchestrator.core.procfs import is_running
+from orchestrator.core.processes.procfs import is_running
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.experiment import preflight, run_index
 from orchestrator.experiment.beside_run import PartsBesideRun
-from orchestrator.experiment.run_end import RunOutcome
+from orchestrator.experiment.directory import run_index
+from orchestrator.experiment.directory.run_end import RunOutcome
+from orchestrator.experiment.examination import preflight
 from orchestrator.features.notifications import notify_programs as notifications
 from orchestrator.features.notifications.notify_programs import NotifyPrograms
 from orchestrator.features.notifications.notify_table import Notify

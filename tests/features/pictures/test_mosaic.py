@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from orchestrator.core.files.video_file import as_video
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.video_file import as_video
 from orchestrator.features.pictures import mosaic
 from orchestrator.features.pictures.mosaic import PlayedRobot
 

@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import pytest
 
-from orchestrator.core.child_process import end_group
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.policy_process import PlayRequest, PolicyProcess
+from orchestrator.core.processes.child_process import end_group
+from orchestrator.experiment.processes.policy_process import PlayRequest, PolicyProcess
 from orchestrator.features.pictures import mosaic
 
 

@@ -18,7 +18,7 @@ from supervisor_helpers import RecordingReporter, make_spec
 from orchestrator.core.exit_codes import CANNOT_RENDER
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.experiment.policy_process import PolicyProcess
+from orchestrator.experiment.processes.policy_process import PolicyProcess
 from orchestrator.features.pictures import after_run, previews
 from orchestrator.features.pictures.previews import MOST_IN_PROCESS, StillsRequest
 from orchestrator.worker.envs.vec_env import MujocoVecEnv

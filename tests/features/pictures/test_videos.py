@@ -18,7 +18,7 @@ from play_helpers import frames, job_dir, play_here, players_of, size
 
 from orchestrator.core.job import Cause, Failed, State, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.procfs import is_running
+from orchestrator.core.processes.procfs import is_running
 from orchestrator.features.pictures import after_run, video_processes
 from orchestrator.worker.rendering import film_strip
 

@@ -29,7 +29,7 @@ from orchestrator.core.errors import Problem, RunDirError, SupervisorError, Usag
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.begun_source import BegunSource
-from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.features.pool import pool_supervisor, supervisor_process
 from orchestrator.features.pool.pool_jobs import TrainingFuture
 from orchestrator.ledger import Ledger
@@ -58,8 +58,10 @@ def no_examination(jobs: Any, **_: Any) -> dict[str, JobVerdict]:
 def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is examined, and workers succeed when there is a file ``go-JOB`` beside the run
     directory."""
-    monkeypatch.setattr("orchestrator.experiment.preflight.examine", no_examination)
-    monkeypatch.setattr("orchestrator.experiment.preflight.Child", contextlib.nullcontext)
+    monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", no_examination)
+    monkeypatch.setattr(
+        "orchestrator.experiment.examination.preflight.Child", contextlib.nullcontext
+    )
     monkeypatch.setattr(supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + SUPERVISE))
 
 
@@ -210,7 +212,7 @@ def test_a_killed_program_takes_its_trainings_with_it(here: Path) -> None:
     program = f"""
 import contextlib, sys, threading
 import orchestrator
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 from orchestrator.features.pool import supervisor_process
 supervisor_process.COMMAND = (sys.executable, "-c", {STUBS + SUPERVISE!r})
 preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
@@ -259,8 +261,8 @@ FORKING = """
 import contextlib, os, sys
 import orchestrator
 from orchestrator.core.errors import Problem
-from orchestrator.experiment import preflight
-from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.features.pool import supervisor_process
 
 
@@ -339,7 +341,7 @@ def test_what_examines_robots_lives_as_long_as_the_pool_and_not_as_the_thread_th
         started_in.append(threading.current_thread())
         return contextlib.nullcontext()
 
-    monkeypatch.setattr("orchestrator.experiment.preflight.Child", child)
+    monkeypatch.setattr("orchestrator.experiment.examination.preflight.Child", child)
     made: list[orchestrator.TrainingPool] = []
     maker = threading.Thread(
         target=lambda: made.append(orchestrator.TrainingPool(run_dir="run", env="CartPole-v1"))

@@ -8,8 +8,8 @@ from pathlib import Path
 from command_helpers import invoke
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_executor
-from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.planning import run_executor
+from orchestrator.experiment.planning.run_plan import RunOptions
 
 
 def test_the_address_and_the_storage_of_a_cluster_are_recorded_with_the_executor(

@@ -27,7 +27,7 @@ from file_sync_helpers import (
     write,
 )
 
-from orchestrator.core import log_limit
+from orchestrator.core.files import log_limit
 from orchestrator.features.ray.file_sync import sender as sender_module
 from orchestrator.features.ray.file_sync.chunks import Appended, FilePart, RemovedFile
 from orchestrator.features.ray.file_sync.receiver import Receiver

@@ -16,9 +16,9 @@ import pytest
 from executor_helpers import make_launch
 from supervisor_helpers import make_spec
 
-from orchestrator.core.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.processes.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.features.ray import user_code
 from orchestrator.features.ray.driver_directory import DriverDirectory
 from orchestrator.features.ray.ray_executor import RayExecutor

@@ -16,7 +16,7 @@ from trial_helpers import Told, point_of, search_run
 
 from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import copied_trials, trials
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.trials import TrialReader

@@ -18,8 +18,8 @@ from trial_helpers import Told, search_run
 import orchestrator
 from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
-from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.features.search import changed_search, search_events
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer

@@ -23,8 +23,9 @@ from trial_helpers import search_run
 from orchestrator.core.errors import LedgerDamagedError, OrchestratorError
 from orchestrator.core.feature import problems
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import control, run_directory, run_index
-from orchestrator.experiment.run_watch import RunWatches, annotated_snapshots
+from orchestrator.experiment.directory import run_directory, run_index
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside.run_watch import RunWatches, annotated_snapshots
 from orchestrator.features.search import changed_search, ranking, report_data, search_events
 from orchestrator.features.search.search_watch import SearchWatch
 from orchestrator.features.search.searcher.searcher import Searcher

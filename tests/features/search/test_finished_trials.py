@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from trial_helpers import Told, search_run
 
-from orchestrator.experiment import run_directory
-from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.features.search import changed_search, search_events
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.trials import TrialReader, best

@@ -11,7 +11,7 @@ import pytest
 from command_helpers import TINY, give
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import search_events
 
 MEASURE_HANGS, BODY_HANGS = 0.4, 0.7
@@ -42,7 +42,7 @@ class Judged(Stand):
 """
 SAMPLER = f"""
 import pathlib, time
-from orchestrator.experiment import preflight
+from orchestrator.experiment.examination import preflight
 from orchestrator.features.search.searcher import watchdog
 
 watchdog.LIMIT_S = 1.0

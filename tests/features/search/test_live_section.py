@@ -14,8 +14,8 @@ from trial_helpers import Told, point_of, search_run
 
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
-from orchestrator.experiment.run_watch import LiveSection, LiveTable, RunWatches
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside.run_watch import LiveSection, LiveTable, RunWatches
 from orchestrator.features.search import live_section, search_events
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent

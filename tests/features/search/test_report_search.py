@@ -21,7 +21,7 @@ from orchestrator.analysis import run_reader
 from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.core.feature import Feature
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import report_data, report_sections, search_events, shown_trials
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
 from orchestrator.features.search.history import Trial

@@ -27,7 +27,8 @@ from orchestrator.core.job import (
     Succeeded,
 )
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import additions, control, recovery
+from orchestrator.experiment.from_outside import additions, control
+from orchestrator.experiment.resuming import recovery
 from orchestrator.features.search import changed_search, search_events
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent

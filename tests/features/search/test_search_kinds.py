@@ -18,7 +18,7 @@ from command_helpers import HOPPER, INSTANT, TINY, give, invoke, succeed
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import search_events
 from orchestrator.features.search.history import History
 from orchestrator.features.search.search_events import SearchEvent

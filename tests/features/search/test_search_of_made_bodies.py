@@ -13,7 +13,7 @@ from command_helpers import TINY, give
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import search_events
 from orchestrator.features.search.history import History
 

@@ -11,7 +11,7 @@ import pytest
 from supervisor_helpers import RecordingReporter
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.side_process import SideProcess
+from orchestrator.experiment.processes.side_process import SideProcess
 from orchestrator.features.search import search_process
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import SearchBesideRun

@@ -24,7 +24,7 @@ from trial_helpers import Told, point_of, search_run
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import search_events
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths

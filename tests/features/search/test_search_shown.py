@@ -20,18 +20,13 @@ from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import Behaviour
-from orchestrator.experiment import (
-    control,
-    jobs_at_rungs,
-    resume,
-    run_directory,
-    run_end,
-    run_index,
-)
-from orchestrator.experiment.run_directory import LockHolder
-from orchestrator.experiment.run_end import RunEnd
-from orchestrator.experiment.run_plan import RunOptions
-from orchestrator.experiment.run_watch import RunWatches, WatchReporter
+from orchestrator.experiment.directory import run_directory, run_end, run_index
+from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment.directory.run_end import RunEnd
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside.run_watch import RunWatches, WatchReporter
+from orchestrator.experiment.planning.run_plan import RunOptions
+from orchestrator.experiment.resuming import jobs_at_rungs, resume
 from orchestrator.features.search import changed_search, search_events
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.search_events import SearchEvent

@@ -18,9 +18,9 @@ from command_helpers import wait_until
 from searcher_helpers import beginning
 from trial_helpers import Told, search_run
 
-from orchestrator.core.child_process import end_group
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.side_process import SideProcess
+from orchestrator.core.processes.child_process import end_group
+from orchestrator.experiment.processes.side_process import SideProcess
 from orchestrator.features.search import (
     changed_search,
     sampler_check,

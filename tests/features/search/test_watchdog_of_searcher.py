@@ -11,8 +11,8 @@ import pytest
 from command_helpers import wait_until
 from executor_helpers import await_gone
 
-from orchestrator.core import own_files
-from orchestrator.experiment.side_process import SideProcess
+from orchestrator.core.files import own_files
+from orchestrator.experiment.processes.side_process import SideProcess
 
 SEARCHER = """
 import sys, time
@@ -25,7 +25,7 @@ time.sleep(600)
 """
 SUPERVISOR = """
 import subprocess, sys, time
-from orchestrator.core.parent_death import command_of_child
+from orchestrator.core.processes.parent_death import command_of_child
 
 searcher = subprocess.Popen(command_of_child("searcher_alone", sys.argv[1]), start_new_session=True)
 print(searcher.pid, flush=True)

@@ -20,13 +20,13 @@ import pytest
 from command_helpers import invoke, wait_until
 from supervisor_helpers import make_job
 
-from orchestrator.core.environment_variables import SELFTEST_VARIABLE
 from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.files.temporary_folder import PREFIX
 from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Failed, Running, Succeeded
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.procfs import is_running
-from orchestrator.core.temporary_folder import PREFIX
+from orchestrator.core.processes.environment_variables import SELFTEST_VARIABLE
+from orchestrator.core.processes.procfs import is_running
 from orchestrator.features.selftest import campaign, command_run, result_view, round_folder
 from orchestrator.features.selftest.campaign import SelftestOptions, SelftestResult
 from orchestrator.features.selftest.faults import FAULTS, Fault, NotApplicableError, small_disk

@@ -19,8 +19,9 @@ from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment import left_batch_jobs, run_directory, run_executor, run_index
-from orchestrator.experiment.run_plan import RunOptions
+from orchestrator.experiment.directory import left_batch_jobs, run_directory, run_index
+from orchestrator.experiment.planning import run_executor
+from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.features.slurm import left_pilots
 from orchestrator.features.slurm.mailbox import Outbox
 from orchestrator.features.slurm.pilot_messages import PilotBeat, PilotBye

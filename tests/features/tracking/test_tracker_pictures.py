@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 from tracker_helpers import JOB, Rows, end, needs, send, tracked_run, write_progress
 
+from orchestrator.core.files.video_file import as_video
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.video_file import as_video
 from orchestrator.features.tracking import files
 
 SIZE, PICTURES = (64, 48), 20

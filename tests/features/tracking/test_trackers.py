@@ -33,7 +33,7 @@ from orchestrator import jobfile
 from orchestrator.core.errors import RunDirError, SpecError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment import run_directory
+from orchestrator.experiment.directory import run_directory
 from orchestrator.features.tracking import files, sending, tracked_job
 from orchestrator.features.tracking.publisher import Publisher
 from orchestrator.features.tracking.tracked_job import ProgressTail

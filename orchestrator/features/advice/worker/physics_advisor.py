@@ -18,9 +18,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.robot_sources import format_of
-from orchestrator.core.temporary_folder import TemporaryFolder
 from orchestrator.core.text import count
 from orchestrator.features.advice.physics_advice import PhysicsAdvice, PhysicsChange
 from orchestrator.features.advice.worker import (

@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.runtime import failures, import_speed, supervisor_connection

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.core.changing_numbers import TrainingMoment
+from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.core.text import count
 from orchestrator.features.curriculum.conditions import parse_condition
 from orchestrator.features.curriculum.part import STAGE, CurriculumFacts, CurriculumSettings

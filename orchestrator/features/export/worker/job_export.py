@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from orchestrator.core.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.core.regular_files import open_regular
+from orchestrator.core.files.regular_files import open_regular
 from orchestrator.core.text import shortened
 from orchestrator.features.export.formats import FORMATS
 from orchestrator.features.export.worker.exported_policy import ExportedPolicy, ExportError

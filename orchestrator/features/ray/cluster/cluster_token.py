@@ -12,8 +12,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.core import secret_files
 from orchestrator.core.errors import UsageError
+from orchestrator.core.files import secret_files
 from orchestrator.core.text import install_extra
 from orchestrator.features.ray.cluster import node_state
 

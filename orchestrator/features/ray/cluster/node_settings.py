@@ -10,7 +10,7 @@ import contextlib
 import shutil
 from dataclasses import dataclass
 
-from orchestrator.core.environment_variables import worker_thread_settings
+from orchestrator.core.processes.environment_variables import worker_thread_settings
 from orchestrator.machine.topology import MIB, Machine
 
 LEAST_STORE_MIB, MOST_STORE_MIB = 96, 2048

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import decode
 from orchestrator.core.errors import UsageError
-from orchestrator.core.procfs import is_zombie, text_of
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.processes.procfs import is_zombie, text_of
 from orchestrator.core.text import joined
 from orchestrator.executors.orphan_reaper import carriers
 from orchestrator.machine.process_identity import process_start, same_process

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.core.child_process import package_path
 from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.processes.child_process import package_path
 from orchestrator.core.text import last_line
 from orchestrator.features.ray.cluster import address, cluster_token
 

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orchestrator.core.child_process import package_path
-from orchestrator.core.environment_variables import TOKEN_VARIABLE
 from orchestrator.core.errors import OrchestratorError, UsageError
+from orchestrator.core.processes.child_process import package_path
+from orchestrator.core.processes.environment_variables import TOKEN_VARIABLE
 from orchestrator.core.text import count
 from orchestrator.features.ray.cluster import (
     address,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.core.atomic_files import sync_directory
 from orchestrator.core.errors import errors_name
+from orchestrator.core.files.atomic_files import sync_directory
 from orchestrator.features.ray.file_sync import chunks
 from orchestrator.features.ray.file_sync.chunks import Chunk, FileSyncError
 from orchestrator.features.ray.file_sync.storage import Storage

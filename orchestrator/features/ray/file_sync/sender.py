@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.core.log_limit import dropped_bytes
-from orchestrator.core.regular_files import open_regular
+from orchestrator.core.files.log_limit import dropped_bytes
+from orchestrator.core.files.regular_files import open_regular
 from orchestrator.features.ray.file_sync import chunks, patterns
 from orchestrator.features.ray.file_sync.chunks import Chunk, FileSyncError, Payload
 from orchestrator.features.ray.file_sync.patterns import (
@@ -50,7 +50,7 @@ class _FileState:
     """The last bytes sent; of tables and logs only."""
     dropped: int = 0
     """Bytes that are missing from a log because of its limit
-    (:mod:`orchestrator.core.log_limit`)."""
+    (:mod:`orchestrator.core.files.log_limit`)."""
 
     @classmethod
     def of(cls, file: BinaryIO) -> _FileState:

@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.regular_files import read_regular
 from orchestrator.features.search.search_paths import SearchPaths
 
 if TYPE_CHECKING:  # which reads job files, and `status` does not

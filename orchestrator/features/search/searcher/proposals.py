@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.atomic_files import write_whole
 from orchestrator.core.errors import UsageError
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.features.search.declaration.spec import SAMPLERS, SearchSpec
 from orchestrator.features.search.history import History, Trial, ranked_trials

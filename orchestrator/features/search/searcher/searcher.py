@@ -36,7 +36,7 @@ from orchestrator.core.job import TERMINAL, Cause, Job
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
-from orchestrator.experiment import additions
+from orchestrator.experiment.from_outside import additions
 from orchestrator.features.search import changed_search, search_events, shown_trials
 from orchestrator.features.search.declaration.declared_search import declaration_of, trial_jobs
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec

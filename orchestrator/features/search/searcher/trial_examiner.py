@@ -11,8 +11,9 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_sources import format_of
-from orchestrator.experiment import additions, preflight
-from orchestrator.experiment.preflight import JobVerdict
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import additions
 from orchestrator.features.search import search_robots
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.history import Trial

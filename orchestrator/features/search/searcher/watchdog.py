@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from orchestrator.core import users_code
-from orchestrator.core.parent_death import outlive_parent
+from orchestrator.core.processes import users_code
+from orchestrator.core.processes.parent_death import outlive_parent
 from orchestrator.core.text import rough_duration
 from orchestrator.features.search.search_process import CALL_S, CANNOT_GO_ON
 

@@ -11,8 +11,8 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.changing_numbers import TrainingMoment
-from orchestrator.core.distributions import (
+from orchestrator.core.numbers.changing_numbers import TrainingMoment
+from orchestrator.core.numbers.distributions import (
     DISTURBANCES,
     NOISE,
     PRIVILEGED,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from orchestrator.core.changing_numbers import TrainingMoment
-from orchestrator.core.distributions import NORMAL_WIDTH, Distribution, parse_distribution
+from orchestrator.core.numbers.changing_numbers import TrainingMoment
+from orchestrator.core.numbers.distributions import NORMAL_WIDTH, Distribution, parse_distribution
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.mjmodel.structure import Floats
 

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.changing_numbers import TrainingMoment
+from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.randomization.draws import draw, of_each
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of

@@ -25,9 +25,9 @@ import numpy as np
 from mujoco.batch import MODEL_FIELDS, Batch
 from numpy.typing import NDArray
 
-from orchestrator.core.distributions import Distribution, disturbance, read_drawn
-from orchestrator.core.evaluation_grid import EvaluationGrid
-from orchestrator.core.terrain import TERRAIN
+from orchestrator.core.numbers.distributions import Distribution, disturbance, read_drawn
+from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
+from orchestrator.core.numbers.terrain import TERRAIN
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.mjspec.model_comparison import differences, model_bytes

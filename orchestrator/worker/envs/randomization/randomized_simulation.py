@@ -14,9 +14,9 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from orchestrator.core.changing_numbers import END
-from orchestrator.core.distributions import PRIVILEGED, Distribution, by_number
-from orchestrator.core.terrain import terrain_of
+from orchestrator.core.numbers.changing_numbers import END
+from orchestrator.core.numbers.distributions import PRIVILEGED, Distribution, by_number
+from orchestrator.core.numbers.terrain import terrain_of
 from orchestrator.worker.envs.batch_interface import (
     BatchSettings,
     Episode,

@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.core.terrain import TERRAIN, Terrain
+from orchestrator.core.numbers.terrain import TERRAIN, Terrain
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.envs.randomization.randomized_fields import TABLE, RandomizeError
 from orchestrator.worker.mjmodel.root import NoRootError, find_root

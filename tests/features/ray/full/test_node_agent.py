@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command_helpers import wait_until
 
-from orchestrator.core.environment_variables import HOLDERS_VARIABLE
+from orchestrator.core.processes.environment_variables import HOLDERS_VARIABLE
 from orchestrator.features.ray import internals, node_agent
 from orchestrator.features.ray.driver_directory import DriverDirectory
 from orchestrator.features.ray.node_agent import CpuGrant, NodeAgent

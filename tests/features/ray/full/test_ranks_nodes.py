@@ -12,7 +12,7 @@ import psutil
 import pytest
 from executor_helpers import PUPPET, Order, make_rank_group, until_exit
 
-from orchestrator.core.environment_variables import RANKS_SECRET_VARIABLE
+from orchestrator.core.processes.environment_variables import RANKS_SECRET_VARIABLE
 from orchestrator.features.ray import node_attempt
 from orchestrator.features.ray.compatible_nodes import CompatibleNodes
 from orchestrator.features.ray.node_attempt import GLOO_INTERFACE_VARIABLE

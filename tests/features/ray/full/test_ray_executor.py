@@ -33,9 +33,9 @@ from executor_helpers import (
 )
 from ray_helpers import TOO_MUCH_MIB, Cluster, memory_watched_node, until_unused, until_used
 
-from orchestrator.core.environment_variables import GPU_SHARE_VARIABLE
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.procfs import process_stat
+from orchestrator.core.processes.environment_variables import GPU_SHARE_VARIABLE
+from orchestrator.core.processes.procfs import process_stat
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.features.ray.compatible_nodes import CompatibleNodes
 from orchestrator.features.ray.ray_executor import RayExecutor

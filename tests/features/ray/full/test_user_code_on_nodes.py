@@ -20,7 +20,7 @@ from command_helpers import odd, summary, write_experiment
 from executor_helpers import PUPPET, make_launch, until_exit
 from ray_helpers import Cluster
 
-from orchestrator.core.environment_variables import SEARCH_PATH_VARIABLE
+from orchestrator.core.processes.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.features.ray.driver_directory import DriverDirectory
 from orchestrator.features.ray.ray_executor import RayExecutor
 from orchestrator.features.ray.user_code import CodeFolders

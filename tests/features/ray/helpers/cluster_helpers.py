@@ -15,8 +15,8 @@ from pathlib import Path
 import command_helpers as commands
 import pytest
 
-from orchestrator.core.environment_variables import HOLDERS_VARIABLE
 from orchestrator.core.errors import UsageError
+from orchestrator.core.processes.environment_variables import HOLDERS_VARIABLE
 from orchestrator.features.ray.cluster import cluster_token
 from orchestrator.features.ray.cluster.address import check_own
 

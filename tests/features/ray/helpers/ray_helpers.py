@@ -21,8 +21,8 @@ import psutil
 import pytest
 from command_helpers import summary, wait_until
 
-from orchestrator.core.child_process import package_path
-from orchestrator.core.environment_variables import HOLDERS_VARIABLE
+from orchestrator.core.processes.child_process import package_path
+from orchestrator.core.processes.environment_variables import HOLDERS_VARIABLE
 from orchestrator.core.text import install_extra
 from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.features.ray import connection

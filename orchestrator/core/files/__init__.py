@@ -1,0 +1,3 @@
+"""Files that are written whole, read without waiting, kept secret, or removed with their
+process.
+"""

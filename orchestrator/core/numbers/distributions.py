@@ -1,0 +1,219 @@
+"""Distributions that a job file writes as text, such as ``"uniform(0.4, 1.2)"``, and numbers that
+change with training.
+
+A number of a distribution may itself change: ``"uniform(linear(1, 0.4), linear(1, 1.6, 0.5))"``
+begins narrow, and has its whole width after half of the training; ``"uniform(0, stages(0, 0.5,
+1))"`` widens with each stage.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.core.numbers.changing_numbers import (
+    ChangingNumber,
+    Linear,
+    TrainingMoment,
+    is_changing,
+    parse_number,
+    turning_moments,
+)
+
+FORMS = {
+    "uniform": "uniform(low, high)",
+    "loguniform": "loguniform(low, high)",
+    "normal": "normal(mean, standard deviation)",
+    "choice": "choice(a, b, …)",
+    "scale": "scale(low, high)",
+}
+"""Name of a distribution → how it is written. ``scale`` draws a factor, by which the robot's value
+is multiplied."""
+NORMAL_WIDTH = 3.0
+"""Standard deviations at which values of ``normal`` end: what lies beyond is moved there. So every
+distribution has bounds."""
+DISTURBANCES = {
+    "observation.noise": "added to every value of every observation",
+    "observation.delay": "control steps by which observations are late",
+    "action.delay": "control steps by which actions are late",
+    "push.speed": "metres a second that a push adds to the robot's base",
+    "push.period": "seconds between pushes",
+    "start.joints": "added to the starting position of each joint, in radians or metres",
+    "start.height": "metres by which the robot's base starts higher",
+    "start.turn": "radians by which the robot's base starts turned about the vertical",
+    "start.speed": "metres a second of the robot's base at the start, in a random horizontal direction",
+}
+"""Keys of ``randomize`` that are no property of the robot → what is drawn."""
+PRIVILEGED = ("action.delay", "observation.delay", "push.period")
+"""Those that an episode draws once, so that ``asymmetric`` shows them to the critic as it shows the
+robot's."""
+NOISE = "observation.noise"
+_ANY_SIGN = (NOISE, "start.joints", "start.turn")
+MOST_DELAY = 100
+"""Largest delay of observations and actions in control steps."""
+_EXPECTED = f"expected a distribution: {', '.join(FORMS.values())}"
+_CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*\Z", re.DOTALL)
+_SEPARATOR = re.compile(r",(?![^()]*\))")
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """What a value is drawn from at the start of an episode."""
+
+    kind: str
+    """A key of :data:`FORMS`."""
+    changing: tuple[ChangingNumber, ...]
+    """Its numbers, each of which may change over the training."""
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it gives factors of the robot's own value."""
+        return self.kind == "scale"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a number of a list (:func:`by_number`), which nothing is drawn from."""
+        return len(self.changing) == 1
+
+    def numbers(self, moment: TrainingMoment) -> tuple[float, ...]:
+        return tuple(number.at(moment) for number in self.changing)
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest value that it gives at any time of the training."""
+        ends: list[float] = []
+        for moment in turning_moments(self.changing):
+            numbers = self.numbers(moment)
+            if self.kind == "normal":
+                mean, deviation = numbers
+                numbers = mean - NORMAL_WIDTH * deviation, mean + NORMAL_WIDTH * deviation
+            ends += numbers
+        return min(ends), max(ends)
+
+
+def parse_distribution(text: str) -> Distribution:
+    """The distribution that ``text`` describes.
+
+    :raises ValueError: it is none, or its numbers do not fit.
+    """
+    match = _CALL.match(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no distribution; {_EXPECTED}")
+    kind = match[1]
+    arguments = match[2]
+    if is_changing(text):
+        number = text.strip()
+        raise ValueError(
+            f"{number!r} is a number, no distribution; write it inside one: uniform(0, {number})"
+        )
+    if kind not in FORMS:
+        near = difflib.get_close_matches(kind, FORMS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"{text!r}: unknown distribution {kind!r}; {hint}{_EXPECTED}")
+    try:
+        numbers = tuple(_number(part) for part in _SEPARATOR.split(arguments))
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    if len(numbers) != 2 and (kind != "choice" or len(numbers) < 2):
+        expected = "at least two values" if kind == "choice" else "two numbers"
+        raise ValueError(f"{text!r} has {len(numbers)}; expected {expected}, {FORMS[kind]}")
+    distribution = Distribution(kind, numbers)
+    for moment in turning_moments(numbers):
+        _check_numbers(text, kind, distribution.numbers(moment))
+    return distribution
+
+
+def by_number(randomize: Mapping[str, Any]) -> dict[str, Any]:
+    """``randomize`` with a key for each number of an attribute that has a list, its elements as
+    they are.
+
+    ``{"geom.foot.friction": ["uniform(0.4, 1.2)", 0.005]}`` gives the keys
+    ``geom.foot.friction[0]`` and ``…[1]``.
+
+    :raises ValueError: a number is there twice, in a list and by a key of its own.
+    """
+    found: dict[str, Any] = {}
+    for key, value in randomize.items():
+        parts = {key: value}
+        if isinstance(value, list | tuple):
+            parts = {f"{key}[{place}]": part for place, part in enumerate(value)}
+        if twice := parts.keys() & {*found, *(randomize.keys() - {key})}:
+            where = f"randomize.{min(twice)}"
+            raise ValueError(
+                f"{where} is there twice: in a list, and by a key of its own; leave one of them out"
+            )
+        found |= parts
+    return found
+
+
+def read_drawn(value: str | float) -> Distribution:
+    """What a value of :func:`by_number` stands for: a distribution, or a number of a list.
+
+    :raises ValueError: as :func:`parse_distribution`.
+    """
+    if isinstance(value, str):
+        return parse_distribution(value)
+    return Distribution("choice", (Linear(float(value), float(value)),))
+
+
+def disturbance(key: str) -> str | None:
+    """Which of :data:`DISTURBANCES` a key of ``randomize`` is: noise may name observations,
+    ``observation.noise.*``.
+    """
+    return NOISE if key.startswith(f"{NOISE}.") else key if key in DISTURBANCES else None
+
+
+def check_disturbance(key: str, distribution: Distribution) -> None:
+    """:raises ValueError: a key of :data:`DISTURBANCES`, or for noise, cannot be drawn from this
+    distribution.
+    """
+    key = disturbance(key) or key
+    fitting = (
+        ("normal", "uniform") if key == NOISE else tuple(kind for kind in FORMS if kind != "scale")
+    )
+    if distribution.kind not in fitting:
+        expected = " or ".join(FORMS[kind] for kind in fitting)
+        raise ValueError(f"{distribution.kind} does not fit here; expected {expected}")
+    low, high = distribution.extremes
+    if key not in _ANY_SIGN and low < 0:
+        raise ValueError(f"may draw {low:g}; expected at least 0")
+    if key.endswith("period") and low == 0:
+        raise ValueError("may draw 0; expected more than 0")
+    if key.endswith("delay") and high > MOST_DELAY:
+        raise ValueError(f"may draw {high:g}; expected at most {MOST_DELAY} control steps")
+
+
+def _number(text: str) -> ChangingNumber:
+    if "(" in text:
+        return parse_number(text.strip())
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(
+            f"{text.strip()!r} is no number; a number may be a schedule such as linear(0, 1)"
+        ) from None
+    return Linear(number, number)
+
+
+def _check_numbers(text: str, kind: str, numbers: Sequence[float]) -> None:
+    """:raises ValueError: the numbers, those of one time of the training, do not make a
+    distribution of this kind.
+    """
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"{text!r}: expected finite numbers")
+    if kind == "choice":
+        return
+    first, second = numbers
+    if kind == "normal":
+        if second < 0:
+            raise ValueError(f"{text!r}: the standard deviation is {second:g}; expected at least 0")
+    elif first > second:
+        raise ValueError(
+            f"{text!r}: low is {first:g} and high is {second:g}; expected low below high"
+        )
+    elif kind == "loguniform" and first <= 0:
+        raise ValueError(f"{text!r}: low is {first:g}; a logarithm needs numbers above 0")

@@ -1,0 +1,141 @@
+"""The grid of ``[jobs.evaluate]``: changed robots and disturbances at which a trained policy is
+evaluated.
+
+A value is written as in ``model``: ``[2.0, 3.0]`` are values, and ``["*0.7", "*1", "*1.3"]``
+factors of the robot's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from orchestrator.core.numbers.distributions import (
+    NOISE,
+    Distribution,
+    check_disturbance,
+    disturbance,
+    parse_distribution,
+)
+
+MOST_POINTS = 1_000
+"""Of one grid."""
+GridValue: TypeAlias = float | str
+"""A number, or a factor such as ``"*1.2"``."""
+_FACTOR = re.compile(r"\*\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\Z")
+_EXPECTED = 'a list of at least two values, such as [0.4, 0.8], or of factors, such as ["*0.7", "*1", "*1.3"]'
+
+
+@dataclass(frozen=True, slots=True)
+class GridAxis:
+    """A key of the grid and its values."""
+
+    key: str
+    values: tuple[GridValue, ...]
+    """As written: all numbers, or all factors."""
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether its values are factors of the robot's own value."""
+        return isinstance(self.values[0], str)
+
+    @property
+    def range(self) -> Distribution:
+        """A distribution from which each of the values may come."""
+        numbers = list(map(_number, self.values))
+        return self._drawn_from(min(numbers), max(numbers))
+
+    def at(self, value: GridValue) -> Distribution:
+        """What an environment at ``value`` draws from: always the same; noise of this standard
+        deviation.
+        """
+        number = _number(value)
+        return self._drawn_from(0.0 if disturbance(self.key) == NOISE else number, number)
+
+    def _drawn_from(self, first: float, second: float) -> Distribution:
+        kind = (
+            "scale" if self.multiplies else "normal" if disturbance(self.key) == NOISE else "choice"
+        )
+        return parse_distribution(f"{kind}({first!r}, {second!r})")
+
+
+@dataclass(frozen=True, slots=True)
+class GridPoint:
+    """One of the changed robots."""
+
+    at: Mapping[str, GridValue]
+    """Key → its value as written."""
+    drawn_from: Mapping[str, Distribution]
+    """Key → :meth:`GridAxis.at`."""
+
+
+@dataclass(frozen=True)
+class EvaluationGrid:
+    """All combinations of the values of its keys."""
+
+    axes: tuple[GridAxis, ...]
+    """Sorted by key; at least one."""
+
+    @classmethod
+    def parse(cls, evaluate: Mapping[str, Any]) -> EvaluationGrid | None:
+        """The table ``evaluate`` of a job, with dotted keys; None where it is empty.
+
+        :raises ValueError: a value does not fit.
+        """
+        return (
+            cls(tuple(parse_axis(key, evaluate[key]) for key in sorted(evaluate)))
+            if evaluate
+            else None
+        )
+
+    @functools.cached_property
+    def points(self) -> tuple[GridPoint, ...]:
+        """The last key changes first."""
+        return tuple(
+            GridPoint(
+                {axis.key: value for axis, value in zip(self.axes, values, strict=True)},
+                {axis.key: axis.at(value) for axis, value in zip(self.axes, values, strict=True)},
+            )
+            for values in itertools.product(*(axis.values for axis in self.axes))
+        )
+
+
+def parse_axis(key: str, values: Any) -> GridAxis:
+    """:raises ValueError: they are no values of this key."""
+    if not isinstance(values, list | tuple) or len(values) < 2:
+        raise ValueError(f"expected {_EXPECTED}, found {values!r:.60}")
+    axis = GridAxis(key, tuple(values))
+    numbers = list(map(_number, values))
+    if len({isinstance(value, str) for value in values}) > 1:
+        raise ValueError("mixes values and factors; write all values as numbers, or all as factors")
+    if repeated := [
+        value for value, number in zip(values, numbers, strict=True) if numbers.count(number) > 1
+    ]:
+        raise ValueError(f"{repeated[0]} is there twice")
+    if disturbance(key) is not None:
+        if axis.multiplies:
+            raise ValueError(f'there is nothing that "{values[0]}" could multiply; write numbers')
+        if min(numbers) < 0:
+            raise ValueError(f"{min(numbers):g} is below 0")
+        for value in values:
+            check_disturbance(key, axis.at(value))
+    return axis
+
+
+def number_of_points(evaluate: Mapping[str, Any]) -> int:
+    """0 for an empty table."""
+    return math.prod(map(len, evaluate.values())) if evaluate else 0
+
+
+def _number(value: Any) -> float:
+    """:raises ValueError: it is neither a finite number nor a factor."""
+    match = _FACTOR.match(value) if isinstance(value, str) else None
+    number = float(match[1]) if match else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < 1e300:
+        raise ValueError(f'{value!r:.60}: expected a finite number, or a factor such as "*1.2"')
+    return float(number)

@@ -1,0 +1,1 @@
+"""What processes inherit and how they are started, seen and ended."""

@@ -1,0 +1,81 @@
+"""How a run ended: recorded in the run directory for whoever was not there, such as `attach`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from orchestrator.core.decoding import Message
+from orchestrator.core.errors import UsageError
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.messages import JsonLine
+from orchestrator.core.paths import RunPaths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd(JsonLine):
+    """The content of ``ended.json``."""
+
+    holder: str
+    """The supervisor that ended, as :attr:`LockHolder.key`: an earlier one may have ended
+    otherwise."""
+    exit_code: int
+    message: Message
+    """The error that ended it; empty where the run came to its end or was stopped."""
+    ended_at: float
+
+
+@dataclass(slots=True, kw_only=True)
+class RunOutcome:
+    """How the run of this process ends; to be set before the end of :func:`record_end`."""
+
+    exit_code: int = 1
+    message: str = ""
+    counts: Callable[[], Mapping[str, int]] | None = None
+    """Jobs by state; None until the supervisor runs."""
+
+
+@contextlib.contextmanager
+def record_end(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[None]:
+    """Record ``outcome``, or the exception that ends the block, in the run directory that
+    ``holder`` holds.
+
+    The end of the run before is forgotten at once.
+    """
+    paths.run_end.unlink(missing_ok=True)
+    try:
+        yield
+    except BaseException as error:
+        outcome.exit_code = exit_code_of(error)
+        outcome.message = "" if outcome.exit_code == 130 else str(error) or repr(error)
+        raise
+    finally:
+        end = RunEnd(
+            holder=holder,
+            exit_code=outcome.exit_code,
+            message=outcome.message,
+            ended_at=time.time(),
+        )
+        # On a full disk, whoever asks learns that the supervisor ended without a result.
+        with contextlib.suppress(OSError):
+            write_whole(paths.run_end, end.to_line(), durable=False)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code of a command that ``error`` ends."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return 2 if isinstance(error, UsageError) else 1
+
+
+def read(paths: RunPaths) -> RunEnd | None:
+    """How the last run ended; None while one runs, and where that is not known: it was killed, for
+    example.
+    """
+    try:
+        return RunEnd.from_line(read_regular(paths.run_end))
+    except (OSError, ValueError):  # none has ended, or the file is damaged
+        return None

@@ -1,0 +1,188 @@
+"""The index of this user's experiments on this machine, for `list`: one small file for each run
+directory.
+
+It is in ``$XDG_STATE_HOME/orchestrator/runs``, by default ``~/.local/state/orchestrator/runs``. A
+home that several machines share holds the entries of all of them; each machine reads and removes
+its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.decoding import FilePath
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.messages import JsonLine
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment import begun_source
+from orchestrator.experiment.directory import left_batch_jobs, run_directory
+from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.ledger import job_figures, summary
+from orchestrator.machine import provenance
+
+if TYPE_CHECKING:
+    from orchestrator.executors.kinds import LeftBatchJobs
+
+FINISHED = "finished"
+ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
+DEEPEST, MOST_FOLDERS = 4, 20_000
+"""Levels of folders, and folders, in which :func:`below` looks for run directories."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry(JsonLine):
+    """The content of a file of the index."""
+
+    run_dir: FilePath
+    """Absolute."""
+    name: str
+    host: str
+    noted_at: float
+    """When it was run last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRun:
+    """An experiment as it is now."""
+
+    entry: RunEntry
+    state: str
+    """One of :data:`ORDER`. ``interrupted``: no supervisor runs, and jobs remain; ``paused``: all
+    that remain are."""
+    holder: LockHolder | None
+    jobs: Mapping[str, int] = field(default_factory=dict)
+    """Number of jobs by state."""
+    problem: str = ""
+    """Why its jobs cannot be read."""
+    left: LeftBatchJobs | None = None
+    """Batch jobs that may still train it although no supervisor runs; only :func:`listed_runs`
+    looks for them."""
+
+
+def folder() -> Path:
+    """:raises RuntimeError: the user has no home."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (state if state.is_absolute() else Path.home() / ".local/state") / "orchestrator/runs"
+
+
+def note(run_dir: Path, name: str) -> None:
+    """Enter a run directory. Where the index cannot be written, as in a home that is read-only, it
+    is not listed.
+    """
+    entry = RunEntry(
+        run_dir=str(run_dir.absolute()), name=name, host=socket.gethostname(), noted_at=time.time()
+    )
+    with contextlib.suppress(OSError, RuntimeError):  # a home that is missing, or read-only
+        index = folder()
+        index.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = hashlib.sha256(os.fsencode(f"{entry.host}\0{entry.run_dir}")).hexdigest()[:24]
+        write_whole(index / f"{key}.json", entry.to_line(), durable=False)
+
+
+def listed_runs() -> list[ListedRun]:
+    """Experiments on this machine: running ones first, otherwise the latest first. Entries without
+    one are removed.
+    """
+    runs = list(map(listed_run, entries()))
+    unsupervised = [RunPaths(Path(run.entry.run_dir)) for run in runs if run.holder is None]
+    left = left_batch_jobs.of_all(unsupervised)
+    return in_order(replace(run, left=left.get(RunPaths(Path(run.entry.run_dir)))) for run in runs)
+
+
+def in_order(runs: Iterable[ListedRun]) -> list[ListedRun]:
+    return sorted(runs, key=lambda run: (ORDER.index(run.state), -run.entry.noted_at))
+
+
+def below(folder: Path) -> Iterator[RunEntry]:
+    """The run directories at and below ``folder``, whoever made them; not those within another one,
+    nor hidden ones.
+    """
+    folders = [(folder.absolute(), 0)]
+    for _ in range(MOST_FOLDERS):
+        if not folders:
+            return
+        here, depth = folders.pop()
+        try:
+            if run_directory.is_run_directory(paths := RunPaths(here)):
+                yield RunEntry(
+                    run_dir=str(here),
+                    name=provenance.experiment_name(paths),
+                    host=socket.gethostname(),
+                    noted_at=here.stat().st_mtime,
+                )
+            elif depth < DEEPEST:
+                with os.scandir(here) as found:
+                    inner = [
+                        one.path
+                        for one in found
+                        if one.name[0] != "." and one.is_dir(follow_symlinks=False)
+                    ]
+                folders += [(Path(path), depth + 1) for path in sorted(inner, reverse=True)]
+        except OSError:  # it may not be read, or is gone
+            continue
+
+
+def entries() -> Iterator[RunEntry]:
+    """What is noted in the index of this machine."""
+    try:
+        files = sorted(folder().glob("*.json"))
+    except (OSError, RuntimeError):  # a home that is missing, or may not be read
+        return
+    for file in files:
+        try:
+            entry = RunEntry.from_line(read_regular(file))
+        except (OSError, ValueError):  # of another user, or of another version of this program
+            continue
+        if entry.host != socket.gethostname():
+            continue
+        try:
+            is_gone = not run_directory.is_run_directory(RunPaths(Path(entry.run_dir)))
+        except OSError:  # of its file system, for example; it is listed as unreadable
+            is_gone = False
+        if is_gone:
+            with contextlib.suppress(OSError):  # the home is read-only
+                file.unlink(missing_ok=True)
+        else:
+            yield entry
+
+
+def listed_run(entry: RunEntry) -> ListedRun:
+    """The experiment of an entry as it is now."""
+    paths = RunPaths(Path(entry.run_dir))
+    holder = run_directory.holder(paths)
+    try:
+        jobs, state = _jobs_and_state(paths, holder)
+    except (OrchestratorError, OSError) as error:
+        state = "unreadable" if holder is None else "running"
+        return ListedRun(entry=entry, state=state, holder=holder, problem=str(error))
+    return ListedRun(
+        entry=entry, state=state if holder is None else "running", holder=holder, jobs=jobs
+    )
+
+
+def _jobs_and_state(paths: RunPaths, holder: LockHolder | None) -> tuple[Mapping[str, int], str]:
+    """The jobs by state, and the state of the experiment while no supervisor runs."""
+    if holder is not None and holder.is_elsewhere:
+        return Counter(row["state"] for row in summary.read(paths)[0]), ""
+    if not paths.ledger.exists():  # its robots are examined first
+        return {}, "interrupted"
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        jobs = Counter(ledger.counts())
+        standing = begun_source.standing_of(paths, ledger)
+        at_rungs = job_figures.at_rungs(ledger) if standing == "over" else 0
+    if holder is None and jobs["RUNNING"]:  # its supervisor was killed
+        jobs["PENDING"] += jobs.pop("RUNNING")
+    if not jobs or jobs["PENDING"] or jobs["RUNNING"] or standing == "underway":
+        return jobs, "interrupted"
+    return jobs, "paused" if jobs["PAUSED"] > at_rungs else FINISHED

@@ -1,0 +1,1 @@
+"""Robots and environments are examined before anything is launched, and the time is estimated."""

@@ -1,0 +1,293 @@
+"""``check``: examines robots and job files, and reports what can be trained, how fast, and what is
+wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from orchestrator.core.errors import SpecError, UsageError
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.robot_sources import robot_suffixes
+from orchestrator.core.text import alternatives, storable
+from orchestrator.experiment.directory.run_directory import is_run_directory
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.preflight import requests_of
+from orchestrator.machine import topology
+
+CheckVerdict: TypeAlias = Literal["ok", "warning", "error", "fragment"]
+
+SIMULATE_S = 0.4
+TIME_LIMIT_S = 30.0
+FIGURES = (
+    *(
+        "nq",
+        "nv",
+        "nu",
+        "na",
+        "nbody",
+        "ngeom",
+        "nmesh",
+        "root",
+        "actuators",
+        "keyframes",
+        "sensors",
+        "cameras",
+    ),
+    *("mass_kg", "timestep_s", "integrator", "steps_per_s", "control_period_s"),
+    *("model_mib", "data_mib", "bytes_per_env"),
+)
+"""Keys of a model's summary; see ``orchestrator/worker/robots/model_summary.py`` and
+docs/check.md."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotCheck:
+    """The result for one file, or for one pair of robot and task of a job file."""
+
+    path: str
+    verdict: CheckVerdict
+    messages: Sequence[str] = ()
+    """Problems, warnings and notes, the most severe first."""
+    job: str | None = None
+    """The first job that trains this robot on this task; None for a file that is checked alone."""
+    where: str | None = None
+    hash: str | None = None
+    """SHA-256 over the MJCF and every file that it refers to; equal for copies under another
+    name."""
+    task: str | None = None
+    task_reason: str | None = None
+    """Why the task was chosen, or why none was."""
+    included_by: str | None = None
+    """The first examined file that includes this one; None also where both include each other."""
+    outside: str | None = None
+    """Which file lies outside of the robot's folder, so that a job needs ``allow_outside``; None
+    for a job's robot."""
+    request: ExaminationRequest | None = None
+    """What was asked of a robot that can be trained, for who asks more; None also for an example
+    that may be invalid."""
+    figures: Mapping[str, Any]
+
+    def facts(self) -> dict[str, Any]:
+        """The result as one flat object; unknown figures are None."""
+        own = {
+            name: getattr(self, name)
+            for name in ("path", "verdict", "job", "where", "hash", "task", "task_reason")
+        }
+        figures = {name: self.figures.get(name) for name in FIGURES}
+        unfit = [
+            name
+            for name, figure in figures.items()
+            if isinstance(figure, float) and not math.isfinite(figure)
+        ]
+        # JSON has no NaN.
+        return {**own, "messages": list(self.messages), **figures, **dict.fromkeys(unfit)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Item:
+    """One thing to examine."""
+
+    path: str
+    request: ExaminationRequest
+    is_named: bool = True
+    job: str | None = None
+    where: str | None = None
+    """Job file and position in it; None for a file that is checked alone."""
+    may_be_invalid: bool = False
+    """An example of the jobs that a run would make: others may be valid."""
+
+
+def check(
+    paths: Sequence[Path],
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
+    watch: preflight.Watch = lambda *_: None,
+) -> list[RobotCheck]:
+    """Examine files, all that may be robots by their names below folders, and the robots and tasks
+    of job files.
+
+    :raises UsageError: a path that does not exist, or a folder without such a file.
+    """
+    items = list(_items(paths, time_limit_s))
+    examined = [item for item in items if isinstance(item, _Item)]
+    requests = [item.request for item in examined]
+    at_once = topology.detect().capacity
+    answers = preflight.ask(requests, at_once=at_once, time_limit_s=time_limit_s, watch=watch)
+    answered = dict(zip(map(id, examined), answers, strict=True))
+    includers = _includers(
+        (item, answer) for item, answer in zip(examined, answers, strict=True) if item.where is None
+    )
+    first_with: dict[str, str] = {}
+    return [
+        item
+        if isinstance(item, RobotCheck)
+        else _check_of_answer(item, answered[id(item)], includers, first_with)
+        for item in items
+    ]
+
+
+def exit_code(rows: Sequence[RobotCheck]) -> int:
+    return int(any(row.verdict == "error" for row in rows))
+
+
+def _items(paths: Sequence[Path], time_limit_s: float) -> Iterator[_Item | RobotCheck]:
+    """What to examine, and what is a result already."""
+    seen: set[str] = set()
+    for path in paths:
+        if not os.path.lexists(path):
+            raise UsageError(
+                f"{path}: no such file or folder; expected a job file, an MJCF, or a folder of them"
+            )
+        if path.suffix == ".toml" and not path.is_dir():
+            yield from _of_job_file(path, time_limit_s)
+            continue
+        items = list(_below(path)) if path.is_dir() else [_file(str(path))]
+        if not items:
+            names = alternatives(f"*{suffix}" for suffix in robot_suffixes())
+            raise UsageError(f"{path}: no {names} in this folder or below it")
+        for item in items:
+            if (absolute := str(Path(item.path).absolute())) not in seen:
+                seen.add(absolute)
+                yield item
+
+
+def _file(path: str, *, is_named: bool = True) -> _Item:
+    request = ExaminationRequest(xml=str(Path(path).absolute()), alone=True, simulate_s=SIMULATE_S)
+    return _Item(path=path, request=request, is_named=is_named)
+
+
+def _below(folder: Path) -> Iterator[_Item | RobotCheck]:
+    unreadable: list[OSError] = []
+    for path in robot_files(folder, unreadable.append):
+        yield _file(path, is_named=False)
+    for error in unreadable:
+        messages = (f"cannot be read: {error.strerror}",)
+        yield RobotCheck(path=str(error.filename), verdict="error", messages=messages, figures={})
+
+
+def robot_files(
+    folder: Path,
+    report: Callable[[OSError], object] = lambda _: None,
+    *,
+    most_folders: int | None = None,
+) -> Iterator[str]:
+    """Every file below ``folder`` that may be a robot by its name (``*.xml``, and the formats of
+    features), except in hidden folders and run directories, which hold copies.
+
+    Links are followed; no folder is visited twice.
+
+    :param report: called with the error of a folder that cannot be read.
+    :param most_folders: how many folders are looked into; None: all.
+    """
+    suffixes = robot_suffixes()
+    entered = {os.path.realpath(folder)}
+    walk = os.walk(folder, followlinks=True, onerror=report)
+    for where, folders, files in itertools.islice(walk, most_folders):
+        inner = {name: os.path.realpath(Path(where, name)) for name in sorted(folders)}
+        unseen = [name for name, real in inner.items() if name[0] != "." and real not in entered]
+        folders[:] = [name for name in unseen if not _is_run_directory(Path(where, name))]
+        entered.update(inner[name] for name in folders)
+        for name in sorted(files):
+            if name.lower().endswith(suffixes):
+                yield str(Path(where, name))
+
+
+def _is_run_directory(folder: Path) -> bool:
+    try:
+        return is_run_directory(RunPaths(folder))
+    except OSError:  # that it cannot be read is reported when it is entered
+        return False
+
+
+def _of_job_file(path: Path, time_limit_s: float) -> Iterator[_Item | RobotCheck]:
+    from orchestrator.jobfile import load
+
+    try:
+        experiment = load(path)
+    except SpecError as error:
+        yield RobotCheck(
+            path=str(path), verdict="error", messages=tuple(map(str, error.problems)), figures={}
+        )
+        return
+    if experiment.warnings:
+        yield RobotCheck(
+            path=str(path), verdict="warning", messages=tuple(experiment.warnings), figures={}
+        )
+    if (source := experiment.job_source) is not None:
+        problem = source.problem(experiment, time_limit_s=time_limit_s, turn=lambda: None)
+        if problem is not None:
+            yield RobotCheck(path=str(path), verdict="error", messages=(str(problem),), figures={})
+        if lines := source.lines(experiment):
+            yield RobotCheck(path=str(path), verdict="ok", messages=tuple(lines), figures={})
+    declared = experiment.jobs_to_examine
+    for request, job in requests_of(declared)[0].values():
+        named = request.robot or str(path)
+        if request.xml is not None:
+            named = os.path.relpath(request.xml)
+        may_be_invalid = experiment.makes_jobs and job is not declared[0]
+        where = f"{path}: {job.where}"
+        yield _Item(
+            path=named, request=request, job=job.job_id, where=where, may_be_invalid=may_be_invalid
+        )
+
+
+def _includers(examined: Iterable[tuple[_Item, ExaminationAnswer]]) -> dict[str, str]:
+    """Real path of an included file → the file that includes it, without cycles."""
+    parts = {os.path.realpath(item.path): (item.path, answer.includes) for item, answer in examined}
+    includers: dict[str, str] = {}
+    for real, (path, included) in parts.items():
+        for part in included:
+            reachable = [part]
+            for reached in reachable:  # grows during the loop
+                reachable += (
+                    inner for inner in parts.get(reached, ("", ()))[1] if inner not in reachable
+                )
+            if real not in reachable:
+                includers.setdefault(part, path)
+    return includers
+
+
+def _check_of_answer(
+    item: _Item, answer: ExaminationAnswer, includers: Mapping[str, str], first_with: dict[str, str]
+) -> RobotCheck:
+    """:param first_with: hash → the first file that has it; this function adds to it."""
+    fragment = answer.fragment if not item.is_named or answer.problem is None else None
+    includer = includers.get(os.path.realpath(item.path)) if item.where is None else None
+    if answer.problem is not None and includer:
+        fragment = f"a part of {includer}, not a robot by itself"
+    if fragment is not None:
+        return RobotCheck(path=item.path, verdict="fragment", messages=(fragment,), figures={})
+    notes = list(answer.notes)
+    if item.where is None and answer.hash is not None:
+        first = first_with.setdefault(answer.hash, item.path)
+        notes += [f"the same robot as {first}"] if first != item.path else []
+    problem = []
+    if answer.problem is not None:
+        path = storable(item.request.robot or item.path)  # which the row shows already
+        problem = [answer.problem.removeprefix(f"{path}: ").removeprefix(f"{path}, ")]
+    is_error = problem and not item.may_be_invalid
+    verdict: CheckVerdict = (
+        "error" if is_error else "warning" if problem or answer.warnings else "ok"
+    )
+    return RobotCheck(
+        path=item.path,
+        verdict=verdict,
+        messages=(*problem, *answer.warnings, *notes),
+        job=item.job,
+        where=item.where,
+        hash=answer.hash,
+        task=answer.task,
+        task_reason=answer.task_reason,
+        included_by=includer,
+        outside=answer.outside,
+        request=None if problem or item.may_be_invalid else item.request,
+        figures=answer.figures,
+    )

@@ -1,0 +1,100 @@
+"""Estimates how long trainings take.
+
+Physics counts as preflight or ``check`` has measured it on this machine. Everything else (the
+policy, observations, rewards, start and end of a worker) counts as on the machine of
+docs/results.md, since it depends little on the robot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.job import Job
+from orchestrator.core.numbers.evaluation_grid import number_of_points
+from orchestrator.core.worker_spec import Algorithm, WorkerSpec
+
+if TYPE_CHECKING:
+    from orchestrator.experiment.examination.robot_check import RobotCheck
+
+STEP_S = 18e-6
+"""Seconds per env_step outside of physics with the fast learner: what remains of the speeds in
+docs/results.md ("The main job")."""
+STOCK_STEP_S: Mapping[Algorithm, float] = {
+    **{"ppo": 125e-6, "a2c": 250e-6, "sac": 8e-3, "td3": 5e-3},
+    **{"recurrent-ppo": 1.3e-3, "tqc": 13e-3, "crossq": 70e-3},
+}
+"""The same with the learners of Stable-Baselines3. PPO: docs/measurements/fast-learner.md
+(quadruped). The others are estimates, not measured: the order of launch needs no more than their
+size."""
+UNMEASURED_S = 60e-6
+"""Seconds of physics in an env_step where it was not measured: of environments that are no task,
+and where a run directory is resumed without examining its robots again. As gymnasium's Hopper-v5 in
+docs/measurements/fast-learner.md."""
+JOB_S = 2.0
+"""Seconds per job for its imports, its files and its evaluation, without the physics of that."""
+EPISODE_STEPS, SHORT_EPISODE_STEPS = 2_000, 200
+"""env_steps of an episode of the evaluation, which is made twice, if it does not end early: of most
+tasks, and of ``reach`` with its short episodes."""
+EPISODES = 10
+"""``eval_episodes`` of the settings that ``init`` writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTime:
+    """An estimate for all robots."""
+
+    seconds: float
+    """Until the last one is trained, ``at_once`` at a time."""
+    physics_share: float
+    """Share of the CPU time that is physics, the part measured on this machine."""
+    longest_s: float
+    """Of one robot."""
+    at_once: int
+
+
+def physics_s(figures: Mapping[str, Any]) -> float:
+    """Seconds of physics in one env_step, of a robot's figures; 0 where it was not measured."""
+    period_s = figures.get("control_period_s")
+    speed = figures.get("steps_per_s")
+    return period_s / figures["timestep_s"] / speed if period_s and speed else 0.0
+
+
+def of_job(job: Job, physics_s: float) -> float:
+    """Seconds of training and evaluation on the job's own cores, for comparison with other jobs.
+
+    :param physics_s: of one env_step; 0 where it was not measured.
+    """
+    spec = job.spec
+    physics_s = (physics_s or UNMEASURED_S) / max(1, min(spec.cores, spec.n_envs // spec.ranks))
+    training_s = spec.total_timesteps * (_step_s(spec) + physics_s) / spec.ranks
+    grid = number_of_points(spec.evaluate) * spec.eval_episodes
+    return training_s + _evaluation_steps(spec.task, spec.eval_episodes + grid) * physics_s
+
+
+def estimate(robots: Sequence[RobotCheck], env_steps: int, at_once: int) -> TrainingTime:
+    """With the settings that ``init`` writes. :param at_once: number of jobs that the machine runs
+    at the same time.
+    """
+    physics = [
+        (env_steps + _evaluation_steps(robot.task, EPISODES)) * physics_s(robot.figures)
+        for robot in robots
+    ]
+    of_each = [of_physics + env_steps * STEP_S + JOB_S for of_physics in physics]
+    at_once = min(at_once, len(robots))
+    return TrainingTime(
+        seconds=max(*of_each, math.fsum(of_each) / at_once),
+        physics_share=math.fsum(physics) / math.fsum(of_each),
+        longest_s=max(of_each),
+        at_once=at_once,
+    )
+
+
+def _evaluation_steps(task: str | None, episodes: int) -> int:
+    return episodes * (SHORT_EPISODE_STEPS if task == "reach" else EPISODE_STEPS)
+
+
+def _step_s(spec: WorkerSpec) -> float:
+    return STOCK_STEP_S[spec.algo] if spec.learner == "sb3" or spec.why_not_fast() else STEP_S

@@ -1,0 +1,164 @@
+"""Looks at a run directory again and again, at little cost: nothing is read of it while nothing has
+changed.
+
+As :func:`orchestrator.experiment.from_outside.control.status`, which reads everything each time. No file stays
+open, and the supervisor is never made to wait.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.ledger import Ledger, SummaryRow, live_facts, summary
+from orchestrator.ledger.row_reader import RowReader
+
+Condition: TypeAlias = Literal[
+    "missing", "empty", "benchmark", "unreadable", "examining", "running", "killed", "ended"
+]
+"""``missing``: there is no such directory. ``empty``: it is no run directory (yet). ``examining``:
+its robots are examined before the first launch. ``running``: a supervisor runs. ``killed``: the
+last one was killed. ``ended``: none runs."""
+Mark: TypeAlias = tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLook:
+    """What a look has found."""
+
+    condition: Condition
+    snapshot: Snapshot | None = None
+    """Its rows are not to be changed; a row that is the same object as before has not changed. None
+    where there is nothing to read."""
+    problem: str = ""
+    """Why it cannot be read."""
+
+
+def mark(path: Path) -> Mark:
+    """Differs whenever a file was written or replaced; None while there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - many a second, and a Path each would take longer than the call
+    except OSError:  # there is none, or its file system is away
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def marks(paths: RunPaths, holder: LockHolder | None) -> tuple[object, ...]:
+    """Differ whenever there may be something new in a run directory."""
+    files = (
+        paths.ledger,
+        paths.ledger.with_name(f"{paths.ledger.name}-wal"),
+        paths.live,
+        paths.run_end,
+        paths.takes_jobs,
+    )
+    elsewhere = mark(paths.summary_json) if holder is not None and holder.is_elsewhere else None
+    return None if holder is None else holder.key, paths.lock.exists(), elsewhere, *map(mark, files)
+
+
+class RunFollower:
+    """Follows one run directory, which may come, go, and be replaced."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.paths = RunPaths(run_dir)
+        self.generation = 0
+        """Rises whenever nothing that was read before holds any more: the ledger is gone, or is
+        another one."""
+        self._marks: tuple[object, ...] | None = None
+        self._reader = RowReader()
+        self._ledger_inode = 0
+        """Of the ledger that was found sound."""
+        self._plan: tuple[object, ...] = ()
+        """Differs when jobs may have been declared anew: the supervisor, and the marks of what each
+        supervisor writes at its start, when the ledger agrees with its job file, and at its end."""
+        self._left_running: dict[str, tuple[SummaryRow, SummaryRow]] = {}
+        """Jobs that a supervisor left RUNNING: the row of the ledger, and as it is shown."""
+
+    def look(self) -> RunLook | None:
+        """What there is now; None where nothing has changed since the last look, or the ledger is
+        locked just now.
+        """
+        holder = run_directory.holder(self.paths)
+        found = (self.paths.root.is_dir(), *marks(self.paths, holder))
+        if found == self._marks:
+            return None
+        try:
+            seen = self._look(holder)
+        except LedgerBusyError:
+            return None
+        except (OrchestratorError, OSError) as error:
+            self._forget()
+            seen = RunLook(condition="unreadable", problem=str(error))
+        self._marks = found
+        return seen
+
+    def _forget(self) -> None:
+        self._reader = RowReader()
+        self._ledger_inode = 0
+        self._left_running.clear()
+        self.generation += 1
+
+    def _look(self, holder: LockHolder | None) -> RunLook:
+        paths = self.paths
+        if holder is not None and holder.is_elsewhere:
+            rows, written = summary.read(paths)
+            live = live_facts.read(paths, holder.key)
+            snapshot = Snapshot(paths=paths, rows=rows, holder=holder, written=written, live=live)
+            return RunLook(condition="running" if rows else "examining", snapshot=snapshot)
+        if not paths.ledger.exists():
+            self._forget()
+            if holder is not None:
+                snapshot = Snapshot(paths=paths, rows=[], holder=holder)
+                return RunLook(
+                    condition="benchmark" if paths.bench.exists() else "examining",
+                    snapshot=snapshot,
+                )
+            if paths.bench.exists():
+                return RunLook(condition="benchmark")
+            return RunLook(condition="empty" if paths.root.is_dir() else "missing")
+        return self._read(holder)
+
+    def _read(self, holder: LockHolder | None) -> RunLook:
+        paths = self.paths
+        key = None if holder is None else holder.key
+        plan = key, mark(paths.lock), mark(paths.takes_jobs), mark(paths.run_end)
+        inode = paths.ledger.stat().st_ino
+        if inode != self._ledger_inode:
+            self._forget()
+        ledger = Ledger.open(paths.ledger, read_only=True, is_sound=inode == self._ledger_inode)
+        try:
+            if not self._reader.is_of(ledger):
+                self._forget()
+            reader = self._reader if plan == self._plan else RowReader()
+            reader.update(ledger)
+            self._reader = reader
+            self._plan = plan
+            self._ledger_inode = inode
+            snapshot = control.snapshot_of(ledger, paths, holder, list(self._reader.rows.values()))
+        finally:
+            ledger.abandon()
+        if holder is not None:
+            return RunLook(condition="running", snapshot=snapshot)
+        condition: Condition = "killed" if snapshot.was_killed else "ended"
+        return RunLook(
+            condition=condition,
+            snapshot=replace(snapshot, rows=list(map(self._as_left, snapshot.rows))),
+        )
+
+    def _as_left(self, row: SummaryRow) -> SummaryRow:
+        """Without a supervisor no job runs."""
+        if row["state"] != "RUNNING":
+            return row
+        known = self._left_running.get(row["job_id"])
+        if known is None or known[0] is not row:
+            known = row, cast(SummaryRow, {**row, "state": "PENDING", "pid": None})
+            self._left_running[row["job_id"]] = known
+        return known[1]

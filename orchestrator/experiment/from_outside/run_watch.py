@@ -1,0 +1,287 @@
+"""What features say of a run directory, besides its jobs, while these are trained: a line each, news,
+and a section of a page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from orchestrator.core.decoding import decode
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.feature import Feature, ask, features, problems_of, untold_problems
+from orchestrator.core.pacer import Pace, Pacer
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.processes.environment_variables import TRACE_FEATURES_VARIABLE
+from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.supervisor.events import News, Note, Reporter, View
+
+T = TypeVar("T")
+LOOKING = Pace(every_s=1.0, share=0.005)
+"""How often what has changed is read."""
+
+Cell: TypeAlias = str | float | Sequence[str] | None
+"""Text, a number, or ids of jobs; None: there is no value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveColumn:
+    """A column of a table of a page."""
+
+    name: str
+    kind: Literal["text", "number", "steps", "value", "bar", "jobs"] = "text"
+    """What its cells are: texts; numbers; numbers of env_steps, written short; returns and the like;
+    numbers with a bar beside each; ids of jobs, which become links to them. Among numbers, a text
+    stands as it is, such as ``"[64, 64]"``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTable:
+    """A table of a page."""
+
+    title: str
+    columns: Sequence[LiveColumn]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSeries:
+    """A line of a chart, or its dots."""
+
+    name: str
+    """What the legend calls it, which a chart of several has. A dot is called so together with its
+    ``x``: ``"trial"`` makes "trial 3: 12.5"."""
+    points: Sequence[tuple[float, float | None]]
+    """``(x, y)``, by ``x``, which counts something: env_steps, trials. Its axis begins at 0 and has
+    whole numbers. Points whose ``y`` is None or not finite are left out."""
+    is_dots: bool = False
+    is_steps: bool = False
+    """A value holds until the next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveChart:
+    """A chart of a page."""
+
+    title: str
+    """For who does not see it."""
+    x: str
+    y: str
+    """What its axes are."""
+    series: Sequence[LiveSeries]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSection:
+    """A section of a page: its text, its charts, then its tables.
+
+    Where there are charts and several tables, the first table stands beside the charts. What is in
+    it are values of JSON: strings, numbers (no ``numpy.int64``), None, and lists or tuples of these.
+    """
+
+    title: str
+    text: str
+    charts: Sequence[LiveChart] = ()
+    tables: Sequence[LiveTable] = ()
+
+
+Said = TypeVar("Said", News, Note, LiveSection)
+"""What features say."""
+
+
+class RunWatch:
+    """What one feature says of one run directory. Each method does nothing unless it is overridden.
+
+    They are called while the run directory is being written, but not while that is done on another
+    host, which alone may read the ledger. An :class:`OrchestratorError` or an ``OSError`` means that
+    it cannot be read just now: what was said before stands, nothing else is asked, and it is looked
+    at again (``ORCHESTRATOR_TRACE_FEATURES`` prints the error). Where anything else is raised, or
+    given, the feature says nothing more.
+    """
+
+    def look(self) -> Sequence[News]:
+        """Read on. Returns what is new since the last look; the first one says nothing of what was
+        there before.
+        """
+        return ()
+
+    def note(self) -> Note | None:
+        """A line about it as it was at the last look; None where there is nothing to say."""
+        return None
+
+    def section(self) -> LiveSection | None:
+        """What a page shows of it as it was at the last look; None where that is nothing."""
+        return None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """What one feature has said last."""
+
+    feature: Feature
+    watch: RunWatch | None = None
+    """None as long as the feature has nothing to say."""
+    note: Note | None = None
+    section: LiveSection | None = None
+    is_put_off: bool = False
+    """Whether something could not be read at the last look."""
+    has_failed: bool = False
+
+    def news(self, paths: RunPaths) -> Sequence[News]:
+        if self.watch is None:
+            self.watch = ask(self.feature, "watch", paths)
+        if self.watch is None:
+            return ()
+        return [_check_said(one, News) for one in self.watch.look()]
+
+    def current_note(self) -> Note | None:
+        note = None if self.watch is None else self.watch.note()
+        return None if note is None else _check_said(note, Note)
+
+    def current_section(self) -> LiveSection | None:
+        section = None if self.watch is None else self.watch.section()
+        return None if section is None else _checked_section(section)
+
+
+@dataclass(slots=True)
+class RunWatches:
+    """What all features say of one run directory."""
+
+    paths: RunPaths
+    _watched: Sequence[_Watched] = field(init=False)
+    """Of each feature that may have something to say."""
+
+    def __post_init__(self) -> None:
+        self._watched = [_Watched(feature=one) for one in features() if one.watch is not None]
+
+    @property
+    def notes(self) -> list[Note]:
+        """As of the last look."""
+        return [one.note for one in self._working_watches() if one.note is not None]
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether something could not be read at the last look: it is to be looked at again, even if
+        nothing has changed.
+        """
+        return any(one.is_put_off for one in self._working_watches())
+
+    def look(self) -> list[News]:
+        """Read on. Returns what is new since the last look."""
+        news: list[News] = []
+        for watched in self._working_watches():
+            watched.is_put_off = False
+            news += self._answer(watched, partial(watched.news, self.paths), otherwise=())
+            watched.note = self._answer(watched, watched.current_note, otherwise=watched.note)
+        return news
+
+    def sections(self) -> list[LiveSection]:
+        """What a page shows of them, as of the last look."""
+        for watched in self._working_watches():
+            watched.section = self._answer(
+                watched, watched.current_section, otherwise=watched.section
+            )
+        return [one.section for one in self._working_watches() if one.section is not None]
+
+    def _working_watches(self) -> list[_Watched]:
+        return [watched for watched in self._watched if not watched.has_failed]
+
+    def _answer(self, watched: _Watched, question: Callable[[], T], *, otherwise: T) -> T:
+        """:param otherwise: the answer where it cannot be read just now: then the feature is asked
+        nothing more until the next look; and where it fails: then it is never asked again.
+        """
+        if watched.has_failed or watched.is_put_off:
+            return otherwise
+        what = f"says nothing more of {self.paths.root}"
+        unreadable = (OrchestratorError, OSError)  # locked, or being replaced: it is read again
+        try:
+            with problems_of(watched.feature.name, what, passing=unreadable):
+                return question()
+        except unreadable:
+            watched.is_put_off = True
+            if os.environ.get(TRACE_FEATURES_VARIABLE):
+                traceback.print_exc()
+        else:
+            watched.has_failed = True
+        return otherwise
+
+
+def _check_said(value: Any, kind: type[Said]) -> Said:
+    """``value`` as JSON has it, which its feature changes no more.
+
+    :raises TypeError: it is of another kind, or a field of it has another type.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}; this is {value!r}")
+    try:
+        return decode(kind, json.dumps(dataclasses.asdict(value), default=_no_json))
+    except ValueError as error:
+        raise TypeError(f"its {kind.__name__} has another type: {error}") from None
+
+
+def _no_json(value: object) -> dict[str, str]:
+    """What stands for a value that JSON does not have: an object, which no field admits."""
+    return {"not JSON": repr(value)}
+
+
+def _checked_section(section: Any) -> LiveSection:
+    """:raises TypeError: it is none, or a page cannot draw it."""
+    checked = _check_said(section, LiveSection)
+    for table in checked.tables:
+        for row in table.rows:
+            if len(row) != len(table.columns):
+                raise TypeError(
+                    f"a row of the table {table.title!r} has {len(row)} cells, and the table"
+                    f" {len(table.columns)} columns"
+                )
+    return checked
+
+
+class WatchReporter:
+    """Passes everything on, with what features say in the view, and an event for all that is new."""
+
+    def __init__(self, inner: Reporter, paths: RunPaths) -> None:
+        self._inner = inner
+        self._watches = RunWatches(paths)
+        self._looking = Pacer(LOOKING)
+        self._has_looked = False
+
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        self._inner.event(kind, message, **facts)
+
+    def tick(self, view: Callable[[], View]) -> None:
+        if self._looking.is_due():
+            with self._looking.time_block():
+                self.look()
+            if not self._has_looked:  # which has read everything; the others read what is new
+                self._has_looked = True
+                self._looking.wait(LOOKING.every_s)
+        self._inner.tick(lambda: replace(view(), notes=self._watches.notes))
+
+    def look(self) -> Sequence[Note]:
+        """Report what is new; returns what features say. To be called at its end, too."""
+        for news in self._watches.look():
+            self._inner.event(news.kind, news.message)
+        for problem in untold_problems():
+            self._inner.event("warning", problem)
+        return self._watches.notes
+
+
+def annotated_snapshots(snapshots: Iterator[Snapshot]) -> Iterator[Snapshot]:
+    """Each snapshot of one run directory with what features say of it; nothing while its supervisor
+    runs on another host.
+    """
+    watches: RunWatches | None = None
+    for snapshot in snapshots:
+        if snapshot.written is not None:
+            yield snapshot
+            continue
+        watches = watches or RunWatches(snapshot.paths)
+        news = watches.look()
+        yield replace(snapshot, notes=watches.notes, news=news)

@@ -1,0 +1,239 @@
+"""``run --dry-run``: the plan, and what the run would do with every job that the run directory has
+already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from orchestrator.core.errors import ChangedError
+from orchestrator.core.files.temporary_folder import TemporaryFolder
+from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.planning import run_executor, run_plan
+from orchestrator.experiment.planning.run_plan import Plan, RunOptions
+from orchestrator.experiment.resuming import extension, jobs_at_rungs
+from orchestrator.experiment.resuming.reconcile import (
+    OnChange,
+    changed_jobs,
+    refuse_at_rungs,
+    requeued_rows,
+)
+from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.job_source import Forecast
+from orchestrator.ledger import JobRow, Ledger
+from orchestrator.supervisor import disk_admission, job_directory, start_choice
+from orchestrator.supervisor.start_choice import StartChoice
+from orchestrator.supervisor.stop_signals import StopRequests
+
+Action: TypeAlias = Literal["start", "resume", "restart", "extend", "refuse", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """What a run would do with a job."""
+
+    state: str | None
+    """The job's state in the run directory; None where it is new there."""
+    action: Action
+    """``refuse``: nothing is launched, because of this job; ``none``: it is left as it is."""
+    env_steps: int = 0
+    """Of the checkpoint from which it resumes, or is trained further."""
+    changes: Sequence[str] = ()
+    """What is declared differently now."""
+
+    @property
+    def is_launched(self) -> bool:
+        return self.action in ("start", "resume", "restart", "extend")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    plan: Plan
+    """Its backend is closed already."""
+    prospects: Mapping[str, Prospect]
+    """``job_id`` → its prospect."""
+    undeclared: Sequence[str] = ()
+    """Jobs of the run directory that the job file does not declare: they are not resumed."""
+    holder: str = ""
+    """The supervisor that runs now, because of which a run would be refused; empty where there is
+    none."""
+    refusal: str = ""
+    """Why a run would be refused as something else has begun that makes the jobs, or compares them;
+    empty otherwise."""
+    forecast: Forecast = field(default_factory=Forecast)
+    """Of what makes its jobs, from the start or from what has been done so far."""
+    starts: Mapping[str, StartChoice] = field(default_factory=dict)
+    """``job_id`` → how its worker would be started, of every job that would be launched."""
+
+
+def dry_run(
+    experiment: Experiment,
+    options: RunOptions,
+    *,
+    watch: preflight.Watch,
+    warm: preflight.Child | None = None,
+) -> DryRun:
+    """Plan a run without a run directory, and compare the plan with the one that is there.
+
+    :raises UsageError: where the run would be refused, except because of changed jobs and a
+        supervisor that runs.
+    """
+    options = run_executor.of_unclaimed(options)
+    stops = StopRequests()
+    with stops.handle_signals(), TemporaryFolder() as staging:
+        plan = run_plan.plan(
+            experiment, options, Path(staging), stops=stops, watch=watch, warm=warm
+        )
+        plan.backend.close()
+    plan = _warned_of_disk(plan, options.run_dir)
+    paths = RunPaths(options.run_dir)
+    earlier = _earlier(experiment, options, plan, paths)
+    holder = str(run_directory.holder(paths) or "")
+    prospects = _prospects(plan, options, earlier, paths, is_held=bool(holder))
+    undeclared = (
+        [] if experiment.makes_jobs else [id_ for id_ in earlier.rows if id_ not in prospects]
+    )
+    return DryRun(
+        plan=plan,
+        prospects=prospects,
+        undeclared=undeclared,
+        holder=holder,
+        refusal=earlier.refusal,
+        forecast=earlier.forecast,
+        starts=_starts(plan, prospects),
+    )
+
+
+def _warned_of_disk(plan: Plan, run_dir: Path) -> Plan:
+    """``plan``, with a warning where jobs would wait for disk space."""
+    asked_mib = max((job.resources.min_free_disk_mib for job in plan.jobs), default=0)
+    free_mib = disk_admission.free_mib(run_dir)
+    if free_mib is None or free_mib >= asked_mib:
+        return plan
+    shortage = disk_admission.shortage(run_dir, free_mib, asked_mib)
+    warning = f"jobs would wait for disk space: {shortage}"
+    return dataclasses.replace(plan, warnings=[*plan.warnings, warning])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Earlier:
+    """What the run directory has that a run would go on with."""
+
+    rows: Mapping[str, JobRow] = field(default_factory=dict)
+    """By ``job_id``, as the run would begin with them."""
+    refusal: str = ""
+    """As :attr:`DryRun.refusal`."""
+    forecast: Forecast = field(default_factory=Forecast)
+    """As :attr:`DryRun.forecast`."""
+
+
+def _earlier(experiment: Experiment, options: RunOptions, plan: Plan, paths: RunPaths) -> _Earlier:
+    """No jobs where the run would start over."""
+    source = experiment.job_source
+    if options.fresh or options.rebuild_ledger or not paths.ledger.exists():
+        return _Earlier(forecast=_forecast(experiment, plan, None))
+    with run_directory.reading_ledger(paths) as ledger:
+        recorded = {row.job_id: row for row in ledger.jobs()}
+        rows = requeued_rows(recorded, plan.jobs, plan.verdicts, paths)
+        if source is None:
+            return _Earlier(rows={**rows, **_released_rows(experiment, ledger, rows)})
+        try:
+            source.refuse_another(experiment, options, plan, ledger)
+            refuse_at_rungs(
+                ledger, recorded, rows, plan.jobs, plan.verdicts, options.on_change, paths
+            )
+        except ChangedError as error:
+            forecast = _forecast(experiment, plan, None)
+            return _Earlier(rows=rows, refusal=str(error), forecast=forecast)
+        return _Earlier(rows=rows, forecast=_forecast(experiment, plan, ledger))
+
+
+def _forecast(experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
+    source = experiment.job_source
+    return Forecast() if source is None else source.forecast(experiment, plan, ledger)
+
+
+def _prospects(
+    plan: Plan, options: RunOptions, earlier: _Earlier, paths: RunPaths, *, is_held: bool
+) -> dict[str, Prospect]:
+    """What the run would do with each job of ``plan``. :param is_held: whether a supervisor runs."""
+    rows = earlier.rows
+    changed = changed_jobs(rows, plan.jobs, plan.verdicts)
+    refused: Mapping[str, Sequence[str]] = {}
+    if earlier.refusal or options.on_change == "refuse":
+        refused = changed
+    elif options.on_change == "extend":
+        refused = extension.obstacles(rows, plan.jobs, plan.verdicts, changed, paths)
+    prospects: dict[str, Prospect] = {}
+    for job in plan.jobs:
+        job_id = job.job_id
+        row = rows.get(job_id)
+        if row is None or not row.attempts:
+            is_valid = plan.verdicts[job_id].problem is None
+            prospects[job_id] = _prospect_unlaunched(
+                None if row is None else row.state, is_valid=is_valid
+            )
+            continue
+        changes = refused.get(job_id, changed.get(job_id, ()))
+        on_change = options.on_change if changes else "keep"
+        action = _action(row.state, on_change, is_refused=job_id in refused)
+        goes_on = action in ("resume", "extend")
+        has_lost_supervisor = isinstance(row.state, Running) and not is_held
+        prospects[job_id] = Prospect(
+            state="PENDING" if has_lost_supervisor else row.state.name,
+            action=action,
+            env_steps=job_directory.checkpointed_steps(paths.job(job_id)) if goes_on else 0,
+            changes=changes,
+        )
+    return prospects
+
+
+def _starts(plan: Plan, prospects: Mapping[str, Prospect]) -> dict[str, StartChoice]:
+    """As the run would choose where no job waits for another."""
+    launched = [job for job in plan.jobs if prospects[job.job_id].is_launched]
+    due = sum(map(start_choice.is_forkable, launched))
+    never_forks = plan.backend.executor.never_forks
+    return {
+        job.job_id: start_choice.choose(job, due=due, never_forks=never_forks) for job in launched
+    }
+
+
+def _released_rows(
+    experiment: Experiment, ledger: Ledger, rows: Mapping[str, JobRow]
+) -> dict[str, JobRow]:
+    """Those of ``rows`` that would not wait at a rung any more."""
+    return {
+        one.job.job_id: dataclasses.replace(rows[one.job.job_id], state=one.state)
+        for one in jobs_at_rungs.released_jobs(experiment, ledger)
+        if one.job.job_id in rows
+    }
+
+
+def _action(state: State, on_change: OnChange, *, is_refused: bool) -> Action:
+    """What is done with a job that has been launched; one that has not changed is as one that is
+    kept.
+    """
+    if is_refused:
+        return "refuse"
+    if on_change == "restart":
+        return "restart"
+    if on_change == "extend" and isinstance(state, Succeeded):
+        return "extend"
+    return "resume" if isinstance(state, Pending | Running) else "none"
+
+
+def _prospect_unlaunched(state: State | None, *, is_valid: bool) -> Prospect:
+    """A job that was never launched; it starts unless it may not, also where its robot was invalid
+    before.
+    """
+    starts = is_valid and not isinstance(state, Cancelled | Paused)
+    return Prospect(
+        state=None if state is None else state.name, action="start" if starts else "none"
+    )

@@ -1,0 +1,1 @@
+"""Processes beside a supervisor, and the command that becomes one."""

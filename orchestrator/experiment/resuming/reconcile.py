@@ -1,0 +1,597 @@
+"""Brings ledger and job directories in line with the job file: new, unchanged, changed and
+undeclared jobs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from orchestrator.core import job_parts
+from orchestrator.core.decoding import field_values
+from orchestrator.core.errors import ChangedError
+from orchestrator.core.files.atomic_files import clone_tree, sync_directory, sync_trees, write_whole
+from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.job import (
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Paused,
+    Pending,
+    State,
+    Succeeded,
+    move,
+)
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import count, listed
+from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
+from orchestrator.experiment.begun_source import begun_source
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.resuming import extension, recovery
+from orchestrator.ledger import JobRow, Ledger
+from orchestrator.supervisor import job_directory
+from orchestrator.supervisor.events import Reporter
+
+OnChange: TypeAlias = Literal["refuse", "restart", "keep", "extend"]
+
+SHOWN = 10
+JOB_FILE_KEYS = {
+    "threads": "resources.threads",
+    "device": "resources.gpus (device)",
+    "ranks": "resources.ranks",
+    "backend": "distributed.backend",
+    "mode": "distributed.mode",
+    "model_edits": "model",
+    "init_sha256": "init (SHA-256 of the policy)",
+}
+
+
+def reconcile(
+    jobs: Sequence[Job],
+    verdicts: Mapping[str, JobVerdict],
+    position: Mapping[str, int],
+    on_change: OnChange,
+    paths: RunPaths,
+    ledger: Ledger,
+    reporter: Reporter,
+    *,
+    recorded: Mapping[str, JobRow] | None = None,
+) -> list[JobRow]:
+    """Bring ledger and job directories in line with ``jobs``, and settle what an earlier supervisor
+    left.
+
+    :param jobs: in order of launch; the rows are returned in the same order.
+    :param position: place of each in the job file.
+    :param recorded: what the ledger has, if all of it is to stay, in its places: jobs that are not
+        among ``jobs`` are over, and their rows come last. None: such jobs are dropped or cancelled.
+    :raises ChangedError: when jobs that have run are declared differently now, in a way that
+        ``on_change`` refuses.
+    """
+    kept = recorded or {}
+    position = {**position, **{job_id: row.position for job_id, row in kept.items()}}
+    if recorded is None:
+        recorded = {row.job_id: row for row in ledger.jobs(decoded=False)}
+    rows = requeued_rows(recorded, jobs, verdicts, paths)
+    changed = changed_jobs(rows, jobs, verdicts)
+    refuse_at_rungs(ledger, recorded, rows, jobs, verdicts, on_change, paths)
+    if changed:
+        _refuse_or_report(changed, on_change, rows, jobs, verdicts, paths, reporter)
+    _requeue(recorded, rows, jobs, paths, ledger, reporter)
+    declaration = _Declaration(
+        paths=paths,
+        ledger=ledger,
+        reporter=reporter,
+        position=position,
+        on_change=on_change,
+        changed=changed.keys(),
+    )
+    for job in jobs:
+        declaration.take(job, verdicts[job.job_id], rows.get(job.job_id), recorded.get(job.job_id))
+    declaration.sync()
+    _drop_undeclared(rows, position, paths, ledger, reporter)
+    entered = _rows_of(jobs, ledger)
+    declared = {job.job_id for job in jobs}
+    settled = [
+        *(recovery.settle(row, paths, ledger, reporter) for row in entered),
+        *(row for job_id, row in kept.items() if job_id not in declared),
+    ]
+    ledger.commit()
+    _report_earlier(settled, paths, reporter)
+    return settled
+
+
+def _rows_of(jobs: Sequence[Job], ledger: Ledger) -> Sequence[JobRow]:
+    """Of those that the ledger has, in the same order."""
+    rows = [ledger.job_row(job.job_id, decoded=False) for job in jobs]
+    return [row for row in rows if row is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declaration:
+    """Enters the declared jobs into ledger and job directories."""
+
+    paths: RunPaths
+    ledger: Ledger
+    reporter: Reporter
+    position: Mapping[str, int]
+    """Place of each job in the job file."""
+    on_change: OnChange
+    changed: Set[str]
+    """Ids of the jobs that have begun and are declared otherwise now."""
+    copied: list[Path] = field(default_factory=list, init=False)
+    """Directories of the jobs that have been entered with their robots."""
+
+    def take(
+        self, job: Job, verdict: JobVerdict, row: JobRow | None, recorded: JobRow | None
+    ) -> None:
+        """Do with a job what its row and its declaration say.
+
+        :param row: as of :func:`requeued_rows`.
+        :param recorded: what the ledger has had.
+        """
+        if row is None or row.attempts == 0:
+            self.enter(job, verdict, row or recorded)
+        elif job.job_id not in self.changed:
+            if verdict.problem is None:
+                self.go_on(row, job, verdict)
+        elif self.on_change == "restart":
+            self.enter(job, verdict, self.start_over(row))
+        elif self.on_change == "extend":
+            place = self.position[job.job_id]
+            extension.extend(row, job, place, self.paths, self.ledger, self.reporter)
+
+    def sync(self) -> None:
+        """Bring the copies to the disk."""
+        if self.copied:
+            sync_trees(self.copied)
+            sync_directory(self.paths.jobs)
+
+    def go_on(self, row: JobRow, job: Job, verdict: JobVerdict) -> None:
+        """Let a job that has begun, and is declared as before, go on."""
+        now = extension.continued_job(row.job.spec, job)
+        place = self.position[job.job_id]
+        if (now, place) != (row.job, row.position):
+            self.ledger.update_declaration(place, now)
+        job_paths = self.paths.job(job.job_id)
+        if verdict.init is not None and job_paths.root.exists():
+            # Should it be gone.
+            write_whole(job_paths.init, verdict.init.read_bytes(), durable=False)
+
+    def start_over(self, row: JobRow) -> JobRow:
+        """Set the directory of a job aside that has begun and is declared otherwise now. Returns
+        its row, settled.
+        """
+        # Its worker may still write there.
+        settled = recovery.settle(row, self.paths, self.ledger, self.reporter)
+        job_id = row.job_id
+        aside = run_directory.set_aside(self.paths.job(job_id).root, self.paths.replaced)
+        text = f"{job_id} changed and starts over; its old directory is now {aside}"
+        self.reporter.event("restarted", text, job_id=job_id)
+        self.ledger.delete_job(job_id)
+        return settled
+
+    def enter(self, job: Job, verdict: JobVerdict, earlier: JobRow | None) -> None:
+        """Enter a job that has not begun. :param earlier: its row of before, whose hold stays."""
+        job_id = job.job_id
+        _set_another_aside_and_report(self.paths, job, verdict, self.reporter)
+        self.ledger.put_jobs([(self.position[job_id], job, verdict.robot_hash)])
+        if verdict.problem is not None:
+            message = verdict.problem.message + _keep_robot(self.paths, job_id, verdict)
+            failed = Failed(cause=Cause.INVALID, message=message)
+            self.ledger.set_state(job_id, move(job_id, Pending(), failed))
+            return
+        copy_robot(self.paths, job_id, verdict)
+        self.copied.append(self.paths.job(job_id).root)
+        if earlier is not None and _is_held(earlier):
+            self.ledger.set_state(job_id, _without_failures(earlier.state))
+
+
+def requeued_rows(
+    rows: Mapping[str, JobRow],
+    jobs: Sequence[Job],
+    verdicts: Mapping[str, JobVerdict],
+    paths: RunPaths,
+) -> dict[str, JobRow]:
+    """``rows`` as a run begins with them: PENDING where files of a finished job are gone, or where
+    a job is declared again; without jobs whose directories are gone, which start from the
+    beginning, or stay paused.
+    """
+    now = dict(rows)
+    for job in jobs:
+        job_id = job.job_id
+        if job_id not in rows:
+            continue
+        row = rows[job_id]
+        is_back = isinstance(row.state, Cancelled) and row.state.is_undeclared
+        if is_back or (isinstance(row.state, Succeeded) and not _has_results(row, paths)):
+            if paths.job(job_id).root.exists():
+                now[job_id] = dataclasses.replace(row, state=Pending())
+            elif _can_start(job, verdicts[job_id]):
+                del now[job_id]
+            elif is_back:
+                now[job_id] = dataclasses.replace(row, state=Pending())
+            continue
+        has_begun = row.attempts > 0 and isinstance(row.state, Pending | Paused)
+        if has_begun and _can_start(job, verdicts[job_id]) and not paths.job(job_id).root.exists():
+            del now[job_id]
+    return now
+
+
+def _is_held(row: JobRow) -> bool:
+    """Whether the user holds a job back that is entered anew: it is paused, or was cancelled before
+    its launch.
+    """
+    is_cancelled = (
+        isinstance(row.state, Cancelled) and not row.state.is_undeclared and not row.attempts
+    )
+    return is_cancelled or isinstance(row.state, Paused)
+
+
+def _without_failures(state: State) -> State:
+    """Of a job that begins anew: its earlier failures are not counted."""
+    return dataclasses.replace(state, failures=0) if isinstance(state, Paused) else state
+
+
+def _has_results(row: JobRow, paths: RunPaths) -> bool:
+    return paths.job(row.job_id).has_results(normalize=row.normalize)
+
+
+def _can_start(job: Job, verdict: JobVerdict) -> bool:
+    """Whether a job has what it begins with: a run directory that is resumed as it is has no other
+    robot or policy.
+    """
+    has_robot = verdict.bundle is not None or job.spec.xml is None
+    return (
+        verdict.problem is None
+        and has_robot
+        and (verdict.init is not None or job.spec.init_sha256 is None)
+    )
+
+
+def _requeue(
+    recorded: Mapping[str, JobRow],
+    rows: Mapping[str, JobRow],
+    jobs: Sequence[Job],
+    paths: RunPaths,
+    ledger: Ledger,
+    reporter: Reporter,
+) -> None:
+    """Enter the result of :func:`requeued_rows` into the ledger, and say which jobs are trained
+    again, and why.
+    """
+    again: dict[str, list[str]] = {}
+    for job_id in (job.job_id for job in jobs if job.job_id in recorded):
+        row = recorded[job_id]
+        if job_id not in rows:
+            ledger.delete_job(job_id)
+            why = "the directories of jobs are gone, so these jobs are trained again from the beginning"
+        elif rows[job_id] is not row:
+            ledger.set_state(job_id, move(job_id, row.state, Pending()))
+            why = "declared again by the job file, so these jobs are no longer CANCELLED"
+            if isinstance(row.state, Succeeded):
+                why = "model.zip or vecnormalize.pkl of finished jobs is gone, so these jobs make them again"
+        elif isinstance(row.state, Succeeded) and not _has_results(row, paths):
+            what = "no valid robot and initial policy to train them again with"
+            why = f"the directories of finished jobs are gone, and there is {what}; `run JOBS.toml` with these does"
+        else:
+            continue
+        again.setdefault(why, []).append(job_id)
+    for why, job_ids in again.items():
+        reporter.event("warning", f"{why}: {listed(job_ids, SHOWN)}", jobs=job_ids)
+
+
+def changed_jobs(
+    rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]
+) -> dict[str, list[str]]:
+    """Jobs that have run and would now train something else → the differences."""
+    begun = {
+        job.job_id: rows[job.job_id]
+        for job in jobs
+        if job.job_id in rows
+        and rows[job.job_id].attempts > 0
+        and verdicts[job.job_id].problem is None
+    }
+    changed: dict[str, list[str]] = {}
+    sources: dict[str, str] = {}
+    for job in jobs:
+        job_id = job.job_id
+        if job_id not in begun:
+            continue
+        differences = _differences(begun[job_id], job, verdicts[job_id])
+        if differences:
+            changed[job_id] = differences
+        if job.spec.init_job is not None:
+            sources[job_id] = job.spec.init_job
+    _add_changed_sources(changed, sources)
+    return changed
+
+
+def _add_changed_sources(changed: dict[str, list[str]], sources: Mapping[str, str]) -> None:
+    """Add to ``changed`` the jobs that start from one that has changed, and those that start from
+    these.
+
+    :param sources: job → the job that it starts from.
+    """
+    left = dict(sources)
+    while found := [job_id for job_id, source in left.items() if source in changed]:
+        for job_id in found:
+            source = left.pop(job_id)
+            why = f"init: job {source}, which it starts from, is declared differently"
+            changed[job_id] = [*changed.get(job_id, ()), why]
+
+
+def refuse_at_rungs(
+    ledger: Ledger,
+    recorded: Mapping[str, JobRow],
+    rows: Mapping[str, JobRow],
+    jobs: Sequence[Job],
+    verdicts: Mapping[str, JobVerdict],
+    on_change: OnChange,
+    paths: RunPaths,
+) -> None:
+    """Refuse that jobs start over which are compared at rungs: what was decided there would stay.
+
+    :param rows: ``recorded`` without jobs whose directories are gone, which cannot be kept as they
+        were.
+    :raises ChangedError: such jobs have changed, and are not to be kept.
+    """
+    if begun_source(paths, ledger) is None:
+        return
+    changed = changed_jobs(recorded, jobs, verdicts)
+    if not changed:
+        return
+    can_keep = changed.keys() <= rows.keys()
+    if not (can_keep and on_change == "keep"):
+        raise ChangedError(_at_rungs_message(paths, changed, can_keep=can_keep))
+
+
+def _refuse_or_report(
+    changed: Mapping[str, Sequence[str]],
+    on_change: OnChange,
+    rows: Mapping[str, JobRow],
+    jobs: Sequence[Job],
+    verdicts: Mapping[str, JobVerdict],
+    paths: RunPaths,
+    reporter: Reporter,
+) -> None:
+    """:raises ChangedError: ``on_change`` does not allow the changes."""
+    if on_change in ("refuse", "extend"):
+        obstacles = extension.obstacles(rows, jobs, verdicts, changed, paths)
+        if on_change == "refuse":
+            raise ChangedError(_changed_message(paths, changed, can_extend=not obstacles))
+        if obstacles:
+            raise ChangedError(_obstacles_message(paths, obstacles))
+        extension.report(rows, [job for job in jobs if job.job_id in changed], reporter)
+    elif on_change == "keep":
+        text = f"declared differently now, but kept as before: {listed(list(changed), SHOWN)}"
+        reporter.event("warning", text, jobs=list(changed))
+
+
+def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
+    lines = [] if row.fingerprint == job.spec.fingerprint() else changed_keys(row.job, job)
+    if row.robot_hash != verdict.robot_hash:
+        lines.append(f"robot: the contents of {job.xml_source or job.spec.robot_maker} changed")
+    return lines
+
+
+def changed_keys(before: Job, after: Job) -> list[str]:
+    """Each key that decides the result and differs, with both values."""
+    old = decisive_keys(before)
+    new = decisive_keys(after)
+    return [
+        f"{key}: {_json_or_unset(old, key)} → {_json_or_unset(new, key)}"
+        for key in {**old, **new}
+        if _json_or_unset(old, key) != _json_or_unset(new, key)
+    ]
+
+
+def decisive_keys(job: Job) -> dict[str, object]:
+    """Everything that decides the result, under the job file's dotted keys."""
+    keys: dict[str, object] = job_parts.under_keys(job.spec.parts)
+    for name, value in field_values(job.spec).items():
+        if name == "parts":
+            continue
+        if name == "unknown":
+            keys |= value
+            continue
+        key = job.spec.algo if name == "hyperparameters" else JOB_FILE_KEYS.get(name, name)
+        if isinstance(value, Mapping) and name not in NOT_IN_FINGERPRINT:
+            keys |= {f"{key}.{inner}": part for inner, part in value.items()}
+        elif name not in NOT_IN_FINGERPRINT:
+            keys[key] = value
+    if job.spec.init_job is not None:
+        keys |= {"init": job.spec.init, JOB_FILE_KEYS["init_sha256"]: None}
+    return keys
+
+
+def _json_or_unset(keys: Mapping[str, object], key: str) -> str:
+    if keys.get(key) is None:
+        return "not set"
+    return json.dumps(keys[key], ensure_ascii=False)
+
+
+def by_difference(changed: Mapping[str, Sequence[str]]) -> list[str]:
+    """For a message: the first few differences, each after the jobs that have it."""
+    jobs_with: dict[str, list[str]] = {}
+    for job_id, lines in changed.items():
+        jobs_with.setdefault("\n".join(f"    {line}" for line in lines), []).append(job_id)
+    first = list(jobs_with.items())[:SHOWN]
+    shown = [f"  {listed(jobs, SHOWN)}\n{lines}" for lines, jobs in first]
+    if len(jobs_with) > SHOWN:
+        shown.append(f"  … and {len(jobs_with) - SHOWN} more differences")
+    return shown
+
+
+def _changed_message(
+    paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_extend: bool
+) -> str:
+    jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
+    them = "it" if len(changed) == 1 else "them"
+    they_are = "it is" if len(changed) == 1 else "they are"
+    extend = f"--on-change=extend trains {them} further, " if can_extend else ""
+    advice = (
+        f"{extend}--on-change=restart trains {them} again (what was trained is kept under another name),"
+        f" --on-change=keep continues with the earlier declaration, and another --run-dir keeps {them} as {they_are}"
+    )
+    return _refusal(paths, jobs_are, changed, advice)
+
+
+def _at_rungs_message(
+    paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_keep: bool
+) -> str:
+    jobs_are = count(
+        len(changed), "job that is compared at rungs is", "jobs that are compared at rungs are"
+    )
+    keep = "--on-change=keep continues with the earlier declaration, " if can_keep else ""
+    advice = (
+        f"{keep}`run --fresh` trains all jobs again (what is here is kept under another name), and another --run-dir"
+        " leaves it as it is. Single jobs cannot start over: others were compared with them"
+    )
+    return _refusal(paths, jobs_are, changed, advice)
+
+
+def _obstacles_message(paths: RunPaths, obstacles: Mapping[str, Sequence[str]]) -> str:
+    jobs_are = count(len(obstacles), "job cannot be trained", "jobs cannot be trained")
+    advice = (
+        "--on-change=extend takes a larger total_timesteps and no other change. Undo the changes of these jobs, or use"
+        " --on-change=restart, which trains changed jobs again and keeps their old directories under another name."
+    )
+    return "\n".join([f"{paths.root}: {jobs_are} further:", *by_difference(obstacles), advice])
+
+
+def _keep_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> str:
+    """Keep the MJCF of a refused robot that is no file of the user's; a clause saying where, empty
+    for others.
+    """
+    if verdict.given is None:
+        return ""
+    target = paths.job(job_id).robot_invalid
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(verdict.given, target)
+    return f"; its text is in {target}"
+
+
+def _set_another_aside_and_report(
+    paths: RunPaths, job: Job, verdict: JobVerdict, reporter: Reporter
+) -> None:
+    aside = set_another_aside(paths, job, verdict)
+    if aside is not None:
+        what = "its directory was that of another declaration"
+        text = f"{job.job_id} starts from the beginning: {what}, and is now {aside}"
+        reporter.event("restarted", text, job_id=job.job_id)
+
+
+def set_another_aside(paths: RunPaths, job: Job, verdict: JobVerdict) -> Path | None:
+    """Move the directory away of a job that has not begun, as far as the ledger knows, if it is that
+    of another training. Returns the new path; None where nothing was done.
+
+    The ledger knows nothing of attempts that it could not record any more, and of jobs that an
+    earlier ledger had.
+    """
+    directory = paths.job(job.job_id)
+    try:
+        spec = WorkerSpec.from_json(read_regular(directory.spec))
+        before = spec.fingerprint(), read_regular(directory.robot_hash).decode() or None
+    except (OSError, ValueError):  # usually it has not been launched
+        return None
+    if verdict.problem is not None or before == (job.spec.fingerprint(), verdict.robot_hash):
+        return None
+    return run_directory.set_aside(directory.root, paths.replaced)
+
+
+def copy_robot(paths: RunPaths, job_id: str, verdict: JobVerdict) -> None:
+    """Put the robot that was examined, and the policy to start from, into the directory of their
+    job.
+    """
+    job = paths.job(job_id)
+    job.root.mkdir(parents=True, exist_ok=True)
+    job.robot_invalid.unlink(missing_ok=True)
+    if verdict.bundle is not None:
+        shutil.rmtree(job.robot, ignore_errors=True)
+        clone_tree(verdict.bundle, job.robot)
+    if verdict.init is not None:
+        shutil.copyfile(verdict.init, job.init)
+    write_whole(job.robot_hash, verdict.robot_hash or "", durable=False)
+
+
+def _drop_undeclared(
+    rows: Mapping[str, JobRow],
+    position: Mapping[str, int],
+    paths: RunPaths,
+    ledger: Ledger,
+    reporter: Reporter,
+) -> None:
+    """Forget jobs that the file no longer declares if they never ran; otherwise keep them,
+    cancelled.
+    """
+    for job_id, row in rows.items():
+        if job_id in position:
+            continue
+        if row.attempts == 0:
+            ledger.delete_job(job_id)
+            continue
+        state = recovery.settle(row, paths, ledger, reporter).state
+        if isinstance(state, Pending | Paused):
+            source = row.job.xml_source
+            is_gone = source is not None and not os.path.exists(source)  # noqa: PTH110 - without errors
+            why = f", as there is no {source} any more" if is_gone else ""
+            text = f"{job_id} is no longer in the job file{why}: it is CANCELLED until the job file declares it again"
+            reporter.event("warning", text, job_id=job_id)
+            ledger.set_state(job_id, move(job_id, state, Cancelled(is_undeclared=True)))
+
+
+def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter) -> None:
+    """Say what earlier runs have left: jobs that are finished, go on, are paused, or dead."""
+    done = sum(row.state.name == "SUCCEEDED" for row in rows)
+    begun = [row.job_id for row in rows if isinstance(row.state, Pending) and row.attempts > 0]
+    if done or begun:
+        _report_resumed(done, begun, paths, reporter)
+    paused = [row.job_id for row in rows if isinstance(row.state, Paused) and not row.state.at_rung]
+    if paused:
+        text = f"paused, and not run unless `resume` queues them: {listed(paused, SHOWN)}"
+        reporter.event("warning", text, jobs=paused)
+    dead = [
+        row.job_id for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0
+    ]
+    if dead:
+        text = f"failed or cancelled before, and not run again unless `retry` queues them: {listed(dead, SHOWN)}"
+        reporter.event("warning", text, jobs=dead)
+
+
+def _report_resumed(done: int, begun: Sequence[str], paths: RunPaths, reporter: Reporter) -> None:
+    """:param done: number of jobs that are finished.
+    :param begun: ids of those that go on.
+    """
+    steps = {job_id: job_directory.checkpointed_steps(paths.job(job_id)) for job_id in begun}
+    parts = []
+    if done:
+        parts.append(f"{count(done, 'job was', 'jobs were')} finished before")
+    saved = [f"{job_id} at {number:,}" for job_id, number in steps.items() if number]
+    if saved:
+        resume = "resume from their newest checkpoints"
+        if len(saved) == 1:
+            resume = "resumes from its newest checkpoint"
+        parts.append(f"{len(saved):,} {resume} ({listed(saved, SHOWN)} env_steps)")
+    unsaved = [job_id for job_id, number in steps.items() if not number]
+    if unsaved:
+        start = "start at 0 env_steps, as they have"
+        if len(unsaved) == 1:
+            start = "starts at 0 env_steps, as it has"
+        parts.append(f"{len(unsaved):,} {start} no checkpoint ({listed(unsaved, SHOWN)})")
+    reporter.event("resumed", ", ".join(parts), env_steps=steps)
+
+
+def _refusal(
+    paths: RunPaths, jobs_are: str, changed: Mapping[str, Sequence[str]], advice: str
+) -> str:
+    return "\n".join(
+        [f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice]
+    )

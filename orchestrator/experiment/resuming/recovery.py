@@ -1,0 +1,300 @@
+"""What an earlier supervisor left behind: attempts in state RUNNING, unread requests, or a ledger
+that is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from orchestrator.core.errors import LedgerError, RunDirError
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.exit_record import ExitRecord, read_exit_record
+from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.job import (
+    Attempt,
+    AttemptOutcome,
+    Cancelled,
+    Cause,
+    Failed,
+    Job,
+    Paused,
+    Pending,
+    Running,
+    State,
+    Succeeded,
+    move,
+)
+from orchestrator.core.paths import AttemptPaths, RunPaths
+from orchestrator.core.processes.procfs import is_zombie
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.directory import run_directory
+from orchestrator.ledger import JobRow, Ledger, Request, summary
+from orchestrator.machine.process_identity import same_process
+from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor.events import Reporter
+
+RecordedJob: TypeAlias = tuple[int, Job, str | None]
+"""Position in the job file, the job as it was trained, hash of its robot."""
+
+
+def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
+    """Those of ``jobs`` that have started, according to their directories, and those that are
+    paused.
+
+    :raises RunDirError: a directory is not readable.
+    """
+    recorded: list[RecordedJob] = []
+    paused = _paused_jobs(paths)
+    for position, job in enumerate(jobs):
+        directory = paths.job(job.job_id)
+        if directory.spec.exists() and directory.robot_hash.exists():
+            try:
+                spec = WorkerSpec.from_json(read_regular(directory.spec))
+                robot_hash = read_regular(directory.robot_hash).decode() or None
+            except (OSError, ValueError) as error:
+                advice = f"move {directory.root} away to train that job again, and run the same command again"
+                raise RunDirError(
+                    f"{directory.spec}: cannot be read ({error}); {advice}"
+                ) from error
+            resources = dataclasses.replace(job.resources, ranks=spec.ranks)
+            recorded.append(
+                (position, dataclasses.replace(job, spec=spec, resources=resources), robot_hash)
+            )
+        elif job.job_id in paused:
+            recorded.append((position, job, None))
+    return recorded
+
+
+def _paused_jobs(paths: RunPaths) -> dict[str, Paused]:
+    """Jobs that are PAUSED according to ``summary.json``: their directories do not tell."""
+    try:
+        paused = [row for row in summary.read(paths)[0] if row["state"] == "PAUSED"]
+    except LedgerError:
+        return {}
+    return {row["job_id"]: Paused(at_rung=row["cause"] == Cause.RUNG) for row in paused}
+
+
+def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> None:
+    """Enter ``jobs`` and their attempts into an empty ledger."""
+    ledger.put_jobs(jobs)
+    paused = _paused_jobs(paths)
+    for _, job, _ in jobs:
+        if job.job_id in paused:
+            ledger.set_state(job.job_id, paused[job.job_id])
+        directory = paths.job(job.job_id)
+        is_done = False
+        for number in sorted(
+            int(entry.name) for entry in directory.attempts.glob("*") if entry.name.isdecimal()
+        ):
+            paths_of_attempt = directory.attempt(number)
+            begun = paths_of_attempt.root.stat().st_mtime
+            attempt = Attempt(job_id=job.job_id, number=number, cpus=(), gpus=(), started_at=begun)
+            ledger.start_attempt(attempt, queue_s=0.0)
+            _, record = decisive_record(paths_of_attempt, job.spec.ranks)
+            succeeded = record is not None and record.code == ExitCode.SUCCEEDED
+            cause = None if succeeded else Cause.SUPERVISOR_DIED
+            outcome = AttemptOutcome(cause=cause, message="taken from the job directory")
+            _end_attempt(ledger, attempt, outcome, record)
+            is_done = succeeded and directory.model.exists()
+        if is_done:  # the last attempt decides: those before an extension were for fewer env_steps
+            ledger.set_state(job.job_id, Succeeded())
+    ledger.commit()
+
+
+JOB_VERBS = ("cancel", "retry", "pause", "resume")
+"""Of requests about one job, whoever has made them."""
+
+
+def apply_late_requests(ledger: Ledger, holder: str) -> bool:
+    """Apply the requests that the previous supervisor did not read, except ``stop``, which was
+    meant for it alone. Those about jobs that are not entered yet, as a ledger was made anew, are
+    left to the supervisor.
+
+    Returns whether ``holder``, the supervisor that starts now, is already requested to stop.
+    """
+    requests = ledger.take_requests()
+    noted = ledger.noted_verbs()
+    rows = {row.job_id: row for row in ledger.jobs(decoded=False)} if requests or noted else {}
+    states = {job_id: row.state for job_id, row in rows.items()}
+    # Their attempts ended otherwise, as the disk was full.
+    late = [
+        Request(verb=verb, job_id=id_)
+        for id_, verb in noted.items()
+        if isinstance(states.get(id_), Pending)
+    ]
+    for request in [*late, *requests]:
+        job_id, pause_at = request.promotion or (request.job_id or "", None)
+        state = states.get(job_id)
+        new: State
+        match request.verb, state:
+            case "retry", Failed() | Cancelled():
+                new = Pending()
+            case "cancel", Pending() | Paused():
+                new = Cancelled()
+            case "pause", Pending(failures=failures) | Paused(failures=failures, at_rung=True):
+                new = Paused(failures=failures)
+            case "resume", Paused(failures=failures, at_rung=False):
+                new = Pending(failures=failures)
+            case "promote", Pending() | Running() | Paused() | Failed() | Cancelled() if (
+                request.promotion
+            ):
+                row = rows[job_id]
+                if (after := retry_policy.promoted_job(row.job, state, pause_at)) is None:
+                    continue
+                job, new = after
+                rows[job_id] = dataclasses.replace(row, declared=job)
+                ledger.update_spec(job)
+                if new is state:
+                    continue
+            case "pause" | "cancel", Running():
+                ledger.note(request.verb, job_id)  # for :func:`settle`
+                continue
+            case "resume", Running() if ledger.noted_verbs().get(job_id) == "pause":
+                ledger.withdraw_notes(job_id)
+                continue
+            case _:
+                continue
+        states[job_id] = move(job_id, state, new)
+        ledger.set_state(job_id, new)
+    for request in requests:
+        ledger.mark_handled(request)
+    unknown = [
+        request
+        for request in requests
+        if request.verb in JOB_VERBS and request.job_id not in states
+    ]
+    ledger.add_requests(unknown)
+    return any(request.verb == "stop" and request.job_id == holder for request in requests)
+
+
+def decisive_record(
+    attempt: AttemptPaths, ranks: int, warn: Callable[[str], object] = lambda _: None
+) -> tuple[int | None, ExitRecord | None]:
+    """Rank (None with one rank only) and exit record that give the cause of an end that no
+    supervisor saw.
+
+    That is rank 0, unless another rank has failed in a way that would happen again.
+
+    :param warn: called with a text for every record that cannot be read.
+    """
+
+    def read(path: Path) -> ExitRecord | None:
+        what = "the attempt counts as interrupted"
+        return read_exit_record(
+            path, lambda error: warn(f"{path}: cannot be read ({error}); {what}")
+        )
+
+    records = {rank: read(path) for rank, path in attempt.exits().items() if rank < ranks}
+    errors = (ExitCode.ERROR, ExitCode.DIVERGED)
+    rank = next((rank for rank, record in records.items() if record and record.code in errors), 0)
+    return (rank if ranks > 1 else None), records.get(rank)
+
+
+def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> JobRow:
+    """Kill the processes of a job whose supervisor died while it was RUNNING, and record how its
+    attempt ended.
+    """
+    if not isinstance(row.state, Running):
+        return row
+    attempt = row.state.attempt
+    directory = paths.job(row.job_id)
+    _kill_leftover_of(attempt)
+    warn = functools.partial(reporter.event, "warning", job_id=row.job_id)
+    rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks, warn)
+    rung = row.job.spec.pause_at
+    ends = [ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED]
+    if (
+        rung is not None and record is not None and record.env_steps >= rung
+    ):  # else promoted meanwhile: it trains on
+        ends.append(ExitCode.PAUSED)
+    lost = AttemptOutcome(
+        cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before the attempt did"
+    )
+    if record is None or record.code not in ends:
+        outcome = lost
+    elif record.code == ExitCode.SUCCEEDED and not directory.has_results(normalize=row.normalize):
+        text = "it had succeeded; its results were removed before the next supervisor began"
+        outcome = dataclasses.replace(lost, message=text)
+    else:
+        outcome = retry_policy.judge(
+            record.code, record, end_reason=None, oom_killed=False, rank=rank, rung=rung
+        )
+    of_attempt = directory.attempt(attempt.number)
+    files = (of_attempt.worker_log, of_attempt.exit, directory.timings_csv)
+    last_write = max((path.stat().st_mtime for path in files if path.exists()), default=None)
+    _end_attempt(ledger, attempt, outcome, record, last_write)
+    failures = row.state.failures
+    max_retries = row.job.max_retries
+    new = retry_policy.next_state(
+        outcome, failures=failures, max_retries=max_retries, now=time.monotonic()
+    )
+    if isinstance(new, Pending | Paused) and (verb := ledger.noted_verbs().get(row.job_id)):
+        new = Paused(failures=new.failures) if verb == "pause" else Cancelled()
+    ledger.set_state(row.job_id, move(row.job_id, row.state, new))
+    return dataclasses.replace(row, state=new)
+
+
+def _end_attempt(
+    ledger: Ledger,
+    attempt: Attempt,
+    outcome: AttemptOutcome,
+    record: ExitRecord | None,
+    ended_at: float | None = None,
+) -> None:
+    job_id = attempt.job_id
+    number = attempt.number
+    returncode, wall_s = (None, None) if record is None else (record.code, record.wall_s)
+    if wall_s is None and ended_at is not None:
+        wall_s = max(0.0, ended_at - attempt.started_at)
+    ledger.end_attempt(
+        job_id,
+        number,
+        ended_at=ended_at,
+        wall_s=wall_s,
+        returncode=returncode,
+        outcome=outcome,
+        record=record,
+    )
+
+
+def kill_leftovers(paths: RunPaths) -> None:
+    """Kill what a supervisor that died has left running, before its ledger is moved away: whoever
+    goes on without it does not know of these processes. Where it cannot be read, nothing is done.
+    """
+    with (
+        contextlib.suppress(LedgerError),
+        run_directory.opened_ledger(paths, read_only=True) as old,
+    ):
+        for row in old.jobs(decoded=False):
+            if isinstance(row.state, Running):
+                _kill_leftover_of(row.state.attempt)
+
+
+def _kill_leftover_of(attempt: Attempt) -> None:
+    if attempt.node is None and attempt.pid is not None and attempt.pid_start is not None:
+        kill_leftover(attempt.pid, attempt.pid_start)
+
+
+def kill_leftover(pid: int, pid_start: float) -> None:
+    """Kill the process group of rank 0, which alone writes the job's files; other ranks end when it
+    is gone.
+    """
+    deadline = time.monotonic() + 5.0
+    while same_process(pid, pid_start) and time.monotonic() < deadline:
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except PermissionError:  # it is another user's, and none of ours
+            return
+        except ProcessLookupError:
+            pass
+        if is_zombie(pid):
+            return  # not every container has a first process that reaps zombies
+        time.sleep(0.01)
