@@ -9,7 +9,7 @@ intervals of times and ratios stay positive.
 
 A bootstrap cannot work with two to four values (the range of three values covers the median in 75 %
 of cases). There the interval is Student's, which assumes a normal distribution. For up to five
-values it is at least their range; for one value there is none. ``tests/unit/test_statistics.py``
+values it is at least their range; for one value there is none. ``tests/unit/analysis/test_statistics.py``
 measures the coverage. numpy is imported late.
 """
 

@@ -72,7 +72,7 @@ INVALID_JOBS: list[tuple[dict[str, Any], str, str]] = [
         "may draw -1; expected at least 0",
     ),
 ]
-"""Jobs that are refused when the job file is read; tests/unit/test_jobfile_problems.py has many
+"""Jobs that are refused when the job file is read; tests/unit/jobfile/test_jobfile_problems.py has many
 more."""
 
 UNUSABLE_JOBS: list[tuple[dict[str, Any], str, Sequence[str]]] = [

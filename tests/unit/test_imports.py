@@ -70,7 +70,7 @@ def imported_by(path: Path) -> frozenset[str]:
 
 
 def test_unit_tests_import_no_training_library() -> None:
-    for path in Path(__file__).parent.glob("*.py"):
+    for path in Path(__file__).parent.rglob("*.py"):
         modules = imported_by(path)
         assert not {module.split(".")[0] for module in modules} & HEAVY, path
         assert not {module for module in modules if module.startswith("orchestrator.worker")}, path

@@ -46,8 +46,11 @@ FEATURE = Feature(
         *("benchmarks/machine.py", "benchmarks/machine_figures.py", "benchmarks/learning_ranks.py"),
         "benchmarks/contenders",
         "benchmarks/ant.toml",
-        *("tests/unit/test_machine_benchmark.py", "tests/unit/test_learning_comparison.py"),
-        *("tests/unit/test_contenders.py", "tests/helpers/machine_helpers.py"),
+        *(
+            "tests/unit/benchmarks/test_machine_benchmark.py",
+            "tests/unit/benchmarks/test_learning_comparison.py",
+        ),
+        *("tests/unit/benchmarks/test_contenders.py", "tests/helpers/machine_helpers.py"),
         *("tests/bench/test_machine_command.py", "tests/bench/test_contender_runs.py"),
         "tests/features/compare/test_compare_machines.py",
     ),

@@ -1,7 +1,7 @@
 """Every private name of stable-baselines3 and torch that the worker uses, so that an upgrade
 changes one file.
 
-``tests/training/test_sb3_internals.py`` has a test for each of them.
+``tests/worker/runtime/test_sb3_internals.py`` has a test for each of them.
 """
 
 from __future__ import annotations

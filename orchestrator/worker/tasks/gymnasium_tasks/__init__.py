@@ -2,7 +2,7 @@
 
 Over the batched simulation each gives the same observations, rewards, terminations and truncations
 as gymnasium's own environment and, from a random generator in the same state, the same starting
-states. ``tests/training/test_gymnasium_tasks.py`` compares them. The formulas are those of
+states. ``tests/worker/tasks/test_gymnasium_tasks.py`` compares them. The formulas are those of
 gymnasium's documentation (https://gymnasium.farama.org/environments/mujoco/).
 """
 

@@ -1,0 +1,424 @@
+"""Preflight: one clear message for whatever is wrong with a robot or environment, and a bundle that
+stands alone."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import pytest
+from command_helpers import bow_to_permissions
+
+from orchestrator.core.errors import DiskFullError
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.preflight import JobVerdict, examine
+from orchestrator.experiment.planning import dry_run, run_plan
+from orchestrator.jobfile import from_mapping
+from orchestrator.supervisor.stop_signals import StopRequests
+from orchestrator.worker.robots.bundle import collect
+from orchestrator.worker.robots.preflight_child import check
+
+ROOT = Path(__file__).parents[3]
+HOPPER = ROOT / "mjcf" / "hopper.xml"
+
+ROBOT = """<mujoco>{head}<worldbody><body name="trunk" pos="0 0 1"><freejoint/><geom {geom}/>
+<body pos="0.3 0 0"><joint name="limb" axis="0 1 0"/><geom size="0.1"/></body></body></worldbody>
+<actuator><motor joint="limb"/></actuator></mujoco>"""
+TETRAHEDRON = "v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+
+
+def ask(
+    *requests: dict[str, Any], before: Callable[[], None] | None = None
+) -> list[dict[str, Any]]:
+    """Through the real child process."""
+    command = [sys.executable, "-m", "orchestrator.worker.robots.preflight_child"]
+    done = subprocess.run(
+        command,
+        input="".join(json.dumps(request) + "\n" for request in requests),
+        preexec_fn=before,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=True,
+    )
+    assert "Traceback" not in done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check_robot(
+    xml: Path, task: str = "forward", stage_to: Path | None = None, **options: Any
+) -> ExaminationAnswer:
+    staging = None if stage_to is None else str(stage_to)
+    request = ExaminationRequest(
+        xml=str(xml), task=task, stage_to=staging, task_options=options, allow_outside=True
+    )
+    return check(request)
+
+
+def problem_of(xml: Path, **options: Any) -> str:
+    answer = check_robot(xml, **options)
+    assert answer.problem is not None
+    assert answer.xml is None
+    assert answer.hash is None
+    assert "\n" not in answer.problem
+    return answer.problem
+
+
+def png(path: Path) -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    rows = b"".join(b"\0" + bytes(range(0, 64, 16)) for _ in range(4))
+    header = struct.pack(">IIBBBBB", 4, 4, 8, 0, 0, 0, 0)
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.fixture
+def robot_with_assets(tmp_path: Path) -> Path:
+    """Nested includes, a mesh directory reached through ``..``, a texture, a height field."""
+    robot = tmp_path / "robots" / "cat"
+    for folder in (robot / "parts", tmp_path / "robots" / "meshes", robot / "images"):
+        folder.mkdir(parents=True)
+    head = (
+        '<compiler meshdir="../meshes" texturedir="images"/><include file="parts/scene.xml"/>'
+        '<asset><mesh file="body.obj"/><texture name="t" type="2d" file="t.png"/>'
+        '<hfield name="h" file="hills.png" size="1 1 1 1"/></asset>'
+    )
+    (robot / "cat.xml").write_text(ROBOT.format(head=head, geom='type="mesh" mesh="body"'))
+    (robot / "parts" / "scene.xml").write_text(
+        '<mujoco><!-- a -- b --><include file="light.xml"/></mujoco>'
+    )
+    (robot / "parts" / "light.xml").write_text("<mujoco><worldbody><light/></worldbody></mujoco>")
+    (tmp_path / "robots" / "meshes" / "body.obj").write_text(TETRAHEDRON)
+    png(robot / "images" / "t.png")
+    png(tmp_path / "robots" / "meshes" / "hills.png")
+    return robot / "cat.xml"
+
+
+def test_bundle_keeps_the_layout_and_stands_alone(robot_with_assets: Path, tmp_path: Path) -> None:
+    staging = tmp_path / "staged"
+    answer = check_robot(robot_with_assets, stage_to=staging)
+    assert answer.problem is None
+    assert answer.xml == "cat/cat.xml"
+    names = {path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file()}
+    assert names == {
+        "cat/cat.xml",
+        "cat/parts/scene.xml",
+        "cat/parts/light.xml",
+        "cat/images/t.png",
+        "meshes/body.obj",
+        "meshes/hills.png",
+    }
+    shutil.rmtree(tmp_path / "robots")
+    moved = tmp_path / "elsewhere"
+    staging.rename(moved)
+    assert mujoco.MjModel.from_xml_path(str(moved / "cat" / "cat.xml")).nmesh == 1
+
+
+def test_hash_is_of_names_and_contents_not_of_the_place(
+    robot_with_assets: Path, tmp_path: Path
+) -> None:
+    first = collect(robot_with_assets).hash
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "robots", copy)
+    assert collect(copy / "cat" / "cat.xml").hash == first
+    (copy / "cat").rename(copy / "tiger")
+    (copy / "tiger" / "cat.xml").rename(copy / "tiger" / "tiger.xml")
+    assert collect(copy / "tiger" / "tiger.xml").hash == first
+    (copy / "meshes" / "body.obj").write_text(TETRAHEDRON + "# changed\n")
+    assert collect(copy / "tiger" / "tiger.xml").hash != first
+
+
+def test_a_linked_robot_is_bundled_as_mujoco_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "near").mkdir()
+    (tmp_path / "far" / "body.obj").write_text(TETRAHEDRON)
+    head = '<asset><mesh file="../body.obj"/></asset>'
+    (tmp_path / "far" / "deep" / "r.xml").write_text(
+        ROBOT.format(head=head, geom='type="mesh" mesh="body"')
+    )
+    (tmp_path / "near" / "link").symlink_to(tmp_path / "far" / "deep")
+    answer = check_robot(tmp_path / "near" / "link" / "r.xml", stage_to=tmp_path / "staged")
+    assert answer.problem is None
+    assert answer.xml == "link/r.xml"
+
+
+def test_main_answers_in_order_with_nothing_else_on_stdout(tmp_path: Path) -> None:
+    (tmp_path / "noisy_env.py").write_text(
+        "import os, gymnasium\nprint('imported')\nos.system('echo from a child')\n"
+        "def make_env(xml, seed, **kwargs):\n    print('made', seed)\n    return gymnasium.make('Pendulum-v1')\n"
+    )
+    good, missing, noisy = ask(
+        {"xml": str(HOPPER), "task": "forward", "stage_to": str(tmp_path / "staged")},
+        {"xml": str(tmp_path / "no.xml"), "task": "forward", "stage_to": None},
+        {"entry_point": "noisy_env:make_env", "search_path": str(tmp_path)},
+    )
+    assert (good["problem"], good["xml"]) == (None, "hopper.xml")
+    assert len(good["hash"]) == 64
+    assert missing["problem"] == f"{tmp_path / 'no.xml'}: no such file"
+    assert noisy["problem"] is None
+
+
+def test_a_thread_that_an_environment_leaves_behind_holds_nothing_up(tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time, gymnasium\n"
+        "def make_env(xml, seed):\n"
+        "    threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+        "    return gymnasium.make('Pendulum-v1')\n"
+    )
+    (answer,) = ask({"entry_point": "threaded:make_env", "search_path": str(tmp_path)})
+    assert answer["problem"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty, expected an MJCF"),
+        (b" \n", "the file is empty"),
+        (bytes(range(256)) * 20, "is a binary file, expected an MJCF"),
+        (b"\x89\xff junk" * 20, "MuJoCo cannot compile it: XML parse error"),
+        (
+            b"<mujoco>\n<worldbody>\n",
+            "MuJoCo cannot compile it: XML parse error in the text; check",
+        ),
+        (b"<mujoco>\n<option timestep='1></mujoco>", "line 2: .* in an attribute of <option>"),
+        (
+            b"<mujoco>\n<worldbody></worldbod></mujoco>",
+            "line 2: .* in the closing tag of <worldbody>",
+        ),
+        (
+            b"<mujoco>\n<worldbody>\n<geom tpe='box'/></worldbody></mujoco>",
+            "line 3: MuJoCo .* attribute: 'tpe'",
+        ),
+        (b"<robot name='u'/>", "the root element is <robot>, expected <mujoco>"),
+        (b"<mujoco><worldbody/></mujoco>", "has no joints, so nothing in it moves"),
+        (
+            b"<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>",
+            "has no actuators",
+        ),
+        (b"<mujoco><include file='self.xml'/></mujoco>", r"includes itself: self\.xml → self\.xml"),
+        (
+            b"<mujoco>\n<include file='no.xml'/></mujoco>",
+            r"line 2: <include> names 'no\.xml': no such file in",
+        ),
+        (
+            b"<mujoco>\n<include file='/no/no.xml'/></mujoco>",
+            "line 2: <include> /no/no.xml: no such file",
+        ),
+        (b"<mujoco><include file='.'/></mujoco>", "<include> .*: is a folder, expected a file"),
+        (
+            b"<mujoco><asset>\n\n<mesh file='m.stl'/></asset></mujoco>",
+            r"line 3: <mesh> names 'm\.stl': no such file",
+        ),
+        (
+            b"<mujoco><compiler meshdir='/m'/><asset><mesh file='m.stl'/></asset></mujoco>",
+            "no such file in /m, /",
+        ),
+        (
+            b"<mujoco><worldbody><geom type='mesh' mesh='M\xfcl'/></worldbody></mujoco>",
+            r"mesh 'M\\xfcl' not found",
+        ),
+        (
+            b"<mujoco><asset>\n<mesh file='M\xfcl.stl'/></asset></mujoco>",
+            r"line 2: <mesh> names 'M\\udcfcl",
+        ),
+        (
+            b"<mujoco><asset><texture type='cube' fileright='r.png'/></asset></mujoco>",
+            r"<texture> names 'r\.png'",
+        ),
+    ],
+)
+def test_a_bad_file_gets_one_message_with_its_place(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    xml = tmp_path / "self.xml"
+    xml.write_bytes(content)
+    problem = problem_of(xml)
+    assert problem.startswith(str(xml))
+    assert re.search(message, problem)
+
+
+def test_what_is_not_a_readable_file_is_named(tmp_path: Path) -> None:
+    assert problem_of(tmp_path) == f"{tmp_path}: is a folder, expected a file"
+    pipe = tmp_path / "pipe.xml"
+    os.mkfifo(pipe)
+    assert problem_of(pipe) == f"{pipe}: is not a regular file"
+    below = HOPPER / "x.xml"
+    assert problem_of(below) == f"{below}: cannot be read: Not a directory"
+    assert "cannot be read" in problem_of(tmp_path / "zero\0.xml")
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    xml = tmp_path / "secret.xml"
+    xml.write_text("<mujoco/>")
+    xml.chmod(0)
+    request = {"xml": str(xml), "task": "forward"}
+    assert (
+        ask(request, before=bow_to_permissions)[0]["problem"]
+        == f"{xml}: cannot be read: Permission denied"
+    )
+
+
+def test_an_include_cycle_over_two_files_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "a.xml").write_text("<mujoco><include file='b.xml'/></mujoco>")
+    (tmp_path / "b.xml").write_text("<mujoco><include file='a.xml'/></mujoco>")
+    assert "includes itself: a.xml → b.xml → a.xml" in problem_of(tmp_path / "a.xml")
+
+
+def test_a_mistake_in_an_included_file_is_placed_there(tmp_path: Path) -> None:
+    (tmp_path / "main.xml").write_text(
+        ROBOT.format(head="\n<include file='part.xml'/>", geom='size="1"')
+    )
+    part = tmp_path / "part.xml"
+    part.write_text("<mujoco>\n<worldbody>\n\n<light/><geom sise='1'/></worldbody></mujoco>")
+    assert problem_of(tmp_path / "main.xml").startswith(f"{part}, line 4: MuJoCo cannot compile it")
+    part.write_text("<mujoco>\n<worldbody>\n\n</mujoco>")
+    assert problem_of(tmp_path / "main.xml").startswith(
+        f"{tmp_path / 'main.xml'}, line 2: MuJoCo cannot"
+    )
+
+
+def test_messages_show_the_users_path_not_the_staged_one(tmp_path: Path) -> None:
+    (tmp_path / "robot.xml").write_text(ROBOT.format(head="", geom='type="mesh" mesh="no"'))
+    (tmp_path / "bad.xml").write_text(
+        ROBOT.format(head='<asset><mesh file="m.obj"/></asset>', geom='type="mesh" mesh="m"')
+    )
+    (tmp_path / "m.obj").write_text("junk")
+    for name in ("robot.xml", "bad.xml"):
+        answer = check_robot(tmp_path / name, stage_to=tmp_path / "staged")
+        assert answer.problem is not None
+        assert answer.problem.startswith(str(tmp_path / name))
+        assert "staged" not in answer.problem
+
+
+def test_task_and_robot_problems_name_the_robot() -> None:
+    assert f'{HOPPER}: unknown task "fly"' in problem_of(HOPPER, task="fly")
+    assert f'{HOPPER}: unknown option "speed"' in problem_of(HOPPER, speed=2)
+    assert f'{HOPPER}: task "balance": needs a base' in problem_of(HOPPER, task="balance")
+    assert check(ExaminationRequest(xml=str(HOPPER))).problem is not None
+
+
+def test_an_edited_robot_is_what_is_examined_and_bundled(tmp_path: Path) -> None:
+    plain = check_robot(HOPPER)
+    asked = ExaminationRequest(
+        xml=str(HOPPER),
+        task="forward",
+        model_edits={"option.timestep": 0.004},
+        stage_to=str(tmp_path),
+    )
+    answer = check(asked)
+    assert (answer.problem, answer.figures["timestep_s"]) == (None, 0.004)
+    assert answer.hash != plain.hash
+    assert answer.xml is not None
+    assert mujoco.MjModel.from_xml_path(str(tmp_path / answer.xml)).opt.timestep == 0.004
+    problem = check(
+        ExaminationRequest(xml=str(HOPPER), task="forward", model_edits={"geom.nose.size": 1})
+    ).problem
+    assert problem is not None
+    assert problem.startswith(f"{HOPPER}: ")
+    assert "nose" in problem
+
+
+def test_a_robot_that_diverges_at_once_is_refused(tmp_path: Path) -> None:
+    xml = tmp_path / "wild.xml"
+    xml.write_text(
+        HOPPER.read_text().replace(
+            'name="hip" range', 'name="hip" stiffness="1e30" springref="90" range'
+        )
+    )
+    assert "physics diverges" in problem_of(xml)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_known_by_its_number_whatever_the_text(error: int, tmp_path: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(error, "kein Platz")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestrator.worker.robots.bundle.Bundle.write", full)
+        answer = check_robot(HOPPER)
+    assert answer.errno == error
+    (job,) = from_mapping(
+        {"name": "x", "jobs": [{"name": "h", "xml": str(HOPPER), "task": "forward"}]},
+        source="x.toml",
+        base=tmp_path,
+    ).jobs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preflight, "ask", lambda *_, **__: [answer])
+        with pytest.raises(DiskFullError, match="no space left"):
+            examine([job], staging=tmp_path, at_once=1)
+
+
+def test_a_job_that_the_machine_is_too_small_for_keeps_the_task_chosen_for_it(
+    tmp_path: Path,
+) -> None:
+    xml = tmp_path / "a.xml"
+    xml.touch()
+    jobs = [{"xml": str(xml), "resources": {"cores": 100_000}}]
+    experiment = from_mapping(
+        {"name": "big", "jobs": jobs}, source="big", base=tmp_path, skip_invalid=True
+    )
+    verdicts = {"a-s0": JobVerdict(xml="a.xml", task="forward")}
+    options = run_plan.RunOptions(run_dir=tmp_path, verdicts=verdicts)
+    plan = run_plan.plan(experiment, options, tmp_path / "staging", stops=StopRequests())
+    plan.backend.close()
+    assert "100000 cores" in str(plan.verdicts["a-s0"].problem).replace(",", "")
+    assert plan.jobs[0].spec.task == "forward"
+
+
+def test_a_dry_run_tells_how_many_robots_it_has_examined(tmp_path: Path) -> None:
+    jobs = [
+        {"name": name, "xml": str(HOPPER), "task": task}
+        for name, task in (("a", "forward"), ("b", "stand"))
+    ]
+    experiment = from_mapping({"name": "two", "jobs": jobs}, source="two", base=tmp_path)
+    counts: list[tuple[int, int]] = []
+    dry_run.dry_run(
+        experiment,
+        run_plan.RunOptions(run_dir=tmp_path / "run"),
+        watch=lambda *now: counts.append(now),
+    )
+    assert counts[0][0] == 0
+    assert counts[-1] == (2, 2)
+
+
+def test_a_file_outside_of_the_robots_folder_needs_the_jobs_permission(tmp_path: Path) -> None:
+    robot = tmp_path / "robot/main.xml"
+    robot.parent.mkdir()
+    robot.write_text(
+        HOPPER.read_text().replace("</mujoco>", '<include file="../key.xml"/></mujoco>')
+    )
+    (tmp_path / "key.xml").write_text("<mujoco><size memory='1M'/></mujoco>")
+    jobs = [{"name": name, "xml": str(robot), "allow_outside": name == "b"} for name in "ab"]
+    declared = from_mapping({"name": "x", "jobs": jobs}, source="x.toml", base=tmp_path).jobs
+    verdicts = examine(declared, staging=tmp_path / "staging", at_once=1)
+    problem = str(verdicts["a-s0"].problem)
+    assert all(
+        part in problem
+        for part in (str(robot), "attribute file", f"{tmp_path}/key.xml", "allow_outside")
+    )
+    assert verdicts["b-s0"].problem is None
+    assert {path.name for path in (tmp_path / "staging").rglob("*.xml")} == {"main.xml", "key.xml"}
+    assert len(list((tmp_path / "staging").iterdir())) == 1, "nothing of the refused one is written"
+    (alone,) = ask({"xml": str(robot), "alone": True})
+    assert (alone["problem"], "allow_outside" in alone["warnings"][0]) == (None, True)

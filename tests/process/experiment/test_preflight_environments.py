@@ -1,0 +1,311 @@
+"""Preflight of environments and of users' tasks: one clear message for whatever is wrong with
+them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.messages import ExaminationRequest
+from orchestrator.experiment.examination.preflight import examine, requests_of
+from orchestrator.jobfile import from_mapping
+from orchestrator.worker.robots.preflight_child import check
+
+ROOT = Path(__file__).parents[3]
+HOPPER = ROOT / "mjcf" / "hopper.xml"
+
+
+def test_what_a_task_of_the_users_own_raises_is_told_with_the_robot(
+    tmp_path: Path, search_path: str
+) -> None:
+    (tmp_path / "my_tasks.py").write_text(
+        "from orchestrator.worker.tasks import Task\n\n\nclass Broken(Task):\n"
+        "    def __init__(self, model, options):\n        raise KeyError('nose')\n"
+    )
+    answer = check(
+        ExaminationRequest(xml=str(HOPPER), task="my_tasks:Broken", search_path=search_path)
+    )
+    assert answer.problem is not None
+    assert re.match(f"{HOPPER}: .*KeyError: 'nose' .*my_tasks.py:6", answer.problem)
+    assert answer.figures["nq"] == 6
+
+
+ENVIRONMENTS = """
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Env(gymnasium.Env):
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, xml=None, seed=0, mode="good"):
+        self.mode = mode
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        if mode == "dict_action":
+            self.action_space = spaces.Dict({"a": spaces.Discrete(2)})
+        if mode == "endless_action":
+            self.action_space = spaces.Box(-np.inf, np.inf, (1,))
+        if mode in ("dict", "nested", "lacking"):
+            inner = spaces.Dict({"b": box}) if mode == "nested" else box
+            self.observation_space = spaces.Dict({"a": inner} | ({"c": box} if mode == "lacking" else {}))
+        if mode == "wide":
+            self.observation_space = spaces.Box(-1, 1, (3,), np.float32)
+        if mode == "exit":
+            raise SystemExit(3)
+        assert seed == 0
+
+    def observe(self):
+        observation = np.zeros(2, np.float32)
+        return {"a": observation} if isinstance(self.observation_space, spaces.Dict) else observation
+
+    def reset(self, *, seed=None, options=None):
+        return self.observe() if self.mode == "old_reset" else (self.observe(), {})
+
+    def step(self, action):
+        if self.mode == "broken":
+            raise KeyError("speed")  # line 36
+        if self.mode == "old_step":
+            return self.observe(), 0.0, False, {}
+        return self.observe(), 0.0, False, False, {}
+
+    @classmethod
+    def make(cls, xml, seed):
+        return cls()
+
+
+def not_an_env(xml, seed):
+    return [xml, seed]
+
+
+def wants_more(xml, seed, size):
+    return None
+
+
+number = 3
+
+
+class Shaped(gymnasium.Env):
+    SPACES = {
+        "vector": spaces.Box(-1, 1, (2,), np.float32),
+        "grid": spaces.Box(0, 9, (2, 3, 4), np.uint8),
+        "image": spaces.Box(0, 255, (36, 36, 3), np.uint8),
+        "choice": spaces.Discrete(2),
+        "table": spaces.Box(-1, 1, (2, 3), np.float32),
+        "whole": spaces.Box(-3, 3, (2,), np.int64),
+    }
+    SPACES["dict"] = spaces.Dict({"a": SPACES["vector"]})
+
+    def __init__(self, xml, seed, observation="vector", action="vector"):
+        self.observation_space, self.action_space = self.SPACES[observation], self.SPACES[action]
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+"""
+
+
+@pytest.fixture
+def search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_envs.py").write_text(ENVIRONMENTS)
+    (tmp_path / "half_done.py").write_text("import torch_geometric_that_is_not_there\n")
+    (tmp_path / "typo.py").write_text("def make_env(:\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("my_envs", "half_done", "typo"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "kwargs", "message"),
+    [
+        ("my_envs:Env", {}, None),
+        ("my_envs:Env", {"mode": "broken"}, "KeyError: 'speed' .*my_envs.py:36"),
+        ("my_envs:Env", {"mode": "exit"}, "SystemExit: 3"),
+        (
+            "my_envs:Env",
+            {"mode": "dict_action"},
+            "its action space is Dict.* can use Box, Discrete, MultiDiscrete, MultiBinary$",
+        ),
+        ("my_envs:Env", {"mode": "endless_action"}, "its action space is Box.*needs finite bounds"),
+        ("my_envs:Env", {"mode": "dict"}, None),
+        ("my_envs:Env", {"mode": "nested"}, "its observation space is Dict.*or a Dict$"),
+        ("my_envs:Env", {"mode": "lacking"}, "its observation lacks 'c'"),
+        (
+            "my_envs:Env",
+            {"mode": "wide"},
+            r"observation has the shape \(2,\), its observation space \(3,\)",
+        ),
+        (
+            "my_envs:Env",
+            {"mode": "old_reset"},
+            r"its reset\(\) returns a ndarray, expected 2: observation, info",
+        ),
+        (
+            "my_envs:Env",
+            {"mode": "old_step"},
+            r"its step\(\) returns 4 values, expected 5: observation, reward, term",
+        ),
+        ("my_envs:Env.make", {}, None),
+        (
+            "my_envs:Env",
+            {"colour": 1},
+            "cannot be called with xml, seed, colour: got an unexpected",
+        ),
+        ("my_envs:not_an_env", {}, "returned a list, expected a gymnasium.Env"),
+        (
+            "my_envs:wants_more",
+            {},
+            "cannot be called with xml, seed: missing a required argument: 'size'",
+        ),
+        ("my_envs:Ent", {}, "nothing to call named 'Ent'; did you mean 'Env'"),
+        ("my_envs:number", {}, "nothing to call named 'number'"),
+        ("my_envs", {}, 'expected "package.module:make_env"'),
+        ("nowhere:make_env", {}, "there is no module 'nowhere' .looked in "),
+        (
+            "half_done:make_env",
+            {},
+            "ModuleNotFoundError: No module named 'torch_geometric.*half_done.py:1",
+        ),
+        ("typo:make_env", {}, "SyntaxError: .*typo.py:1"),
+    ],
+)
+def test_an_entry_point_is_tried_out(
+    entry_point: str, kwargs: dict[str, object], message: str | None, search_path: str
+) -> None:
+    answer = check(
+        ExaminationRequest(entry_point=entry_point, env_kwargs=kwargs, search_path=search_path)
+    )
+    if message is None:
+        assert answer.problem is None
+    else:
+        assert answer.problem is not None
+        assert answer.problem.startswith(entry_point)
+        assert re.search(message, answer.problem)
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "use_sde", "message"),
+    [
+        ("good", "MlpPolicy", False, None),
+        ("good", "MlpPolicy", True, "ppo.use_sde = true needs a Box"),
+        ("good", "CnnPolicy", False, "CnnPolicy needs images"),
+        (
+            "good",
+            "MultiInputPolicy",
+            False,
+            "MultiInputPolicy does not fit, use MlpPolicy or CnnPolicy",
+        ),
+        ("dict", "MlpPolicy", False, "MlpPolicy does not fit, use MultiInputPolicy"),
+        ("dict", "MultiInputPolicy", False, None),
+    ],
+)
+def test_a_policy_that_does_not_fit_the_spaces_is_told_before_launch(
+    mode: str, policy: str, use_sde: bool, message: str | None, search_path: str
+) -> None:
+    asked: dict[str, Any] = {
+        "entry_point": "my_envs:Env",
+        "env_kwargs": {"mode": mode},
+        "search_path": search_path,
+    }
+    problem = check(ExaminationRequest(**asked, policy=policy, use_sde=use_sde)).problem
+    assert (problem is None) if message is None else (problem is not None and message in problem)
+
+
+FAST_LEARNER = [
+    ("vector", "vector", None),
+    ("grid", "vector", None),
+    ("whole", "vector", None),
+    ("image", "vector", "its observations are images"),
+    ("choice", "vector", "its observation space is a Discrete"),
+    ("dict", "vector", "its observation space is a Dict"),
+    ("vector", "choice", "its action space is a Discrete"),
+    ("vector", "table", r"its action space is a Box of float32 with the shape \(2, 3\)"),
+    ("vector", "whole", r"its action space is a Box of int64 with the shape \(2,\)"),
+]
+
+
+@pytest.mark.parametrize(("observation", "action", "message"), FAST_LEARNER)
+def test_spaces_that_the_fast_learner_cannot_train_are_refused_where_it_is_demanded(
+    observation: str, action: str, message: str | None, search_path: str
+) -> None:
+    request = ExaminationRequest(
+        entry_point="my_envs:Shaped",
+        env_kwargs={"observation": observation, "action": action},
+        search_path=search_path,
+        policy="MultiInputPolicy" if observation == "dict" else "MlpPolicy",
+    )
+    assert check(request).problem is None
+    problem = check(dataclasses.replace(request, fast=True)).problem
+    if message is None:
+        assert problem is None
+    else:
+        assert problem is not None
+        assert re.match(
+            f'my_envs:Shaped: learner = "fast" is not possible: {message}, and the fast learner',
+            problem,
+        )
+        assert problem.endswith('; set learner = "auto", which uses stock Stable-Baselines3 here')
+
+
+def test_wrong_policy_and_wrong_learner_are_told_together(search_path: str) -> None:
+    asked: dict[str, Any] = {
+        "entry_point": "my_envs:Env",
+        "env_kwargs": {"mode": "dict"},
+        "search_path": search_path,
+    }
+    problem = check(ExaminationRequest(**asked, policy="MlpPolicy", fast=True)).problem
+    assert problem is not None
+    assert "MlpPolicy does not fit, use MultiInputPolicy; learner" in problem
+
+
+def test_jobs_that_share_an_environment_and_not_a_learner_get_verdicts_of_their_own(
+    tmp_path: Path,
+) -> None:
+    jobs = from_mapping(
+        {
+            "name": "test",
+            "jobs": [
+                {"name": "any", "env": "CartPole-v1"},
+                {"name": "stock", "env": "CartPole-v1", "learner": "sb3"},
+                {"name": "fast", "env": "CartPole-v1", "learner": "fast", "seeds": [0, 1]},
+                {"name": "pendulum", "env": "Pendulum-v1", "learner": "fast"},
+                {"name": "hopper", "xml": str(HOPPER), "learner": "fast"},
+                {"name": "hopper-stock", "xml": str(HOPPER), "learner": "sb3"},
+            ],
+        },
+        source="robots.toml",
+        base=tmp_path,
+    ).jobs
+    distinct, key_of = requests_of(jobs)
+    assert len(distinct) == 4, "a robot of a built-in task is examined once, whatever the learner"
+    verdicts = examine(jobs, staging=tmp_path / "staging", at_once=1)
+    problems = {job.job_id: verdicts[job.job_id].problem for job in jobs}
+    assert problems.keys() == key_of.keys()
+    refused = {job_id: problem for job_id, problem in problems.items() if problem is not None}
+    assert refused.keys() == {"fast-s0", "fast-s1"}
+    assert {problem.where for problem in refused.values()} == {"jobs[2]"}
+    assert all('set learner = "auto"' in problem.message for problem in refused.values())
+
+
+def test_gymnasium_ids_are_tried_out_and_near_ones_suggested(tmp_path: Path) -> None:
+    assert check(ExaminationRequest(env="CartPole-v1")).problem is None
+    problem = check(ExaminationRequest(env="CartPoel-v1")).problem
+    assert problem is not None
+    assert "'CartPole-v1'" in problem
+    assert "TypeError" in str(
+        check(ExaminationRequest(env="CartPole-v1", env_kwargs={"colour": 1})).problem
+    )
+    with_robot = ExaminationRequest(
+        env="Hopper-v5", xml=str(HOPPER), stage_to=str(tmp_path / "staged")
+    )
+    answer = check(with_robot)
+    assert (answer.problem, answer.xml) == (None, "hopper.xml")

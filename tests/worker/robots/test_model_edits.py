@@ -1,0 +1,382 @@
+"""Edits of a robot: what they change, what is bundled, and what the errors say of those that do not
+fit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import pytest
+from bundle_helpers import INSTALLED, OWN, ROBOTS, lay_out
+from command_helpers import HOPPER, succeed, summary, write_experiment
+from model_helpers import differences
+
+import orchestrator
+from orchestrator.core.errors import SpecError
+from orchestrator.core.files import temporary_folder
+from orchestrator.core.messages import ExaminationRequest
+from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
+from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.mjspec import model_comparison, spec_elements
+from orchestrator.worker.mjspec.spec_elements import EditError
+from orchestrator.worker.robots import file_collector
+from orchestrator.worker.robots.bundle import Bundle, collect
+from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError
+from orchestrator.worker.robots.model_edits import RobotVariants
+from orchestrator.worker.robots.preflight_child import RecentRobot, check
+
+ROOT = Path(__file__).parents[3]
+ROBOT = """<mujoco>
+<option timestep="0.002"/>
+<default><geom density="500"/><default class="leg"><geom size="0.05"/><joint damping="2"/></default></default>
+<worldbody>
+  <body name="trunk" pos="0 0 1"><freejoint name="root"/><geom name="trunk" type="box" size="0.3 0.2 0.1"/>
+    <body name="left.thigh" pos="0.3 0 0" childclass="leg">
+      <joint name="left.hip" axis="0 1 0" range="-30 60"/>
+      <geom name="left.thigh" type="capsule" fromto="0 0 0 0 0 -0.3"/><site name="tip" pos="0 0 -0.3"/>
+    </body>
+    <body name="right.thigh" pos="-0.3 0 0" childclass="leg" euler="0 10 0">
+      <inertial pos="0 0 0" mass="2" diaginertia="0.1 0.1 0.1"/>
+      <joint name="right.hip" axis="0 1 0" range="-30 60"/>
+      <geom name="right.thigh" type="sphere"/>
+    </body>
+  </body>
+</worldbody>
+<tendon><fixed name="pull"><joint joint="left.hip" coef="1"/></fixed></tendon>
+<actuator>
+  <position name="servo" joint="left.hip" kp="20" kv="1"/><motor name="motor" joint="right.hip" gear="3"/>
+  <velocity name="speed" joint="left.hip" kv="2"/>
+  <cylinder name="cylinder" joint="left.hip" bias="-1 2 3"/>
+  <muscle name="muscle" tendon="pull" lengthrange="0 1" force="30"/>
+</actuator>
+<keyframe><key name="home" qpos="0 0 1 1 0 0 0 0.1 0.1"/></keyframe>
+</mujoco>"""
+
+
+@pytest.fixture
+def robot(tmp_path: Path) -> Path:
+    (tmp_path / "robot.xml").write_text(ROBOT)
+    return tmp_path / "robot.xml"
+
+
+def edited(bundle: Bundle, edits: Mapping[str, Any], folder: Path) -> Bundle:
+    """The edited robot, which was compiled in ``folder`` and compared with what was edited."""
+    with RobotVariants(bundle) as variants:
+        robot = variants.edited_robot(edits)
+    robot.check(load_model(robot.bundle.write(folder)))
+    return robot.bundle
+
+
+def compiled(xml: Path, edits: Mapping[str, Any], folder: Path) -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_path(str(folder / edited(collect(xml), edits, folder).main))
+
+
+@pytest.mark.parametrize(
+    ("edits", "old", "new"),
+    [
+        ({"option.timestep": 0.004}, 'timestep="0.002"', 'timestep="0.004"'),
+        ({"option.timestep": "*0.123456789"}, 'timestep="0.002"', 'timestep="0.000246913578"'),
+        (
+            {"option.integrator": "implicitfast"},
+            'timestep="0.002"',
+            'timestep="0.002" integrator="implicitfast"',
+        ),
+        ({"geom.trunk.size": "*2"}, "0.3 0.2 0.1", "0.6 0.4 0.2"),
+        ({"geom.trunk.size": [0.4]}, "0.3 0.2 0.1", "0.4 0.2 0.1"),
+        ({"geom.trunk.size": ["*2", 0.5, "*1"]}, "0.3 0.2 0.1", "0.6 0.5 0.1"),
+        ({"geom.trunk.type": "ellipsoid"}, 'type="box"', 'type="ellipsoid"'),
+        ({"geom.*.density": "*2"}, 'density="500"', 'density="1000"'),
+        ({"geom.*.thigh.size": 0.06}, '<geom size="0.05"/>', '<geom size="0.06"/>'),
+        ({"geom.left.thigh.fromto": "*2"}, "0 0 0 0 0 -0.3", "0 0 0 0 0 -0.6"),
+        ({"joint.*.hip.damping": "*1.5"}, 'damping="2"', 'damping="3"'),
+        ({"joint.*hip.range": [-45, 45]}, 'range="-30 60"', 'range="-45 45"'),
+        ({"body.right.thigh.euler": "*2"}, 'euler="0 10 0"', 'euler="0 20 0"'),
+        ({"body.right.thigh.quat": [0, 1, 0, 0]}, 'euler="0 10 0"', 'quat="0 1 0 0"'),
+        ({"body.right.thigh.mass": "*2"}, 'mass="2"', 'mass="4"'),
+        ({"body.right.thigh.diaginertia": "*2"}, "0.1 0.1 0.1", "0.2 0.2 0.2"),
+        ({"site.tip.pos": [0, 0, -0.2]}, 'pos="0 0 -0.3"', 'pos="0 0 -0.2"'),
+        ({"actuator.servo.kp": "*2", "actuator.servo.kv": 3}, 'kp="20" kv="1"', 'kp="40" kv="3"'),
+        ({"actuator.servo.dampratio": 1}, 'kv="1"', 'dampratio="1"'),
+        ({"actuator.motor.gear": [5]}, 'gear="3"', 'gear="5"'),
+        ({"actuator.speed.kv": 7}, 'kv="2"', 'kv="7"'),
+        ({"actuator.muscle.force": "*2"}, 'force="30"', 'force="60"'),
+        ({"actuator.cylinder.bias": ["*2", 2, 4]}, 'bias="-1 2 3"', 'bias="-2 2 4"'),
+        ({"tendon.pull.stiffness": 4.0}, '<fixed name="pull"', '<fixed name="pull" stiffness="4"'),
+        (
+            {"key.home.qpos": [0, 0, 2, 1, 0, 0, 0, 0, 0]},
+            "0 0 1 1 0 0 0 0.1 0.1",
+            "0 0 2 1 0 0 0 0 0",
+        ),
+    ],
+)
+def test_an_edit_is_what_writing_it_into_the_file_would_be(
+    edits: dict[str, Any], old: str, new: str, robot: Path, tmp_path: Path
+) -> None:
+    assert old in ROBOT
+    (tmp_path / "by_hand.xml").write_text(ROBOT.replace(old, new))
+    by_hand = mujoco.MjModel.from_xml_path(str(tmp_path / "by_hand.xml"))
+    assert differences(compiled(robot, edits, tmp_path / "edited"), by_hand) == []
+
+
+def test_a_name_wins_over_a_pattern_in_whatever_order(robot: Path) -> None:
+    edits = {"geom.left.thigh.size": 0.07, "geom.*.size": "*2"}
+    first = edited(collect(robot), edits, robot.parent / "first")
+    assert (
+        first.hash
+        == edited(collect(robot), dict(reversed(edits.items())), robot.parent / "again").hash
+    )
+    model = mujoco.MjModel.from_xml_string(first.contents["robot.xml"].decode())
+    assert (model.geom("left.thigh").size[0], model.geom("right.thigh").size[0]) == (0.07, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        (
+            {"geom.trnk.size": 1},
+            "model.geom.trnk.size: no geom of the robot is called 'trnk'; did you mean 'trunk'?",
+        ),
+        (
+            {"geom.*foot.size": 1},
+            "no geom of the robot matches '*foot'; there are trunk, left.thigh, right.thigh",
+        ),
+        ({"sensor.x.noise": 1}, "no sensor of the robot is called 'x'; there is none"),
+        (
+            {"bodi.trunk.pos": 1},
+            "model.bodi.trunk.pos: unknown kind of element; did you mean 'body'?",
+        ),
+        ({"geom.trunk.sise": 1}, "geom has no attribute 'sise' to edit; did you mean 'size'"),
+        ({"actuator.motor.kp": 1}, "actuator has no attribute 'kp' to edit"),
+        ({"option.x.timestep": 1}, "there is one option only; write model.option.timestep"),
+        ({"geom.trunk.size": [1, 2, 3, 4]}, "size takes 1 to 3 values, found 4"),
+        ({"body.trunk.pos": [1]}, "pos takes 3 values, found 1"),
+        ({"actuator.servo.kp": [1, 2]}, "kp takes 1 value, found 2"),
+        (
+            {"geom.trunk.size": True},
+            'size takes numbers, or "*1.2" to multiply what it has; found True',
+        ),
+        ({"geom.trunk.size": "wide"}, "size takes numbers"),
+        ({"geom.trunk.condim": 2.5}, "condim takes a whole number of 32 bits, found 2.5"),
+        (
+            {"geom.trunk.contype": 2**40},
+            "contype takes a whole number of 32 bits, found 1099511627776",
+        ),
+        ({"option.integrator": "RK5"}, "integrator is one of euler, rk4, implicit, implicitfast"),
+        ({"joint.left.hip.actuatorgravcomp": 1}, "expected true or false, found 1"),
+        ({"geom.trunk.mass": "*2"}, "mass is not given in the robot"),
+        (
+            {"actuator.motor.ctrlrange": "*2"},
+            "the robot has 0 there, so nothing changes; set a value",
+        ),
+        ({"body.trunk.mass": 3}, "changes nothing in the compiled robot"),
+        ({"geom.right.thigh.density": 900}, "changes nothing in the compiled robot"),
+        ({"geom.trunk.size": -1}, "MuJoCo refuses it: Error: size 0 must be positive in geom"),
+        ({"key.home.qpos": [1, 2]}, "qpos takes 9 values, found 2"),
+        ({"geom.*.size": 1, "geom.t*.size": 2}, "geom 'trunk' is edited by model.geom.*.size too"),
+    ],
+)
+def test_an_edit_that_does_not_fit_is_one_message(
+    edits: dict[str, Any], message: str, robot: Path
+) -> None:
+    with pytest.raises(EditError) as raised:
+        edited(collect(robot), edits, robot.parent / "edited")
+    assert message in str(raised.value)
+    assert str(raised.value).startswith("model.")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_robot_that_does_not_compile_is_told_under_the_users_path(robot: Path) -> None:
+    robot.write_text(ROBOT.replace('mesh="a"', "").replace('type="box"', 'type="mesh" mesh="none"'))
+    with pytest.raises(EditError, match=r"MuJoCo cannot compile it: .*mesh 'none'") as raised:
+        edited(collect(robot), {"option.timestep": 0.001}, robot.parent / "edited")
+    assert temporary_folder.PREFIX not in str(raised.value)
+
+
+def test_setting_what_is_there_already_is_no_mistake(robot: Path, tmp_path: Path) -> None:
+    same = compiled(robot, {"geom.trunk.size": "*1", "option.timestep": 0.002}, tmp_path / "same")
+    assert differences(same, mujoco.MjModel.from_xml_path(str(robot))) == []
+
+
+@pytest.mark.parametrize("files", ROBOTS.values(), ids=ROBOTS.keys())
+def test_the_edited_bundle_stands_alone_whatever_the_robot_is_made_of(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    users = tmp_path / "users"
+    lay_out(users, files)
+    original = mujoco.MjModel.from_xml_path(str(users / "r/main.xml"))
+    bundle = collect(users / "r/main.xml")
+    shutil.rmtree(users)
+    first, again = (
+        edited(bundle, {"option.timestep": 0.001}, tmp_path / name) for name in ("first", "again")
+    )
+    assert first.hash == again.hash
+    assert first.origin / first.main == users / "r/main.xml"
+    assert not any(
+        os.fsencode(temporary_folder.PREFIX) in content for content in first.contents.values()
+    )
+    model = mujoco.MjModel.from_xml_path(str(first.write(tmp_path / "robot")))
+    assert differences(original, model) == ["opt.timestep"]
+
+
+@pytest.mark.parametrize("xml", [*INSTALLED, *OWN], ids=lambda path: path.stem)
+def test_an_edit_leaves_all_else_of_a_robot_as_it_was(xml: Path, tmp_path: Path) -> None:
+    original = mujoco.MjModel.from_xml_path(str(xml))
+    changed = differences(original, compiled(xml, {"option.timestep": 0.00137}, tmp_path))
+    assert [name for name in changed if not name.endswith("_matid")] == ["opt.timestep"]
+
+
+def test_every_variant_is_what_it_would_be_alone(robot: Path, tmp_path: Path) -> None:
+    wide, fast = {"geom.trunk.size": 0.4}, {"option.timestep": 0.001}
+    both = {"geom.*.size": "*2", **fast}
+    with RobotVariants(collect(robot)) as variants:
+        together = [variants.edited_robot(edits).bundle for edits in (wide, both, fast, wide)]
+        with pytest.raises(EditError):
+            variants.edited_robot({"geom.trunk.size": -1})
+        together.append(variants.edited_robot(both).bundle)
+    alone = [
+        edited(collect(robot), edits, tmp_path / "alone")
+        for edits in (wide, both, fast, wide, both)
+    ]
+    assert [bundle.hash for bundle in together] == [bundle.hash for bundle in alone]
+    assert len({bundle.hash for bundle in alone}) == 3
+
+
+def test_a_robot_that_changes_between_two_of_its_variants_is_read_again(robot: Path) -> None:
+    (robot.parent / "part.xml").write_text("<mujoco/>")
+    robot.write_text(robot.read_text().replace("<mujoco>", '<mujoco><include file="part.xml"/>'))
+    with RecentRobot() as recent:
+        first = recent.variants(robot, MAX_TOTAL_BYTES)
+        assert recent.variants(robot, MAX_TOTAL_BYTES) is first
+        (robot.parent / "part.xml").write_text('<mujoco><option gravity="0 0 -1"/></mujoco>')
+        second = recent.variants(robot, MAX_TOTAL_BYTES)
+        assert second.edited_robot({"option.timestep": 0.001}).model.opt.gravity[2] == -1
+        (robot.parent / "part.xml").unlink()
+        with pytest.raises(BundleError, match=r"part\.xml"):
+            recent.variants(robot, MAX_TOTAL_BYTES)
+
+
+def cost_of_variants(number: int, folder: Path) -> Counter[str]:
+    """What a child process does to examine so many variants of the hopper."""
+    cost: Counter[str] = Counter()
+
+    def counted(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            cost[what] += 1
+            return function(*arguments, **options)
+
+        return call
+
+    def read(path: Path, *arguments: Any) -> bytes:
+        content = read_regular_file(path, *arguments)
+        cost["bytes of the user's files" if path == HOPPER else "bytes of edited robots"] += len(
+            content
+        )
+        return content
+
+    read_regular_file = file_collector.read_regular_file
+    with pytest.MonkeyPatch.context() as patch, RecentRobot() as recent:
+        patch.setattr(
+            mujoco.MjSpec, "compile", counted("specifications compiled", mujoco.MjSpec.compile)
+        )
+        patch.setattr(
+            mujoco.MjSpec,
+            "from_file",
+            staticmethod(counted("files parsed", mujoco.MjSpec.from_file)),
+        )
+        from_xml_path = mujoco.MjModel.from_xml_path
+        patch.setattr(
+            mujoco.MjModel, "from_xml_path", staticmethod(counted("files compiled", from_xml_path))
+        )
+        patch.setattr(
+            model_comparison, "_equal", counted("fields compared", model_comparison._equal)
+        )
+        patch.setattr(file_collector, "read_regular_file", read)
+        for variant in range(number):
+            answer = check(
+                ExaminationRequest(
+                    xml=str(HOPPER),
+                    task="forward",
+                    model_edits={"geom.foot.friction": [float(f"1.5{variant + 1}")]},
+                    simulate_s=0.005,
+                    stage_to=str(folder / str(variant)),
+                ),
+                recent,
+            )
+            assert answer.problem is None
+    return cost
+
+
+def test_a_further_variant_of_a_robot_costs_as_much_however_many_there_are(tmp_path: Path) -> None:
+    """Thousands are examined before a run: of each, the specification is compiled once, and what
+    was written once."""
+    one, three, five = (cost_of_variants(number, tmp_path / str(number)) for number in (1, 3, 5))
+    assert (
+        one["bytes of the user's files"]
+        == five["bytes of the user's files"]
+        == HOPPER.stat().st_size
+    )
+    assert five - three == three - one
+    of_two = five - three
+    assert (
+        of_two["specifications compiled"] == of_two["files parsed"] == of_two["files compiled"] == 2
+    )
+    assert of_two["bytes of edited robots"] < 4 * HOPPER.stat().st_size
+    model = mujoco.MjModel.from_xml_path(str(HOPPER))
+    assert of_two["fields compared"] < len(list(model_comparison._fields(model, model, ""))), (
+        "only up to the first edit"
+    )
+
+
+def test_the_job_file_knows_the_kinds_that_can_be_edited() -> None:
+    assert set(EDITABLE_KINDS) == {*spec_elements.SINGLE, *spec_elements.LISTS}
+    assert spec_elements.SINGLE == SINGLE_KINDS
+
+
+@pytest.mark.slow
+def test_a_run_trains_every_body_of_a_matrix_and_tells_them_apart(tmp_path: Path) -> None:
+    jobs = write_experiment(
+        tmp_path,
+        {
+            "name": "hopper",
+            "xml": HOPPER,
+            "task": "forward",
+            "model": {"option.timestep": "*0.5"},
+            "matrix": {"model.geom.foot.friction": ["*1", [0.5]]},
+        },
+    )
+    succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    rows = summary(tmp_path / "run")
+    assert {job_id: row["model.geom.foot.friction"] for job_id, row in rows.items()} == {
+        "hopper-foot.friction1x-s0": "*1",
+        "hopper-foot.friction0.5-s0": [0.5],
+    }
+    original = mujoco.MjModel.from_xml_path(str(HOPPER))
+    for job_id, friction in zip(rows, (original.geom("foot").friction[0], 0.5), strict=True):
+        model = mujoco.MjModel.from_xml_path(str(tmp_path / f"run/jobs/{job_id}/robot/hopper.xml"))
+        assert (model.opt.timestep, model.geom("foot").friction[0]) == (
+            original.opt.timestep / 2,
+            friction,
+        )
+    assert len({row["robot_hash"] for row in rows.values()}) == 2
+    (tmp_path / "run/ledger.sqlite3").write_text("")
+    succeed("run", jobs, "--run-dir", "run", "--rebuild-ledger", cwd=tmp_path)
+    assert {
+        job_id: row["model.geom.foot.friction"] for job_id, row in summary(tmp_path / "run").items()
+    } == {job_id: row["model.geom.foot.friction"] for job_id, row in rows.items()}
+
+
+def test_edits_that_do_not_fit_are_told_before_anything_is_launched(tmp_path: Path) -> None:
+    jobs = write_experiment(
+        tmp_path, {"name": "hopper", "xml": HOPPER, "matrix": {"model.geom.fot.size": [0.1, 0.2]}}
+    )
+    with pytest.raises(SpecError, match=r"jobs\[0\]") as caught:
+        orchestrator.run(jobs, run_dir=tmp_path / "run")
+    assert "model.geom.fot.size: no geom of the robot is called 'fot'; did you mean 'foot'" in str(
+        caught.value
+    )
+    assert not (tmp_path / "run/jobs").exists()

@@ -1,0 +1,321 @@
+"""The robots in ``mjcf/``: each one compiles, stands where it should, and takes whatever a policy
+may ask of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import mujoco
+import numpy as np
+import pytest
+
+MJCF = Path(__file__).parents[3] / "mjcf"
+FILES = sorted(MJCF.rglob("*.xml"))
+ROBOTS = [path for path in FILES if ElementTree.parse(path).getroot().tag == "mujoco"]
+TOP = [path for path in ROBOTS if path.parent == MJCF]
+"""Without the variants in ``zoo/``."""
+
+PLAYED_S = 5.0
+HELD_S = 2.0
+HELD_CONTROL_S = 0.04
+DEEPEST_M = 0.002
+"""Of a contact at the start: less than the soft contact of a robot that just stands gives way."""
+
+
+@pytest.fixture(autouse=True)
+def warnings() -> Iterator[list[str]]:
+    """What MuJoCo warns of; nothing, in any of these tests."""
+    said: list[str] = []
+    mujoco.set_mju_user_warning(said.append)
+    yield said
+    mujoco.set_mju_user_warning(None)
+    assert said == []
+
+
+def load(path: Path) -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_path(str(path))
+
+
+def started(model: mujoco.MjModel) -> mujoco.MjData:
+    """In the pose an episode starts from, with the keyframe's controls."""
+    data = mujoco.MjData(model)
+    if model.nkey:
+        mujoco.mj_resetDataKeyframe(model, data, model.key("home").id)
+    mujoco.mj_forward(model, data)
+    return data
+
+
+def play(model: mujoco.MjModel, kind: str) -> mujoco.MjData:
+    """The robot after ``PLAYED_S`` under controls of that kind, new ones every
+    ``HELD_CONTROL_S``."""
+    data, random = started(model), np.random.default_rng(0)
+    low, high = model.actuator_ctrlrange.T
+    skip = max(1, round(HELD_CONTROL_S / model.opt.timestep))
+    for _ in range(round(PLAYED_S / HELD_CONTROL_S)):
+        match kind:
+            case "zero":
+                data.ctrl[:] = np.clip(0, low, high)
+            case "random":
+                data.ctrl[:] = random.uniform(low, high)
+            case "low":
+                data.ctrl[:] = low
+            case "high":
+                data.ctrl[:] = high
+            case "extremes":
+                data.ctrl[:] = np.where(random.random(model.nu) < 0.5, low, high)
+        mujoco.mj_step(model, data, skip)
+    return data
+
+
+def root_body(model: mujoco.MjModel) -> int:
+    return int(model.jnt_bodyid[0])
+
+
+def is_servo(model: mujoco.MjModel) -> np.ndarray:
+    """``(nu,)``"""
+    return (model.actuator_gainprm[:, 0] > 0) & (
+        model.actuator_biasprm[:, 1] == -model.actuator_gainprm[:, 0]
+    )
+
+
+def floats(model: mujoco.MjModel) -> bool:
+    return bool(model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE)
+
+
+robots = pytest.mark.parametrize("robot", ROBOTS, ids=lambda path: path.stem)
+servo_robots = pytest.mark.parametrize(
+    "robot", [path for path in ROBOTS if is_servo(load(path)).any()], ids=lambda path: path.stem
+)
+
+
+@robots
+@pytest.mark.parametrize("kind", ["zero", "random", "low", "high", "extremes"])
+def test_robot_stays_finite_under_any_action(robot: Path, kind: str) -> None:
+    data = play(load(robot), kind)
+    assert np.isfinite(data.qpos).all()
+    assert np.isfinite(data.qvel).all()
+    assert not any(seen.number for seen in data.warning)
+    assert abs(data.qvel).max() < 200
+
+
+@robots
+def test_robot_starts_on_the_ground_and_not_in_it(robot: Path) -> None:
+    model = load(robot)
+    data = started(model)
+    assert min((contact.dist for contact in data.contact), default=0.0) > -DEEPEST_M
+    if model.opt.gravity[2] < 0 and root_falls(model):
+        assert lowest_point(model, data) < 0.02
+
+
+def root_falls(model: mujoco.MjModel) -> bool:
+    """Whether the root is free to move up and down."""
+    vertical = (model.jnt_type == mujoco.mjtJoint.mjJNT_SLIDE) & (model.jnt_axis[:, 2] == 1)
+    return floats(model) or bool(vertical.any())
+
+
+def lowest_point(model: mujoco.MjModel, data: mujoco.MjData) -> float:
+    """Height over the floor of whatever of the robot may touch it."""
+    floor = model.geom("floor").id
+    touching = [geom for geom in range(model.ngeom) if geom != floor and model.geom_contype[geom]]
+    return min(mujoco.mj_geomDistance(model, data, floor, geom, 1.0, None) for geom in touching)
+
+
+@robots
+def test_every_actuator_has_a_range_of_controls(robot: Path) -> None:
+    model = load(robot)
+    assert model.nu > 0
+    assert model.actuator_ctrllimited.all()
+    assert (model.actuator_ctrlrange[:, 0] < model.actuator_ctrlrange[:, 1]).all()
+
+
+@servo_robots
+def test_servos_are_asked_for_angles_that_their_joints_can_have(robot: Path) -> None:
+    """``angle="degree"`` does not hold for ``ctrlrange``: a range in degrees makes a servo a
+    switch."""
+    model = load(robot)
+    servos = is_servo(model)
+    joints = model.actuator_trnid[servos, 0]
+    slack = 0.02
+    assert (model.actuator_ctrlrange[servos, 0] > model.jnt_range[joints, 0] - slack).all()
+    assert (model.actuator_ctrlrange[servos, 1] < model.jnt_range[joints, 1] + slack).all()
+
+
+@servo_robots
+def test_servo_robot_holds_its_starting_pose(robot: Path) -> None:
+    model = load(robot)
+    data = started(model)
+    before = data.qpos.copy()
+    height = data.xpos[root_body(model), 2]
+    mujoco.mj_step(model, data, round(HELD_S / model.opt.timestep))
+    assert data.xpos[root_body(model), 2] > 0.9 * height
+    hinges = model.jnt_qposadr[model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE]
+    assert abs(data.qpos - before)[hinges].max() < 0.15
+    if floats(model):
+        assert data.xmat[root_body(model)].reshape(3, 3)[2, 2] > 0.98
+
+
+@pytest.mark.parametrize(
+    "robot", [path for path in ROBOTS if load(path).nkey], ids=lambda path: path.stem
+)
+def test_keyframe_home_is_within_the_ranges_of_joints_and_controls(robot: Path) -> None:
+    model = load(robot)
+    home = model.key("home")
+    for joint in np.flatnonzero(model.jnt_limited):
+        low, high = model.jnt_range[joint]
+        assert low <= home.qpos[model.jnt_qposadr[joint]] <= high, model.joint(joint).name
+    low, high = model.actuator_ctrlrange.T
+    assert (low <= home.ctrl).all()
+    assert (home.ctrl <= high).all()
+
+
+@robots
+def test_robot_is_seen_and_everything_that_matters_has_a_name(robot: Path) -> None:
+    model = load(robot)
+    assert model.ncam >= 1
+    assert model.nlight >= 1
+    for kind, count in (
+        ("body", model.nbody),
+        ("joint", model.njnt),
+        ("geom", model.ngeom),
+        ("actuator", model.nu),
+    ):
+        names = [getattr(model, kind)(number).name for number in range(count)]
+        assert all(names), kind
+
+
+@robots
+def test_moving_bodies_have_a_mass_one_can_carry(robot: Path) -> None:
+    model = load(robot)
+    moving = np.flatnonzero(model.body_dofnum)
+    assert (model.body_mass[moving] > 0.005).all() or "hip" in model.body(moving[0]).name
+    assert 0.5 < model.body_subtreemass[root_body(model)] < 60
+
+
+def test_there_are_at_least_ten_robots_of_every_required_kind() -> None:
+    assert len(TOP) >= 10
+    models = {path.stem: load(path) for path in TOP}
+    kinds = {
+        "planar root": [
+            name for name, model in models.items() if root_falls(model) and not floats(model)
+        ],
+        "floating root": [name for name, model in models.items() if floats(model)],
+        "motors": [
+            name
+            for name, model in models.items()
+            if not is_servo(model).any()
+            and (model.actuator_dyntype == mujoco.mjtDyn.mjDYN_NONE).all()
+        ],
+        "servos with keyframe": [
+            name
+            for name, model in models.items()
+            if is_servo(model).all() and model.nkey and model.key("home").ctrl.any()
+        ],
+        "arm with target": [
+            name
+            for name, model in models.items()
+            if not root_falls(model)
+            and {"tip", "target"} <= {model.site(number).name for number in range(model.nsite)}
+        ],
+        "muscles over tendons": [
+            name
+            for name, model in models.items()
+            if model.na
+            and (model.actuator_dyntype == mujoco.mjtDyn.mjDYN_MUSCLE).all()
+            and (model.actuator_trntype == mujoco.mjtTrn.mjTRN_TENDON).all()
+        ],
+        "meshes": [name for name, model in models.items() if model.nmesh],
+        "includes": [
+            path.stem for path in TOP if ElementTree.parse(path).find(".//include") is not None
+        ],
+    }
+    assert [kind for kind, found in kinds.items() if not found] == []
+    assert set(kinds["meshes"]) & set(kinds["includes"])
+
+
+def test_no_two_robots_have_the_same_name() -> None:
+    names = [ElementTree.parse(path).getroot().get("model") for path in ROBOTS]
+    assert names == [path.stem for path in ROBOTS]
+    assert len(set(names)) == len(names)
+
+
+def test_fragments_and_assets_are_out_of_the_way_of_a_glob_over_mjcf() -> None:
+    assert {path for path in MJCF.iterdir() if path.is_file()} == set(TOP)
+
+
+def test_the_arms_tip_stays_above_the_floor_wherever_its_joints_go() -> None:
+    model = load(MJCF / "arm.xml")
+    data, random = mujoco.MjData(model), np.random.default_rng(0)
+    tip = model.site("tip").id
+    heights = []
+    for _ in range(5000):
+        data.qpos[:] = random.uniform(*model.jnt_range.T)
+        mujoco.mj_kinematics(model, data)
+        heights.append(data.site_xpos[tip, 2])
+    assert min(heights) > 0.02
+
+
+def test_the_frogs_tendons_keep_their_lever_over_the_whole_range_of_their_joint() -> None:
+    model = load(MJCF / "frog.xml")
+    data = mujoco.MjData(model)
+    for joint in ("hip", "knee", "ankle"):
+        signs = []
+        for angle in np.linspace(*model.joint(joint).range, 20):
+            mujoco.mj_resetData(model, data)
+            data.joint(joint).qpos = angle
+            mujoco.mj_forward(model, data)
+            levers = np.zeros((model.nu, model.nv))
+            mujoco.mju_sparse2dense(
+                levers,
+                data.actuator_moment,
+                data.moment_rownnz,
+                data.moment_rowadr,
+                data.moment_colind,
+            )
+            column = levers[:, model.joint(joint).dofadr[0]]
+            signs.append(np.sign(np.where(np.abs(column) > 1e-6, column, 0)))
+        assert (np.array(signs) == signs[0]).all(), joint
+        assert sorted(signs[0][signs[0] != 0]) == [-1, 1], "an extensor and a flexor"
+
+
+@pytest.fixture
+def mesh_script() -> ModuleType:
+    specification = importlib.util.spec_from_file_location(
+        "make_meshes", MJCF / "dog" / "make_meshes.py"
+    )
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_the_dogs_meshes_are_what_their_script_writes(mesh_script: ModuleType) -> None:
+    folder = MJCF / "dog" / "meshes"
+    written = mesh_script.files()
+    assert {path.name for path in folder.iterdir()} == set(written)
+    for name, content in written.items():
+        assert np.allclose(
+            triangles(content), triangles((folder / name).read_bytes()), atol=1e-6
+        ), name
+    assert sum(map(len, written.values())) < 200_000
+
+
+def test_the_dogs_meshes_are_closed_and_turned_outwards(mesh_script: ModuleType) -> None:
+    for name, content in mesh_script.files().items():
+        corners = triangles(content)
+        edges = [(tuple(t[i]), tuple(t[(i + 1) % 3])) for t in corners for i in range(3)]
+        assert len(set(edges)) == len(edges), name
+        assert {(end, start) for start, end in edges} == set(edges), name
+        assert np.linalg.det(corners).sum() / 6 > 1e-6, f"{name}: volume"
+
+
+def triangles(stl: bytes) -> np.ndarray:
+    """``(triangles, corner, xyz)``"""
+    (count,) = struct.unpack_from("<I", stl, 80)
+    record = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
+    return np.frombuffer(stl, record, count, offset=84)["corners"].astype(float)

@@ -1,0 +1,258 @@
+"""Task ``reach``: where targets lie, what is paid, what is seen, and what shall reach."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+
+from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.tasks import States, make_task
+from orchestrator.worker.tasks.effector import find_effector
+from orchestrator.worker.tasks.reach import Reach
+
+ARM = Path(__file__).parents[3] / "mjcf/arm.xml"
+
+TWO_LINKS = """<mujoco><worldbody>{more}<body name="upper" pos="0 0 1"><joint name="shoulder" axis="0 1 0"{upper}/>
+<geom type="capsule" fromto="0 0 0 0.5 0 0" size="0.02"/><body name="lower" pos="0.5 0 0">
+<joint name="elbow" axis="0 1 0"{lower}/><geom name="lower" type="capsule" fromto="0 0 0 0.5 0 0" size="0.02"/>{sites}
+</body></body></worldbody><actuator><motor joint="shoulder"/><motor joint="elbow"/></actuator></mujoco>"""
+
+
+def two_links(
+    sites: str = '<site name="tip" pos="0.5 0 0"/>', more: str = "", **joints: str
+) -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_string(
+        TWO_LINKS.format(sites=sites, more=more, **{"upper": "", "lower": "", **joints})
+    )
+
+
+def reach(model: mujoco.MjModel, **options: object) -> Reach:
+    task = make_task("reach", model, options)
+    assert isinstance(task, Reach)
+    return task
+
+
+def targets(task: Reach, count: int = 60) -> np.ndarray:
+    rng = np.random.default_rng(5)
+    return np.array([task.sample_goal(rng) for _ in range(count)])
+
+
+def test_every_target_is_where_the_arm_is_in_some_pose_within_its_limits() -> None:
+    model = load_model(ARM)
+    task = reach(model, target_range=1.0)
+    data, joints = mujoco.MjData(model), range(model.njnt)
+    low, high = model.jnt_range.T
+    for number in range(20):
+        target, repeated = (
+            task.sample_goal(np.random.default_rng(number)),
+            np.random.default_rng(number),
+        )
+        while True:  # the draws themselves, until the one that was kept
+            data.qpos[:] = repeated.uniform(task.workspace.low, task.workspace.high)
+            mujoco.mj_kinematics(model, data)
+            if np.array_equal(data.site("tip").xpos, target):
+                break
+        assert all(low[joint] <= data.qpos[joint] <= high[joint] for joint in joints)
+        assert target[2] > 0, "not in the floor"
+        mujoco.mj_forward(model, data)
+        assert data.contact.dist.min(initial=0.0) > -0.002
+
+
+def test_position_servos_can_be_told_to_hold_every_pose_that_targets_are_drawn_from() -> None:
+    model = load_model(ARM)
+    task = reach(model, target_range=1.0, action_scale=0.2)
+    ends = task.actions.ctrl(np.array([[-1.0] * 5, [1.0] * 5]))
+    assert (task.workspace.low >= ends[0] - 1e-12).all()
+    assert (task.workspace.high <= ends[1] + 1e-12).all()
+    assert (task.workspace.low < task.pose).all()
+
+
+def test_targets_lie_in_two_links_reach_and_a_smaller_range_draws_nearer_ones() -> None:
+    far, near = (targets(reach(two_links(), target_range=share)) for share in (1.0, 0.2))
+    assert (np.linalg.norm(far - [0, 0, 1], axis=1) <= 1 + 1e-9).all()
+    assert far[:, 1] == pytest.approx(0)
+    start = np.array([1.0, 0.0, 1.0])
+    assert (
+        np.linalg.norm(near - start, axis=1).mean() < np.linalg.norm(far - start, axis=1).mean() / 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("floor", "solid"),
+    [('contype="0" conaffinity="0"', "seen only"), ("", "stood on")],
+    ids=lambda value: value,
+)
+def test_no_target_is_below_the_floor(floor: str, solid: str) -> None:
+    plane = f'<geom name="floor" type="plane" size="5 5 1" pos="0 0 0.7" {floor}/>'
+    assert (targets(reach(two_links(), target_range=1.0))[:, 2] < 0.7).any()
+    assert (targets(reach(two_links(more=plane), target_range=1.0))[:, 2] >= 0.7).all(), solid
+
+
+def test_no_target_needs_the_arm_to_be_inside_an_obstacle_or_itself() -> None:
+    box = '<geom name="box" type="box" size="0.3 0.3 0.3" pos="-0.6 0 1"/>'
+    found = targets(reach(two_links(more=box), target_range=1.0))
+    assert not (np.abs(found - [-0.6, 0, 1]) < 0.3).all(axis=1).any()
+    assert len(np.unique(found, axis=0)) == len(found)
+
+
+def test_targets_follow_from_the_generator_alone() -> None:
+    first, second = reach(load_model(ARM)), reach(load_model(ARM))
+    targets(first, 7)
+    assert np.array_equal(
+        first.sample_goal(np.random.default_rng(3)), second.sample_goal(np.random.default_rng(3))
+    )
+
+
+@pytest.mark.parametrize(("period_s", "changes"), [(None, []), (0.4, [10, 20])])
+def test_a_target_stays_for_the_episode_or_for_its_period(
+    period_s: float | None, changes: list[int]
+) -> None:
+    options = {} if period_s is None else {"target_period_s": period_s}
+    simulation = Simulation.from_xml(
+        ARM,
+        "reach",
+        n_envs=2,
+        seed=0,
+        task_options={**options, "max_episode_steps": 30, "frame_skip": 8},
+    )
+    simulation.reset()
+    goals = [simulation.states.goals.copy()]
+    for _ in range(30):
+        simulation.step(np.zeros((2, 5)))
+        goals.append(simulation.states.goals.copy())
+    changed = [step for step in range(1, 31) if not np.array_equal(goals[step], goals[step - 1])]
+    assert changed == [*changes, 30], "30 begins another episode"
+
+
+def test_reward_is_distance_precision_and_effort_as_its_docstring_says() -> None:
+    simulation = Simulation.from_xml(
+        ARM,
+        "reach",
+        n_envs=3,
+        seed=2,
+        measuring=True,
+        task_options={"max_episode_steps": 12, "ctrl_cost_weight": 0.3},
+    )
+    task = simulation.task
+    assert isinstance(task, Reach)
+    simulation.reset()
+    rng = np.random.default_rng(0)
+    for step in range(12):
+        action = rng.uniform(-1, 1, (3, 5))
+        goals = simulation.states.goals.copy()
+        result = simulation.step(action)
+        for env in range(3 if step < 11 else 0):
+            away = simulation.data(env).site("tip").xpos - goals[env]
+            share = np.linalg.norm(away) / task.span_m
+            expected = math.exp(-((share / 0.1) ** 2)) - share - 0.3 * np.mean(action[env] ** 2)
+            assert result.rewards[env] == pytest.approx(expected)
+            assert result.observations[env, -3:] == pytest.approx(-away, abs=1e-6)
+            assert task.goal_marker(goals[env]) == pytest.approx(tuple(goals[env]))
+    assert len(result.ended) == 3
+    for episode in result.ended:
+        assert episode.truncated
+        last = np.linalg.norm(episode.terminal_observation[-3:])
+        assert episode.measures == {"distance_m": pytest.approx(last, abs=1e-6)}
+
+
+def test_hinges_without_limits_are_seen_as_sine_and_cosine_and_others_as_they_are() -> None:
+    task = reach(two_links(lower=' range="-2 2" limited="true"'))
+    states = States(
+        np.array([[2.5, 0.7]]),
+        np.array([[30.0, -1.0]]),
+        np.array([[1.0, 2.0, 3.0]]),
+        {"site_xpos": np.ones((1, 1, 3))},
+    )
+    expected = [0.7, math.sin(2.5), math.cos(2.5), 10.0, -1.0, 1, 1, 1, 0, 1, 2]
+    assert task.observe(states)[0] == pytest.approx(np.array(expected, np.float32))
+
+
+def test_what_lies_about_is_not_seen() -> None:
+    ball = '<body name="ball" pos="3 0 1"><freejoint/><geom size="0.1"/></body>'
+    sizes = {
+        task.observe(
+            States(
+                np.ones((1, task.model.nq)),
+                np.ones((1, task.model.nv)),
+                np.ones((1, 3)),
+                {"site_xpos": np.ones((1, 1, 3))},
+            )
+        ).shape[1]
+        for task in (reach(two_links()), reach(two_links(more=ball)))
+    }
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize(
+    ("sites", "expected"),
+    [
+        ('<site name="tip"/><site name="mark"/>', "site 'tip'"),
+        ('<site name="left_fingertip"/><site name="right_fingertip"/>', "site 'right_fingertip'"),
+        ('<site name="grip_site"/><site name="tip_target"/>', "site 'grip_site'"),
+        ('<site name="ee"/><site name="wheel"/>', "site 'ee'"),
+        ('<site name="bend"/><site name="sheet"/>', "site 'sheet'"),
+        ("<site/>", "site 0"),
+        ("", "body 'lower'"),
+    ],
+)
+def test_what_shall_reach_is_found_by_its_name_or_else_at_the_end_of_the_chain(
+    sites: str, expected: str
+) -> None:
+    model = two_links(sites)
+    assert str(find_effector(model, model.qpos0, None)) == expected
+
+
+def test_a_site_that_leads_a_tendon_is_not_the_end_of_the_chain() -> None:
+    tendon = (
+        '</worldbody><tendon><spatial><site site="anchor"/><site site="bend"/></spatial></tendon>'
+    )
+    text = TWO_LINKS.format(
+        sites='<site name="bend"/>', more='<site name="anchor" pos="0 0 2"/>', upper="", lower=""
+    )
+    model = mujoco.MjModel.from_xml_string(text.replace("</worldbody>", tendon))
+    assert str(find_effector(model, model.qpos0, None)) == "body 'lower'"
+
+
+def test_a_body_reaches_with_its_centre_of_mass() -> None:
+    task = reach(two_links(sites=""))
+    assert task.workspace.start == pytest.approx([0.75, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"site": "hand"}, 'site = "hand": the robot has tip'),
+        ({"site": 3}, 'option "site" of task "reach" is 3: expected text'),
+        ({"target_range": 0.0}, "target_range = 0.0: expected above 0, at most 1"),
+        ({"target_range": 1.5}, "target_range = 1.5: expected above 0, at most 1"),
+        ({"target_period_s": -1.0}, "target_period_s = -1.0: expected more than 0"),
+        (
+            {"taget_range": 0.5},
+            'unknown option "taget_range" of task "reach"; did you mean "target_range"',
+        ),
+    ],
+)
+def test_wrong_options_are_answered_with_what_is_right(
+    options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_task("reach", two_links(), options)
+
+
+def test_robots_that_cannot_reach_are_refused() -> None:
+    walker = load_model(ARM.parent / "quadruped.xml")
+    with pytest.raises(
+        ValueError,
+        match=r'task "reach": needs a chain of hinges or slides on a fixed base.*free joint',
+    ):
+        make_task("reach", walker)
+    ball = '<body><freejoint/><geom size="0.1"/><site name="loose"/></body>'
+    with pytest.raises(ValueError, match=r'site = "loose" is not on a chain'):
+        make_task("reach", two_links(more=ball), {"site": "loose"})
+    with pytest.raises(ValueError, match=r"site 'tip' stays where it is"):
+        make_task("reach", two_links('<site name="tip"/>', upper=' range="0 1e-6" limited="true"'))

@@ -1,0 +1,325 @@
+"""Tasks: what they pay, what they show, and which robots they fit; against unbatched formulas."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+
+from orchestrator.core import task_names
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.tasks import States, find_task, make_task
+
+MJCF = Path(__file__).parents[3] / "mjcf"
+
+PLANAR = """<mujoco><worldbody><body name="trunk" pos="0 0 1">{joints}<geom size="0.1"/>
+<body pos="0.3 0 0"><joint name="limb" axis="0 1 0"/><geom size="0.1"/></body></body></worldbody>
+<actuator><motor joint="limb"/></actuator></mujoco>"""
+
+
+def model_of(robot: str) -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_path(str(MJCF / f"{robot}.xml"))
+
+
+def rolled_out(
+    robot: str, task: str, steps: int, **options: object
+) -> list[tuple[States, np.ndarray, States, np.ndarray, float]]:
+    """``(before, action, after, observation, reward)`` of every step that ends no episode."""
+    simulation = Simulation.from_xml(
+        MJCF / f"{robot}.xml", task, n_envs=2, seed=4, task_options=options
+    )
+    simulation.reset()
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(steps):
+        action = rng.uniform(-1, 1, (2, simulation.model.nu))
+        before = States(simulation.states.qpos.copy(), simulation.states.qvel.copy())
+        result = simulation.step(action)
+        if not result.done.any():
+            after = States(simulation.states.qpos.copy(), simulation.states.qvel.copy())
+            found.append((before, action, after, result.observations, result.rewards))
+    return found
+
+
+def test_forward_pays_velocity_and_health_and_charges_effort_as_its_docstring_says() -> None:
+    steps = rolled_out(
+        "hopper", "forward", 30, forward_reward_weight=2.0, ctrl_cost_weight=0.3, healthy_reward=0.7
+    )
+    assert len(steps) > 10
+    for before, action, after, observations, rewards in steps:
+        for env in range(2):
+            velocity = (after.qpos[env, 0] - before.qpos[env, 0]) / 0.04
+            effort = sum(value * value for value in action[env]) / 3
+            assert rewards[env] == pytest.approx(2.0 * velocity + 0.7 - 0.3 * effort)
+            expected = [
+                *after.qpos[env, 1:],
+                *(max(-10.0, min(10.0, value)) for value in after.qvel[env]),
+            ]
+            assert observations[env] == pytest.approx(np.array(expected, np.float32))
+
+
+def test_forward_shows_a_free_root_without_x_and_y() -> None:
+    for _, _, after, observations, _ in rolled_out("quadruped", "forward", 5):
+        assert observations[:, : after.qpos.shape[1] - 2] == pytest.approx(
+            after.qpos[:, 2:].astype(np.float32)
+        )
+        assert observations.shape[1] == after.qpos.shape[1] - 2 + after.qvel.shape[1]
+
+
+def test_balance_pays_one_a_step_and_shows_sine_and_cosine_of_the_pole() -> None:
+    for _, _, after, observations, rewards in rolled_out("balancer", "balance", 8):
+        x, angle = after.qpos.T
+        expected = np.stack([x, np.sin(angle), np.cos(angle), *after.qvel.T], axis=1)
+        assert observations == pytest.approx(expected.astype(np.float32))
+        assert (rewards == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("robot", "change", "healthy"),
+    [
+        ("hopper", {}, True),
+        ("hopper", {1: -0.41 * 1.08}, False),
+        ("hopper", {1: -0.39 * 1.08}, True),
+        ("hopper", {2: 1.01}, False),
+        ("hopper", {2: -1.01}, False),
+        ("hopper", {2: 0.99}, True),
+        ("hopper", {0: math.nan}, False),
+        ("hopper", {1: math.nan}, False),
+        ("quadruped", {2: -0.41 * 0.34}, False),
+        ("quadruped", {2: -0.39 * 0.34}, True),
+    ],
+)
+def test_health_follows_from_height_and_tilt_of_the_starting_pose(
+    robot: str, change: dict[int, float], healthy: bool
+) -> None:
+    model = model_of(robot)
+    task = make_task("forward", model)
+    qpos = np.array(model.qpos0)
+    for index, value in change.items():
+        qpos[index] += value
+    states = States(qpos[None], np.zeros((1, model.nv)))
+    _, terminated = task.reward_and_terminated(states, np.zeros((1, model.nu)), states)
+    assert terminated.tolist() == [not healthy]
+
+
+@pytest.mark.parametrize(
+    "trunk",
+    ["<freejoint/>", '<joint type="slide" axis="1 0 0"/><joint type="slide" axis="0 0 1"/>'],
+)
+def test_a_robot_that_would_be_unhealthy_from_the_start_is_refused(trunk: str) -> None:
+    model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=trunk).replace('pos="0 0 1"', ""))
+    with pytest.raises(
+        ValueError,
+        match=r"the starting pose is unhealthy already .root body at height 0 over the ground",
+    ):
+        make_task("forward", model, {"terminate_when_unhealthy": True})
+
+
+@pytest.mark.parametrize("trunk", ["<freejoint/>", '<joint type="slide" axis="1 0 0"/>'])
+def test_a_robot_that_lies_from_the_start_cannot_fall(trunk: str) -> None:
+    model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=trunk).replace('pos="0 0 1"', ""))
+    lying = States(np.array(model.qpos0)[None], np.zeros((1, model.nv)))
+    rewards, terminated = make_task("forward", model).reward_and_terminated(
+        lying, np.zeros((1, model.nu)), lying
+    )
+    assert not terminated.any()
+    assert rewards == 0.0, "nor is it paid for standing"
+
+
+def test_a_tilt_beyond_half_a_turn_is_no_limit() -> None:
+    model = model_of("quadruped")
+    qpos = np.array(model.qpos0)
+    mujoco.mju_axisAngle2Quat(qpos[3:7], np.array([1.0, 0.0, 0.0]), 3.0)
+    states = States(qpos[None], np.zeros((1, model.nv)))
+    task = make_task("forward", model, {"max_tilt": 4.0, "min_height": 0.0})
+    assert not task.reward_and_terminated(states, np.zeros((1, model.nu)), states)[1].any()
+
+
+@pytest.mark.parametrize("axis", [(1, 0, 0), (0, 1, 0), (0.6, 0.8, 0)])
+@pytest.mark.parametrize("angle", [0.95, 1.05])
+def test_a_free_root_may_turn_about_the_vertical_but_not_tilt(
+    axis: tuple[float, float, float], angle: float
+) -> None:
+    model = model_of("quadruped")
+    tilt, turn, both = np.zeros(4), np.zeros(4), np.zeros(4)
+    mujoco.mju_axisAngle2Quat(tilt, np.array(axis), angle)
+    mujoco.mju_axisAngle2Quat(turn, np.array([0.0, 0.0, 1.0]), 2.5)
+    mujoco.mju_mulQuat(both, turn, tilt)
+    qpos = np.tile(model.qpos0, (2, 1))
+    qpos[0, 3:7], qpos[1, 3:7] = turn, both
+    states = States(qpos, np.zeros((2, model.nv)))
+    _, terminated = make_task("forward", model).reward_and_terminated(
+        states, np.zeros((2, model.nu)), states
+    )
+    assert terminated.tolist() == [False, angle > 1.0]
+
+
+def test_without_termination_no_bonus_is_paid_and_nothing_ends() -> None:
+    model = model_of("runner")
+    task = make_task("forward", model, {"terminate_when_unhealthy": False})
+    states = States(np.full((1, model.nq), 5.0), np.zeros((1, model.nv)))
+    rewards, terminated = task.reward_and_terminated(states, np.zeros((1, model.nu)), states)
+    assert (rewards.tolist(), terminated.tolist()) == ([0.0], [False])
+
+
+def test_a_slide_pointing_backwards_still_pays_for_world_x() -> None:
+    joints = '<joint name="back" type="slide" axis="-1 0 0"/><joint name="up" type="slide" axis="0 0 1"/>'
+    model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=joints))
+    task = make_task("forward", model, {"frame_skip": 1, "healthy_reward": 0.0})
+    before, after = (
+        States(np.array([[0.0, 0, 0]]), np.zeros((1, 3))),
+        States(np.array([[-0.02, 0, 0]]), np.zeros((1, 3))),
+    )
+    rewards, _ = task.reward_and_terminated(before, np.zeros((1, 1)), after)
+    assert rewards[0] == pytest.approx(0.02 / model.opt.timestep)
+
+
+def test_control_period_is_worked_out_from_the_time_step_unless_given() -> None:
+    model = model_of("hopper")
+    assert make_task("forward", model).frame_skip * model.opt.timestep == pytest.approx(0.04)
+    assert make_task("forward", model, {"frame_skip": 3}).frame_skip == 3
+    model.opt.timestep = 0.5
+    assert make_task("forward", model).frame_skip == 1
+
+
+def test_an_episode_starts_from_the_home_keyframe_where_there_is_one() -> None:
+    text = PLANAR.format(joints="<freejoint/>").replace("</mujoco>", "{}</mujoco>")
+    home = '<keyframe><key name="home" qpos="0 0 2 0 0 0 2 0.5"/></keyframe>'
+    task = make_task(
+        "forward", mujoco.MjModel.from_xml_string(text.format(home)), {"reset_noise_scale": 0.0}
+    )
+    qpos, qvel = task.initial_state(np.random.default_rng(0))
+    assert qpos.tolist() == [0, 0, 2, 0, 0, 0, 1, 0.5]
+    assert not qvel.any()
+
+
+def test_starts_are_noisy_with_unit_quaternions() -> None:
+    task = make_task("forward", model_of("hexapod"), {"reset_noise_scale": 0.1})
+    qpos, _ = task.initial_state(np.random.default_rng(0))
+    assert np.linalg.norm(qpos[3:7]) == pytest.approx(1.0)
+    assert not np.array_equal(qpos[7:], task.initial_state(np.random.default_rng(1))[0][7:])
+
+
+def test_a_tiny_robot_is_not_thrown_into_the_air_at_the_start() -> None:
+    tiny = PLANAR.format(joints="<freejoint/>").replace('size="0.1"', 'size="0.001"')
+    tiny = tiny.replace('pos="0 0 1"', 'pos="0 0 .002"').replace('pos="0.3', 'pos="0.003')
+    task = make_task("forward", mujoco.MjModel.from_xml_string(tiny))
+    starts = [task.initial_state(np.random.default_rng(seed)) for seed in range(20)]
+    positions, velocities = (np.ptp([start[part] for start in starts], axis=0) for part in range(2))
+    assert (positions[:3] < 0.001).all(), "metres"
+    assert positions[7] > 0.01, "radians"
+    assert (velocities[:3] < 0.005).all()
+    assert (velocities[3:] > 0.01).all()
+
+
+@pytest.mark.parametrize("task", ["forward", "stand", "track"])
+def test_what_lies_about_beside_a_robot_is_neither_seen_nor_paid_for(
+    task: str, tmp_path: Path
+) -> None:
+    alone = (MJCF / "quadruped.xml").read_text()
+    ball = '<body pos="3 0 1"><freejoint/><geom type="sphere" size="0.1"/></body></worldbody>'
+    results = []
+    for name, text in (("alone", alone), ("beside", alone.replace("</worldbody>", ball))):
+        (tmp_path / f"{name}.xml").write_text(text)
+        options = {"reset_noise_scale": 0.0}
+        simulation = Simulation.from_xml(
+            tmp_path / f"{name}.xml", task, n_envs=1, seed=0, task_options=options
+        )
+        simulation.reset()
+        simulation.states.goals[:] = 0.1
+        results.append([simulation.step(np.zeros((1, simulation.model.nu))) for _ in range(10)])
+    for one, other in zip(*results, strict=True):
+        assert one.observations == pytest.approx(other.observations, abs=1e-4)
+        assert one.rewards == pytest.approx(other.rewards, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("foward", {}, 'unknown task "foward"; there is: auto, balance, .*forward'),
+        (
+            "forward",
+            {"healthy_rewrd": 1.0},
+            'unknown option "healthy_rewrd" .*did you mean "healthy_reward"',
+        ),
+        (
+            "forward",
+            {"colour": "red"},
+            "it has: action_scale, ctrl_cost_weight, forward_reward_weight, frame_skip",
+        ),
+        ("forward", {"frame_skip": 0}, "frame_skip = 0: expected at least 1"),
+        ("forward", {"frame_skip": 2.5}, "expected a whole number"),
+        ("forward", {"terminate_when_unhealthy": 1}, "expected true or false"),
+        ("forward", {"max_tilt": "wide"}, "expected a finite number"),
+        ("forward", {"max_tilt": math.inf}, "expected a finite number"),
+        ("forward", {"max_tilt": True}, "expected a finite number"),
+        ("forward", {"max_episode_steps": 0}, "max_episode_steps = 0"),
+        ("forward", {"reset_noise_scale": -1}, "reset_noise_scale = -1"),
+    ],
+)
+def test_wrong_names_and_values_are_answered_with_what_is_right(
+    task: str, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_task(task, model_of("hopper"), options)
+
+
+@pytest.mark.parametrize(
+    ("joints", "message"),
+    [
+        (
+            '<joint name="spin" axis="0 0 1"/>',
+            r"this robot has hinge joint 'spin' about \[0\.0, 0\.0, 1\.0\]",
+        ),
+        ('<joint name="up" type="slide" axis="0 0 1"/>', "slide joint 'up' along"),
+        ('<joint name="hip" type="ball"/>', "ball joint 'hip'"),
+        ("", "hinge joint 'limb'"),
+    ],
+)
+def test_forward_refuses_a_robot_whose_root_cannot_move_along_x(joints: str, message: str) -> None:
+    model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=joints))
+    with pytest.raises(
+        ValueError,
+        match=f'"forward": needs a free joint or a slide joint along x at the root.*{message}',
+    ):
+        make_task("forward", model)
+
+
+@pytest.mark.parametrize(
+    ("joints", "message"),
+    [
+        ("", "no joint without an actuator"),
+        ('<joint name="lift" type="slide" axis="0 0 1"/>', "also joint 'lift'"),
+        ("<freejoint/>", "also joint 0 of body 'trunk'"),
+    ],
+)
+def test_balance_refuses_a_robot_that_is_not_poles_on_a_driven_base(
+    joints: str, message: str
+) -> None:
+    model = mujoco.MjModel.from_xml_string(PLANAR.format(joints=joints))
+    with pytest.raises(ValueError, match=f'"balance": needs a base driven .*{message}'):
+        make_task("balance", model)
+
+
+def test_a_fallen_pole_ends_the_episode() -> None:
+    model = model_of("balancer")
+    states = States(
+        np.array([[0.0, 0.19], [0.0, 0.21], [0.0, -0.21], [0.0, math.nan]]), np.zeros((4, 2))
+    )
+    _, terminated = make_task("balance", model).reward_and_terminated(
+        states, np.zeros((4, 1)), states
+    )
+    assert terminated.tolist() == [False, True, True, True]
+
+
+def test_measures_that_a_search_knows_are_those_of_the_tasks() -> None:
+    classes = {name: find_task(name) for name in (*task_names.TASKS, *task_names.GYMNASIUM_TASKS)}
+    measured = {
+        name: tuple(one.name for one in kind.measures)
+        for name, kind in classes.items()
+        if kind.measures
+    }
+    assert measured == task_names.MEASURES

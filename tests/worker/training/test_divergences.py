@@ -1,0 +1,337 @@
+"""With ``on_divergence = "end-episode"``, physics that diverges ends one episode instead of the
+job."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+import pytest
+import worker_helpers as helpers
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.distributed.ranks import ALONE, Ranks
+from orchestrator.worker.envs.divergence import PhysicsDiverged
+from orchestrator.worker.envs.divergence_wrapper import DivergenceCheck
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.runtime.attempt_facts import AttemptFacts
+from orchestrator.worker.runtime.failures import Diverged
+from orchestrator.worker.training.checkpoint import CheckpointStore
+from orchestrator.worker.training.divergences import COLUMN, DivergenceCounter, Divergences
+from orchestrator.worker.training.training_state import LoopState
+
+MJCF = Path(__file__).parents[3] / "mjcf"
+TASK = """
+import numpy as np
+from orchestrator.worker.tasks.forward import Forward
+
+
+class Torn(Forward):
+    '''In {share} of its episodes the physics diverges at the first step.'''
+
+    def initial_state(self, rng):
+        qpos, qvel = super().initial_state(rng)
+        return qpos, np.full_like(qvel, 1e300) if rng.random() < {share} else qvel
+"""
+ENVIRONMENT = """
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+from gymnasium.wrappers import TimeLimit
+
+
+class Torn(HopperEnv):
+    def step(self, action):
+        if self.np_random.random() < {share} / 5:
+            self.data.qvel[:] = 1e300
+        return super().step(action)
+
+
+def make_env(xml, seed):
+    return TimeLimit(Torn(), 5)
+"""
+
+
+def hopper(**settings: Any) -> Simulation:
+    return Simulation.from_xml(MJCF / "hopper.xml", "forward", n_envs=3, seed=7, **settings)
+
+
+def spoilt(simulation: Simulation, env: int, component: str = "qvel") -> None:
+    getattr(simulation.states, component)[env, 3] = np.nan
+
+
+# -- a batch of a built-in task
+
+
+@pytest.mark.parametrize("component", ["qvel", "qpos"])
+def test_the_diverged_environment_falls_and_the_others_keep_their_bits(component: str) -> None:
+    simulation, untouched = hopper(on_divergence="end-episode"), hopper()
+    plan = np.random.default_rng(0).uniform(-1, 1, (12, 3, 3))
+    for each in (simulation, untouched):
+        each.reset()
+        for action in plan[:3]:
+            each.step(action)
+    spoilt(simulation, 1, component)
+    result, expected = simulation.step(plan[3]), untouched.step(plan[3])
+    (episode,) = result.ended
+    assert (episode.env, episode.length, episode.truncated) == (1, 4, False)
+    assert "hopper.xml: environment 1 at simulation time" in episode.divergence
+    assert np.isfinite(episode.terminal_observation).all()
+    assert np.isfinite([episode.total_reward, *result.rewards]).all()
+    assert result.done.tolist() == [False, True, False]
+    for others in (0, 2):
+        assert np.array_equal(result.observations[others], expected.observations[others])
+        assert result.rewards[others] == expected.rewards[others]
+    # The environment goes on with a new episode, and the divergence is not reported again.
+    for action in plan[4:]:
+        result, expected = simulation.step(action), untouched.step(action)
+        assert np.isfinite(result.observations).all()
+        assert not any(episode.divergence for episode in result.ended)
+        assert np.array_equal(result.observations[0], expected.observations[0])
+
+
+def test_fields_of_a_diverged_environment_are_finite_for_the_task() -> None:
+    simulation = Simulation.from_xml(
+        MJCF.parent / "mjcf/quadruped.xml",
+        "track",
+        n_envs=2,
+        seed=0,
+        on_divergence="end-episode",
+        measuring=True,
+    )
+    simulation.reset()
+    simulation.states.qvel[:] = np.inf
+    result = simulation.step(np.zeros((2, simulation.model.nu)))
+    assert result.done.all()
+    assert np.isfinite(result.observations).all()
+    assert all(
+        np.isfinite([episode.total_reward, *episode.measures.values()]).all()
+        for episode in result.ended
+    )
+
+
+def test_an_action_that_is_not_finite_ends_the_job_all_the_same() -> None:
+    simulation = hopper(on_divergence="end-episode")
+    simulation.reset()
+    with pytest.raises(PhysicsDiverged, match="environment 2"):
+        simulation.step(np.where(np.arange(3)[:, None] == 2, np.nan, np.zeros((3, 3))))
+
+
+def test_the_message_of_a_job_that_fails_names_the_key() -> None:
+    simulation = hopper(on_divergence="fail")
+    simulation.reset()
+    spoilt(simulation, 0)
+    with pytest.raises(PhysicsDiverged, match=r'on_divergence = "end-episode"'):
+        simulation.step(np.zeros((3, 3)))
+
+
+# -- an environment of gymnasium's
+
+
+class Keeping(gymnasium.Env[Any, Any]):
+    """A simulation whose warning counters nobody clears."""
+
+    render_mode = None
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Dict(
+            {"position": gymnasium.spaces.Box(-9, 9, (1,))}
+        )
+        self.action_space = gymnasium.spaces.Box(-1, 1, (1,))
+        body = '<body><joint type="slide"/><geom size=".1"/></body>'
+        self.model = mujoco.MjModel.from_xml_string(
+            f"<mujoco><worldbody>{body}</worldbody></mujoco>"
+        )
+        self.data = mujoco.MjData(self.model)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.data.qpos[:] = self.data.qvel[:] = 0
+        return {"position": self.data.qpos.copy()}, {}
+
+    def step(self, action: Any) -> Any:
+        mujoco.mj_step(self.model, self.data)
+        return {"position": self.data.qpos * np.nan}, np.nan, False, False, {"own": 1}
+
+
+def test_an_environment_of_gymnasiums_ends_its_episode_and_starts_anew() -> None:
+    mujoco.set_mju_user_warning(lambda _: None)
+    env = DivergenceCheck(Keeping(), "slider", "end-episode")
+    env.reset()
+    env.unwrapped.data.qvel[0] = np.inf
+    observation, reward, terminated, truncated, info = env.step(np.zeros(1))
+    assert (observation, reward, terminated, truncated) == ({"position": 0.0}, 0.0, True, False)
+    assert info["own"] == 1
+    assert "slider: physics diverged" in info["divergence"]
+    env.reset()
+    assert env.step(np.zeros(1))[2] is False
+    env.unwrapped.data.qvel[0] = np.inf
+    with pytest.raises(Diverged):
+        env.step(np.full(1, np.nan))
+
+
+# -- whole trainings
+
+
+def torn_task(folder: Path, share: float) -> dict[str, Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "torn_task.py").write_text(TASK.format(share=share))
+    options = {"max_episode_steps": 5}
+    return {
+        "task": "torn_task:Torn",
+        "task_options": options,
+        "search_path": str(folder),
+        "normalize": True,
+    }
+
+
+def torn_env(folder: Path, share: float) -> dict[str, Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "torn_env.py").write_text(ENVIRONMENT.format(share=share))
+    return {"entry_point": "torn_env:make_env", "search_path": str(folder)}
+
+
+def prepared(folder: Path, given: WorkerSpec) -> JobPaths:
+    paths = helpers.job(folder, given)
+    paths.robot.mkdir(exist_ok=True)
+    shutil.copy(MJCF / "hopper.xml", paths.robot)
+    return paths
+
+
+def divergences(paths: JobPaths) -> list[int]:
+    with paths.progress_csv.open(newline="") as file:
+        return [int(row[COLUMN]) for row in csv.DictReader(file)]
+
+
+TRAININGS = {
+    "fast": {"learner": "fast"},
+    "sb3": {"learner": "sb3"},
+    "sac": {"algo": "sac", "hyperparameters": helpers.SMALL_BUFFER},
+}
+
+
+def spec_of(learner: str, **changes: Any) -> WorkerSpec:
+    values = {"total_timesteps": 1536, "checkpoint_every": 512, "policy_kwargs": {"net_arch": [8]}}
+    return helpers.spec(xml="robot/hopper.xml", **{**values, **TRAININGS[learner], **changes})
+
+
+@pytest.mark.parametrize(
+    "learner", ["fast", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sb3", "sac"))]
+)
+def test_a_training_survives_few_divergences_and_killed_and_resumed_has_the_same_bits(
+    learner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torn = torn_task(tmp_path, 0.006)
+    paths = prepared(
+        tmp_path / "whole", spec_of(learner, **torn, on_divergence="end-episode", eval_episodes=2)
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            CheckpointStore, "drop_replay", lambda store: None
+        )  # as where a job is killed before its end
+        record, log = helpers.train_here(paths)
+    assert record.code == ExitCode.SUCCEEDED, log
+    assert record.divergences == sum(divergences(paths)) > 0
+    assert "physics diverged" in log
+    # As if it had been killed after the checkpoint before the last.
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    killed = JobPaths(tmp_path / "killed")
+    max(killed.checkpoints.glob("*.pt")).unlink()
+    again, log = helpers.train_here(killed, 1)
+    assert again.resumed_from is not None, log
+    assert again.weights_sha256 == record.weights_sha256
+    assert again.divergences == record.divergences
+    assert divergences(killed) == divergences(paths)
+
+
+def test_a_gymnasium_environment_trains_on_after_divergence(tmp_path: Path) -> None:
+    given = helpers.spec(
+        **torn_env(tmp_path, 0.003), on_divergence="end-episode", total_timesteps=1536
+    )
+    paths = helpers.job(tmp_path / "job", given)
+    record = helpers.train_to_its_end(paths)
+    assert record.divergences == sum(divergences(paths)) > 0
+
+
+def test_too_many_divergences_end_the_job_and_say_how_many(tmp_path: Path) -> None:
+    torn = torn_task(tmp_path, 0.2)
+    paths = prepared(tmp_path / "job", spec_of("fast", **torn, on_divergence="end-episode"))
+    record, log = helpers.train_here(paths)
+    assert record.code == ExitCode.DIVERGED, log
+    assert f"physics diverged in {record.divergences} of " in record.message
+    assert "tolerates 1 %" in record.message
+    assert sum(divergences(paths)) == record.divergences
+    assert not paths.model.exists()
+
+
+def test_by_default_the_first_divergence_ends_the_job_and_nothing_is_counted(
+    tmp_path: Path,
+) -> None:
+    paths = prepared(tmp_path / "job", spec_of("fast", **torn_task(tmp_path, 0.2)))
+    record, log = helpers.train_here(paths)
+    assert record.code == ExitCode.DIVERGED, log
+    assert record.divergences is None
+    assert COLUMN not in paths.progress_csv.read_text()
+
+
+# -- counting
+
+
+class TwoRanks(Ranks):
+    """The other rank has ended 60 episodes, of which six diverged."""
+
+    size = 2
+
+    def all_gather_array(self, array: np.ndarray) -> np.ndarray:
+        return np.stack([array, np.array([60, 6])])
+
+
+def divergences_of(ranks: Ranks, loop: LoopState) -> Divergences:
+    counter = DivergenceCounter(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
+    model: Any = SimpleNamespace(logger=Logger(None, []), num_timesteps=100)
+    return Divergences(counter, model, ranks, AttemptFacts(started=0.0), loop)
+
+
+def test_divergences_of_all_ranks_count() -> None:
+    counted = divergences_of(TwoRanks(), LoopState(divergences=3))
+    counted.before_row()
+    assert counted._model.logger.name_to_value[COLUMN] == 6
+    counted.after_row(1)
+    assert (counted.total, list(counted.recent)) == (9, [(60, 6)])
+    assert counted.saved() == {"divergences": 9, "recent_episodes": ((60, 6),)}
+    counted.before_row()
+    with pytest.raises(Diverged, match=r"12 of 120 episodes \(10\.0%\) of the last 2 iterations"):
+        counted.after_row(2)
+
+
+@pytest.mark.parametrize(
+    ("recent", "too_many"),
+    [
+        ([(20, 10)], False),
+        ([(20, 11)], True),
+        ([(600, 5), (500, 6)], False),
+        ([(600, 5), (499, 6)], True),
+        ([(100, 100), *[(100, 0)] * 100], False),
+    ],
+)
+def test_one_percent_of_the_last_hundred_iterations_and_any_ten_are_tolerated(
+    recent: list[tuple[int, int]], too_many: bool
+) -> None:
+    counted = divergences_of(ALONE, LoopState(recent_episodes=tuple(recent)))
+    if too_many:
+        with pytest.raises(Diverged):
+            counted.after_row(1)
+    else:
+        counted.after_row(1)
+
+
+def test_a_specification_with_the_default_has_the_fingerprint_of_earlier_versions() -> None:
+    assert helpers.spec().fingerprint() == helpers.spec(on_divergence="fail").fingerprint()
+    assert helpers.spec().fingerprint() != helpers.spec(on_divergence="end-episode").fingerprint()
