@@ -33,6 +33,7 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.files.temporary_folder import TemporaryFolder
+from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, plain, shortened
 from orchestrator.experiment.examination import preflight
@@ -115,7 +116,7 @@ class TrainingPool:
         self._thread = threading.Thread(
             target=self._run, args=[examiner, opened], name="training-pool", daemon=True
         )
-        with contextlib.ExitStack() as undo, api.python_messages():
+        with contextlib.ExitStack() as undo, python_program():
             self._folder = TemporaryFolder()
             undo.push(self._folder)
             self._thread.start()
@@ -184,7 +185,7 @@ class TrainingPool:
             init = init.job_dir
         if init is not None:
             settings["init"] = api.init_argument(init)
-        with api.python_messages():
+        with python_program():
             robots = robot_arguments(xml, folder, caller="TrainingPool.submit", argument="xml")
             if len(robots) != 1:
                 raise UsageError(
@@ -314,7 +315,7 @@ class TrainingPool:
             "defaults": defaults,
             "jobs": [entry],
         }
-        with api.python_messages():
+        with python_program():
             base = api.code_folder(code) or self.run_dir
             return from_mapping(data, source="orchestrator.TrainingPool", base=base)
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.errors import OrchestratorError, is_disk_full
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
@@ -132,7 +131,7 @@ def _full_disk_is_the_nodes() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
+        if is_disk_full(error):
             raise ScratchFullError(error.errno, error.strerror, error.filename) from error
         raise
 

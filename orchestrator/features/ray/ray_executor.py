@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.core.errors import ClusterLostError, DiskFullError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.errors import ClusterLostError, DiskFullError, is_disk_full
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.pacer import Pace
 from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.rank_group import RankGroup
@@ -243,12 +244,12 @@ class RayExecutor:
     def _check_cluster(self) -> None:
         """:raises ClusterLostError: no node is usable any more, or the head does not answer."""
         if not self._attempts and (why := self.nodes.all_excluded) is not None:
-            advice = "Correct the cause, and run the same command again to resume"
+            advice = f"Correct the cause, and {repeat_call()} to resume"
             raise ClusterLostError(f"no node of the cluster can be used any more: {why}. {advice}")
         if (missing_s := self.nodes.registry.head.missing_s) > DRIVER_TIMEOUT_S:
             raise ClusterLostError(
                 f"the head of the Ray cluster has not answered for {missing_s:.0f} s, so all of its jobs end. When the"
-                " cluster is back, run the same command again to resume from the last checkpoints"
+                f" cluster is back, {repeat_call()} to resume from the last checkpoints"
             )
 
     def _read(self, stream: Any) -> list[Event]:
@@ -283,7 +284,7 @@ class RayExecutor:
         try:
             receiver.apply(chunk)
         except OSError as error:
-            if error.errno not in DISK_FULL_ERRNOS:
+            if not is_disk_full(error):
                 raise FileSyncError(str(error)) from error
             self._is_disk_full = True
             raise DiskFullError(f"{error.filename}: no space left on the disk") from error

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.errors import OrchestratorError, is_disk_full
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.text import count, last_line
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.features.ray.compatible_nodes import CompatibleNodes
@@ -101,9 +101,7 @@ class RayTask:
         node_id = self.node.node_id
         name = self.node.name
         match error:
-            case ray.exceptions.RayTaskError(cause=OSError(errno=number) as cause) if (
-                number in DISK_FULL_ERRNOS
-            ):
+            case ray.exceptions.RayTaskError(cause=OSError() as cause) if is_disk_full(cause):
                 if self.receiver is None and not isinstance(cause, ScratchFullError):
                     return Exited(self.handle, int(ExitCode.DISK_FULL))
                 return self._node_disk_full()

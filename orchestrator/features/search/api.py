@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator import api
 from orchestrator.core.errors import RunDirError, UsageError
+from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import absolute, current_directory
 from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.text import plain
@@ -120,7 +121,7 @@ class Search:
             "jobs": [{**entry, "xml": xml}],
             "search": {**table, "space": _without_none(space)},
         }
-        with api.python_messages():
+        with python_program():
             here = current_directory()
             named = [
                 xml if is_maker(xml) else None,
@@ -155,7 +156,7 @@ class Search:
         :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the
             same call resumes.
         """
-        with api.python_messages():
+        with python_program():
             options = run_plan.RunOptions(
                 run_dir=self.run_dir,
                 is_listed=True,

@@ -14,16 +14,17 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming import resume
+from orchestrator.experiment.resuming.reconcile import on_change
 from orchestrator.features.search import search_events, search_robots
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.declaration.written import (
     BUDGET,
     OF_THE_SEARCH,
-    START_OVER,
     budget_differences,
     declare,
     differences,
     read_declaration,
+    start_over,
     start_over_by,
     unreadable,
 )
@@ -31,9 +32,6 @@ from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.ledger import Ledger, job_figures
 
-ON_CHANGE = (
-    f"--on-change=keep goes on with the earlier declaration; {start_over_by('--on-change=restart')}"
-)
 BEGAN_OTHERWISE = "the {} that has begun here is declared differently now:"
 
 
@@ -113,7 +111,9 @@ def resumed_experiment(
     if ledger is None or not search_events.is_search(ledger):
         if ledger is not None and any(row.attempts for row in ledger.jobs(decoded=False)):
             what = "scheduler" if is_compared else "search"
-            raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {START_OVER}")
+            raise ChangedError(
+                f"{paths.root}: its jobs were begun without [{what}]; {start_over()}"
+            )
         return (_with_pauses(experiment, {}) if is_compared else experiment), options
     _refuse_another(experiment, paths)
     if is_compared:
@@ -130,7 +130,7 @@ def _refuse_another_source(experiment: Experiment, ledger: Ledger | None, paths:
     if other is None or ledger is None or search_events.standing(ledger) == "none":
         return
     what = f"a search has begun here, and the job file declares a {other.noun} in its place"
-    raise ChangedError(f"{paths.root}: {what}; {START_OVER}")
+    raise ChangedError(f"{paths.root}: {what}; {start_over()}")
 
 
 def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
@@ -161,7 +161,7 @@ def refuse_another_robot(
     now = search_robots.contents(experiment, verdicts)
     if line := search_robots.difference(before, now, experiment):
         raise ChangedError(
-            f"{paths.root}: {BEGAN_OTHERWISE.format('search')}\n    {line}\n{search_robots.ON_CHANGE}"
+            f"{paths.root}: {BEGAN_OTHERWISE.format('search')}\n    {line}\n{search_robots.advice()}"
         )
 
 
@@ -173,8 +173,16 @@ def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any
     if lines := differences(before, experiment.declaration):
         what = "search" if "search" in before["data"] else "comparison at rungs"
         text = f"{paths.root}: {BEGAN_OTHERWISE.format(what)}"
-        raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), ON_CHANGE]))
+        raise ChangedError(
+            "\n".join([text, *(f"    {line}" for line in lines), _on_change_advice()])
+        )
     return before
+
+
+def _on_change_advice() -> str:
+    """What to do where something else is declared than has begun here."""
+    goes_on = f"{on_change('keep')} goes on with the earlier declaration"
+    return f"{goes_on}; {start_over_by(on_change('restart'))}"
 
 
 def _with_pauses(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerDamagedError, LedgerError
 from orchestrator.experiment.begun_source import Standing
-from orchestrator.features.search.declaration.written import START_OVER
+from orchestrator.features.search.declaration.written import start_over
 from orchestrator.features.search.event_contents import WITHOUT_TRIAL, problem_of
 from orchestrator.ledger import Ledger, job_figures
 
@@ -128,7 +128,7 @@ def damage_error(path: Path, event_id: int, kind: str, why: str) -> LedgerDamage
     where = f"{path}: the ledger is damaged: row {event_id} of its table search ({kind!s:.20})"
     return LedgerDamagedError(
         f"{where}: {why}. Jobs and their results are as they were. "
-        f"The search cannot go on: {START_OVER}"
+        f"The search cannot go on: {start_over()}"
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import rough_duration
@@ -44,7 +45,6 @@ STOPPED_S = 30.0
 ENDED, WAITS_FOR_USER, CANNOT_GO_ON = 10, 3, 2
 """Exit codes of a searcher: the search is over; what is left is jobs that the user has paused;
 something has to be corrected first."""
-AGAIN = "Correct the cause, and run the same command again: the search resumes"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,7 +197,8 @@ class SearchBesideRun(BesideRun):
         if process.ran_s > STEADY_S:
             self._starts = 0
         if code in (CANNOT_GO_ON, -signal.SIGPROF) or self._starts == MOST_STARTS:
-            self._stop(why, f". The jobs that it has made are trained. {AGAIN}")
+            again = f"Correct the cause, and {repeat_call()}: the search resumes"
+            self._stop(why, f". The jobs that it has made are trained. {again}")
         else:
             self.reporter.event(
                 "warning", f"the process of the search has ended ({why}); it is started again"

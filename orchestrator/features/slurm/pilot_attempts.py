@@ -16,7 +16,8 @@ from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.errors import is_disk_full
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
@@ -135,7 +136,7 @@ class PilotAttempts:
             local = self._executor.submit(launch)
         except OSError as error:
             self._slots.release(slot)
-            is_full = error.errno in DISK_FULL_ERRNOS
+            is_full = is_disk_full(error)
             lost = None if is_full else f"it could not be started on {self._node}: {error}"
             self._ended.append(
                 Exited(handle, int(ExitCode.DISK_FULL) if is_full else None, lost=lost)

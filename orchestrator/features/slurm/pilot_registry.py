@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.text import count
 from orchestrator.executors.base import Event, Exited, Handle, Placed, Progressed, Sampled, amounts
 from orchestrator.features.slurm import accounting
@@ -304,10 +305,8 @@ class PilotRegistry:
         while none does.
         """
         if self._excluded and len(self._excluded) >= self.queue.pilots and not self._pilots:
-            raise ClusterLostError(
-                f"no pilot can be used: {'; '.join(self._excluded)}. Correct it (setup in [slurm]), and run the same"
-                " command again"
-            )
+            advice = f"Correct it (setup in [slurm]), and {repeat_call()}"
+            raise ClusterLostError(f"no pilot can be used: {'; '.join(self._excluded)}. {advice}")
         if (
             self.slots.unfit
             and self.slots.has_refused(DEMAND_S)
@@ -334,7 +333,7 @@ class PilotRegistry:
             return
         largest = max(hellos, key=lambda hello: (hello.gpus, hello.cores, hello.memory_mib))
         has = amounts(largest.cores, largest.gpus, largest.memory_mib)
-        advice = "Raise cpus_per_task, mem or gpus in [slurm], and run the same command again"
+        advice = f"Raise cpus_per_task, mem or gpus in [slurm], and {repeat_call()}"
         raise ClusterLostError(
             f"a job asks for {self.slots.unfit}, and the largest pilot has {has}. {advice}"
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.text import count, last_line, listed
 from orchestrator.features.slurm.batch_script import LOG, SCRIPT
 from orchestrator.features.slurm.command_runner import PATIENCE_S, CommandAnswer, SlurmCommand
@@ -188,7 +189,7 @@ class BatchQueue:
         self._submitted = ""
         is_shown = job in {task.partition("_")[0] for task in (*self._rows, *self.heard)}
         if not is_shown and age_s < VISIBLE_S:
-            advice = f"Correct [slurm], and run the same command again; {self._folder / SCRIPT} is the script"
+            advice = f"Correct [slurm], and {repeat_call()}; {self._folder / SCRIPT} is the script"
             raise ClusterLostError(
                 f"sbatch has submitted job {job}, which squeue does not show. {advice}"
             )
@@ -227,12 +228,12 @@ class BatchQueue:
         if self.is_served:
             return
         if not self.wanted:
-            again = "Run the same command again to resume with new ones"
+            again = f"{repeat_call().capitalize()} to resume with new ones"
             raise ClusterLostError(
                 f"every pilot was cancelled (scancel), so no job can run any more. {again}"
             )
         if self._is_failing:
-            raise ClusterLostError(f"{self._why_failing()}, and run the same command again")
+            raise ClusterLostError(f"{self._why_failing()}, and {repeat_call()}")
 
     def _why_failing(self) -> str:
         task = self._failed_starts[-1]
@@ -295,7 +296,9 @@ class BatchQueue:
                 f"sbatch refuses further pilots: {answer.problem}. The others go on; it is tried again"
             )
         else:
-            advice = f"Correct [slurm] in the job file, and run the same command again; {self._folder / SCRIPT}"
+            advice = (
+                f"Correct [slurm] in the job file, and {repeat_call()}; {self._folder / SCRIPT}"
+            )
             raise ClusterLostError(
                 f"sbatch refuses the pilots: {answer.problem}. {advice} is the script"
             )

@@ -9,8 +9,8 @@ with x in metres, Δt the control period in seconds and actions in [-1, 1]. Unli
 control cost is a mean over actuators, not a sum, so that one weight suits any number of actuators,
 and the healthy range follows from the robot's own starting pose.
 
-Observation: positions without the root's x and y, activations of muscles, then velocities clipped
-to ±10.
+Observation: positions without the root's x and y, velocities clipped to ±10, then activations of
+muscles.
 """
 
 from __future__ import annotations

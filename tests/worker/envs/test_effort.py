@@ -24,7 +24,7 @@ from orchestrator.worker.tasks.base import RewardAndTermination
 from orchestrator.worker.tasks.forward import Forward
 from orchestrator.worker.tasks.gymnasium_tasks import default_xml
 
-MJCF = Path(__file__).parents[2] / "mjcf"
+MJCF = Path(__file__).parents[3] / "mjcf"
 STEPS = 20
 
 CASES = [
