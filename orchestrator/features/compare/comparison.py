@@ -6,7 +6,7 @@ experiments by job, over its seeds; of more than two, each is compared with the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -201,7 +201,7 @@ def _comparison_of(run_a: Path, a: _Side, run_b: Path, b: _Side) -> Comparison:
             for name in dict.fromkeys([*a.facts, *b.facts])
             if a.facts.get(name) != b.facts.get(name)
         ],
-        settings=_settings(a, b),
+        settings=differing_settings(a.settings, b.settings),
         only_a=[what for what in a.cases if what not in b.cases],
         only_b=[what for what in b.cases if what not in a.cases],
     )
@@ -295,27 +295,37 @@ def _experiment(run_dir: Path) -> _Side:
         **_with_prefix("git", session.get("git")),
     }
     finished = {name: values for name, values in cases.items() if values}
-    return _Side(
-        kind="experiment", cases=finished, facts=facts, settings=_by_case(snapshot.paths, finished)
-    )
+    declared = settings_of_cases(declared_jobs(snapshot.paths) if finished else ())
+    settings = {case: values for case, values in declared.items() if case in finished}
+    return _Side(kind="experiment", cases=finished, facts=facts, settings=settings)
 
 
-def _by_case(paths: RunPaths, cases: Collection[str]) -> dict[str, dict[str, Any]]:
-    declared: dict[str, list[JobRow]] = {}
-    if cases:
-        with run_directory.reading_ledger(paths) as ledger:
-            for row in ledger.jobs():
-                declared.setdefault(without_seed(row.job_id, row.job.spec.seed), []).append(row)
-    return {case: _declared_settings(declared[case]) for case in cases if case in declared}
+def declared_jobs(paths: RunPaths) -> list[JobRow]:
+    """All jobs of a run directory, as they are declared."""
+    with run_directory.reading_ledger(paths) as ledger:
+        return list(ledger.jobs())
 
 
-def _settings(a: _Side, b: _Side) -> list[tuple[str, str, str]]:
-    """Every setting that differs, once for all common cases in which both values are the same."""
-    common = [case for case in a.settings if case in b.settings]
+def settings_of_cases(rows: Iterable[JobRow]) -> dict[str, dict[str, Any]]:
+    """Case (a job's name without its seed) → what its jobs are trained with, by dotted key."""
+    by_case: dict[str, list[JobRow]] = {}
+    for row in rows:
+        by_case.setdefault(without_seed(row.job_id, row.job.spec.seed), []).append(row)
+    return {case: _declared_settings(jobs) for case, jobs in by_case.items()}
+
+
+def differing_settings(
+    a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]]
+) -> list[tuple[str, str, str]]:
+    """Every setting that differs, once for all common cases in which both values are the same.
+
+    :param a: case → its settings. :param b: likewise.
+    """
+    common = [case for case in a if case in b]
     cases_with: dict[tuple[str, str, str], list[str]] = {}
     for case in common:
-        old = a.settings[case]
-        new = b.settings[case]
+        old = a[case]
+        new = b[case]
         for key in {**old, **new}:
             if old.get(key) != new.get(key):
                 cases_with.setdefault((key, _short(old.get(key)), _short(new.get(key))), []).append(
