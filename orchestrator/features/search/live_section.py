@@ -109,7 +109,8 @@ def _rung(reader: TrialReader, trials: Sequence[Trial], place: int, steps: int) 
         for trial in there
         if (value := trial.reached[place]) is not None and math.isfinite(value)
     ]
-    best = min if reader.directions[0] == "minimize" else max
+    is_least_best = reader.search is not None and reader.search.rung_direction == "minimize"
+    best = min if is_least_best else max
     return [
         steps,
         len(there),

@@ -157,7 +157,16 @@ class SearchSpec:
         """The point of the lowest values and first choices."""
         return {dimension.key: dimension.at(0.0) for dimension in self.space}
 
+    @property
+    def rung_direction(self) -> Direction:
+        """At rungs returns are compared, which are better the higher they are, unless the first
+        objective is a return that says otherwise.
+        """
+        return self.directions[0] if self.objectives[0] in RETURNS else "maximize"
 
+
+RETURNS = ("eval_mean", "ep_rew_mean")
+"""Objectives for which the return at a rung says something about the value at the end."""
 SAMPLERS = ("random", "sobol", "tpe", "cmaes", "nsga2", "map-elites", "cma-me")
 ARCHIVE_SAMPLERS = ("map-elites", "cma-me")
 """They fill an archive, whose axes are measures."""

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.pacer import Pace, Pacer
-from orchestrator.features.search.declaration.spec import SAMPLERS, SearchSpec
+from orchestrator.features.search.declaration.spec import RETURNS, SAMPLERS, SearchSpec
 from orchestrator.features.search.history import History, Trial, ranked_trials
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher import samplers
@@ -24,8 +24,6 @@ from orchestrator.features.search.searcher.watchdog import Watchdog
 
 SAVING = Pace(every_s=5.0, share=0.01)
 """How often the sampler is saved."""
-RETURNS = ("eval_mean", "ep_rew_mean")
-"""Objectives for which the return at a rung says something about the value at the end."""
 OF_SEED_AND_NUMBER = ("random", "sobol")
 """Samplers that need to know neither what they were asked before nor what they were told."""
 OF_NETWORK = ("algo", "policy", "policy_kwargs", "normalize")

@@ -45,7 +45,7 @@ from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
 from orchestrator.features.search.searcher import outcomes, schedulers
-from orchestrator.features.search.searcher.proposals import RETURNS, Proposals
+from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
 from orchestrator.features.search.trials import best
@@ -463,13 +463,9 @@ class Searcher:
 def _scheduler(
     spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]
 ) -> schedulers.Scheduler:
-    """At rungs returns are compared, which are better the higher they are, unless the objective
-    says otherwise.
-    """
     if search is None:
         return schedulers.make(spec, "asynchronous", len(rungs), "maximize")
-    direction = search.directions[0] if search.objectives[0] in RETURNS else "maximize"
-    return schedulers.make(spec, search.order, len(rungs), direction)
+    return schedulers.make(spec, search.order, len(rungs), search.rung_direction)
 
 
 def main(run_dir: str, holder: str, lanes: str) -> int:
