@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from orchestrator.analysis.statistics import location
 from orchestrator.features.search.report_data import (
     ReportedDimension,
     ReportedTrial,
+    SearchedSeed,
     SearchFacts,
     bins,
     value_text,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawn
 
+Spent: TypeAlias = Literal["env_steps", "elapsed_s"]
 BLUE, ORANGE = SERIES[:2]
 MOST_PAIRS = 3
 LARGEST_LABELLED = 14
@@ -75,29 +77,15 @@ def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
     for place, name in enumerate(objectives):
         for part, scale in enumerate((1.0, unit_s)):
             axes = panels[2 * place + part]
-            curves = list[list[tuple[float, float]]]()
-            for one in seeds:
-                if steps := one["improvements"][name]:
-                    spent = [
-                        (step["env_steps"] if part == 0 else step["elapsed_s"]) / scale
-                        for step in steps
-                    ]
-                    end = (one["env_steps"] if part == 0 else one["elapsed_s"]) / scale
-                    heights = [step["value"] for step in steps]
-                    curves.append(
-                        [*zip(spent, heights, strict=True), (max(end, spent[-1]), heights[-1])]
-                    )
-                    axes.step(
-                        *zip(*curves[-1], strict=True),
-                        where="post",
-                        color=BLUE,
-                        linewidth=0.8,
-                        alpha=0.7,
-                    )
+            spent: Spent = "env_steps" if part == 0 else "elapsed_s"
+            found = [one for one in seeds if one["improvements"][name]]
+            curves = [_best_of_seed(one, name, spent, scale) for one in found]
+            for curve in curves:
+                at, best = zip(*curve, strict=True)
+                axes.step(at, best, where="post", color=BLUE, linewidth=0.8, alpha=0.7)
             if len(curves) > 1:
-                axes.set_ylim(
-                    axes.get_ylim()
-                )  # that of the seeds: an interval of two or three can be very wide
+                # The range of the seeds: an interval of two or three can be very wide.
+                axes.set_ylim(axes.get_ylim())
                 _median_of_steps(axes, curves)
             drawing.plain_ticks(axes, x=True, y=True)
             axes.set_xlim(left=0)
@@ -107,24 +95,38 @@ def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
     return drawn
 
 
+def _best_of_seed(
+    seed: SearchedSeed, objective: str, spent: Spent, scale: float
+) -> list[tuple[float, float]]:
+    """What had been spent when the best value improved, divided by ``scale``, and that value; at
+    last, what has been spent by now.
+    """
+    steps = seed["improvements"][objective]
+    curve = [(step[spent] / scale, step["value"]) for step in steps]
+    latest, best = curve[-1]
+    return [*curve, (max(seed[spent] / scale, latest), best)]
+
+
 def _median_of_steps(axes: Axes, curves: Sequence[Sequence[tuple[float, float]]]) -> None:
     """The median of curves that rise in steps with its interval, over the range that all of them
     cover.
     """
     begin = max(curve[0][0] for curve in curves)
     end = min(curve[-1][0] for curve in curves)
-    at = sorted(
-        {place for curve in curves for place, _ in curve if begin <= place <= end} | {begin, end}
-    )
     if begin >= end:
         return
-    so_far = [
-        [[value for place, value in curve if place <= here][-1] for curve in curves] for here in at
-    ]
-    estimates = list(map(location, so_far))
+    steps = {place for curve in curves for place, _ in curve}
+    at = sorted({begin, end, *(place for place in steps if begin <= place <= end)})
+    estimates = [location([_height_at(curve, place) for curve in curves]) for place in at]
     axes.step(at, [one.median for one in estimates], where="post", color=ORANGE, linewidth=1.6)
-    low, high = ([getattr(one, side) for one in estimates] for side in ("low", "high"))
+    low: Any = [one.low for one in estimates]
+    high: Any = [one.high for one in estimates]
     axes.fill_between(at, low, high, step="post", color=ORANGE, alpha=0.2, linewidth=0)
+
+
+def _height_at(curve: Sequence[tuple[float, float]], place: float) -> float:
+    """Of a curve that rises in steps and has begun there."""
+    return [value for step, value in curve if step <= place][-1]
 
 
 def effects(dimensions: Sequence[ReportedDimension], outcomes: Sequence[str]) -> Drawn:
@@ -226,11 +228,11 @@ def _along(dimension: ReportedDimension, trials: Iterable[ReportedTrial]) -> lis
 def _medians(
     places: Sequence[float], values: Sequence[float], *, ordered: bool
 ) -> list[tuple[float, float]]:
+    """Of each group of neighbours, or of each choice."""
     groups: dict[float, list[tuple[float, float]]] = {}
-    for group, pair in zip(
-        bins(places) if ordered else places, zip(places, values, strict=True), strict=True
-    ):
-        groups.setdefault(group, []).append(pair)
+    labels = bins(places) if ordered else places
+    for label, place, value in zip(labels, places, values, strict=True):
+        groups.setdefault(label, []).append((place, value))
     return [
         (median(place for place, _ in group), median(value for _, value in group))
         for _, group in sorted(groups.items())
