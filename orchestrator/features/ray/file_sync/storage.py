@@ -103,10 +103,9 @@ class Storage:
             text = f"{prefix}: a file is missing; every machine must see the same folder under this URI"
             raise FileNotFoundError(errno.ENOENT, text) from error
         except OSError as error:
-            is_full = (
-                error.errno in DISK_FULL_ERRNOS
-            )  # not this machine's disk, which would end the run
-            number = errno.EIO if is_full else error.errno or errno.EIO
+            number = error.errno or errno.EIO
+            if number in DISK_FULL_ERRNOS:  # that of this machine's disk would end the run
+                number = errno.EIO
             raise OSError(number, f"{prefix}: {error.strerror or error}") from error
         except Exception as error:  # each file system has exceptions of its own
             raise OSError(errno.EIO, f"{prefix}: {type(error).__name__}: {error}") from error
