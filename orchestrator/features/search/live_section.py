@@ -113,6 +113,7 @@ def _rung(reader: TrialReader, trials: Sequence[Trial], place: int, steps: int) 
 
 
 def _best(reader: TrialReader) -> list[LiveTable]:
+    """The leaderboard, where a trial has finished."""
     leaders = reader.best()[:LEADERS]
     if not leaders or reader.search is None:
         return []
@@ -124,7 +125,7 @@ def _best(reader: TrialReader) -> list[LiveTable]:
         of_point = [LiveColumn(name=key, kind="number") for key in keys]
     return [
         LiveTable(
-            title="Pareto front" if len(reader.objectives) > 1 else "Best trials",
+            title="Pareto front" if len(objectives) > 1 else "Best trials",
             columns=[
                 LiveColumn(name="trial"),
                 *(LiveColumn(name=name, kind="value") for name in objectives),
