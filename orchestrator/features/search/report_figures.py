@@ -16,6 +16,7 @@ from orchestrator.features.search.report_data import (
     bins,
     value_text,
 )
+from orchestrator.features.search.shown_trials import ArchiveElite
 from orchestrator.report import drawing
 from orchestrator.report.drawing import DIM, FACE, GRID, INK, SERIES
 from orchestrator.report.number_format import number, plain
@@ -363,12 +364,8 @@ def archive_map(facts: SearchFacts) -> Drawn:
     columns = axes_of[0]["cells"]
     rows = axes_of[1]["cells"] if len(axes_of) > 1 else 1
     sign = 1 if facts["directions"][0] == "maximize" else -1
-    best: dict[tuple[int, int], tuple[float, int]] = {}
-    for elite in facts["archive"]:
-        cell = elite["cell"][0], elite["cell"][1] if len(axes_of) > 1 else 0
-        if cell not in best or sign * elite["value"] > sign * best[cell][0]:
-            best[cell] = elite["value"], elite["trial"]
-    values = [value for value, _ in best.values()]
+    best = _best_of_cells(facts["archive"], sign)
+    values = [elite["value"] for elite in best.values()]
     low = min(values)
     high = max(values)
     left = 0.65
@@ -380,25 +377,16 @@ def archive_map(facts: SearchFacts) -> Drawn:
     drawn = drawing.empty_figure(below + height_in + above)
     axes = drawing.axes_at(drawn, left, below, width_in, height_in)
     axes.add_patch(Rectangle((0, 0), columns, rows, facecolor=GRID, alpha=0.35, linewidth=0))
-    for (column, row), (value, trial) in best.items():
-        share = (value - low) / (high - low) if high > low else 1.0
+    style: Any = {"facecolor": BLUE, "edgecolor": FACE, "linewidth": 0.5}
+    for (column, row), elite in best.items():
+        share = (elite["value"] - low) / (high - low) if high > low else 1.0
         strength = PALEST + (1 - PALEST) * (share if sign > 0 else 1 - share)
-        axes.add_patch(
-            Rectangle(
-                (column, row), 1, 1, facecolor=BLUE, alpha=strength, edgecolor=FACE, linewidth=0.5
-            )
-        )
+        axes.add_patch(Rectangle((column, row), 1, 1, alpha=strength, **style))
         if columns <= LARGEST_LABELLED and rows <= LARGEST_LABELLED:
-            text = FACE if strength > 0.6 else INK
-            axes.text(
-                column + 0.5,
-                row + 0.5,
-                str(trial),
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                color=text,
-            )
+            colour = FACE if strength > 0.6 else INK
+            middle = (column + 0.5, row + 0.5)
+            label = str(elite["trial"])
+            axes.text(*middle, label, ha="center", va="center", fontsize=6.5, color=colour)
     axes.grid(visible=False)
     axes.set_xlim(0, columns)
     axes.set_ylim(0, rows)
@@ -414,6 +402,22 @@ def archive_map(facts: SearchFacts) -> Drawn:
     handles = [Rectangle((0, 0), 1, 1, facecolor=BLUE, alpha=alpha) for alpha in (PALEST, 1.0)]
     drawing.legend(drawn, handles, labels, columns=2)
     return drawn
+
+
+def _best_of_cells(
+    archive: Iterable[ArchiveElite], sign: int
+) -> dict[tuple[int, int], ArchiveElite]:
+    """Column and row of a cell → its best trial, over the cells that differ in further axes.
+
+    :param sign: 1 where the largest value is the best, otherwise −1.
+    """
+    best: dict[tuple[int, int], ArchiveElite] = {}
+    for elite in archive:
+        column, row = (*elite["cell"], 0)[:2]
+        known = best.get((column, row))
+        if known is None or sign * elite["value"] > sign * known["value"]:
+            best[column, row] = elite
+    return best
 
 
 def _cell_ticks(axis: Any, of: Any) -> None:

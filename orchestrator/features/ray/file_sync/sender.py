@@ -57,18 +57,15 @@ class _FileState:
         now_ns = time.time_ns()
         status = os.fstat(file.fileno())
         return cls(
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-            abs(now_ns - status.st_mtime_ns) > SETTLED_NS,
+            inode=status.st_ino,
+            size=status.st_size,
+            mtime_ns=status.st_mtime_ns,
+            is_settled=abs(now_ns - status.st_mtime_ns) > SETTLED_NS,
         )
 
     def is_unchanged(self, status: os.stat_result) -> bool:
-        return (self.inode, self.size, self.mtime_ns) == (
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-        )
+        now = (status.st_ino, status.st_size, status.st_mtime_ns)
+        return (self.inode, self.size, self.mtime_ns) == now
 
 
 class Sender:
@@ -209,7 +206,7 @@ class Sender:
                 return False
             payload = Payload.of(read[len(end) :], compress=compress)
             start = offset
-            offset = offset + length
+            offset += length
             end = read[-chunks.COMPARED_BYTES :]
             compress = payload.is_compressed
             is_last = offset == state.size
@@ -245,7 +242,7 @@ class Sender:
             while True:
                 raw = _read_at(file, offset, min(chunks.CHUNK_BYTES, state.size - offset))
                 start = offset
-                offset = offset + len(raw)
+                offset += len(raw)
                 is_last = offset == state.size
                 if not raw and not is_last:  # it has become shorter
                     return SendResult.CHANGED
