@@ -177,14 +177,18 @@ def _acquire_cpus(assignment: Assignment, agent: Any) -> Generator[Batch, None, 
     """
     import ray
 
-    launch = assignment.launch
-    holder = (os.getpid(), process_start(os.getpid()))
+    pid = os.getpid()
     start = time.monotonic()
     is_noticed = False
 
     def ask() -> CpuGrant | None:
         request = agent.acquire_cpus.remote(
-            assignment.key, assignment.cores, *holder, launch.job_id, launch.work
+            assignment.key,
+            assignment.cores,
+            pid=pid,
+            pid_start=process_start(pid),
+            job_id=assignment.launch.job_id,
+            work=assignment.launch.work,
         )
         answer: CpuGrant | None = ray.get(request)
         return answer
