@@ -62,6 +62,7 @@ class RayExecutor:
     code: Callable[[str | None, str], UserCode | None] = lambda *_: None
     _attempts: dict[Handle, RemoteAttempt] = field(default_factory=dict, init=False)
     _tasks: dict[Any, tuple[RemoteAttempt, RayTask]] = field(default_factory=dict, init=False)
+    """By stream: the attempt, and its task that reports by it."""
     _ended: list[Event] = field(default_factory=list, init=False)
     """Ends that do not come from a task, not returned yet."""
     _placement: RankPlacement = field(init=False)
@@ -90,9 +91,8 @@ class RayExecutor:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
             slot = launch.rank_slots[0]
-            self._start(
-                attempt, launch, slot, NodeAffinitySchedulingStrategy(slot.node, soft=False)
-            )
+            on_node = NodeAffinitySchedulingStrategy(slot.node, soft=False)
+            self._start(attempt, launch, slot, on_node)
         else:
             self._placement.request(handle, by_rank(launch.rank_slots))
         self._attempts[handle] = attempt
@@ -192,11 +192,11 @@ class RayExecutor:
         """
         import ray
 
-        lost = (
-            [stream for stream, (_, task) in self._tasks.items() if task.node.node_id in nodes]
-            if nodes
-            else []
-        )
+        lost = []
+        if nodes:  # the tasks are many, and it is asked at every poll
+            lost = [
+                stream for stream, (_, task) in self._tasks.items() if task.node.node_id in nodes
+            ]
         for stream in lost:
             while stream in self._tasks and ray.wait([stream], timeout=0)[0]:
                 self._ended += self._read(stream)

@@ -19,9 +19,8 @@ def show(ranking: Ranking) -> None:
     what = "trial" if ranking.is_search else "job"
     total = f"{count(ranking.trials, what)} of {ranking.paths.root}"
     if not ranking.shown:
-        missing = "with an evaluation" if not ranking.is_search else ""
-        so_far = "" if ranking.is_over else "yet"
-        print(" ".join(f"None of the {total} has finished {missing} {so_far}".split()) + ".")
+        finished = "has finished" if ranking.is_search else "has finished with an evaluation"
+        print(f"None of the {total} {finished}{'' if ranking.is_over else ' yet'}.")
         return
     below = ["", ranking.remark] if ranking.remark else []
     show_table(_columns(ranking), ranking.shown, above=[_title(ranking, total), ""], below=below)

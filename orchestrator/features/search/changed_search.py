@@ -16,7 +16,10 @@ from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming import resume
 from orchestrator.experiment.resuming.reconcile import on_change
 from orchestrator.features.search import search_events, search_robots
-from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.declaration.declared_search import (
+    SearchDeclaration,
+    declaration_of,
+)
 from orchestrator.features.search.declaration.written import (
     BUDGET,
     OF_THE_SEARCH,
@@ -107,22 +110,28 @@ def resumed_experiment(
     if source.search is None and source.scheduler is None:
         _refuse_another_source(experiment, ledger, paths)
         return experiment, options
-    is_compared = source.search is None
-    if ledger is None or not search_events.is_search(ledger):
-        if ledger is not None and any(row.attempts for row in ledger.jobs(decoded=False)):
-            what = "scheduler" if is_compared else "search"
-            raise ChangedError(
-                f"{paths.root}: its jobs were begun without [{what}]; {start_over()}"
-            )
-        return (_with_pauses(experiment, {}) if is_compared else experiment), options
-    _refuse_another(experiment, paths)
-    if is_compared:
-        return _with_pauses(experiment, job_figures.pauses(ledger)), options
+    has_begun = ledger is not None and search_events.is_search(ledger)
+    if has_begun:
+        _refuse_another(experiment, paths)
+    else:
+        _refuse_jobs_without(source, ledger, paths)
+    if source.search is None:
+        pauses = job_figures.pauses(ledger) if ledger is not None and has_begun else {}
+        return _with_pauses(experiment, pauses), options
+    if ledger is None or not has_begun:
+        return experiment, options
     rows = ledger.jobs(decoded=False)
     left = [row for row in rows if not resume.is_settled(row, paths)]
     recorded = {row.job_id: row for row in rows}
     options = dataclasses.replace(options, verdicts=resume.verdicts(left), recorded=recorded)
     return dataclasses.replace(experiment, jobs=tuple(row.job for row in left)), options
+
+
+def _refuse_jobs_without(source: SearchDeclaration, ledger: Ledger | None, paths: RunPaths) -> None:
+    """:raises ChangedError: jobs have begun here that no search, or scheduler, knows."""
+    if ledger is not None and any(row.attempts for row in ledger.jobs(decoded=False)):
+        what = "scheduler" if source.search is None else "search"
+        raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {start_over()}")
 
 
 def _refuse_another_source(experiment: Experiment, ledger: Ledger | None, paths: RunPaths) -> None:

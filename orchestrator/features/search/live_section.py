@@ -17,7 +17,7 @@ from orchestrator.experiment.from_outside.run_watch import (
     LiveTable,
 )
 from orchestrator.features.search.history import Trial
-from orchestrator.features.search.report_data import value_text
+from orchestrator.features.search.report_data import records, value_text
 from orchestrator.features.search.trials import TrialReader
 
 LEADERS = 10
@@ -52,11 +52,10 @@ def _value_charts(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveChar
     ]
     if not values:
         return []
-    records = _records(values, min if reader.directions[0] == "minimize" else max)
+    best_so_far = records(values, reader.directions[0])
     stride = max(1, math.ceil(len(values) / MOST_DRAWN))
-    best_ones = set(records)
+    best_ones = set(best_so_far)
     shown = [one for place, one in enumerate(values) if place % stride == 0 or one in best_ones]
-    best_so_far = list(records)
     if best_so_far[-1][0] != values[-1][0]:
         best_so_far.append((values[-1][0], best_so_far[-1][1]))
     objective = reader.objectives[0]
@@ -71,17 +70,6 @@ def _value_charts(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveChar
             ],
         )
     ]
-
-
-def _records(
-    values: Sequence[tuple[int, float]], better: Callable[[float, float], float]
-) -> list[tuple[int, float]]:
-    """Those that were better than all before them."""
-    records: list[tuple[int, float]] = []
-    for number, value in values:
-        if not records or (value != records[-1][1] and better(value, records[-1][1]) == value):
-            records.append((number, value))
-    return records
 
 
 # -- rungs
@@ -127,6 +115,7 @@ def _rung(
 
 
 def _best(reader: TrialReader) -> list[LiveTable]:
+    """The leaderboard, where a trial has finished."""
     leaders = reader.best()[:LEADERS]
     if not leaders or reader.search is None:
         return []
@@ -138,7 +127,7 @@ def _best(reader: TrialReader) -> list[LiveTable]:
         of_point = [LiveColumn(name=key, kind="number") for key in keys]
     return [
         LiveTable(
-            title="Pareto front" if len(reader.objectives) > 1 else "Best trials",
+            title="Pareto front" if len(objectives) > 1 else "Best trials",
             columns=[
                 LiveColumn(name="trial"),
                 *(LiveColumn(name=name, kind="value") for name in objectives),

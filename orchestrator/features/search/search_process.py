@@ -233,19 +233,18 @@ class SearchBesideRun(BesideRun):
         """
         if not self.is_needed:
             return None
-        is_incomplete = not self._has_finished
-        goes_on_when_resumed = is_stopping or any(
-            state.name == "PAUSED" for state in states.values()
-        )
-        if self._problem:
-            goes_on_when_resumed = is_interrupted  # other than with the same problem
-        if is_incomplete and goes_on_when_resumed:
-            return 130
-        assert self._experiment is not None
-        assert self._ledger is not None
-        if not self._experiment.makes_jobs:
-            return 1 if is_incomplete else None
-        return 0 if self._has_finished and search_events.has_value(self._ledger) else 1
+        if self._has_finished:
+            assert self._experiment is not None
+            assert self._ledger is not None
+            if not self._experiment.makes_jobs:
+                return None
+            return 0 if search_events.has_value(self._ledger) else 1
+        if self._problem:  # resumed, it stops with the same problem
+            goes_on_when_resumed = is_interrupted
+        else:
+            is_paused = any(state.name == "PAUSED" for state in states.values())
+            goes_on_when_resumed = is_stopping or is_paused
+        return 130 if goes_on_when_resumed else 1
 
     def problem(self) -> RunProblem | None:
         if not self._problem:

@@ -44,11 +44,9 @@ def recorded_robots(declaration: Mapping[str, Any]) -> dict[str, str]:
     without it.
     """
     robots = declaration.get("robots")
-    return (
-        {str(job_id): str(content) for job_id, content in robots.items()}
-        if isinstance(robots, dict)
-        else {}
-    )
+    if not isinstance(robots, dict):
+        return {}
+    return {str(job_id): str(content) for job_id, content in robots.items()}
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str], experiment: Experiment) -> str:

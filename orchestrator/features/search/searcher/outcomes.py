@@ -139,9 +139,8 @@ def retry_events(
     """
     events = list[SearchEvent]()
     requests = list[Request]()
-    cancelled = job_figures.requested_jobs(
-        ledger, "cancel"
-    )  # before the states: what is cancelled by then is TERMINAL
+    # Read before the states: what is cancelled by then is TERMINAL.
+    cancelled = job_figures.requested_jobs(ledger, "cancel")
     found = job_figures.figures(ledger, [job_id for trial in failed for job_id in trial.jobs])
     for trial in failed:
         states = {job_id: found.get(job_id, GONE).state for job_id in trial.jobs}
