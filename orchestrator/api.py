@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import re
 import secrets
 import sys
 import time
@@ -22,9 +21,10 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import OrchestratorError, RunInterrupted, UsageError
+from orchestrator.core.errors import RunInterrupted, UsageError
 from orchestrator.core.feature import untold_problems
 from orchestrator.core.files.temporary_folder import TemporaryFolder
+from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.processes import users_code
 from orchestrator.core.text import count, duration, plain
@@ -111,7 +111,7 @@ def run(
     :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the
         same call resumes.
     """
-    with python_messages():
+    with python_program():
         _warn_of_features()
         directory(jobs)  # refuses what is no path
         given_options = _pop_given(options_of_executor, executor_options())
@@ -197,7 +197,7 @@ def train(
             f"seeds={seeds!r}: expected a sequence of whole numbers, such as [0, 1, 2]"
         )
     seeds = list(seeds)
-    with contextlib.ExitStack() as stack, python_messages():
+    with contextlib.ExitStack() as stack, python_program():
         folder = functools.cache(lambda: Path(stack.enter_context(TemporaryFolder())))
         robots = robot_arguments(xmls, folder)
         new = Path("runs") / f"train-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
@@ -449,23 +449,16 @@ def _reporter(run_dir: Path, *, show: bool) -> Iterator[Reporter]:
     record = run_directory.error_record(run_dir)
     if show and is_notebook():
         notebook = NotebookReporter()
-        reporter = PythonReporter(notebook, record)
+        reporter = DetachableReporter(notebook, record)
         try:
             yield reporter
         finally:
             reporter.call(notebook.close)
     elif show:
         with in_background(sys.stdout) as out:
-            yield PythonReporter(LineReporter(out), record)
+            yield DetachableReporter(LineReporter(out), record)
     else:
-        yield PythonReporter(WarningReporter(), record)
-
-
-class PythonReporter(DetachableReporter):
-    """Names arguments in the place of the command's options."""
-
-    def event(self, kind: str, message: str, **facts: Any) -> None:
-        super().event(kind, in_python(message), **facts)
+        yield DetachableReporter(WarningReporter(), record)
 
 
 class WarningReporter(SilentReporter):
@@ -476,58 +469,3 @@ class WarningReporter(SilentReporter):
     def event(self, kind: str, message: str, **facts: Any) -> None:
         if kind == "waiting" or facts.get("extended"):
             warnings.warn(message, RuntimeWarning, stacklevel=2)
-
-
-@functools.cache
-def _command() -> re.Pattern[str]:
-    """What the messages of the command name that a Python program writes differently."""
-    options = ["run-dir", "max-parallel", "on-change", "executor", "until"]
-    options += [option.flag.removeprefix("--") for option in executor_options().values()]
-    return re.compile(
-        r"`[^`]*`"  # a command to be typed as it is
-        r"|--until (?P<until>\S+)(?=: )"
-        r"|(?P<absent> \(--grace\)|, or a smaller --grace\b)"  # no argument: it is fixed
-        r"|--(?P<flag>fresh|skip-invalid)\b"
-        rf"|--(?P<option>{'|'.join(options)})\b"
-        r"(?:=(?P<value>[a-z]\w*)|[= ](?P<number>\d+))?"
-        r"|--set (?P<key>[\w.-]+)"
-        r"|(?P<run>[Rr]un the same command again)"
-    )
-
-
-@contextlib.contextmanager
-def python_messages() -> Iterator[None]:
-    """Name arguments in the place of the command's options, in the errors of the block."""
-    try:
-        yield
-    except OrchestratorError as error:
-        error.args = tuple(
-            in_python(text) if isinstance(text, str) else text for text in error.args
-        )
-        raise
-
-
-def in_python(message: str) -> str:
-    """``--on-change=keep`` → ``on_change="keep"``."""
-
-    def spelling_in_python(match: re.Match[str]) -> str:
-        if match["flag"]:
-            return f"{match['flag'].replace('-', '_')}=True"
-        if match["option"]:
-            name = match["option"].replace("-", "_")
-            return (
-                f'{name}="{match["value"]}"'
-                if match["value"]
-                else f"{name}={match['number']}".removesuffix("=None")
-            )
-        if match["until"]:
-            return f'until="{match["until"]}"'
-        if match["absent"]:
-            return ""
-        if match["key"]:
-            return f'overrides["{match["key"]}"]'
-        if match["run"]:
-            return f"{'M' if match['run'][0] == 'R' else 'm'}ake the same call again"
-        return match[0]
-
-    return _command().sub(spelling_in_python, message)

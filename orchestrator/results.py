@@ -34,7 +34,7 @@ class Result:
         ``rollout/ep_rew_mean``).
     :ivar eval_mean: mean deterministic return over ``eval_episodes`` episodes after training.
     :ivar measures: means of the task's measures over the same episodes, by name with unit, such as
-        ``distance_m`` of ``forward``. Empty if the job was not evaluated or its task reports none;
+        ``distance_m`` of ``forward``. Empty if the job was not evaluated, or its environment reports none;
         see docs/evaluation.md.
     :ivar env_steps: control steps trained, summed over environments and ranks.
     :ivar wall_s: seconds over all attempts.

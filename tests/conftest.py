@@ -105,7 +105,7 @@ __all__ = [
 FULL = ("ranks", "bench", "soak", "gpu")
 """Folders of tests that run with ``--full`` only, or where they are named on the command line; so
 do the folders ``full`` of features."""
-TIERS = ("ray", "bench", "soak", "ranks", "slurm", "e2e", "features", "process", "training", "unit")
+TIERS = ("ray", "bench", "soak", "ranks", "slurm", "e2e", "features", "process", "worker", "unit")
 """Tiers in the order in which their tests start: long files first, so that no worker ends long
 after the others. Those of a folder ``full`` have the name of their feature.
 
@@ -213,7 +213,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     deselected = {
         item
         for item in items
-        if item.get_closest_marker(left_out) and not named & {item.path, item.path.parent}
+        if item.get_closest_marker(left_out) and not named & _itself_and_folders(item.path)
     }
     config.hook.pytest_deselected(items=list(deselected))
     items[:] = [item for item in items if item not in deselected]
@@ -223,6 +223,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.path.name not in LONG,
         )
     )
+
+
+def _itself_and_folders(path: Path) -> set[Path]:
+    """A file of tests and its folders below :data:`TESTS`."""
+    return {path, *(folder for folder in path.parents if folder.is_relative_to(TESTS))} - {TESTS}
 
 
 def _tier(path: Path) -> str:

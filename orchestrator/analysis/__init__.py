@@ -1,0 +1,1 @@
+"""Run directories read again: tables, statistics, contention."""

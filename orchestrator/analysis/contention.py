@@ -18,6 +18,7 @@ from typing import Literal
 
 from orchestrator.analysis import job_metrics
 from orchestrator.analysis.job_metrics import ExperimentMetrics, JobMetrics
+from orchestrator.core.front_end import option
 from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
 from orchestrator.core.text import count, cpu_text, listed
 
@@ -95,7 +96,7 @@ def _throttling(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
             [job for _, job in throttled],
             what="kept off the CPU by a cgroup limit",
             evidence=f"{worst.job_id}: throttled {share:.0%} of its time{limit}",
-            cure=f"{RAISE_QUOTA}, or lower --max-parallel",
+            cure=f"{RAISE_QUOTA}, or lower {option('max_parallel')}",
         )
     elif quota is not None and usable is not None and quota < usable:
         yield _finding(
@@ -232,8 +233,8 @@ def _hogs(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[Con
         what=f"{who} used {where}, which {count(len(delayed), 'job')} of this run had",
         evidence=evidence,
         cure=f"`ps -eLo psr,pcpu,pid,user,comm --sort=-pcpu | {_of_cpus(cpus)}` shows who is there now;"
-        " end it, move it with taskset, or leave it the core: --max-parallel idle runs as many jobs at once as there"
-        " are idle cores",
+        " end it, move it with taskset, or leave it the core:"
+        f" {option('max_parallel', 'idle')} runs as many jobs at once as there are idle cores",
     )
 
 

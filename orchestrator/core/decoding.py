@@ -151,7 +151,7 @@ def _reader(kind: Any, sequence: type = tuple) -> Reader:
     if origin is tuple and Ellipsis not in arguments:
         return functools.partial(_row, [_reader(one) for one in arguments])
     if origin is not None and issubclass(origin, Mapping):
-        return functools.partial(_mapping, _reader(arguments[1]))
+        return functools.partial(_mapping, _reader(arguments[1], sequence))
     if origin is not None and issubclass(origin, Sequence):
         return functools.partial(_sequence, sequence, _reader(arguments[0], sequence))
     if is_typeddict(kind):

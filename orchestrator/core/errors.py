@@ -91,6 +91,13 @@ class FileLimitError(DiskFullError):
     cure = "Raise that limit"
 
 
+def is_disk_full(error: BaseException) -> bool:
+    """Whether ``error`` itself is that of a full disk or an exhausted quota; what it was raised from
+    does not count.
+    """
+    return isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS
+
+
 @contextlib.contextmanager
 def disk_full_explained(path: Path, advice: str = "") -> Iterator[None]:
     """Raise :class:`DiskFullError` for an OSError of a full disk, or of a file that reached the
@@ -102,7 +109,7 @@ def disk_full_explained(path: Path, advice: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         kind = FileLimitError if error.errno == errno.EFBIG else DiskFullError
-        if kind is DiskFullError and error.errno not in DISK_FULL_ERRNOS:
+        if kind is DiskFullError and not is_disk_full(error):
             raise
         raise kind(
             f"{path}: {kind.what}" + (f". {kind.cure} and {advice}" if advice else "")

@@ -41,6 +41,9 @@ class ExitRecord:
     measures: Mapping[str, float | None] | None = None
     """Means of the task's measures over the same episodes, by name; None for a mean that does not
     exist."""
+    training_measures: Mapping[str, float | None] | None = None
+    """The same of the last episodes of training, over which ``ep_rew_mean`` is the mean; None where
+    training is not measured (:attr:`.WorkerSpec.measure_training`)."""
     learner: str | None = None
     learner_reason: str | None = None
     import_s: float | None = None
@@ -75,9 +78,8 @@ class ExitRecord:
         for name in _TEXTS:  # by the worker, and again by whoever reads what another program wrote
             if (text := getattr(self, name)) is not None:
                 setattr(self, name, shortened(text))
-        if self.measures is not None:
-            first = itertools.islice(self.measures.items(), MOST_MEASURES)
-            self.measures = {storable(name)[:LONGEST_NAME]: mean for name, mean in first}
+        self.measures = _kept(self.measures)
+        self.training_measures = _kept(self.training_measures)
 
     @property
     def env_steps_per_s(self) -> float | None:
@@ -100,6 +102,14 @@ class ExitRecord:
         :raises ValueError: for anything else.
         """
         return decode(cls, text, _known_fields)
+
+
+def _kept(measures: Mapping[str, float | None] | None) -> Mapping[str, float | None] | None:
+    """The first of these measures, with names that can be stored."""
+    if measures is None:
+        return None
+    first = itertools.islice(measures.items(), MOST_MEASURES)
+    return {storable(name)[:LONGEST_NAME]: mean for name, mean in first}
 
 
 def _known_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.front_end import option
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
@@ -42,7 +43,8 @@ def read_job(root: Path) -> tuple[JobPaths, WorkerSpec]:
             f"{paths.spec}: was written by another version of this program: {error}"
         ) from error
     if spec.xml is not None and not (root / spec.xml).is_file():
-        advice = "restore it, or run the job file again with --on-change=restart"
+        again = option("on_change", "restart", sign="=")
+        advice = f"restore it, or run the job file again with {again}"
         raise UsageError(f"{root / spec.xml}: the job's own copy of the robot is missing; {advice}")
     return paths, spec
 

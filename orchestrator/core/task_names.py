@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 AUTO = "auto"
 """The built-in task that suits the robot's structure; chosen before launch."""
@@ -29,8 +29,12 @@ GYMNASIUM_TASKS: Mapping[str, str] = {
 """Name in a job file → module and class, for gymnasium's own environments as tasks over the batched
 simulation."""
 
+EFFORT = ("energy_j", "mass_kg", "cost_of_transport", "torque_rms")
+"""Measures of every task over the batched simulation, in the order in which they are reported, after
+those of the task itself. They are defined in ``orchestrator/worker/envs/effort.py``."""
+
 _DISTANCE = ("distance_m",)
-MEASURES: Mapping[str, tuple[str, ...]] = {
+_OWN_MEASURES: Mapping[str, tuple[str, ...]] = {
     **{
         "forward": _DISTANCE,
         "reach": _DISTANCE,
@@ -43,4 +47,30 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
         if path.startswith("gymnasium_tasks.locomotion:")
     },
 }
-"""Built-in tasks that measure an episode besides its return → the names of their measures."""
+"""Built-in tasks that measure an episode besides its return → the names of their own measures."""
+
+STAYING = frozenset(
+    name
+    for name in (*TASKS, *GYMNASIUM_TASKS)
+    if name not in ("forward", "track")
+    and not GYMNASIUM_TASKS.get(name, "").startswith("gymnasium_tasks.locomotion:")
+)
+"""Built-in tasks that do not move the robot from place to place: ``cost_of_transport`` has no value
+there."""
+
+MEASURES: Mapping[str, tuple[str, ...]] = {
+    name: (
+        *_OWN_MEASURES.get(name, ()),
+        *(one for one in EFFORT if not (name in STAYING and one == "cost_of_transport")),
+    )
+    for name in (*TASKS, *GYMNASIUM_TASKS)
+}
+"""Built-in tasks → the names of the measures that can have a value, the task's own first."""
+
+
+def measure_of_task(measures: Iterable[str]) -> str | None:
+    """The first measure of a task's own: the one that is shown where there is room for one.
+
+    :param measures: the names of all, in their order.
+    """
+    return next((name for name in measures if name not in EFFORT), None)

@@ -114,6 +114,11 @@ def number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
+def decimal(value: float, places: int) -> str:
+    """``value`` with so many decimal places; a small one with three digits that say something."""
+    return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value:,.{places}f}"
+
+
 def duration(seconds: float | None) -> str:
     """``3725`` → ``1:02:05``; a dash for None."""
     if seconds is None:

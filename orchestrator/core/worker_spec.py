@@ -176,6 +176,10 @@ class WorkerSpec:
     after: tuple[str, ...] = ()
     """Jobs of the same experiment that have to succeed before its launch. Not part of the
     fingerprint."""
+    measure_training: bool = False
+    """Whether episodes of training are measured, too, for rungs at which trainings are compared by
+    measures. It changes no bit of the training. Not part of the fingerprint, and not in
+    ``spec.json`` where it is false, so that files are those of earlier versions."""
     parts: Mapping[str, Any] = field(default_factory=dict)
     """What features do in this training, by name (:mod:`orchestrator.core.job_parts`); those that do
     nothing are missing."""
@@ -192,7 +196,7 @@ class WorkerSpec:
         if total_timesteps is not None:
             values["total_timesteps"] = total_timesteps
         for key in (*NOT_IN_FINGERPRINT, *(ABOUT_RANKS if self.ranks == 1 else ())):
-            del values[key]
+            values.pop(key, None)
         # What is not used is left out, so that fingerprints are those of earlier versions.
         if self.on_divergence == "fail":
             del values["on_divergence"]
@@ -263,6 +267,8 @@ class WorkerSpec:
         """The same without parts that the job does not have."""
         values = flat(self)
         del values["unknown"]
+        if not self.measure_training:
+            del values["measure_training"]
         return {**values, **self.unknown}
 
     def to_json(self) -> str:
@@ -316,6 +322,7 @@ NOT_IN_FINGERPRINT = (
         "init",
         "pause_at",
         "after",
+        "measure_training",
     ),
 )
 ABOUT_RANKS = ("ranks", "backend", "mode")

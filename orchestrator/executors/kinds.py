@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from orchestrator.core import front_end
 from orchestrator.core.errors import UsageError
 from orchestrator.core.feature import NAME, add_named, problems
 from orchestrator.core.text import listed
@@ -184,5 +185,7 @@ def kind_named(name: str) -> ExecutorKind:
     kinds = executor_kinds()
     if name not in kinds:
         left_out = "".join(f"; {problem}" for problem in problems())
-        raise UsageError(f"--executor {name}: unknown; valid: {', '.join(kinds)}{left_out}")
+        raise UsageError(
+            f"{front_end.option('executor', name)}: unknown; valid: {', '.join(kinds)}{left_out}"
+        )
     return kinds[name]

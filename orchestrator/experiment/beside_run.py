@@ -176,7 +176,7 @@ class PartsBesideRun:
     _parts: dict[str, BesideRun] = field(default_factory=dict, init=False)
     """By the name of the feature."""
     _failure: Exception | SystemExit | None = field(default=None, init=False)
-    """What a part has raised that the run depends on: the run ends by it at the next moment."""
+    """What a part has raised first that the run depends on: the run ends by it at the next moment."""
     _have_ended: bool = field(default=False, init=False)
 
     def ask(self, experiment: Experiment, run_dir: Path, *, is_listed: bool) -> None:
@@ -262,30 +262,26 @@ class PartsBesideRun:
         self._each(lambda part: part.begin(has_free_cores))
 
     def before_turn(self) -> None:
-        self._raise_failure()
         self._each(lambda part: part.before_turn())
 
     def may_add_jobs(self) -> bool:
-        self._raise_failure()
         return True in self._answers(lambda part: part.may_add_jobs())
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
         self.inner.event(kind, message, **facts)
-        self._each(lambda part: part.event(kind, message, **facts))
+        self._each(lambda part: part.event(kind, message, **facts), is_told=True)
 
     def tick(self, view: Callable[[], View]) -> None:
         self.inner.tick(view)
         self.after_turn()
 
     def after_turn(self) -> None:
-        self._each(lambda part: part.after_turn())
+        self._each(lambda part: part.after_turn(), is_told=True)
 
     def add_results(self, ended: EndedJobs, is_stopped: Callable[[], bool]) -> None:
-        self._raise_failure()
         self._each(lambda part: part.add_results(ended, is_stopped))
 
     def finish(self, is_stopped: Callable[[], bool]) -> None:
-        self._raise_failure()
         self._each(lambda part: part.finish(is_stopped))
 
     def end(self) -> None:
@@ -320,12 +316,10 @@ class PartsBesideRun:
 
         return next((problem for problem in self._answers(ask) if problem is not None), None)
 
-    def _raise_failure(self) -> None:
-        """End the run, where an event or the end of a turn could not: whoever calls these goes on
-        after any error of a reporter.
-        """
-        if self._failure is not None:
-            raise self._failure
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run ends by what a part has raised that it depends on."""
+        return self._failure is not None
 
     def _answers(self, question: Callable[[BesideRun], T]) -> list[T]:
         answered: list[T] = []
@@ -337,13 +331,19 @@ class PartsBesideRun:
         call: Callable[[BesideRun], None],
         *,
         may_refuse: bool = False,
+        is_told: bool = False,
         is_ending: bool = False,
     ) -> None:
-        """Call every feature. What cannot go on is left out from now on.
+        """Call every feature. What cannot go on is left out from now on, unless the run depends on
+        it: then the run ends by what it has raised.
 
         :param may_refuse: whether an :class:`OrchestratorError` is passed on.
+        :param is_told: whether the features are told of something. Whoever tells goes on after any
+            error of a reporter, so the next call of another kind ends the run.
         :param is_ending: whether the run ends anyway, also where it depends on a feature.
         """
+        if self._failure is not None and not (is_told or is_ending):
+            raise self._failure
         for name, part in list(self._parts.items()):
             if name not in self._parts:  # it was left out by what another one has called
                 continue
@@ -352,7 +352,9 @@ class PartsBesideRun:
             except (Exception, SystemExit) as error:
                 is_refusal = may_refuse and isinstance(error, OrchestratorError)
                 if part.is_needed and not is_ending:
-                    self._failure = error
+                    self._failure = self._failure or error
+                    if is_told:
+                        continue
                     raise
                 if is_refusal:
                     raise

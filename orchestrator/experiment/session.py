@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import LedgerBusyError, RunDirError, disk_full_explained
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.front_end import option, repeat_call
 from orchestrator.core.job import TERMINAL, Job, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.process_setup import hold_standard_descriptors
@@ -183,7 +184,7 @@ def _open(
     beside.claimed(claimed.options)
     paths = claimed.paths
     stack.enter_context(_left_batch_jobs_stopped(paths, stops, beside))
-    stack.enter_context(disk_full_explained(paths.root, "run the same command again"))
+    stack.enter_context(disk_full_explained(paths.root, repeat_call()))
     if options.is_listed:
         run_index.note(options.run_dir, experiment.name)
     repository = stack.enter_context(contextlib.closing(provenance.Repository(experiment.base)))
@@ -367,7 +368,7 @@ def _finish(
 
     def is_stopped() -> bool:
         beside.after_turn()
-        return opened.stops.is_requested or opened.stops.is_asked()
+        return beside.has_failed or opened.stops.is_requested or opened.stops.is_asked()
 
     if not supervisor.is_interrupted:
         with contextlib.suppress(OSError):  # it only makes other commands answer better
@@ -453,7 +454,10 @@ def _report_plan(opened: _Opened, planned: _Planned) -> None:
         reporter.event("chosen", opened.claimed.executor_reason, executor=options.executor)
     if options.until is not None:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(options.until))
-        text = f"everything ends by {when} (--until): the jobs are asked to stop {options.grace_s:g} s before that"
+        by = f"{when} ({option('until')})"
+        text = (
+            f"everything ends by {by}: the jobs are asked to stop {options.grace_s:g} s before that"
+        )
         reporter.event("until", text, until=options.until)
     if planned.plan.restriction:
         reporter.event("restricted", planned.plan.restriction)

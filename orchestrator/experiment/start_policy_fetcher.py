@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import disk_full_explained
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer
 from orchestrator.core.paths import RunPaths
@@ -74,7 +75,7 @@ class StartPolicyFetcher:
                     job_id=job.job_id, sha256=None, problem=f"{problem}: {_why(answer)}"
                 )
             else:
-                with disk_full_explained(self._paths.root, "run the same command again"):
+                with disk_full_explained(self._paths.root, repeat_call()):
                     write_whole(
                         self._paths.job(job.job_id).init,
                         preflight.staged_policy(staging).read_bytes(),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.front_end import option, override
 from orchestrator.core.job import Job, Resources
 from orchestrator.core.robot_sources import RobotFormat, robot_formats
 from orchestrator.core.text import listed
@@ -43,10 +44,6 @@ from orchestrator.keys.value_types import is_users_task, parse_duration
 MOST_JOBS = 100_000
 """Largest number of jobs of an experiment: a matrix that makes more is considered a mistake."""
 
-_NOT_ON_COMMAND_LINE = {
-    "matrix": "cannot be set on the command line; write the matrix in the job file",
-    "max_parallel": "is not a default of jobs; use --max-parallel",
-}
 SAME_IN_SPEC = (
     *("algo", "learner", "total_timesteps", "n_envs", "normalize", "eval_episodes"),
     *("policy", "policy_kwargs", "on_divergence", "keep_replay_buffer"),
@@ -173,7 +170,7 @@ def expand(
     trees = _override_trees(overrides, checked, problems)
     builtin = Layer(built_in, lambda key: key)
     defaults = Layer(checked.defaults, lambda key: f"defaults.{key}")
-    given = Layer(functools.reduce(merge, trees.values(), {}), "--set {}".format)
+    given = Layer(functools.reduce(merge, trees.values(), {}), override)
     for layer in (builtin, defaults, given):
         check_family(layer, problems)
 
@@ -362,11 +359,11 @@ def _override_trees(
     """The valid overrides: dotted key → the key and its value as nested tables."""
     trees: dict[str, Tree] = {}
     for key, value in overrides.items():
-        where = f"--set {key}"
+        where = override(key)
         top = key.partition(".")[0]
         tree = None
-        if top in _NOT_ON_COMMAND_LINE:
-            problems.add(where, _NOT_ON_COMMAND_LINE[top])
+        if top in ("matrix", "max_parallel"):
+            problems.add(where, _why_no_override(top))
         else:
             tree = (
                 None
@@ -380,6 +377,12 @@ def _override_trees(
     return trees
 
 
+def _why_no_override(key: str) -> str:
+    if key == "matrix":
+        return "cannot be set on the command line; write the matrix in the job file"
+    return f"is not a default of jobs; use {option('max_parallel')}"
+
+
 def _names_a_job(key: str, checked: Checked, where: str, problems: Problems) -> bool:
     """Whether ``key`` begins with the name of a job; then its problem is in ``problems``."""
     top, _, of_job = key.partition(".")
@@ -388,10 +391,9 @@ def _names_a_job(key: str, checked: Checked, where: str, problems: Problems) -> 
     )
     if number is None or not of_job or top in Settings.model_fields:
         return False
+    for_all = f"{option('overrides')} is for all jobs ({override(of_job)}=…)"
     advice = f"set {of_job} in the [[jobs]] table of that job, jobs[{number}]"
-    problems.add(
-        where, f"{quoted(top)} is a job, and --set is for all jobs (--set {of_job}=…); {advice}"
-    )
+    problems.add(where, f"{quoted(top)} is a job, and {for_all}; {advice}")
     return True
 
 
@@ -410,9 +412,9 @@ def _without_effect(unused: Mapping[str, Tree], kept: Sequence[tuple[str, str, s
         places.setdefault((key, reason), []).append(where)
     partly = {key for key, _ in places}
     return [
-        f"--set {key} has no effect: {why_unused(key)}" for key in unused if key not in partly
+        f"{override(key)} has no effect: {why_unused(key)}" for key in unused if key not in partly
     ] + [
-        f"--set {key} has no effect on {listed(of_jobs, 5)}: {reason}"
+        f"{override(key)} has no effect on {listed(of_jobs, 5)}: {reason}"
         for (key, reason), of_jobs in places.items()
     ]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrator.core.errors import DiskFullError, LedgerBusyError, LedgerDamagedError, LedgerError
 from orchestrator.core.files.atomic_files import sync_directory
+from orchestrator.core.front_end import option
 from orchestrator.core.text import storable
 
 APPLICATION_ID = 0x4F524348  # "ORCH"
@@ -108,7 +109,7 @@ def _examine(
     if written > version:
         raise LedgerError(
             f"{path}: the ledger has version {written}, but this older program needs version {version}; it was left as"
-            " it is. Use the program that made it, or another --run-dir"
+            f" it is. Use the program that made it, or another {option('run_dir')}"
         )
     if is_sound:
         return
@@ -161,7 +162,8 @@ def bindable_values(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] 
 
 def _description(kind: int, error: sqlite3.Error) -> str:
     if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
-        return f"the ledger cannot be written ({error}); fix the permissions of its folder or choose another --run-dir"
+        advice = f"fix the permissions of its folder or choose another {option('run_dir')}"
+        return f"the ledger cannot be written ({error}); {advice}"
     if kind in LOCKED:
         return f"the ledger is locked by another process ({error}); end that process and try again"
     if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

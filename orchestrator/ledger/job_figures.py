@@ -6,11 +6,11 @@ Processes beside the supervisor ask them, which make jobs or wait for what becom
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from orchestrator.core.job import Cause
-from orchestrator.ledger import NOTES, Ledger
+from orchestrator.ledger import NOTES, Ledger, rows
 
 PAUSE_AT = "CAST(json_extract(spec, '$.pause_at') AS INTEGER)"
 MOST_MARKS = 500
@@ -33,17 +33,37 @@ def figures(ledger: Ledger, job_ids: Collection[str]) -> dict[str, Figures]:
     return {row[0]: Figures(*row[1:]) for row in _of_jobs(ledger, sql, list(job_ids))}
 
 
+def training_measures(
+    ledger: Ledger, job_ids: Sequence[str]
+) -> dict[str, Mapping[str, float | None]]:
+    """Means of measures over the last episodes of training, by ``job_id``: as the last attempt has
+    told that told anything. Of jobs whose training is measured.
+    """
+    told = "SELECT job_id, record, max(number) FROM attempts"
+    found: dict[str, Mapping[str, float | None]] = {}
+    where = "record IS NOT NULL GROUP BY job_id"
+    for job_id, record, _ in _of_jobs(ledger, told, job_ids, where):
+        found[job_id] = rows.training_measures(record)
+    return found
+
+
 def totals(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int]:
     """``total_timesteps`` of each of these jobs that there is, by ``job_id``."""
     steps = "CAST(coalesce(json_extract(spec, '$.total_timesteps'), 0) AS INTEGER)"
     return dict(map(tuple, _of_jobs(ledger, f"SELECT job_id, {steps} FROM declared", job_ids)))  # noqa: S608
 
 
-def _of_jobs(ledger: Ledger, sql: str, job_ids: Sequence[str]) -> Iterator[Any]:
-    """The rows that ``sql``, which has no condition yet, selects of these jobs."""
+def _of_jobs(
+    ledger: Ledger, sql: str, job_ids: Sequence[str], others: str = "true"
+) -> Iterator[Any]:
+    """The rows that ``sql``, which has no condition yet, selects of these jobs.
+
+    :param others: further conditions, and what follows them.
+    """
     for first in range(0, len(job_ids), MOST_MARKS):
         some = job_ids[first : first + MOST_MARKS]
-        yield from ledger.select(f"{sql} WHERE job_id IN ({', '.join('?' * len(some))})", some)
+        marks = ", ".join("?" * len(some))
+        yield from ledger.select(f"{sql} WHERE job_id IN ({marks}) AND {others}", some)
 
 
 def env_steps(ledger: Ledger) -> int:

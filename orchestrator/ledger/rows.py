@@ -175,7 +175,9 @@ class JobColumns(TypedDict):
     position: int
     fingerprint: str
     robot_hash: str | None
-    normalize: int
+    normalize: int | None
+    unread_spec: str | None
+    """A spec that SQLite cannot read."""
     state: StateName
     failures: int
     cause: str | None
@@ -186,7 +188,8 @@ class JobColumns(TypedDict):
 
 JOBS = """
 SELECT d.job_id, d.position, d.fingerprint, d.robot_hash,
-    instr(d.spec, char(10) || '  "normalize": true') > 0 AS normalize,
+    CASE WHEN json_valid(d.spec) THEN json_extract(d.spec, '$.normalize') END AS normalize,
+    CASE WHEN NOT json_valid(d.spec) THEN d.spec END AS unread_spec,
     j.state, j.failures, j.cause, j.message, j.attempts, j.env_steps
 FROM declared d JOIN jobs j ON j.job_id = d.job_id
 """
@@ -210,7 +213,7 @@ SUMMARY = """
 SELECT d.*, j.*, a.cpus AS cpus, a.queue_s AS queue_s, a.started_at AS started_at, a.ended_at AS ended_at,
     a.node AS node, a.pid AS pid, a.record AS record, a.max_rss_mib AS max_rss_mib,
     (SELECT sum(wall_s) FROM attempts WHERE job_id = j.job_id) AS wall_s,
-    CASE WHEN j.state = 'PENDING' AND j.attempts = 0 AND NOT instr(d.spec, '"after": []') THEN
+    CASE WHEN j.state = 'PENDING' AND j.attempts = 0 AND json_valid(d.spec) THEN
         (SELECT group_concat(p.job_id) FROM json_each(d.spec, '$.after') JOIN jobs p ON p.job_id = value
         WHERE p.state != 'SUCCEEDED') END AS waits_for
 FROM declared d JOIN jobs j ON j.job_id = d.job_id
@@ -276,8 +279,17 @@ def job_row(
         attempts=columns["attempts"],
         env_steps=columns["env_steps"],
         position=columns["position"],
-        normalize=bool(columns["normalize"]),
+        normalize=_is_normalized(columns),
     )
+
+
+def _is_normalized(columns: Mapping[str, Any]) -> bool:
+    """False for a damaged spec."""
+    if columns["unread_spec"] is None:
+        return bool(columns["normalize"])
+    with contextlib.suppress(ValueError):
+        return parsed_object(columns["unread_spec"]).get("normalize") is True
+    return False
 
 
 def _state(row: Mapping[str, Any], last_attempt: Attempt | None) -> State:
@@ -397,11 +409,11 @@ def _record(row: sqlite3.Row) -> dict[str, Any]:
     return parsed_object(row["record"]) if row["record"] else {}
 
 
-def _measures(record: Mapping[str, Any]) -> dict[str, float | None] | None:
+def _measures(record: Mapping[str, Any], field: str = "measures") -> dict[str, float | None] | None:
     """The measures of an exit record; None for the mean of one that is no number, or counts as
     infinite.
     """
-    measures = record.get("measures")
+    measures = record.get(field)
     if not isinstance(measures, dict):
         return None
     numbers = {
@@ -410,6 +422,15 @@ def _measures(record: Mapping[str, Any]) -> dict[str, float | None] | None:
         if type(mean) in (int, float) and abs(mean) <= LARGEST
     }
     return {str(name): numbers.get(name) for name in measures}
+
+
+def training_measures(record: str) -> dict[str, float | None]:
+    """Those of the last episodes of training in an exit record, as the ledger holds it; none of a
+    damaged one.
+    """
+    with contextlib.suppress(ValueError):
+        return _measures(parsed_object(record), "training_measures") or {}
+    return {}
 
 
 def measure_names(record: str) -> Iterable[str]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
+from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
 from orchestrator.machine import placement
 from orchestrator.machine.gpu import FreeGpus
@@ -390,4 +391,5 @@ def _taken_text(names: Sequence[str], taken: int, cpus: int, lanes: int) -> str:
     consequence = (
         f"some of up to {lanes} jobs at once will share a core, and have a part of its time."
     )
-    return text + consequence + " --max-parallel idle runs as many at once as there are idle cores."
+    idle = option("max_parallel", "idle")
+    return f"{text}{consequence} {idle} runs as many at once as there are idle cores."

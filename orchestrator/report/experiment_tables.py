@@ -120,7 +120,8 @@ def _evaluation(evaluation: Evaluation) -> str:
 
 def _measures(evaluation: Evaluation) -> str:
     measures = evaluation["deterministic"]["measures"] if evaluation else {}
-    return ", ".join(f"{plain(name)} {interval(value)}" for name, value in measures.items()) or DASH
+    known = {name: value for name, value in measures.items() if value is not None}
+    return ", ".join(f"{plain(name)} {interval(value)}" for name, value in known.items()) or DASH
 
 
 def failures(jobs: Sequence[ReportedJob]) -> list[Section]:
@@ -203,4 +204,5 @@ def _of_feature(name: str, job: ReportedJob) -> str:
 
 def _measures_of_job(job: ReportedJob) -> str:
     measures = _deterministic(job).get("measures", {})
-    return ", ".join(f"{plain(name)} {number(value)}" for name, value in measures.items()) or DASH
+    known = {name: value for name, value in measures.items() if value is not None}
+    return ", ".join(f"{plain(name)} {number(value)}" for name, value in known.items()) or DASH

@@ -1,0 +1,1 @@
+"""The loop that launches, watches and retries jobs, and its decisions."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from orchestrator.core import job_parts
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.errors import is_disk_full
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
     AttemptOutcome,
@@ -163,8 +163,7 @@ class DetachableReporter:
             report()
         except Exception as error:
             # What a full disk ends is said elsewhere.
-            is_full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS
-            if not (self._has_recorded or is_full):
+            if not (self._has_recorded or is_disk_full(error)):
                 self._note(error)
 
     def _note(self, error: Exception) -> None:

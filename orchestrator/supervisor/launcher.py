@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.errors import OrchestratorError, is_disk_full
 from orchestrator.core.job import AttemptOutcome, Cause, Job, Resources
 from orchestrator.executors.base import Executor, Handle, Launch, amounts
 from orchestrator.machine import imported_code
@@ -105,7 +104,7 @@ class Launcher:
             return LaunchFailed(
                 attempt, AttemptOutcome(cause=Cause.ERROR, message=str(error)), error
             )
-        is_full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS
+        is_full = is_disk_full(error)
         what = str(error) if isinstance(error, OSError) else repr(error)
         cause = Cause.DISK_FULL if is_full else Cause.LAUNCH
         return LaunchFailed(

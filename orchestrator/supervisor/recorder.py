@@ -20,8 +20,8 @@ from orchestrator.executors.base import Handle
 from orchestrator.ledger import JobRow, Ledger, Request
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.ledger.summary import SummaryFiles
-from orchestrator.supervisor import error_log
 from orchestrator.supervisor.active_attempts import ActiveAttempt
+from orchestrator.supervisor.error_log import ErrorLog
 from orchestrator.supervisor.events import Reporter, View
 
 RECORD_EVERY_S = 1.0
@@ -61,10 +61,12 @@ class Recorder:
     _summary: Pacer = field(default_factory=lambda: Pacer(SUMMARY), init=False)
     _live: Pacer = field(default_factory=lambda: Pacer(LIVE), init=False)
     _files: SummaryFiles = field(init=False)
+    _errors: ErrorLog = field(init=False)
     _writing: Iterator[None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._files = SummaryFiles(paths=self.paths)
+        self._errors = ErrorLog(paths=self.paths)
 
     def moved(self, job_id: str, state: State) -> None:
         self.ledger.set_state(job_id, state)
@@ -234,8 +236,14 @@ class Recorder:
             self._is_behind = True
 
     def log_error(self, error: BaseException) -> str:
-        """Record the traceback of an unexpected error. Returns a clause that says where it is."""
-        return error_log.record(self.paths, error)
+        """Record the traceback of an unexpected error, unless one like it is recorded. Returns a
+        clause that says where it is.
+        """
+        return self._errors.record(error)
+
+    def record_error_counts(self) -> None:
+        """Record how often each unexpected error came. To be called at the end."""
+        self._errors.record_counts()
 
 
 def _live(attempt: ActiveAttempt, now: float) -> LiveJob:

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orchestrator.core.errors import ClusterLostError, DiskFullError, SupervisorError
+from orchestrator.core.errors import ClusterLostError, DiskFullError, SupervisorError, is_disk_full
 from orchestrator.core.exit_record import ExitRecord
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import TERMINAL, AttemptOutcome, Cause, Job, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import (
@@ -176,6 +177,7 @@ class Supervisor:
             self._termination.stop_for_error(error, self._recorder.log_error(error))
             self._drain()
         finally:
+            self._recorder.record_error_counts()
             self.executor.close()
         if self._termination.failure is not None:
             raise self._termination.failure
@@ -238,7 +240,8 @@ class Supervisor:
 
     def _is_work_left(self) -> bool:
         # Before requests, which may have its last jobs.
-        awaits_jobs = not self.is_stopping and self.may_add_jobs()
+        # Asked also while the run stops: the answer may be an error that ends it.
+        awaits_jobs = self.may_add_jobs() and not self.is_stopping
         if self._active or self._may_launch:
             return True
         # A retry that came at the last moment, or jobs that were added until now.
@@ -452,10 +455,9 @@ class Supervisor:
                 text = "all jobs have ended; waiting for the ledger to record that. Press Ctrl-C to end without"
                 self.reporter.event("waiting", text)
             if self._termination.stops_requested > stops or time.time() >= (self.until or math.inf):
-                text = "still locked by another process, so the end of some jobs is not recorded. Run the same command"
-                raise SupervisorError(
-                    f"{self.paths.ledger}: {text} again: it settles them, and loses no training"
-                )
+                text = "still locked by another process, so the end of some jobs is not recorded"
+                advice = f"{repeat_call().capitalize()}: it settles them, and loses no training"
+                raise SupervisorError(f"{self.paths.ledger}: {text}. {advice}")
             time.sleep(IDLE_S)
 
     def _drain(self) -> None:
@@ -474,8 +476,8 @@ class Supervisor:
             except ClusterLostError:  # no worker can be reached any more
                 break
             except Exception as error:
+                self._log_further(error)
                 if self._termination.stage > 1 or time.monotonic() > give_up_at:
-                    self._log_further(error)
                     break  # closing the executor kills what is left
                 time.sleep(IDLE_S)
         with self._further_errors_logged():
@@ -494,7 +496,7 @@ class Supervisor:
 
     def _log_further(self, error: Exception) -> None:
         # A full disk is why the run ends, or the next one is told of it.
-        if not isinstance(error, DiskFullError):
+        if not (isinstance(error, DiskFullError) or is_disk_full(error)):
             self._recorder.log_error(error)
 
     def _handle_for_the_last_time(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator.core.errors import DiskFullError, OrchestratorError, SupervisorError
+from orchestrator.core.front_end import is_python, option, repeat_call
 from orchestrator.core.job import AttemptOutcome, Cause
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import count
@@ -76,8 +77,9 @@ class Termination:
         self.reporter.event("checkpoint", text, running=len(asked))
 
     def stop_for_full_disk(self, error: DiskFullError) -> None:
-        advice = f"every job stopped at its last complete checkpoint. {error.cure} and run the same command again"
-        self._stop_for(DiskFullError(f"{error}; {advice}"), "the disk is full")
+        where = "every job stopped at its last complete checkpoint"
+        advice = f"{error.cure} and {repeat_call()}"
+        self._stop_for(DiskFullError(f"{error}; {where}. {advice}"), "the disk is full")
 
     def stop_for_error(self, error: Exception, where: str) -> None:
         """:param where: a clause that says where its traceback is."""
@@ -86,7 +88,7 @@ class Termination:
             if isinstance(error, OrchestratorError)
             else f"unexpected error of the supervisor ({error!r})"
         )
-        advice = "every job was stopped in good order. Run the same command again to resume"
+        advice = f"every job was stopped in good order. {repeat_call().capitalize()} to resume"
         self._stop_for(
             SupervisorError(f"{what}; {where}; {advice}"), "the supervisor cannot continue"
         )
@@ -104,7 +106,7 @@ class Termination:
             and not self.stops_requested
             and time.time() >= self.until - self.grace_s
         ):
-            reason = f"--until {time.strftime('%H:%M:%S', time.localtime(self.until))}"
+            reason = option("until", time.strftime("%H:%M:%S", time.localtime(self.until)))
             self.stops_requested, self._reason = (
                 1,
                 reason,
@@ -150,10 +152,14 @@ class Termination:
         iteration_s = (self.now() - attempt.iteration_since) / iterations
         if 0.0 < self.grace_s < iteration_s:
             self._slow.add(attempt.job.spec.name)
+            cure = (
+                "Iterations of fewer steps avoid this"
+                if is_python()
+                else "A larger --grace, or iterations of fewer steps, avoid this"
+            )
             text = (
                 f"{attempt.job.job_id}: an iteration takes longer ({iteration_s:.1f} s so far) than the grace time"
-                f" ({self.grace_s:g} s), so a stop would kill it and lose that iteration. A larger --grace, or"
-                " iterations of fewer steps, avoid this"
+                f" ({self.grace_s:g} s), so a stop would kill it and lose that iteration. {cure}"
             )
             self.reporter.event(
                 "warning", text, job_id=attempt.job.job_id, iteration_s=round(iteration_s, 3)

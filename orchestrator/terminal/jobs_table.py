@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core import job_parts
 from orchestrator.core.job import TERMINAL
+from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import duration, number
 from orchestrator.supervisor.remaining_time import NOTHING_ENDED, EndedWork
 from orchestrator.terminal.tables import NONE, Column, number_column, table
@@ -378,8 +379,8 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
             else f"{_return(line.ep_rew_mean_first):>{starts}} → {end}"
         )
 
-    firsts = {next(iter(line.measures)) for line in lines if line.measures}
-    measure = firsts.pop() if len(firsts) == 1 else ""
+    firsts = {measure_of_task(line.measures or ()) for line in lines} - {None}
+    measure = (firsts.pop() or "") if len(firsts) == 1 else ""
     is_any_running = any(line.is_running for line in lines)
     is_all_done = all(line.share == 1.0 for line in lines)
     is_any_retried = any(line.attempts > 1 for line in lines)

@@ -1,0 +1,1 @@
+"""One training of one job, in a process of its own."""

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from orchestrator.core.errors import is_disk_full
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.files.atomic_files import write_whole
@@ -111,7 +112,7 @@ def exit_with(record: ExitRecord, exit_path: Path) -> NoReturn:
     try:
         write_whole(exit_path, record.to_json())
     except OSError as error:  # the log says what the record cannot
-        if failures.is_disk_full(error):
+        if is_disk_full(error):
             code = ExitCode.DISK_FULL
         unwritten = f"{exit_path}: cannot be written: {error.strerror or error}"
         record = dataclasses.replace(record, message=f"{record.message} ({unwritten})".strip())
@@ -123,7 +124,7 @@ def exit_with(record: ExitRecord, exit_path: Path) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError as error:  # of the log
-        if failures.is_disk_full(error):
+        if is_disk_full(error):
             code = ExitCode.DISK_FULL
     os._exit(code)
 

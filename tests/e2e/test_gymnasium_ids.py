@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import orchestrator
 from orchestrator.core.gymnasium_ids import env_id
-from orchestrator.core.task_names import TASKS
+from orchestrator.core.task_names import EFFORT, TASKS
 from orchestrator.worker.rendering import live_view
 from orchestrator.worker.runtime import sb3_internals
 
@@ -172,7 +172,7 @@ def test_the_same_seed_gives_the_same_episodes_and_ends_are_those_of_the_task() 
             )
             seen.append(observation.tobytes())
             assert (terminated, truncated) == (False, step == 30)
-        assert set(info["measures"]) == {"distance_m"}
+        assert list(info["measures"]) == ["distance_m", *EFFORT]
         return seen
 
     assert episode(1) == episode(1)

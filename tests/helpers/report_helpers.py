@@ -66,6 +66,10 @@ class Trained:
     preview: Callable[[], bytes] | None = None
     evaluated: float | None = None
     """Mean return of its evaluation."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    case: str = ""
+    """The job's id without its seed, where it shall not be made of a number and the suffix."""
+    init: str | None = None
     attempts: int = 1
     before: Cause = Cause.SIGNAL
     """Why the attempts before the last one ended."""
@@ -77,7 +81,7 @@ class Trained:
     """Wall time; two fifths of it are spent in all-reduce where there are several ranks."""
 
     def job_id(self, number: int) -> str:
-        return f"j{number}{self.suffix}-s{self.seed}"
+        return f"{self.case or f'j{number}{self.suffix}'}-s{self.seed}"
 
 
 def make_run_dir(root: Path, jobs: Sequence[Trained], *, cpus: int = 2) -> RunPaths:
@@ -96,7 +100,7 @@ def make_run_dir(root: Path, jobs: Sequence[Trained], *, cpus: int = 2) -> RunPa
             "seed": job.seed,
             "total_timesteps": STEPS * job.iterations or STEPS,
         }
-        spec |= {"mode": job.mode}
+        spec |= {"mode": job.mode, "init": job.init}
         declared.append(replace(make_job(ids[-1], spec=spec, ranks=job.ranks), point=job.point))
     ledger.put_jobs((place, job, None) for place, job in enumerate(declared))
     free_at = [BEGUN] * cpus
@@ -177,6 +181,7 @@ def end_attempt(
         ep_rew_mean=returns[-1] if returns else None,
         ep_rew_mean_first=returns[0] if returns else None,
         eval_mean=job.evaluated,
+        measures=dict(job.measures) or None,
         cpu_s=0.8 * (ended - started),
         wall_s=ended - started,
         start=job.start,

@@ -33,7 +33,7 @@ def loaded_by(*arguments: str) -> set[str]:
     return {name if name.startswith("orchestrator") else name.split(".")[0] for name in names}
 
 
-SUPERVISOR = "supervisor.supervisor experiment.control executors.local"
+SUPERVISOR = "supervisor.supervisor experiment.from_outside.control executors.local"
 CHECK = (
     "import orchestrator.worker.robots.preflight_child as p; answer = p.check(p.ExaminationRequest("
 )

@@ -35,7 +35,7 @@ def packages(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def test_importing_core_imports_nothing_but_the_standard_library() -> None:
-    for path in (PACKAGE / "core").glob("*.py"):
+    for path in (PACKAGE / "core").rglob("*.py"):
         imported = packages(ast.parse(path.read_text(encoding="utf-8")).body)
         assert imported <= {"orchestrator", *sys.stdlib_module_names}, path
 
@@ -54,7 +54,7 @@ def imported_by(path: Path) -> frozenset[str]:
 
 
 def test_unit_tests_import_no_training_library() -> None:
-    for path in Path(__file__).parent.glob("*.py"):
+    for path in Path(__file__).parent.rglob("*.py"):
         modules = imported_by(path)
         assert not {module.split(".")[0] for module in modules} & HEAVY, path
         assert not {module for module in modules if module.startswith("orchestrator.worker")}, path

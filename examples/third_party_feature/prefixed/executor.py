@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.front_end import option
 from orchestrator.executors.base import BackendSettings
 from orchestrator.executors.kinds import ExecutorKind, ExecutorOption
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
@@ -36,8 +37,10 @@ class PrefixedBackend(LocalBackend):
         self._command = tuple(shlex.split(given)) or of_job_file
         if not self._command or shutil.which(self._command[0]) is None:
             what = shlex.join(self._command) or "nothing"
-            advice = 'name a program: --prefix "nice -n 5", or command in [prefixed]'
-            raise UsageError(f"--executor prefixed: {what} starts the workers; {advice}")
+            advice = f"name a program: {option('prefix', 'nice -n 5')}, or command in [prefixed]"
+            raise UsageError(
+                f"{option('executor', 'prefixed')}: {what} starts the workers; {advice}"
+            )
         executor = LocalExecutor(worker_command=(*self._command, *WORKER_COMMAND))
         super().__init__(settings, executor)
 

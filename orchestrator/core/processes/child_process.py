@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeAlias
 
+from orchestrator.core.front_end import inherited_front_end
 from orchestrator.core.paths import current_directory
 from orchestrator.core.processes import environment_variables as variables
 
@@ -118,7 +119,8 @@ def child_environment(**more: str) -> dict[str, str]:
     next time.
     """
     settings = variables.worker_thread_settings(1)
-    return {**os.environ, **settings, **package_path(), "PYTHONHASHSEED": "0", **more}
+    own = {**settings, **package_path(), **inherited_front_end(), "PYTHONHASHSEED": "0"}
+    return {**os.environ, **own, **more}
 
 
 def package_path() -> dict[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import OrchestratorError, RunDirError, UsageError
 from orchestrator.core.feature import note_problem, owner
+from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.kinds import BatchJobs, LeftBatchJobs, executor_kinds
 from orchestrator.experiment.directory.resume_advice import how_to_resume
@@ -117,7 +118,7 @@ def _errors_named(paths: RunPaths, kind: str, what: str) -> Iterator[None]:
     except OrchestratorError:
         raise
     except (Exception, SystemExit) as error:
-        text = f"batch jobs of --executor {kind} {what} ({type(error).__name__}: {error})"
+        text = f"batch jobs of {option('executor', kind)} {what} ({type(error).__name__}: {error})"
         cure = "end them with the cluster's own command"
         raise UsageError(f"{paths.root}: {text}; {cure}") from error
 
@@ -164,5 +165,5 @@ def _check_left(left: object) -> LeftBatchJobs | None:
 
 
 def _unknown(kind: str, error: BaseException) -> LeftBatchJobs:
-    name = f"of --executor {kind}"
+    name = f"of {option('executor', kind)}"
     return LeftBatchJobs(executor=kind, cluster=kind, name=name, problem=repr(error))

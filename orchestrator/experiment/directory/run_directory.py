@@ -25,6 +25,7 @@ from orchestrator.core.errors import RunDirError, disk_full_explained
 from orchestrator.core.files import own_files
 from orchestrator.core.files.atomic_files import no_follow, remove_partial_files
 from orchestrator.core.files.regular_files import open_regular
+from orchestrator.core.front_end import option, repeat_call
 from orchestrator.core.paths import RunPaths, absolute
 from orchestrator.ledger import Ledger
 from orchestrator.machine.process_identity import process_start
@@ -159,6 +160,11 @@ def _remove(paths: RunPaths) -> None:
         shutil.rmtree(paths.root, ignore_errors=True)
 
 
+def choose_another() -> str:
+    """Advice where a run directory cannot be used."""
+    return f"choose another with {option('run_dir')}"
+
+
 def _refuse_others(paths: RunPaths) -> None:
     root = paths.root
     what = "exists and is not a run directory; nothing was changed"
@@ -171,7 +177,7 @@ def _refuse_others(paths: RunPaths) -> None:
     elif set(root.iterdir()) <= {paths.requests} or is_run_directory(paths):
         _refuse_untrusted(root)
         return
-    raise RunDirError(f"{root}: {what}. Choose another with --run-dir")
+    raise RunDirError(f"{root}: {what}. {choose_another().capitalize()}")
 
 
 def _refuse_untrusted(root: Path) -> None:
@@ -186,12 +192,13 @@ def _refuse_untrusted(root: Path) -> None:
         found = root.stat()
     pickles = "A run loads its checkpoints, which are pickles and can run any code"
     if found.st_uid not in (ours.st_uid, 0):
-        advice = "Choose another with --run-dir, or copy it (`cp -r`) if you trust its content: the copy is yours"
+        copy = "or copy it (`cp -r`) if you trust its content: the copy is yours"
+        advice = f"{choose_another().capitalize()}, {copy}"
         raise RunDirError(
             f"{root}: belongs to another user (number {found.st_uid}). {pickles}. {advice}"
         )
     if found.st_mode & ~ours.st_mode & stat.S_IWOTH:
-        another = f"Choose another with --run-dir, such as {root / 'run'}"
+        another = f"{choose_another().capitalize()}, such as {root / 'run'}"
         advice = f"{another}, or `chmod o-w {root}` if you trust its content"
         raise RunDirError(
             f"{root}: every user of this machine may write into it. {pickles}. {advice}"
@@ -202,16 +209,14 @@ def _refuse_untrusted(root: Path) -> None:
 def _errors_explained(root: Path) -> Iterator[None]:
     absolute(root)
     try:
-        with disk_full_explained(
-            root, "run the same command again, or choose another with --run-dir"
-        ):
+        with disk_full_explained(root, f"{repeat_call()}, or {choose_another()}"):
             yield
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise RunDirError(
                 f"{error.filename}: is a symbolic link, expected a file; remove it"
             ) from error
-        advice = "Fix its permissions, or choose another with --run-dir"
+        advice = f"Fix its permissions, or {choose_another()}"
         raise RunDirError(f"{root}: cannot be used ({error.strerror}). {advice}") from error
 
 

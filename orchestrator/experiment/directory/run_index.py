@@ -151,8 +151,9 @@ def entries() -> Iterator[RunEntry]:
         except OSError:  # of its file system, for example; it is listed as unreadable
             is_gone = False
         if is_gone:
-            with contextlib.suppress(OSError):  # the home is read-only
-                file.unlink(missing_ok=True)
+            # The home is read-only, or another command has removed it.
+            with contextlib.suppress(OSError):
+                file.unlink()
         else:
             yield entry
 

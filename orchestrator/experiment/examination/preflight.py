@@ -24,6 +24,7 @@ from typing import IO, Any, TypeAlias
 from orchestrator.core.errors import DiskFullError, Problem
 from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, how_it_ended, is_killed_from_outside
 from orchestrator.core.files.temporary_folder import TemporaryFolder
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import Job
 from orchestrator.core.messages import INIT_SUFFIX, ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
@@ -221,7 +222,7 @@ def raise_if_disk_full(answer: ExaminationAnswer, folder: Path) -> None:
     """:raises DiskFullError: that is why there is no other answer."""
     if answer.errno in DISK_FULL_ERRNOS:
         raise DiskFullError(
-            f"{folder}: no space left on the disk. Free some space and run the same command again"
+            f"{folder}: no space left on the disk. Free some space and {repeat_call()}"
         )
 
 

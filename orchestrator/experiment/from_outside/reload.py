@@ -36,7 +36,7 @@ from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.examination import preflight
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import additions, control
-from orchestrator.experiment.planning.run_plan import SKIP_ADVICE
+from orchestrator.experiment.planning.run_plan import skip_advice
 from orchestrator.experiment.resuming.reconcile import by_difference, changed_keys
 from orchestrator.jobfile import Experiment, load
 from orchestrator.ledger import JobRow, Request
@@ -306,6 +306,7 @@ def _as_run_takes_it(before: Job, declared: Job) -> WorkerSpec:
         extended_from=before.spec.extended_from,
         init_sha256=before.spec.init_sha256,
         pause_at=before.spec.pause_at,
+        measure_training=before.spec.measure_training,
     )
     starts_from_a_path = (
         before.spec.init is not None
@@ -340,5 +341,5 @@ def _examine(
     found = [verdict.problem for verdict in verdicts.values() if verdict.problem is not None]
     problems = list(dict.fromkeys(found))
     if problems and not experiment.skip_invalid:
-        raise SpecError(experiment.source, problems, SKIP_ADVICE)
+        raise SpecError(experiment.source, problems, skip_advice())
     return verdicts

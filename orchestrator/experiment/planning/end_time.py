@@ -8,10 +8,12 @@ from datetime import datetime, timedelta
 from datetime import time as time_of_day
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.front_end import is_python, option
 from orchestrator.keys.value_types import DURATION, ExpectedError, parse_duration
 
 _TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _EXPECTED = 'a time of day such as "18:00", or a duration such as "2h", "90min" or "1h30min"'
+_WITH_GRACE = " (--grace); give a later time, or a smaller --grace"
 _LONGEST_S = 366 * 86_400.0
 
 
@@ -23,16 +25,17 @@ def parse(text: str, grace_s: float) -> float:
         have to exit.
     """
     now = time.time()
+    given = option("until", text)
     try:
         until = _next(text.strip()) if ":" in text else now + parse_duration(text)
     except ExpectedError as error:
-        raise UsageError(f"--until {text}: {str(error).replace(DURATION, _EXPECTED)}") from None
+        raise UsageError(f"{given}: {str(error).replace(DURATION, _EXPECTED)}") from None
     if until - now > _LONGEST_S:
-        raise UsageError(f"--until {text}: is more than a year ahead; expected {_EXPECTED}")
+        raise UsageError(f"{given}: is more than a year ahead; expected {_EXPECTED}")
     if until - now <= grace_s:
         raise UsageError(
-            f"--until {text}: is {until - now:.0f} s ahead, and workers have {grace_s:g} s to save a checkpoint and "
-            "exit (--grace); give a later time, or a smaller --grace"
+            f"{given}: is {until - now:.0f} s ahead, and workers have {grace_s:g} s to save a checkpoint and exit"
+            + ("; give a later time" if is_python() else _WITH_GRACE)
         )
     return until
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.feature import problems
+from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.kinds import ExecutorKind, LeftBatchJobs, executor_kinds, kind_named
 from orchestrator.experiment.directory import left_batch_jobs, run_directory
@@ -46,11 +47,12 @@ def explanation(asked: RunOptions, taken: RunOptions) -> str:
         return ""
     given = taken.executor_options
     named = "".join(
-        f" and {option.flag}={given[option.name]}"
-        for option in executor_kinds()[taken.executor].options
-        if given.get(option.name, option.default) != option.default
+        f" and {option(one.name, given[one.name], sign='=')}"
+        for one in executor_kinds()[taken.executor].options
+        if given.get(one.name, one.default) != one.default
     )
-    return f"the jobs run with --executor={taken.executor}{named}, as in the run before"
+    executor = option("executor", taken.executor, sign="=")
+    return f"the jobs run with {executor}{named}, as in the run before"
 
 
 def _with_executor(asked: RunOptions, paths: RunPaths, left: LeftBatchJobs | None) -> RunOptions:
@@ -89,7 +91,9 @@ def _executor_before(name: str, paths: RunPaths) -> str:
         return name
     gone = f"the run before had the executor {name}, of a feature that is not installed here"
     reasons = "".join(f" ({problem})" for problem in problems())
-    advice = "install it; or, once nothing trains there any more, name another --executor"
+    advice = (
+        f"install it; or, once nothing trains there any more, name another {option('executor')}"
+    )
     raise RunDirError(f"{paths.root}: {gone}{reasons}; {advice}")
 
 
@@ -97,14 +101,12 @@ def _refuse_beside(left: LeftBatchJobs, asked: RunOptions, paths: RunPaths) -> N
     run_dir = shlex.quote(str(paths.root))
     nobody = f"{paths.root}: no supervisor is running, and {left}"
     if asked.fresh:
-        advice = f"`stop --wait {run_dir}` ends them; then --fresh starts over"
+        advice = f"`stop --wait {run_dir}` ends them; then {option('fresh', True)} starts over"
         raise RunDirError(f"{nobody} in the run directory, so it cannot be renamed. {advice}")
     if asked.executor not in (None, left.executor):
-        why = f"--executor={asked.executor} would train the same jobs a second time"
-        taken_over = (
-            f"Without --executor, or with --executor={left.executor}, the run takes them over"
-        )
-        otherwise = (
-            f"`stop --wait {run_dir}` ends them; then --executor={asked.executor} resumes the jobs"
-        )
+        other = option("executor", asked.executor, sign="=")
+        same = option("executor", left.executor, sign="=")
+        why = f"{other} would train the same jobs a second time"
+        taken_over = f"Without {option('executor')}, or with {same}, the run takes them over"
+        otherwise = f"`stop --wait {run_dir}` ends them; then {other} resumes the jobs"
         raise RunDirError(f"{nobody}; {why}. {taken_over}. {otherwise}")

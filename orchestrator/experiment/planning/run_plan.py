@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.core.errors import Problem, SpecError
+from orchestrator.core.front_end import option
 from orchestrator.core.job import Job
 from orchestrator.core.text import joined, listed
 from orchestrator.executors.base import Backend, BackendSettings
@@ -26,7 +27,13 @@ from orchestrator.machine.topology import Machine
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.stop_signals import StopRequests
 
-SKIP_ADVICE = '--skip-invalid, or on_invalid = "skip" in the job file, trains the other jobs'
+
+def skip_advice() -> str:
+    """What to do where some robots are invalid."""
+    skip = option("skip_invalid", True)
+    return f'{skip}, or on_invalid = "skip" in the job file, trains the other jobs'
+
+
 GRACE_S = 30.0
 """Time that workers have to save a checkpoint and exit, unless --grace says otherwise."""
 
@@ -252,7 +259,7 @@ def _raise_problems(
         problems.append(source_problem)
     if problems and (examples or not experiment.skip_invalid):
         is_all = bool(examples) or all(verdict.problem for verdict in verdicts.values())
-        raise SpecError(experiment.source, problems, "" if is_all else SKIP_ADVICE)
+        raise SpecError(experiment.source, problems, "" if is_all else skip_advice())
 
 
 def _raise_shared_problems(

@@ -18,6 +18,7 @@ from orchestrator.core.decoding import field_values
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.files.atomic_files import clone_tree, sync_directory, sync_trees, write_whole
 from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.front_end import option
 from orchestrator.core.job import (
     Cancelled,
     Cause,
@@ -430,16 +431,22 @@ def by_difference(changed: Mapping[str, Sequence[str]]) -> list[str]:
     return shown
 
 
+def on_change(value: OnChange) -> str:
+    """The option with this value, as the user gives it."""
+    return option("on_change", value, sign="=")
+
+
 def _changed_message(
     paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_extend: bool
 ) -> str:
     jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
     them = "it" if len(changed) == 1 else "them"
     they_are = "it is" if len(changed) == 1 else "they are"
-    extend = f"--on-change=extend trains {them} further, " if can_extend else ""
+    extend = f"{on_change('extend')} trains {them} further, " if can_extend else ""
     advice = (
-        f"{extend}--on-change=restart trains {them} again (what was trained is kept under another name),"
-        f" --on-change=keep continues with the earlier declaration, and another --run-dir keeps {them} as {they_are}"
+        f"{extend}{on_change('restart')} trains {them} again (what was trained is kept under"
+        f" another name), {on_change('keep')} continues with the earlier declaration, and another"
+        f" {option('run_dir')} keeps {them} as {they_are}"
     )
     return _refusal(paths, jobs_are, changed, advice)
 
@@ -450,10 +457,11 @@ def _at_rungs_message(
     jobs_are = count(
         len(changed), "job that is compared at rungs is", "jobs that are compared at rungs are"
     )
-    keep = "--on-change=keep continues with the earlier declaration, " if can_keep else ""
+    keep = f"{on_change('keep')} continues with the earlier declaration, " if can_keep else ""
     advice = (
-        f"{keep}`run --fresh` trains all jobs again (what is here is kept under another name), and another --run-dir"
-        " leaves it as it is. Single jobs cannot start over: others were compared with them"
+        f"{keep}`run --fresh` trains all jobs again (what is here is kept under another name), and"
+        f" another {option('run_dir')} leaves it as it is. Single jobs cannot start over: others"
+        " were compared with them"
     )
     return _refusal(paths, jobs_are, changed, advice)
 
@@ -461,8 +469,9 @@ def _at_rungs_message(
 def _obstacles_message(paths: RunPaths, obstacles: Mapping[str, Sequence[str]]) -> str:
     jobs_are = count(len(obstacles), "job cannot be trained", "jobs cannot be trained")
     advice = (
-        "--on-change=extend takes a larger total_timesteps and no other change. Undo the changes of these jobs, or use"
-        " --on-change=restart, which trains changed jobs again and keeps their old directories under another name."
+        f"{on_change('extend')} takes a larger total_timesteps and no other change."
+        f" Undo the changes of these jobs, or use {on_change('restart')}, which trains changed jobs"
+        " again and keeps their old directories under another name."
     )
     return "\n".join([f"{paths.root}: {jobs_are} further:", *by_difference(obstacles), advice])
 

@@ -18,6 +18,7 @@ from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord, read_exit_record
 from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import (
     Attempt,
     AttemptOutcome,
@@ -60,7 +61,7 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
                 spec = WorkerSpec.from_json(read_regular(directory.spec))
                 robot_hash = read_regular(directory.robot_hash).decode() or None
             except (OSError, ValueError) as error:
-                advice = f"move {directory.root} away to train that job again, and run the same command again"
+                advice = f"move {directory.root} away to train that job again, and {repeat_call()}"
                 raise RunDirError(
                     f"{directory.spec}: cannot be read ({error}); {advice}"
                 ) from error

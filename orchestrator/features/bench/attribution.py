@@ -85,8 +85,11 @@ def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -
         "at_least": at_least,
         "ms_before": was_ms,
         "loss_ms": loss_ms,
+        "shares": {},
+        "causes": [],
+        "startup": startup,
+        "recovers": None,
     }
-    entry |= {"shares": {}, "causes": [], "startup": startup, "recovers": None}
     if longer.median - 1 < NO_LOSS and not at_least:
         text = f"{place}, nothing is lost: an env_step takes {times(longer)} the time that it takes with"
         return {**entry, "text": f"{text} {_processes(base.processes)}."}
@@ -98,19 +101,42 @@ def _level(bench: Benchmark, name: str, now: LevelSamples, base: LevelSamples) -
         f"1,000 env_steps of a process take {bound}{was_ms + loss_ms:,.0f} ms instead of {was_ms:,.0f} ms",
         *([cause.text for cause in causes] or ["No metric explains the loss"]),
     ]
-    partner = BUDGETED.get(name, "")
-    if now.processes in bench.baselines.get(partner, {}):
-        recovered, recovers_at_least = gain(bench.baselines[partner][now.processes], now)
-        if recovered is not None and recovered.median >= SAME:
-            more = f"{'at least ' if recovers_at_least else ''}{factor(recovered.median)}"
-            sentences.append(f"A thread budget of {bench.budget} gives {more} the throughput")
-            entry["recovers"] = {**recovered.facts(), "at_least": recovers_at_least, "arm": partner}
+    recovery = _recovery(bench, name, now)
+    if recovery is not None:
+        sentences.append(recovery.text)
+        entry["recovers"] = recovery.facts
     if startup is not None:
         sentences.append(startup["text"])
     if now.disturbed:
         sentences.append("The machine was disturbed during every one of these measurements")
     text = ". ".join(sentences) + "."
     return {**entry, "shares": shares, "causes": [asdict(cause) for cause in causes], "text": text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recovery:
+    """What a thread budget brings at a level."""
+
+    text: str
+    facts: Mapping[str, Any]
+
+
+def _recovery(bench: Benchmark, name: str, now: LevelSamples) -> _Recovery | None:
+    """None where baseline ``name`` has a budget already, and where one brings nothing or was not
+    measured.
+    """
+    partner = BUDGETED.get(name, "")
+    with_budget = bench.baselines.get(partner, {}).get(now.processes)
+    if with_budget is None:
+        return None
+    recovered, at_least = gain(with_budget, now)
+    if recovered is None or recovered.median < SAME:
+        return None
+    more = f"{'at least ' if at_least else ''}{factor(recovered.median)}"
+    return _Recovery(
+        text=f"A thread budget of {bench.budget} gives {more} the throughput",
+        facts={**recovered.facts(), "at_least": at_least, "arm": partner},
+    )
 
 
 def _processes(number: int) -> str:

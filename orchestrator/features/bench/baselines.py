@@ -40,12 +40,8 @@ DEFAULT = "the libraries' default threads"
 
 def _pool(how: Literal["fork", "spawn"], *, budget: bool) -> Baseline:
     about = f"multiprocessing.Pool by {how}, {'thread budget' if budget else DEFAULT}"
-    return Baseline(
-        how,
-        budget,
-        about,
-        f"Pool by {how} with {'a thread budget' if budget else 'default threads'}",
-    )
+    short = f"Pool by {how} with {'a thread budget' if budget else 'default threads'}"
+    return Baseline(how, budget, about, short)
 
 
 PINNED = (
@@ -99,9 +95,9 @@ def command(baseline: Baseline, threads: int, job_dirs: Sequence[Path]) -> list[
         baseline.how,
         budget,
     ]
-    groups = (
-        [[job_dir] for job_dir in job_dirs] if baseline.how in ("alone", "subproc") else [job_dirs]
-    )
+    groups: list[Sequence[Path]] = [job_dirs]
+    if baseline.how in ("alone", "subproc"):
+        groups = [[job_dir] for job_dir in job_dirs]
     return [[*base, *map(str, group)] for group in groups]
 
 

@@ -55,7 +55,7 @@ def _measure(
         return BenchResult(
             run_dir=paths.root, exit_code=0, lines=tune.run(paths, work, setup, options.seconds)
         )
-    measure = _measure_scaling if options.ranks is None else _over_ranks
+    measure = _measure_scaling if options.ranks is None else _measure_ranks
     failed = measure(experiment, options, paths, work, setup)
     if failed:
         setup.tell(
@@ -119,21 +119,26 @@ def _forecast(
     :param missing: the measurements that it is to take; a benchmark that is continued has the
         others.
     """
-    room = {"cores": document["work"]["cores"], "capacity": document["machine"]["capacity"]}
-    is_calibrated = document["calibration"] is not None
+
+    def cell_s(level: int) -> float:
+        return forecast.cell_s(
+            level,
+            seconds=options.seconds,
+            cores=document["work"]["cores"],
+            capacity=document["machine"]["capacity"],
+        )
+
     return Forecast(
-        cells_s=tuple(
-            forecast.cell_s(one.level, seconds=options.seconds, **room) for one in missing
-        ),
+        cells_s=tuple(cell_s(one.level) for one in missing),
         seconds=options.seconds,
-        calibration_s=0.0 if is_calibrated else forecast.cell_s(1, seconds=options.seconds, **room),
+        calibration_s=cell_s(1) if document["calibration"] is None else 0.0,
         retakes=forecast.most_retakes(len(missing)) if options.retakes else 0,
         makespans_s=makespans_s,
         why_no_makespan="" if options.ranks is not None else options.why_no_strong,
     )
 
 
-def _over_ranks(
+def _measure_ranks(
     experiment: Experiment, options: BenchOptions, paths: RunPaths, work: Work, setup: Setup
 ) -> int:
     """One job over several processes. Returns how many measurements have failed."""

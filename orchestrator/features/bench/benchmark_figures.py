@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from orchestrator.report import drawing
 from orchestrator.report.drawing import DIM, FACE, INK, PHASES, SERIES
@@ -163,35 +163,39 @@ def _bar(job: Facts) -> drawing.Bar:
     )
 
 
+class _Packing(NamedTuple):
+    """A column of the figure; columns are sorted in this order."""
+
+    processes: int
+    threads: int
+    smt: bool
+
+
+def _packing(point: Facts) -> _Packing:
+    return _Packing(point["processes"], point["threads"], bool(point["smt"]))
+
+
 def packing(points: Sequence[Facts], best: Facts | None) -> Drawn:
     """env_steps/s of all processes: processes × threads to the right, environments per process
     upwards.
     """
-    placed = [
-        ((one["processes"], one["threads"], bool(one["smt"])), one["n_envs"], one["throughput"])
-        for one in points
-    ]
-    columns = sorted({column for column, _, _ in placed})
-    rows = sorted({n_envs for _, n_envs, _ in placed})
-    known = {
-        (n_envs, column): throughput
-        for column, n_envs, throughput in placed
-        if throughput is not None
-    }
+    columns = sorted({_packing(one) for one in points})
+    rows = sorted({one["n_envs"] for one in points})
+    measured = [one for one in points if one["throughput"] is not None]
     left = 0.6
     below = 0.55
     row_in = 0.34
     drawn = drawing.empty_figure(below + 0.15 + row_in * len(rows))
     width = min(drawing.WIDTH_IN - left - 0.1, 1.1 * len(columns))
     axes = drawing.axes_at(drawn, left, below, width, row_in * len(rows))
-    most = max(known.values(), default=1.0)
-    for (n_envs, column), throughput in known.items():
-        place = columns.index(column)
-        height = rows.index(n_envs)
+    most = max((one["throughput"] for one in measured), default=1.0)
+    for one in measured:
+        place = columns.index(_packing(one))
+        height = rows.index(one["n_envs"])
+        throughput = one["throughput"]
         share = throughput / most
-        is_best = best is not None and (best["processes"], best["threads"], best["n_envs"]) == (
-            *column[:2],
-            n_envs,
+        is_best = best is not None and all(
+            one[name] == best[name] for name in ("processes", "threads", "n_envs")
         )
         bottom = height - 0.47
         axes.bar(place, 0.94, 0.94, bottom, color=SERIES[0], alpha=0.12 + 0.88 * share**2)
@@ -203,9 +207,7 @@ def packing(points: Sequence[Facts], best: Facts | None) -> Drawn:
         axes.text(place, height, text, ha="center", va="center", fontsize=7.5, **style)
         if is_best:
             axes.bar(place, 0.94, 0.94, bottom, facecolor="none", edgecolor=SERIES[1], linewidth=2)
-    labels = [
-        f"{processes} × {threads}{' SMT' if smt else ''}" for processes, threads, smt in columns
-    ]
+    labels = [f"{one.processes} × {one.threads}{' SMT' if one.smt else ''}" for one in columns]
     axes.set_xticks(range(len(columns)), labels)
     axes.set_yticks(range(len(rows)), [str(row) for row in rows])
     axes.set_xlim(-0.5, len(columns) - 0.5)

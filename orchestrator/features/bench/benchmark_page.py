@@ -96,16 +96,12 @@ def _headlines(baselines: Baselines, capacity: int) -> list[Headline]:
             label="cores", value=str(capacity), note="processes that can have a core of their own"
         )
     ]
-    name = (
-        PINNED
-        if baselines.get(PINNED)
-        else next((name for name, levels in baselines.items() if levels), None)
-    )
-    if name is None:
+    measured = [name for name, levels in baselines.items() if levels]
+    if not measured:
         return headlines
-    full = max(
-        (level for level in baselines[name] if level <= capacity), default=min(baselines[name])
-    )
+    name = PINNED if PINNED in measured else measured[0]
+    levels = baselines[name]
+    full = max((level for level in levels if level <= capacity), default=min(levels))
     one = baselines[name][full]
     for label, estimate, form in (
         ("env_steps/s", one["throughput"], number),
@@ -113,11 +109,9 @@ def _headlines(baselines: Baselines, capacity: int) -> list[Headline]:
         ("efficiency", one["efficiency"], percent),
     ):
         if estimate:
-            within = (
-                ""
-                if estimate["low"] is None
-                else f"; {form(estimate['low'])} to {form(estimate['high'])}"
-            )
+            within = ""
+            if estimate["low"] is not None:
+                within = f"; {form(estimate['low'])} to {form(estimate['high'])}"
             note = f"{name}, {full} at once{within}"
             value = ("≤ " if one["at_most"] else "") + form(estimate["median"])
             headlines.append(Headline(label=label, value=value, note=note))
@@ -154,21 +148,17 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
     speedups = _curves(baselines, lambda one: one["speedup"])
     efficiencies = _curves(baselines, lambda one: one["efficiency"])
     if speedups:
+        cut = _cut_levels(baselines)
+        cores = facts["cores"]
         parts.append(
             Figure(
                 name="scaling",
                 title="Speed-up and efficiency",
                 caption="Left: env_steps/s of all processes together, relative to a process at the lowest level of the "
                 "same baseline. Right: the speed-up divided by the number of processes, or of cores where that is "
-                f"smaller. Dashed: the ideal on {facts['cores']} cores. Vertical bars are 95 % intervals. “≤” marks "
+                f"smaller. Dashed: the ideal on {cores} cores. Vertical bars are 95 % intervals. “≤” marks "
                 "measurements that were cut off, for which only an upper bound is known.",
-                draw=partial(
-                    scaling_figures.speedup,
-                    speedups,
-                    efficiencies,
-                    _cut_levels(baselines),
-                    facts["cores"],
-                ),
+                draw=partial(scaling_figures.speedup, speedups, efficiencies, cut, cores),
             )
         )
     about = [

@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -17,8 +18,19 @@ from orchestrator.report.number_format import interval, number, percent, plain
 
 Baselines = Mapping[str, Mapping[int, LevelFacts]]
 """Baseline → processes → what was measured."""
-Row = tuple[str, int, LevelFacts]
-"""Baseline, processes, what was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    baseline: str
+    processes: int
+    one: LevelFacts
+    """What was measured."""
+
+    @property
+    def name(self) -> str:
+        return f"{plain(self.baseline)} × {self.processes}"
+
 
 METRICS: dict[str, tuple[Callable[[LevelFacts], EstimateFacts | None], float]] = {
     "update (ms)": (lambda one: one["update_s"], 1e3),
@@ -44,19 +56,21 @@ METRICS_EXPLAINED = (
 
 def _rows(baselines: Baselines) -> list[Row]:
     return [
-        (name, level, one) for name, levels in baselines.items() for level, one in levels.items()
+        Row(baseline=name, processes=level, one=one)
+        for name, levels in baselines.items()
+        for level, one in levels.items()
     ]
 
 
 def throughput(baselines: Baselines) -> Table:
     """env_steps/s, speed-up and efficiency."""
     columns: Columns[Row] = {
-        "baseline × processes": lambda row: f"{plain(row[0])} × {row[1]}",
-        "env_steps/s": lambda row: interval_or_bound(row[2]["throughput"], row[2], number),
+        "baseline × processes": lambda row: row.name,
+        "env_steps/s": lambda row: interval_or_bound(row.one["throughput"], row.one, number),
         "speed-up": lambda row: _relative(row, "speedup", number),
         "efficiency": lambda row: _relative(row, "efficiency", percent),
-        "repeats": lambda row: str(row[2]["throughput"]["n"]),
-        "remarks": lambda row: remarks(row[2]),
+        "repeats": lambda row: str(row.one["throughput"]["n"]),
+        "remarks": lambda row: remarks(row.one),
     }
     caption = (
         "Medians over measurements with their 95 % intervals. “≤”: cut off, so an upper bound. Speed-up and efficiency "
@@ -70,13 +84,11 @@ def throughput(baselines: Baselines) -> Table:
 def _relative(
     row: Row, name: Literal["speedup", "efficiency"], form: Callable[[float | None], str]
 ) -> str:
-    _, level, one = row
-    estimate = one[name]
-    if level == one["base"] and estimate:
-        return form(
-            estimate["median"]
-        )  # relative to itself: no measurement, so without an interval
-    return interval_or_bound(estimate, one, form)
+    estimate = row.one[name]
+    if row.processes == row.one["base"] and estimate:
+        # Relative to itself: no measurement, so without an interval.
+        return form(estimate["median"])
+    return interval_or_bound(estimate, row.one, form)
 
 
 def interval_or_bound(
@@ -109,19 +121,18 @@ def failures(failed: Mapping[str, Mapping[str, Sequence[str]]], preposition: str
 
 def metrics(baselines: Baselines) -> Table | None:
     """A table of the metrics; None where no level has any."""
-    rows = [row for row in _rows(baselines) if row[2]["wall_s"]]
+    rows = [row for row in _rows(baselines) if row.one["wall_s"]]
+    if not rows:
+        return None
     first = "baseline × processes"
     columns: Columns[Row] = {
-        first: lambda row: f"{plain(row[0])} × {row[1]}{' (≥)' if row[2]['at_most'] else ''}",
+        first: lambda row: f"{row.name}{' (≥)' if row.one['at_most'] else ''}",
         **{name: partial(_metric, *metric) for name, metric in METRICS.items()},
     }
-    return (
-        table(rows, columns, caption="Metrics of one process: medians.", text=(first,), shown=0)
-        if rows
-        else None
-    )
+    caption = "Metrics of one process: medians."
+    return table(rows, columns, caption=caption, text=(first,), shown=0)
 
 
 def _metric(metric: Callable[[LevelFacts], EstimateFacts | None], scale: float, row: Row) -> str:
-    estimate = metric(row[2])
+    estimate = metric(row.one)
     return number(None if estimate is None else estimate["median"] * scale)

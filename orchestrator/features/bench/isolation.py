@@ -59,9 +59,9 @@ def isolation_effects(bench: Benchmark) -> list[dict[str, Any]]:
     if not levels:
         return []
     level = max(levels)
-    budget, pool, affinity = (
-        _comparisons(bench, level, pairs) for pairs in (BUDGETED, POOLED, AFFINITY)
-    )
+    budget = _comparisons(bench, level, BUDGETED)
+    pool = _comparisons(bench, level, POOLED)
+    affinity = _comparisons(bench, level, AFFINITY)
     place = f"At {count(level, 'process', 'processes')}"
     entries = []
     if budget:
@@ -85,22 +85,17 @@ def _claim(budget: Sequence[BaselineComparison], pool: Sequence[BaselineComparis
     if not strong:
         claim = "the thread budget makes no certain difference"
     elif not pool:
-        claim = (
-            "the thread budget is the cause"
-            if len(strong) == len(budget)
-            else "the thread budget is a cause"
-        )
+        article = "the" if len(strong) == len(budget) else "a"
+        claim = f"the thread budget is {article} cause"
     elif alike:
         claim = "the thread budget, not Pool, is the cause"
     elif differing:
         claim = "the thread budget and Pool are both causes"
     else:
         claim = "the thread budget is a cause, and it is uncertain whether Pool is one"
-    return (
-        f"{claim} (measured once, so uncertain)"
-        if any(one.gain.n < 2 for one in [*budget, *pool])
-        else claim
-    )
+    if any(one.gain.n < 2 for one in [*budget, *pool]):
+        return f"{claim} (measured once, so uncertain)"
+    return claim
 
 
 def _entry(

@@ -35,6 +35,7 @@ class MeasuredProcesses:
     def why_ended(self) -> str:
         """Why the measurement cannot continue, in one line; empty while it can."""
         for job_id, paths in self.jobs.items():
+            # Before the exit record, which a process that has ended in order has written by then.
             pid = start_facts(paths).get("pid")
             is_gone = pid is not None and not is_running(pid)
             if (record := read_exit_record(paths.attempt(0).exit)) is not None:

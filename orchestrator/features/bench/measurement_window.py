@@ -93,11 +93,9 @@ def process(series: TimeSeries, begin: float, end: float) -> dict[str, Any]:
     phases = [sums[name] for name in PHASES]
     wall = sums["wall_s"]
     updates = series.updates_an_iteration
-    rest = (
-        None
-        if wall is None or None in phases
-        else wall - math.fsum(phase or 0.0 for phase in phases)
-    )
+    rest = None
+    if wall is not None and None not in phases:
+        rest = wall - math.fsum(phase or 0.0 for phase in phases)
     return {
         "job": series.job,
         "learner": series.facts.get("learner"),
@@ -140,9 +138,8 @@ def throughput_bound(all_series: Sequence[TimeSeries], cut_at: float) -> Through
     for series in all_series:
         begin = _counted_from(series)
         entry = process(series, begin, cut_at)
-        bound += (
-            (round(entry["iterations"]) + 1) * series.steps_an_iteration / max(cut_at - begin, 1e-9)
-        )
+        most_steps = (round(entry["iterations"]) + 1) * series.steps_an_iteration
+        bound += most_steps / max(cut_at - begin, 1e-9)
         longest = max(longest, cut_at - begin)
         processes.append(entry)
     return {"throughput": bound, "window_s": longest, "processes": processes}
@@ -151,4 +148,6 @@ def throughput_bound(all_series: Sequence[TimeSeries], cut_at: float) -> Through
 def _counted_from(series: TimeSeries) -> float:
     if len(series.rows) >= WARM_UP:
         return series.clock(WARM_UP - 1)
-    return series.clock(0) - series.rows[0].wall_s if series.rows else series.begun_at
+    if series.rows:
+        return series.clock(0) - series.rows[0].wall_s
+    return series.begun_at

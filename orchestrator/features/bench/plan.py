@@ -25,18 +25,16 @@ PROCESS_MIB = 400
 """Most memory of a process: one with the stock learner, as in the baselines with default
 threads."""
 MUST_MATCH = (
-    *(
-        "format",
-        "jobs",
-        "fingerprint",
-        "robot_hash",
-        "learner",
-        "arms",
-        "levels",
-        "repeats",
-        "seconds",
-        "seed",
-    ),
+    "format",
+    "jobs",
+    "fingerprint",
+    "robot_hash",
+    "learner",
+    "arms",
+    "levels",
+    "repeats",
+    "seconds",
+    "seed",
     "machine",
 )
 """Entries that must be the same when a benchmark is continued: its table compares like with

@@ -136,6 +136,5 @@ def started_as(measurement: Measurement, work: Work) -> tuple[Measurement, Work]
     if way == "subproc":
         return dataclasses.replace(measurement, level=1), work.over_ranks(ranks)
     mode: Mode = "parameter-server" if way == "parameter-server" else "allreduce"
-    return dataclasses.replace(measurement, baseline="pinned", level=1), work.over_ranks(
-        ranks, mode
-    )
+    one_job = dataclasses.replace(measurement, baseline="pinned", level=1)
+    return one_job, work.over_ranks(ranks, mode)

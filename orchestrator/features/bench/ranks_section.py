@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,9 +24,9 @@ def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
     """
     if result is None or result["one"] is None:
         return []
-    parts: list[Part] = (
-        [Text(sentences=list(map(plain, result["sentences"])))] if result["sentences"] else []
-    )
+    parts: list[Part] = []
+    if result["sentences"]:
+        parts.append(Text(sentences=list(map(plain, result["sentences"]))))
     speedups = _curves(result["ways"], lambda one: one["speedup"])
     efficiencies = _curves(result["ways"], lambda one: one["efficiency"])
     cut = {
@@ -47,39 +48,57 @@ def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
             )
         )
     about = [f"{plain(way)}: {plain(text)}." for way, text in (result["about"] or {}).items()]
-    parts += [Text(sentences=about)] if about else []
+    if about:
+        parts.append(Text(sentences=about))
     parts += failures(result["failed"], "over")
-    notes = (
-        [Text(sentences=list(map(plain, result["notes"])), tone="dim")] if result["notes"] else []
-    )
-    return [Section(title="Ranks", parts=[*parts, _table(result), *notes])]
+    parts.append(_table(result))
+    if result["notes"]:
+        parts.append(Text(sentences=list(map(plain, result["notes"])), tone="dim"))
+    return [Section(title="Ranks", parts=parts)]
 
 
 def _table(result: Facts) -> Table:
-    rows = [("one rank", "1", result["one"])]
+    rows = [_Row(name="one rank", one=result["one"], is_reference=True)]
     rows += [
-        (way, ranks, one)
+        _Row(name=f"{plain(way)} × {ranks}", one=one)
         for way, numbers in result["ways"].items()
         for ranks, one in numbers.items()
     ]
-    columns: Columns[tuple[str, str, RankFacts]] = {
-        "way × ranks": lambda row: f"{plain(row[0])} × {row[1]}" if row[1] != "1" else row[0],
-        "env_steps/s": lambda row: interval_or_bound(row[2]["throughput"], row[2], number),
-        "speed-up": lambda row: (
-            number(1.0) if row[1] == "1" else interval_or_bound(row[2]["speedup"], row[2], number)
-        ),
-        "efficiency": lambda row: (
-            DASH if row[1] == "1" else interval_or_bound(row[2]["efficiency"], row[2], percent)
-        ),
-        "in all-reduce": lambda row: interval(row[2]["allreduce"], percent),
-        "repeats": lambda row: str(row[2]["throughput"]["n"]),
-        "remarks": lambda row: remarks(row[2]),
+    columns: Columns[_Row] = {
+        "way × ranks": lambda row: row.name,
+        "env_steps/s": lambda row: interval_or_bound(row.one["throughput"], row.one, number),
+        "speed-up": _speedup,
+        "efficiency": _efficiency,
+        "in all-reduce": lambda row: interval(row.one["allreduce"], percent),
+        "repeats": lambda row: str(row.one["throughput"]["n"]),
+        "remarks": lambda row: remarks(row.one),
     }
     caption = (
         "Medians with 95 % intervals. “≤”: cut off, so an upper bound. Speed-up and efficiency are relative to one job "
         f"of one rank. {ALLREDUCE}"
     )
     return table(rows, columns, caption=caption, text=("way × ranks", "remarks"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    name: str
+    one: RankFacts
+    """What was measured."""
+    is_reference: bool = False
+    """Whether the others are relative to it."""
+
+
+def _speedup(row: _Row) -> str:
+    if row.is_reference:
+        return number(1.0)
+    return interval_or_bound(row.one["speedup"], row.one, number)
+
+
+def _efficiency(row: _Row) -> str:
+    if row.is_reference:
+        return DASH
+    return interval_or_bound(row.one["efficiency"], row.one, percent)
 
 
 def _curves(

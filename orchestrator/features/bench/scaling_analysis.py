@@ -67,17 +67,7 @@ def analyse(run_dir: Path) -> dict[str, Any]:
         "work": bench.plan.get("work"),
         "learners": list(bench.learners),
         "arms": {
-            name: {
-                "about": (bench.plan.get("about_arms") or {}).get(name),
-                "levels": {
-                    str(level): _level(bench, one, levels, reference)
-                    for level, one in levels.items()
-                },
-                "failed": {
-                    str(level): list(why) for level, why in bench.failed.get(name, {}).items()
-                },
-            }
-            for name, levels in all_levels.items()
+            name: _baseline(bench, name, levels, reference) for name, levels in all_levels.items()
         },
         "usl": {name: _law(bench, measured) for name, measured in bench.baselines.items()},
         "attribution": attribute(bench),
@@ -94,6 +84,23 @@ def analyse(run_dir: Path) -> dict[str, Any]:
         "versions": bench.plan.get("versions"),
         "how": _method(bench),
         "notes": list(bench.plan.get("notes") or ()),
+    }
+
+
+def _baseline(
+    bench: Benchmark,
+    name: str,
+    levels: Mapping[int, LevelSamples],
+    reference: LevelSamples | None,
+) -> dict[str, Any]:
+    """:param reference: one pinned process; None where it was not measured."""
+    failed = bench.failed.get(name, {})
+    return {
+        "about": (bench.plan.get("about_arms") or {}).get(name),
+        "levels": {
+            str(level): _level(bench, one, levels, reference) for level, one in levels.items()
+        },
+        "failed": {str(level): list(why) for level, why in failed.items()},
     }
 
 

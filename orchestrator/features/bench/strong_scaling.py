@@ -111,7 +111,8 @@ def run(
             f" (at least {LEAST_ITERATIONS} iterations), about {duration(each_s)} of one core's work at each level."
         )
     for level in missing:
-        entry = entries[str(level)] = _measure(jobs, level, setup)
+        entry = _measure(jobs, level, setup)
+        entries[str(level)] = entry
         add_lower_bounds(entries, job_ids, setup.machine.capacity)
         plan.write(path, document)
         lost = incomplete(entry, job_ids)

@@ -37,15 +37,15 @@ def packings(machine: Machine) -> list[tuple[int, int]]:
     threads, and with SMT.
     """
     capacity = machine.capacity
-    pairs = [
-        (capacity, 1),
-        *((capacity // 2**power, 2**power) for power in range(1, capacity.bit_length())),
-    ]
+    pairs = [(capacity // 2**power, 2**power) for power in range(capacity.bit_length())]
     pairs += [(processes, 1) for processes in (capacity // 2, len(machine.cpus)) if processes]
     most = plan.max_processes(machine)
-    return [
-        one for one in dict.fromkeys(pairs) if one[0] <= most and plan.has_slots(machine, *one)
-    ] or [(1, 1)]
+    fitting = [
+        (processes, threads)
+        for processes, threads in dict.fromkeys(pairs)
+        if processes <= most and plan.has_slots(machine, processes, threads)
+    ]
+    return fitting or [(1, 1)]
 
 
 def run(paths: RunPaths, work: Work, setup: Setup, seconds: float) -> list[str]:
@@ -145,11 +145,9 @@ class _Search:
         yield from self._unmeasured_points(
             [(best["processes"], best["threads"], size) for size in self._other_sizes()]
         )
-        finalists = sorted(self._measured_points(), key=lambda entry: -entry["samples"][0])[
-            :FINALISTS
-        ]
+        ranked = sorted(self._measured_points(), key=lambda entry: -entry["samples"][0])
         for done in range(1, ROUNDS):
-            for entry in finalists:
+            for entry in ranked[:FINALISTS]:
                 if len(entry["samples"]) == done:
                     yield _point(entry)
 
@@ -207,14 +205,11 @@ class _Search:
             entry["samples"].append(record["throughput"])
             entry["throughput"] = statistics.median(entry["samples"])
         entry["message"] = record["message"] or record["disturbance"]
-        result = (
-            entry["message"]
-            if entry["throughput"] is None
-            else f"{entry['throughput']:,.0f} env_steps/s"
-        )
-        self._setup.tell(
-            f"{processes} × {threads} threads × {n_envs} environments: {result} ({duration(time.monotonic() - begun)})"
-        )
+        result = entry["message"]
+        if entry["throughput"] is not None:
+            result = f"{entry['throughput']:,.0f} env_steps/s"
+        what = f"{processes} × {threads} threads × {n_envs} environments"
+        self._setup.tell(f"{what}: {result} ({duration(time.monotonic() - begun)})")
 
 
 def _point(entry: TunePoint) -> Point:

@@ -164,7 +164,10 @@ def worth(sigma: float, kappa: float) -> float:
     while low < high:
         middle = (low + high + 1) // 2
         added = speedup(middle, sigma, kappa) - speedup(middle - 1, sigma, kappa)
-        low, high = (middle, high) if added >= WORTH else (low, middle - 1)
+        if added >= WORTH:
+            low = middle
+        else:
+            high = middle - 1
     return float(low)
 
 
@@ -217,9 +220,8 @@ def _solve(inverse: Mapping[int, Floats], both: bool) -> Floats:
     least = np.full(len(seconds), np.inf)
     for used in ([0, 1, 2], [0, 1], [0, 2], [0]) if both else ([0, 1], [0]):
         unknowns = np.zeros((len(seconds), 3))
-        unknowns[:, used] = np.linalg.solve(products[:, used][:, :, used], sums[:, used, None])[
-            :, :, 0
-        ]
+        solved = np.linalg.solve(products[:, used][:, :, used], sums[:, used, None])
+        unknowns[:, used] = solved[:, :, 0]
         error = np.square((weighted @ unknowns[:, :, None])[:, :, 0] - 1).sum(axis=1)
         better = (unknowns >= 0).all(axis=1) & (error < least)
         least[better] = error[better]

@@ -1,7 +1,10 @@
-"""The ``compare`` command: ratios with intervals between experiments, benchmarks or machines."""
+"""The ``compare`` command: ratios with intervals between experiments, benchmarks or machines, and
+between jobs of one run directory, also as ``orchestrator.compare``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core.feature import Feature
@@ -13,10 +16,15 @@ def _commands() -> Any:
     return commands.app
 
 
+def _python() -> Mapping[str, str]:
+    return {"compare": "orchestrator.features.compare.job_groups"}
+
+
 FEATURE = Feature(
     name="compare",
-    about="compare: ratios with intervals between experiments, benchmarks or machines.",
+    about="compare: ratios with intervals between experiments, benchmarks or machines, and between jobs.",
     commands=_commands,
+    python=_python,
     rank=97,
     belongings=("tests/features/compare",),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,9 +23,24 @@ def compare(
         Argument(
             metavar="RUN_A RUN_B...",
             help="Run directories of experiments, or of benchmarks, or files machine.json of 'python -m "
-            "benchmarks.machine': two to eight.",
+            "benchmarks.machine': two to eight. With --jobs: one run directory.",
         ),
     ],
+    jobs: Annotated[
+        str | None,
+        Option(
+            metavar="A,B,...",
+            help="Compare these jobs of one run directory over their seeds, each with the first. A name with "
+            "one * means several bodies: 'ppo-*,sac-*' compares two algorithms over the same bodies.",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        Option(
+            metavar="FIGURE",
+            help="With --jobs: a measure of the task, eval_mean or ep_rew_mean.  [default: the return]",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         Option(
@@ -39,15 +55,18 @@ def compare(
 
     Of more than two, each is compared with the first.
     """
+    if jobs is not None:
+        _compare_jobs(runs, jobs, by, output, as_json=as_json)
+        return
+    if by is not None:
+        raise UsageError("compare: --by is for jobs of one run directory: give --jobs A,B, too")
     from orchestrator.features.compare import comparison, comparison_view
 
     if not 2 <= len(runs) <= len(comparison.LETTERS):
         problem = (
             f"compare: expected two to {len(comparison.LETTERS)} run directories, found {len(runs)}"
         )
-        within = (
-            f'; `report {runs[0]}` compares the jobs of one run, in its section "Varied parameters"'
-        )
+        within = f"; `compare {runs[0]} --jobs A,B` compares jobs of one run directory"
         raise UsageError(problem + (within if len(runs) == 1 else ""))
     compared = comparison.compare_with_first(runs)
     if output is not None:
@@ -58,3 +77,24 @@ def compare(
         shared.print_json(comparison.facts(compared))
     else:
         comparison_view.show(compared, output)
+
+
+def _compare_jobs(
+    runs: Sequence[Path], jobs: str, by: str | None, output: Path | None, *, as_json: bool
+) -> None:
+    from orchestrator.features.compare import job_groups, job_groups_view
+
+    if len(runs) != 1:
+        raise UsageError(
+            f"compare: --jobs compares jobs of one run directory, found {len(runs)} run directories"
+        )
+    if output is not None:
+        raise UsageError(
+            f"compare: --output and --jobs do not go together; `report {runs[0]}` writes a page"
+        )
+    names = [name.strip() for name in jobs.split(",") if name.strip()]
+    compared = job_groups.compare(runs[0], names, by)
+    if as_json:
+        shared.print_json(compared.facts())
+    else:
+        job_groups_view.show(compared)

@@ -6,10 +6,10 @@ experiments by job, over its seeds; of more than two, each is compared with the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from orchestrator.analysis import job_metrics, run_reader, samples
 from orchestrator.analysis.statistics import Estimate, estimate, location, ratio
@@ -54,27 +54,44 @@ class Pair:
     less_is_better: bool = False
 
 
+class Difference(NamedTuple):
+    what: str
+    a: str
+    """The value in A."""
+    b: str
+
+
+class DifferenceOfAll(NamedTuple):
+    """What differs between several run directories."""
+
+    what: str
+    values: Sequence[str]
+    """In each of them, the first one first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     kind: Kind
     a: Path
     b: Path
     pairs: Sequence[Pair]
-    differences: Sequence[tuple[str, str, str]]
-    """Other differences: the name, the value in A, the value in B."""
-    settings: Sequence[tuple[str, str, str]] = ()
-    """Likewise what jobs that both have are trained with; the jobs are named unless all of them
-    differ alike."""
+    differences: Sequence[Difference]
+    """Other than settings."""
+    settings: Sequence[Difference] = ()
+    """What jobs that both have are trained with; the jobs are named unless all of them differ
+    alike."""
     only_a: Sequence[str]
     only_b: Sequence[str]
 
     def facts(self) -> dict[str, Any]:
         """The content of ``--json`` for two run directories."""
-        named = {
-            name: [{"what": what, "a": a, "b": b} for what, a, b in rows]
-            for name, rows in (("differences", self.differences), ("settings", self.settings))
+        return {
+            **asdict(self),
+            "a": str(self.a),
+            "b": str(self.b),
+            "differences": [one._asdict() for one in self.differences],
+            "settings": [one._asdict() for one in self.settings],
         }
-        return {**asdict(self), "a": str(self.a), "b": str(self.b), **named}
 
 
 Line: TypeAlias = Sequence[Pair | None]
@@ -118,11 +135,8 @@ def _side(run: Path) -> _Side:
     return _benchmark(run) if samples.is_benchmark(run) else _experiment(run)
 
 
-def merged_differences(
-    rows: Sequence[Sequence[tuple[str, str, str]]],
-) -> list[tuple[str, list[str]]]:
-    """Differences of several run directories from the same first one: the name, the value in each
-    of them.
+def merged_differences(rows: Sequence[Sequence[Difference]]) -> list[DifferenceOfAll]:
+    """Differences of several run directories from the same first one.
 
     A run directory without a difference has the value of the first. It is ``–`` where it differs in
     the same setting, but for other jobs.
@@ -130,20 +144,22 @@ def merged_differences(
     :param rows: for each of the others its settings or differences.
     """
     first: dict[str, str] = {}
-    others: dict[str, dict[int, str]] = {}
-    settings = [{_setting(what) for what, _, _ in differences} for differences in rows]
-    for place, differences in enumerate(rows):
-        for what, before, after in differences:
-            is_same = first.setdefault(what, before) == before  # the jobs in common may be others
-            others.setdefault(what, {})[place] = after if is_same else f"{after} (from {before})"
-    values = {
-        what: [
-            others[what].get(i, "–" if _setting(what) in settings[i] else value)
-            for i in range(len(rows))
-        ]
+    for differences in rows:
+        for one in differences:
+            first.setdefault(one.what, one.a)
+    return [
+        DifferenceOfAll(what, [value, *(_merged_value(what, value, others) for others in rows)])
         for what, value in first.items()
-    }
-    return [(what, [value, *values[what]]) for what, value in first.items()]
+    ]
+
+
+def _merged_value(what: str, first: str, differences: Sequence[Difference]) -> str:
+    """The value in a run directory with these ``differences`` from one that has ``first``."""
+    for one in differences:
+        if one.what == what:  # the jobs in common, and so the first value, may be others
+            return one.b if one.a == first else f"{one.b} (from {one.a})"
+    is_of_other_jobs = any(_setting(one.what) == _setting(what) for one in differences)
+    return "–" if is_of_other_jobs else first
 
 
 def _setting(what: str) -> str:
@@ -197,11 +213,11 @@ def _comparison_of(run_a: Path, a: _Side, run_b: Path, b: _Side) -> Comparison:
         b=run_b,
         pairs=pairs,
         differences=[
-            (name.replace("_", " "), _short(a.facts.get(name)), _short(b.facts.get(name)))
+            Difference(name.replace("_", " "), _short(a.facts.get(name)), _short(b.facts.get(name)))
             for name in dict.fromkeys([*a.facts, *b.facts])
             if a.facts.get(name) != b.facts.get(name)
         ],
-        settings=_settings(a, b),
+        settings=differing_settings(a.settings, b.settings),
         only_a=[what for what in a.cases if what not in b.cases],
         only_b=[what for what in b.cases if what not in a.cases],
     )
@@ -295,40 +311,49 @@ def _experiment(run_dir: Path) -> _Side:
         **_with_prefix("git", session.get("git")),
     }
     finished = {name: values for name, values in cases.items() if values}
-    return _Side(
-        kind="experiment", cases=finished, facts=facts, settings=_by_case(snapshot.paths, finished)
-    )
+    declared = settings_of_cases(declared_jobs(snapshot.paths) if finished else ())
+    settings = {case: values for case, values in declared.items() if case in finished}
+    return _Side(kind="experiment", cases=finished, facts=facts, settings=settings)
 
 
-def _by_case(paths: RunPaths, cases: Collection[str]) -> dict[str, dict[str, Any]]:
-    declared: dict[str, list[JobRow]] = {}
-    if cases:
-        with run_directory.reading_ledger(paths) as ledger:
-            for row in ledger.jobs():
-                declared.setdefault(without_seed(row.job_id, row.job.spec.seed), []).append(row)
-    return {case: _declared_settings(declared[case]) for case in cases if case in declared}
+def declared_jobs(paths: RunPaths) -> list[JobRow]:
+    """All jobs of a run directory, as they are declared."""
+    with run_directory.reading_ledger(paths) as ledger:
+        return list(ledger.jobs())
 
 
-def _settings(a: _Side, b: _Side) -> list[tuple[str, str, str]]:
-    """Every setting that differs, once for all common cases in which both values are the same."""
-    common = [case for case in a.settings if case in b.settings]
-    cases_with: dict[tuple[str, str, str], list[str]] = {}
+def settings_of_cases(rows: Iterable[JobRow]) -> dict[str, dict[str, Any]]:
+    """Case (a job's name without its seed) → what its jobs are trained with, by dotted key."""
+    by_case: dict[str, list[JobRow]] = {}
+    for row in rows:
+        by_case.setdefault(without_seed(row.job_id, row.job.spec.seed), []).append(row)
+    return {case: _declared_settings(jobs) for case, jobs in by_case.items()}
+
+
+def differing_settings(
+    a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]]
+) -> list[Difference]:
+    """Every setting that differs, once for all common cases in which both values are the same.
+
+    :param a: case → its settings. :param b: likewise.
+    """
+    common = [case for case in a if case in b]
+    cases_with: dict[Difference, list[str]] = {}
     for case in common:
-        old = a.settings[case]
-        new = b.settings[case]
+        old = a[case]
+        new = b[case]
         for key in {**old, **new}:
             if old.get(key) != new.get(key):
-                cases_with.setdefault((key, _short(old.get(key)), _short(new.get(key))), []).append(
-                    case
-                )
+                difference = Difference(key, _short(old.get(key)), _short(new.get(key)))
+                cases_with.setdefault(difference, []).append(case)
     return [
-        (
-            key if len(cases) == len(common) else f"{key} ({listed(cases, CASES_SHOWN)})",
-            before,
-            after,
-        )
-        for (key, before, after), cases in cases_with.items()
+        one if len(cases) == len(common) else _of_cases(one, cases)
+        for one, cases in cases_with.items()
     ]
+
+
+def _of_cases(difference: Difference, cases: Sequence[str]) -> Difference:
+    return difference._replace(what=f"{difference.what} ({listed(cases, CASES_SHOWN)})")
 
 
 def _declared_settings(rows: Sequence[JobRow]) -> dict[str, Any]:
@@ -372,25 +397,25 @@ def _pairs(what: str, a: _Side, b: _Side) -> Iterator[Pair]:
         b_values = b.cases[what].get(figure)
         if not a_values or not b_values:
             continue
-        quotient = (
-            ratio(b_values, a_values) if min(*a_values, *b_values) > 0 and bound != "ab" else None
-        )
-        if (
-            quotient is not None and bound
-        ):  # A is at most so much, so the ratio is at least so much; B: at most
-            quotient = replace(quotient, high=None) if bound == "a" else replace(quotient, low=None)
-        a_median = _estimate(figure, a_values, "a" in bound)
-        b_median = _estimate(figure, b_values, "b" in bound)
-        less = figure in a.less_is_better
         yield Pair(
             what=what,
             figure=figure,
-            a=a_median,
-            b=b_median,
-            ratio=quotient,
+            a=_estimate(figure, a_values, "a" in bound),
+            b=_estimate(figure, b_values, "b" in bound),
+            ratio=_quotient(a_values, b_values, bound),
             bound=bound,
-            less_is_better=less,
+            less_is_better=figure in a.less_is_better,
         )
+
+
+def _quotient(a: Sequence[float], b: Sequence[float], bound: str) -> Estimate | None:
+    """B divided by A; None where a value is not positive, or both are upper bounds."""
+    if min(*a, *b) <= 0 or bound == "ab":
+        return None
+    quotient = ratio(b, a)
+    if bound == "a":  # A is at most so much, so the ratio is at least so much
+        return replace(quotient, high=None)
+    return replace(quotient, low=None) if bound == "b" else quotient
 
 
 def _estimate(figure: str, values: Sequence[float], is_bound: bool) -> Estimate:

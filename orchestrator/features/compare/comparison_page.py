@@ -17,6 +17,7 @@ from orchestrator.experiment.from_outside import control
 from orchestrator.features.compare.comparison import (
     LETTERS,
     Comparison,
+    DifferenceOfAll,
     Line,
     any_pair,
     lines,
@@ -83,20 +84,12 @@ def document(comparisons: Sequence[Comparison]) -> Document:
             draw=draw,
         )
         sections.append(Section(title="Learning curves", parts=[figure]))
-    for title, caption, rows in (
-        ("Settings", SETTINGS, merged_differences([one.settings for one in comparisons])),
-        (
-            "Other differences",
-            "Learner, machine and versions.",
-            merged_differences([one.differences for one in comparisons]),
-        ),
-    ):
-        columns: Columns[tuple[str, list[str]]] = {"setting": lambda row: plain(row[0])}
-        columns |= {name: partial(_value, place) for place, name in enumerate(names)}
-        listing = table(rows, columns, caption=caption, text=list(columns))
-        sections.append(
-            Section(title=title, parts=[listing if rows else Text(sentences=["Nothing differs."])])
-        )
+    settings = merged_differences([one.settings for one in comparisons])
+    others = merged_differences([one.differences for one in comparisons])
+    sections += [
+        _differences("Settings", SETTINGS, settings, names),
+        _differences("Other differences", "Learner, machine and versions.", others, names),
+    ]
     return Document(
         title="Comparison",
         subtitle=f"{', '.join(names)} · {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}",
@@ -105,8 +98,19 @@ def document(comparisons: Sequence[Comparison]) -> Document:
     )
 
 
-def _value(place: int, row: tuple[str, list[str]]) -> str:
-    return plain(row[1][place])
+def _differences(
+    title: str, caption: str, rows: Sequence[DifferenceOfAll], names: Sequence[str]
+) -> Section:
+    if not rows:
+        return Section(title=title, parts=[Text(sentences=["Nothing differs."])])
+    columns: Columns[DifferenceOfAll] = {"setting": lambda row: plain(row.what)}
+    columns |= {name: partial(_value, place) for place, name in enumerate(names)}
+    listing = table(rows, columns, caption=caption, text=list(columns))
+    return Section(title=title, parts=[listing])
+
+
+def _value(place: int, row: DifferenceOfAll) -> str:
+    return plain(row.values[place])
 
 
 def _figures(comparisons: Sequence[Comparison], names: Sequence[str]) -> Table:
@@ -126,7 +130,9 @@ def _figures(comparisons: Sequence[Comparison], names: Sequence[str]) -> Table:
 
 def _of(place: int, line: Line, *, is_ratio: bool = False) -> str:
     pair = line[place]
-    estimate = None if pair is None else pair.ratio if is_ratio else pair.b
+    if pair is None:
+        return interval(None)
+    estimate = pair.ratio if is_ratio else pair.b
     return interval(None if estimate is None else estimate.facts())
 
 

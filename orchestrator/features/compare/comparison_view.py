@@ -57,9 +57,15 @@ def _side(pair: Pair | None, letter: str) -> str:
     if pair is None:
         return NONE
     estimate = pair.a if letter == "a" else pair.b
-    size = abs(estimate.median)
-    form = ",.0f" if size >= 100 else ".2f" if size >= 0.1 else ".3f"
-    return f"{'≤ ' if letter in pair.bound else ''}{with_interval(estimate, f'{{:{form}}}'.format)}"
+    sign = "≤ " if letter in pair.bound else ""
+    return f"{sign}{with_interval(estimate, _form(estimate.median).format)}"
+
+
+def _form(value: float) -> str:
+    """How values of about this size are written."""
+    if abs(value) >= 100:
+        return "{:,.0f}"
+    return "{:.2f}" if abs(value) >= 0.1 else "{:.3f}"
 
 
 def _ratio(pair: Pair | None) -> str:
@@ -83,26 +89,31 @@ def _style(pair: Pair | None) -> str:
 
 
 def _columns(others: int) -> list[Column[Line]]:
-    def column(place: int) -> list[Column[Line]]:
-        letter = LETTERS[place + 1]
-        return [
-            number_column(letter, lambda line: _side(line[place], "b")),
-            number_column(
-                f"{letter} / A",
-                lambda line: _ratio(line[place]),
-                style=lambda line: _style(line[place]),
-            ),
-        ]
-
-    def values(line: Line) -> str:
-        return ", ".join(
-            [str(any_pair(line).a.n), *(NONE if pair is None else str(pair.b.n) for pair in line)]
-        )
-
-    return [
+    """:param others: number of run directories that are compared with the first."""
+    columns: list[Column[Line]] = [
         Column("", lambda line: any_pair(line).what),
         Column("figure", lambda line: any_pair(line).figure),
         number_column("A", lambda line: _side(any_pair(line), "a")),
-        *(one for place in range(others) for one in column(place)),
-        number_column("values", values, rank=1),
     ]
+    for place in range(others):
+        columns += _columns_of(place)
+    return [*columns, number_column("values", _numbers_of_values, rank=1)]
+
+
+def _columns_of(place: int) -> list[Column[Line]]:
+    """Of the run directory at ``place`` behind the first one: its value, and its ratio to A."""
+    letter = LETTERS[place + 1]
+    return [
+        number_column(letter, lambda line: _side(line[place], "b")),
+        number_column(
+            f"{letter} / A",
+            lambda line: _ratio(line[place]),
+            style=lambda line: _style(line[place]),
+        ),
+    ]
+
+
+def _numbers_of_values(line: Line) -> str:
+    """Of how many repeats or seeds each side is the median."""
+    others = [NONE if pair is None else str(pair.b.n) for pair in line]
+    return ", ".join([str(any_pair(line).a.n), *others])

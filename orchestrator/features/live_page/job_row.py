@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import plain, shortened
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.live_facts import LiveFacts
@@ -68,7 +69,9 @@ def values(
     """What :data:`FIELDS` names. None: not known, or without meaning in this state."""
     (line,) = of_rows([row], live, goals)
     is_running = row["state"] == "RUNNING"
-    measure, measured = next(iter((row["measures"] or {}).items()), (None, None))
+    measures = row["measures"] or {}
+    measure = measure_of_task(measures)
+    measured = None if measure is None else measures[measure]
     message = row["message"] if row["state"] == "FAILED" else None
     activity = None if line.activity == row["state"] else line.activity
     steps = line.env_steps or row["env_steps"]

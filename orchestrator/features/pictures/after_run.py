@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import Succeeded
 from orchestrator.core.text import count, joined
 from orchestrator.experiment.beside_run import BesideRun, EndedJobs
@@ -66,7 +67,7 @@ def make_missing(
     )
     left = drawing_processes.run(drawings, ended.slots, is_stopped)
     if names := _numbers_text(left):  # otherwise the last one had been made
-        text = f"stopped before {names} could be made; run the same command again to make the rest"
+        text = f"stopped before {names} could be made; {repeat_call()} to make the rest"
         ended.reporter.event("warning", text, jobs=[job_id for one in left for job_id in one.left])
 
 

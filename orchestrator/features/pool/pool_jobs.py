@@ -40,7 +40,6 @@ CPU_SHARE = 4
 AGAIN: Mapping[str, Verb] = {"PAUSED": "resume", "CANCELLED": "retry"}
 """Requests that queue a job again which was not finished, by the name of its state."""
 
-
 DoneCallback: TypeAlias = Callable[[Future[Result]], object]
 OnExit: TypeAlias = Callable[[DoneCallback, BaseException], bool]
 """Called with a function of the program's that has raised what is no Exception; returns whether
@@ -141,7 +140,13 @@ class OpenJob:
 
     @property
     def is_wanted(self) -> bool:
+        """Whether somebody waits for it."""
         return not all(submission.future.done() for submission in self.submissions)
+
+    def trains(self, submission: Submission) -> bool:
+        """Whether it is the training that ``submission`` asks for."""
+        spec = self.submissions[0].job.spec
+        return spec.fingerprint() == submission.job.spec.fingerprint()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,9 +214,8 @@ class PoolJobs:
         """Give their results to the futures of jobs that have ended."""
         if not self._open or (version := job_figures.version(self._ledger)) == self._seen:
             return
-        retried = job_figures.requested_jobs(
-            self._ledger, "retry"
-        )  # before the states, which soon change for these
+        # Read before the states, which soon change for these.
+        retried = job_figures.requested_jobs(self._ledger, "retry")
         for job_id, figures in job_figures.figures(self._ledger, self._open).items():
             job = self._open[job_id]
             job.is_retried = job.is_retried and job_id in retried
@@ -224,12 +228,9 @@ class PoolJobs:
 
     def give_up(self, error: BaseException | None, new: Iterable[Submission]) -> None:
         """Cancel what is left, and what is new, or let it fail with ``error``."""
-        left = [
-            *new,
-            *self._arrived,
-            *self._waiting,
-            *(one for job in self._open.values() for one in job.submissions),
-        ]
+        left = [*new, *self._arrived, *self._waiting]
+        for job in self._open.values():
+            left += job.submissions
         self._arrived.clear()
         self._waiting.clear()
         self._open.clear()
@@ -268,17 +269,11 @@ class PoolJobs:
                 submission.discard()
             elif job_id not in self._open:
                 batch[job_id] = submission
-            elif (
-                self._open[job_id].submissions[0].job.spec.fingerprint()
-                == submission.job.spec.fingerprint()
-            ):
+            elif self._open[job_id].trains(submission):
                 self._open[job_id].submissions.append(submission)
             else:
-                submission.finish(
-                    self._changed_error(
-                        job_id, ["other settings than those of the job that is trained now"]
-                    )
-                )
+                what = "other settings than those of the job that is trained now"
+                submission.finish(self._changed_error(job_id, [what]))
         return list(batch.values())
 
     def _enter(self, batch: Sequence[Submission]) -> None:
@@ -292,26 +287,29 @@ class PoolJobs:
             submission.discard()
 
     def _write_new(self, batch: Sequence[Submission], verdicts: Mapping[str, JobVerdict]) -> None:
+        """Enter the jobs of ``batch`` into the ledger; those that cannot be trained have their
+        results.
+        """
         opened: dict[str, OpenJob] = {}
         new: list[Job] = []
         requests: list[Request] = []
         for submission in batch:
             job = submission.job
-            verdict = verdicts[submission.job.job_id]
+            verdict = verdicts[job.job_id]
             row = self._ledger.job_row(job.job_id)
             if verdict.settings_problem:
                 submission.finish(UsageError(f"TrainingPool.submit: {verdict.settings_problem}"))
             elif row is None:
-                new.append(
-                    dataclasses.replace(job, xml_source=submission.experiment.shown_xml(job))
-                )
+                shown_xml = submission.experiment.shown_xml(job)
+                new.append(dataclasses.replace(job, xml_source=shown_xml))
                 opened[job.job_id] = OpenJob(submissions=[submission])
             elif differences := _differences(row, job, verdict):
                 submission.finish(self._changed_error(job.job_id, differences))
             else:
-                if row.state.name in AGAIN:
-                    requests.append(Request(verb=AGAIN[row.state.name], job_id=job.job_id))
-                is_retried = AGAIN.get(row.state.name) == "retry"
+                verb = AGAIN.get(row.state.name)
+                if verb is not None:
+                    requests.append(Request(verb=verb, job_id=job.job_id))
+                is_retried = verb == "retry"
                 opened[job.job_id] = OpenJob(submissions=[submission], is_retried=is_retried)
         with disk_full_explained(
             self.paths.root, "submit the robots again to a new pool with the same run_dir"
@@ -346,24 +344,17 @@ class PoolJobs:
         }
 
     def _changed_error(self, job_id: str, differences: Sequence[str]) -> ChangedError:
+        what = f"{self.paths.root}: a job that has run here is declared differently now:"
         lines = reconcile.by_difference({job_id: differences})
         advice = "submit it with another name, or to a pool with another run_dir"
-        return ChangedError(
-            "\n".join(
-                [
-                    f"{self.paths.root}: a job that has run here is declared differently now:",
-                    *lines,
-                    advice,
-                ]
-            )
-        )
+        return ChangedError("\n".join([what, *lines, advice]))
 
     # -- ends
 
     def _end(self, job_id: str, job: OpenJob) -> None:
-        if (
-            job.state == "CANCELLED" and job.is_cancelled and job.is_wanted
-        ):  # it has been submitted again since
+        """Finish those that wait for a job that has ended."""
+        is_wanted_again = job.state == "CANCELLED" and job.is_cancelled and job.is_wanted
+        if is_wanted_again:  # it has been submitted again since
             job.state = "PENDING"
             job.is_cancelled = False
             job.is_retried = True

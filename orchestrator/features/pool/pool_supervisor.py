@@ -22,6 +22,7 @@ from typing import Any
 
 from orchestrator.core.errors import OrchestratorError, RunDirError
 from orchestrator.core.files.atomic_files import no_follow
+from orchestrator.core.front_end import python_program
 from orchestrator.core.job import Cancelled
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
@@ -131,7 +132,7 @@ def _earlier(paths: RunPaths) -> list[JobRow]:
     """
     if origin := _origin(paths):
         what = f"was made by {origin}, and a pool enters jobs of its own"
-        raise RunDirError(f"{paths.root}: {what}. Choose another with --run-dir")
+        raise RunDirError(f"{paths.root}: {what}. {run_directory.choose_another().capitalize()}")
     if not paths.ledger.exists():
         return []
     with run_directory.claim(paths.root):
@@ -146,6 +147,11 @@ def main(run_dir: str, max_parallel: str) -> int:
     set_up_process()
     program = Program()
     paths = RunPaths(Path(run_dir))
+    with python_program():
+        return _run(paths, max_parallel, program)
+
+
+def _run(paths: RunPaths, max_parallel: str, program: Program) -> int:
     try:
         rows = _earlier(paths)
         experiment = Experiment(

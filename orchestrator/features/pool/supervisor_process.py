@@ -87,9 +87,8 @@ class SupervisorProcess:
 
     def why_it_ended(self) -> OrchestratorError:
         """To be asked when it has ended without being asked to."""
-        os.set_blocking(
-            self._stdout.fileno(), False
-        )  # a process that it has started may live a little longer
+        # A process that it has started may live a little longer, and keep its output open.
+        os.set_blocking(self._stdout.fileno(), False)
         return self._error(self._stdout.read() or b"")
 
     def close(self) -> None:
@@ -101,14 +100,14 @@ class SupervisorProcess:
         with contextlib.suppress(ValueError):
             report = PoolReport.from_line(said)
             kind = getattr(errors, report.kind, SupervisorError)
-            return (UsageError if kind is SpecError else kind)(report.error)
-        how = (
-            f"was killed by signal {-code} ({signal.strsignal(-code)})"
-            if code < 0
-            else "was stopped"
-        )
-        log = last_line(said.decode(errors="replace"), "")
+            if kind is SpecError:  # which is made of problems, and not of a text
+                kind = UsageError
+            return kind(report.error)
+        what = "the supervisor of the pool was stopped"
+        if code < 0:
+            name = signal.strsignal(-code)
+            what = f"the supervisor of the pool was killed by signal {-code} ({name})"
+        if log := last_line(said.decode(errors="replace"), ""):
+            what = f"{what}: {log}"
         advice = f"A new pool with run_dir={str(self._run_dir)!r} resumes it when the same robots are submitted again."
-        return SupervisorError(
-            f"the supervisor of the pool {how}{f': {log}' if log else ''}. {advice}"
-        )
+        return SupervisorError(f"{what}. {advice}")

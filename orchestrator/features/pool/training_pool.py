@@ -33,6 +33,7 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.files.temporary_folder import TemporaryFolder
+from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, plain, shortened
 from orchestrator.experiment.examination import preflight
@@ -104,7 +105,9 @@ class TrainingPool:
         self._changed = threading.Condition()
         self._new: list[Submission] = []
         self._unfinished: set[Future[Result]] = set()
-        self._any_cancelled = self._is_closing = self._is_stopping = False
+        self._any_cancelled = False
+        self._is_closing = False
+        self._is_stopping = False
         self._failure: OrchestratorError | None = None
         """Why the pool has ended before it was closed."""
         self._callback_failure: OrchestratorError | None = None
@@ -115,7 +118,7 @@ class TrainingPool:
         self._thread = threading.Thread(
             target=self._run, args=[examiner, opened], name="training-pool", daemon=True
         )
-        with contextlib.ExitStack() as undo, api.python_messages():
+        with contextlib.ExitStack() as undo, python_program():
             self._folder = TemporaryFolder()
             undo.push(self._folder)
             self._thread.start()
@@ -171,43 +174,28 @@ class TrainingPool:
                 f"TrainingPool.submit: xml is of type {type(xml).__name__}; {expected}"
             )
         api.refuse_unknown("TrainingPool.submit", settings.keys() - {"name"}, ["seed", "init"])
-        folder = functools.cache(lambda: Path(tempfile.mkdtemp(dir=self._folder.name)))
-        if isinstance(init, Future):
-            raise UsageError(
-                "TrainingPool.submit: init is a future; expected its result, init=future.result()"
-            )
-        if isinstance(init, Result):
-            if not init.ok or init.job_dir is None:
-                raise UsageError(
-                    f"TrainingPool.submit: init: {init.job_id} has no policy: {init.error}"
-                )
-            init = init.job_dir
         if init is not None:
-            settings["init"] = api.init_argument(init)
-        with api.python_messages():
+            settings["init"] = _start_policy(init)
+        folder = functools.cache(lambda: Path(tempfile.mkdtemp(dir=self._folder.name)))
+        future = TrainingFuture(self._on_cancel, self._ended_by)
+        with python_program():
             robots = robot_arguments(xml, folder, caller="TrainingPool.submit", argument="xml")
             if len(robots) != 1:
                 raise UsageError(
                     f"TrainingPool.submit: {count(len(robots), 'robot')}; submit them one by one"
                 )
             robot = dataclasses.replace(robots[0], label=robots[0].label and "xml")
-            future = TrainingFuture(self._on_cancel, self._ended_by)
             if robot.fault:
                 result = Result(
                     ok=False, error=robot.fault, xml=robot.xml, seed=seed, state="FAILED"
                 )
                 future.set_result(result)
                 return future
-            entry = {
-                **robot.entry(),
-                "name": self._name(robot, settings),
-                **settings,
-                "seeds": [seed],
-            }
+            name = self._name(robot, settings)
+            entry = {**robot.entry(), "name": name, **settings, "seeds": [seed]}
             experiment = self._experiment_of(entry, settings)
-        experiment = dataclasses.replace(
-            experiment, unnamed={robot.file: robot} if robot.label else {}
-        )
+        if robot.label:
+            experiment = dataclasses.replace(experiment, unnamed={robot.file: robot})
         submission = Submission(
             job=experiment.jobs[0],
             experiment=experiment,
@@ -215,6 +203,16 @@ class TrainingPool:
             future=future,
             folder=folder() if robot.label else None,
         )
+        self._accept(submission)
+        future.add_done_callback(self._on_finish)
+        return future
+
+    def _accept(self, submission: Submission) -> None:
+        """Hand ``submission`` to the thread.
+
+        :raises RuntimeError: the pool is closed.
+        :raises OrchestratorError: the pool has ended.
+        """
         with self._changed:
             if self._failure is not None:
                 raise type(self._failure)(*self._failure.args)
@@ -222,11 +220,9 @@ class TrainingPool:
                 raise RuntimeError(
                     "the TrainingPool is closed, and takes no more robots; make a new one"
                 )
-            self._unfinished.add(future)
+            self._unfinished.add(submission.future)
             self._new.append(submission)
             self._changed.notify_all()
-        future.add_done_callback(self._on_finish)
-        return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more robots, and end when those that were submitted are trained.
@@ -314,7 +310,7 @@ class TrainingPool:
             "defaults": defaults,
             "jobs": [entry],
         }
-        with api.python_messages():
+        with python_program():
             base = api.code_folder(code) or self.run_dir
             return from_mapping(data, source="orchestrator.TrainingPool", base=base)
 
@@ -432,11 +428,24 @@ class TrainingPool:
             self._unfinished.discard(future)
 
 
+def _start_policy(init: object) -> Any:
+    """The policy that a training starts from, as the job file names it."""
+    if isinstance(init, Future):
+        raise UsageError(
+            "TrainingPool.submit: init is a future; expected its result, init=future.result()"
+        )
+    if isinstance(init, Result):
+        if not init.ok or init.job_dir is None:
+            raise UsageError(
+                f"TrainingPool.submit: init: {init.job_id} has no policy: {init.error}"
+            )
+        init = init.job_dir
+    return api.init_argument(init)
+
+
 def _name_of(function: DoneCallback) -> str:
     """``module.function``; of a function without a name what Python shows of it."""
     name = getattr(function, "__qualname__", None)
-    return (
-        shortened(repr(function))
-        if name is None
-        else f"{getattr(function, '__module__', None)}.{name}"
-    )
+    if name is None:
+        return shortened(repr(function))
+    return f"{getattr(function, '__module__', None)}.{name}"

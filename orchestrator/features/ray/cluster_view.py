@@ -23,14 +23,11 @@ def show(status: ClusterStatus) -> None:
     cores = sum(node.cores for node in nodes)
     gpus = sum(node.gpus for node in nodes)
     jobs = count(sum(len(node.jobs) for node in nodes), "job")
-    parts = [
-        count(len(nodes), "node"),
-        f"{used:g} of {count(cores, 'core')} used",
-        f"{jobs} of this program",
-    ]
+    parts = [count(len(nodes), "node"), f"{used:g} of {count(cores, 'core')} used"]
     if gpus:
-        parts.insert(2, f"{sum(node.gpus_used for node in nodes):g} of {count(gpus, 'GPU')} used")
-    heading = f"{status.cluster}: {', '.join(parts)}, Ray {status.ray}"
+        parts.append(f"{sum(node.gpus_used for node in nodes):g} of {count(gpus, 'GPU')} used")
+    parts += [f"{jobs} of this program", f"Ray {status.ray}"]
+    heading = f"{status.cluster}: {', '.join(parts)}"
     lines = [
         Text(f"{node.name}: {listed([job.job_id for job in node.jobs], JOBS_SHOWN)}")
         for node in nodes
@@ -47,21 +44,17 @@ def _columns(status: ClusterStatus) -> list[Column[ClusterNode]]:
         Column("address", lambda node: node.address, rank=1),
         number_column("cores", lambda node: f"{node.cores_used:g}/{node.cores}"),
         number_column("MiB", lambda node: f"{node.memory_used_mib:,}/{node.memory_mib:,}", rank=2),
-        number_column("jobs", lambda node: str(len(node.jobs))),
-        number_column(
-            "wait", lambda node: number(node.run_delay_share, ".0%"), rank=1, style=_wait_style
-        ),
     ]
     if any(node.gpus for node in status.nodes):
-        columns.insert(
-            4,
-            number_column(
-                "GPUs",
-                lambda node: f"{node.gpus_used:g}/{node.gpus}" if node.gpus else NONE,
-                rank=1,
-            ),
-        )
-    return columns
+        columns.append(number_column("GPUs", _gpus, rank=1))
+    wait = number_column(
+        "wait", lambda node: number(node.run_delay_share, ".0%"), rank=1, style=_wait_style
+    )
+    return [*columns, number_column("jobs", lambda node: str(len(node.jobs))), wait]
+
+
+def _gpus(node: ClusterNode) -> str:
+    return f"{node.gpus_used:g}/{node.gpus}" if node.gpus else NONE
 
 
 def _wait_style(node: ClusterNode) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
 from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.features.ray.node_registry import NodeFailed, NodeLeft, NodeRegistry, RayNode
@@ -168,7 +169,8 @@ class CompatibleNodes:
         """Why ``node`` cannot be used; empty: it can."""
         why = list(node.differences.deciding)
         if self.transport.mode == "shared" and not node.facts.sees_run_dir:
-            why.append("it does not see the run directory, which --storage shared requires")
+            shared = option("storage", "shared")
+            why.append(f"it does not see the run directory, which {shared} requires")
         if node.facts.storage_problem is not None:
             why.append(node.facts.storage_problem)
         return why

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.front_end import option
 from orchestrator.core.processes.child_process import package_path
 from orchestrator.core.processes.process_setup import STOP_SIGNALS
 from orchestrator.features.ray import internals
@@ -55,6 +56,10 @@ class Connection:
         _restore(self.saved_environment, self.directory)
 
 
+def _executor() -> str:
+    return option("executor", "ray")
+
+
 def connect(ray_address: str, machine: Machine) -> Connection:
     """:param ray_address: ``local``: start Ray on ``machine``; ``auto``: the cluster that this
     machine is a node of;
@@ -66,7 +71,7 @@ def connect(ray_address: str, machine: Machine) -> Connection:
     try:
         cluster_token.require_ray()
     except UsageError as error:
-        raise UsageError(f"--executor ray: {error}") from None
+        raise UsageError(f"{_executor()}: {error}") from None
     directory = None
     options = dict[str, Any]()
     if ray_address == LOCAL:
@@ -123,13 +128,14 @@ def _find_cluster(ray_address: str) -> str:
     if not name:
         refuse_broken(None)
         advice = "`cluster join HOST:PORT` makes it one"
-        raise UsageError(f"--ray-address auto: this machine is not a node of a cluster; {advice}")
+        raise UsageError(
+            f"{option('ray_address', AUTO)}: this machine is not a node of a cluster; {advice}"
+        )
+    given = option("ray_address", ray_address)
     host, port = address.parse(name)
     refuse_broken(address.host_port(host, port))
     if (why := address.connect_error(host, port)) is not None:
-        raise UsageError(
-            f"--ray-address {ray_address}: no Ray cluster at {name} ({why}); `cluster up` starts one"
-        )
+        raise UsageError(f"{given}: no Ray cluster at {name} ({why}); `cluster up` starts one")
     cluster = address.host_port(host, port)
     # Ray itself would try for 20 s while it prints messages, and then only say that it failed.
     query.check(cluster, insecure=cluster_token.is_insecure(cluster))
@@ -150,12 +156,12 @@ def _check_process(variables: Mapping[str, str]) -> None:
 
     if ray.is_initialized():
         raise UsageError(
-            "--executor ray: this program has a connection to Ray of its own; ray.shutdown() ends it"
+            f"{_executor()}: this program has a connection to Ray of its own; ray.shutdown() ends it"
         )
     earlier = _imported_with or os.environ
     if any(earlier.get(name) != variables.get(name) for name in {*variables, *_imported_with}):
         raise UsageError(
-            "--executor ray: this program has imported Ray before, with other settings than this cluster needs, and Ray"
+            f"{_executor()}: this program has imported Ray before, with other settings than this cluster needs, and Ray"
             " reads them once; start another program for this cluster, and import Ray, if necessary, after the first"
             " run"
         )
@@ -190,11 +196,11 @@ def _initialise(ray_address: str, options: dict[str, Any]) -> None:
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")
             if ray_address == LOCAL:
-                raise UsageError(f"--executor ray: Ray did not start: {reason}") from error
+                raise UsageError(f"{_executor()}: Ray did not start: {reason}") from error
             advice = (
                 "This machine must be a node of the cluster: `cluster join HOST:PORT` makes it one"
             )
-            refused = f"--ray-address {ray_address}: Ray refuses the connection: {reason}"
+            refused = f"{option('ray_address', ray_address)}: Ray refuses the connection: {reason}"
             raise UsageError(f"{refused}. {advice}") from error
     internals.hide_worker_messages()
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.errors import OrchestratorError, is_disk_full
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Launch, Placed, Progressed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
@@ -132,7 +131,7 @@ def _full_disk_is_the_nodes() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
+        if is_disk_full(error):
             raise ScratchFullError(error.errno, error.strerror, error.filename) from error
         raise
 
@@ -141,11 +140,9 @@ def _environment(assignment: Assignment, scratch: Path) -> dict[str, str | None]
     """Changes to the environment of the workers: as on one machine, without the variables for Ray's
     own processes.
     """
-    code = (
-        {}
-        if assignment.code is None
-        else assignment.code.variables(scratch, assignment.driver_node)
-    )
+    code = {}
+    if assignment.code is not None:
+        code = assignment.code.variables(scratch, assignment.driver_node)
     of_ray = [
         name
         for name, value in os.environ.items()
@@ -166,9 +163,8 @@ def _interface() -> dict[str, str]:
         return {}
     node = ray.util.get_node_ip_address()
     for name, entries in psutil.net_if_addrs().items():
-        if any(
-            entry.address.partition("%")[0] == node for entry in entries
-        ):  # IPv6: `address%interface`
+        addresses = [entry.address.partition("%")[0] for entry in entries]  # without `%interface`
+        if node in addresses:
             return {GLOO_INTERFACE_VARIABLE: name}
     return {}
 
@@ -180,14 +176,18 @@ def _acquire_cpus(assignment: Assignment, agent: Any) -> Generator[Batch, None, 
     """
     import ray
 
-    launch = assignment.launch
-    holder = (os.getpid(), process_start(os.getpid()))
+    pid = os.getpid()
     start = time.monotonic()
     is_noticed = False
 
     def ask() -> CpuGrant | None:
         request = agent.acquire_cpus.remote(
-            assignment.key, assignment.cores, *holder, launch.job_id, launch.work
+            assignment.key,
+            assignment.cores,
+            pid=pid,
+            pid_start=process_start(pid),
+            job_id=assignment.launch.job_id,
+            work=assignment.launch.work,
         )
         answer: CpuGrant | None = ray.get(request)
         return answer
@@ -270,6 +270,8 @@ def _batches_of(chunks: Iterable[Chunk]) -> Iterator[Batch]:
 
 
 class SupervisedWorkers:
+    """The workers of an attempt on its node, in the CPUs that ``grant`` gives."""
+
     def __init__(self, assignment: Assignment, grant: CpuGrant, agent: Any) -> None:
         self._assignment = assignment
         self._grant = grant
@@ -286,22 +288,18 @@ class SupervisedWorkers:
         """Start the workers and report about them, and ``changes`` since its last call; the last
         batch is returned.
         """
-        gpus = (
-            tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
-            if self._assignment.has_gpus
-            else ()
-        )
+        gpus: tuple[str, ...] = ()
+        if self._assignment.has_gpus:
+            gpus = tuple(os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
         launch = replace(
             self._assignment.launch, cpus=self._grant.holder.cpus, gpus=gpus, rank_slots=()
         )
         with contextlib.closing(self._executor):
             handle = self._executor.submit(launch)
-            node = self._assignment.node
-            cpus = launch.cpus
             placed = Placed(
                 handle=handle,
-                node=node,
-                cpus=cpus,
+                node=self._assignment.node,
+                cpus=launch.cpus,
                 gpus=gpus,
                 pid=handle.pid,
                 pid_start=handle.pid_start,

@@ -249,16 +249,12 @@ class NodeRegistry:
         try:
             facts: NodeFacts = ray.get(entry.request)
             differences = provenance.differences(provenance.installed_versions(), facts.versions)
-        except (
-            Exception
-        ) as error:  # the pickles of another version of this package may raise anything
-            is_gone = isinstance(
-                error, ray.exceptions.ActorUnschedulableError
-            )  # the node, before its agent started
-            is_silent = isinstance(
-                error, ray.exceptions.RayActorError
-            ) and CREATION_FAILED not in str(error)
-            return NodeFailed(row["NodeID"], host, failure_reason(str(error)), is_gone or is_silent)
+        except Exception as error:  # unpickling what another version has sent may raise anything
+            # The node was gone before its agent started, or the agent is.
+            is_gone = isinstance(error, ray.exceptions.ActorUnschedulableError)
+            is_dead = isinstance(error, ray.exceptions.RayActorError)
+            is_silent = is_gone or (is_dead and CREATION_FAILED not in str(error))
+            return NodeFailed(row["NodeID"], host, failure_reason(str(error)), is_silent)
         hosts = [str(other.row["NodeManagerHostname"]) for other in self._entries.values()]
         resources = row["Resources"]
         return RayNode(

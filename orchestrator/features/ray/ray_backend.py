@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from orchestrator.core.errors import Problem, UsageError
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import Job
 from orchestrator.core.text import count
 from orchestrator.executors.base import BackendSettings, amounts, resource_problem
@@ -50,7 +51,7 @@ class RayBackend:
                 for folder, names in imported_code.named_code(jobs).items():
                     code.read(folder, names)
             except CodeCopyError as error:
-                raise UsageError(f"{error}, and run the same command again") from error
+                raise UsageError(f"{error}, and {repeat_call()}") from error
             self.slots = ClusterSlots(settings.max_parallel_on_nodes)
             registry = NodeRegistry(connected, driver_directory, transport)
             self.nodes = stack.enter_context(

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.core.errors import ClusterLostError, DiskFullError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.errors import ClusterLostError, DiskFullError, is_disk_full
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.pacer import Pace
 from orchestrator.executors.base import Event, Exited, Handle, Launch
 from orchestrator.executors.rank_group import RankGroup
@@ -61,6 +62,7 @@ class RayExecutor:
     code: Callable[[str | None, str], UserCode | None] = lambda *_: None
     _attempts: dict[Handle, RemoteAttempt] = field(default_factory=dict, init=False)
     _tasks: dict[Any, tuple[RemoteAttempt, RayTask]] = field(default_factory=dict, init=False)
+    """By stream: the attempt, and its task that reports by it."""
     _ended: list[Event] = field(default_factory=list, init=False)
     """Ends that do not come from a task, not returned yet."""
     _placement: RankPlacement = field(init=False)
@@ -89,9 +91,8 @@ class RayExecutor:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
             slot = launch.rank_slots[0]
-            self._start(
-                attempt, launch, slot, NodeAffinitySchedulingStrategy(slot.node, soft=False)
-            )
+            on_node = NodeAffinitySchedulingStrategy(slot.node, soft=False)
+            self._start(attempt, launch, slot, on_node)
         else:
             self._placement.request(handle, by_rank(launch.rank_slots))
         self._attempts[handle] = attempt
@@ -191,11 +192,11 @@ class RayExecutor:
         """
         import ray
 
-        lost = (
-            [stream for stream, (_, task) in self._tasks.items() if task.node.node_id in nodes]
-            if nodes
-            else []
-        )
+        lost = []
+        if nodes:  # the tasks are many, and it is asked at every poll
+            lost = [
+                stream for stream, (_, task) in self._tasks.items() if task.node.node_id in nodes
+            ]
         for stream in lost:
             while stream in self._tasks and ray.wait([stream], timeout=0)[0]:
                 self._ended += self._read(stream)
@@ -243,12 +244,12 @@ class RayExecutor:
     def _check_cluster(self) -> None:
         """:raises ClusterLostError: no node is usable any more, or the head does not answer."""
         if not self._attempts and (why := self.nodes.all_excluded) is not None:
-            advice = "Correct the cause, and run the same command again to resume"
+            advice = f"Correct the cause, and {repeat_call()} to resume"
             raise ClusterLostError(f"no node of the cluster can be used any more: {why}. {advice}")
         if (missing_s := self.nodes.registry.head.missing_s) > DRIVER_TIMEOUT_S:
             raise ClusterLostError(
                 f"the head of the Ray cluster has not answered for {missing_s:.0f} s, so all of its jobs end. When the"
-                " cluster is back, run the same command again to resume from the last checkpoints"
+                f" cluster is back, {repeat_call()} to resume from the last checkpoints"
             )
 
     def _read(self, stream: Any) -> list[Event]:
@@ -283,7 +284,7 @@ class RayExecutor:
         try:
             receiver.apply(chunk)
         except OSError as error:
-            if error.errno not in DISK_FULL_ERRNOS:
+            if not is_disk_full(error):
                 raise FileSyncError(str(error)) from error
             self._is_disk_full = True
             raise DiskFullError(f"{error.filename}: no space left on the disk") from error

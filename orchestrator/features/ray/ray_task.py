@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.errors import OrchestratorError, is_disk_full
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.text import count, last_line
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.features.ray.compatible_nodes import CompatibleNodes
@@ -51,20 +51,13 @@ class RayTask:
                 for chunk in batch.chunks:
                     apply(self.receiver, chunk)
         except StopIteration:
-            return [
-                self._end(Exited(self.handle, None, lost="its Ray task ended without a result"))
-            ]
-        except (
-            ray.exceptions.RayError
-        ) as error:  # before FileSyncError: one raised on the node is both
+            return [self._lost("its Ray task ended without a result")]
+        # Before FileSyncError: one that was raised on the node is both.
+        except ray.exceptions.RayError as error:
             return [self._end(self._exit_of(error))]
         except FileSyncError as error:
             self.end()
-            return [
-                self._end(
-                    Exited(self.handle, None, lost=f"its files could not be synchronised: {error}")
-                )
-            ]
+            return [self._lost(f"its files could not be synchronised: {error}")]
         return [self._own_event(event) for event in batch.events]
 
     def _waiting_message(self) -> str:
@@ -77,7 +70,10 @@ class RayTask:
         """Its end, when its node has left. (Ray reports that minutes later, when connections time
         out.)
         """
-        return self._end(Exited(self.handle, None, lost=f"its node {self.node.name} was lost"))
+        return self._lost(f"its node {self.node.name} was lost")
+
+    def _lost(self, why: str) -> Exited:
+        return self._end(Exited(self.handle, None, lost=why))
 
     def _own_event(self, event: Event) -> Event:
         if isinstance(event, Placed):
@@ -101,9 +97,7 @@ class RayTask:
         node_id = self.node.node_id
         name = self.node.name
         match error:
-            case ray.exceptions.RayTaskError(cause=OSError(errno=number) as cause) if (
-                number in DISK_FULL_ERRNOS
-            ):
+            case ray.exceptions.RayTaskError(cause=OSError() as cause) if is_disk_full(cause):
                 if self.receiver is None and not isinstance(cause, ScratchFullError):
                     return Exited(self.handle, int(ExitCode.DISK_FULL))
                 return self._node_disk_full()
@@ -111,20 +105,16 @@ class RayTask:
                 why = f"the node agent of {name} had died"
                 self.nodes.suspect(node_id)
             case ray.exceptions.RayTaskError(cause=cause):
-                why = (
-                    f"it could not be run on {name}: {last_line(str(error), type(error).__name__)}"
-                )
-                if not self.is_placed and not isinstance(
-                    cause, OrchestratorError
-                ):  # those are not the node's fault
+                reason = last_line(str(error), type(error).__name__)
+                why = f"it could not be run on {name}: {reason}"
+                # Errors of this program are not the node's fault.
+                if not self.is_placed and not isinstance(cause, OrchestratorError):
                     self.nodes.record_failed_start(node_id, why)
             case ray.exceptions.OutOfMemoryError():
                 return Exited(self.handle, -9, oom_killed=True)
             case ray.exceptions.TaskCancelledError():
-                return Exited(
-                    self.handle,
-                    -9 if self.asked_before_start is None else int(self.asked_before_start),
-                )
+                asked = self.asked_before_start
+                return Exited(self.handle, -9 if asked is None else int(asked))
             case ray.exceptions.WorkerCrashedError() if self.killed_at is not None:
                 return Exited(self.handle, -9)
             case ray.exceptions.WorkerCrashedError():

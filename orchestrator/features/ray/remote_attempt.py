@@ -46,9 +46,8 @@ class RemoteAttempt:
                 return []
             case _ if self.is_one_task:
                 return [event]
-            case Progressed() if (
-                rank or len(self._placed) < self.launch.ranks
-            ):  # not all ranks run yet
+            # Rank 0 speaks for all, once all of them run.
+            case Progressed() if rank or len(self._placed) < self.launch.ranks:
                 return []
             case Placed():
                 self._placed[rank] = event

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from orchestrator.core import front_end
 from orchestrator.core.errors import UsageError
 from orchestrator.features.ray.file_sync.storage import Storage
 
@@ -44,8 +45,9 @@ class Transport:
                 return cls(None)
             case "shared" | "stream":
                 return cls(option)
+        given = front_end.option("storage", option)
         if ":" not in option:
-            raise UsageError(f"--storage {option}: unknown; valid: {CHOICES}")
+            raise UsageError(f"{given}: unknown; valid: {CHOICES}")
         identity = hashlib.sha256(os.fsencode(f"{socket.gethostname()}:{run_dir}")).hexdigest()
         storage = Storage(option, f"orchestrator-{identity[:16]}")
         try:
@@ -53,7 +55,7 @@ class Transport:
             storage.clear()
             probe = storage.put(io.BytesIO(PROBE_CONTENT))
         except OSError as error:
-            raise UsageError(f"--storage {option}: {error}") from error
+            raise UsageError(f"{given}: {error}") from error
         return cls("stream", storage, probe)
 
     def problem(self) -> str | None:

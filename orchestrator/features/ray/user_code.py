@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.errors import OrchestratorError, UsageError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.errors import OrchestratorError, UsageError, is_disk_full
 from orchestrator.core.processes.environment_variables import SEARCH_PATH_VARIABLE
 from orchestrator.features.ray import internals
 from orchestrator.features.ray.driver_directory import DriverDirectory
@@ -163,7 +162,7 @@ def _copy(folder: str, driver_directory: DriverDirectory) -> UserCode | None:
             f"{driver_directory.root}: the code that jobs import from {folder} "
             "cannot be copied there for other nodes"
         )
-        cure = "Free some space" if error.errno in DISK_FULL_ERRNOS else "Correct that"
+        cure = "Free some space" if is_disk_full(error) else "Correct that"
         raise CodeCopyError(error.errno, f"{what} ({error.strerror}). {cure}") from error
 
 

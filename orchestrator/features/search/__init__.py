@@ -75,7 +75,8 @@ def _report_sections(run_dir: Path, others: Sequence[Path]) -> AddedSections | N
 
 
 def _python() -> Mapping[str, str]:
-    return dict.fromkeys(("Search", "TrialResult"), "orchestrator.features.search.api")
+    module = "orchestrator.features.search.api"
+    return {"Search": module, "TrialResult": module}
 
 
 FEATURE = Feature(

@@ -13,7 +13,8 @@ from typing import Any
 
 from orchestrator import api
 from orchestrator.core.errors import RunDirError, UsageError
-from orchestrator.core.paths import absolute, current_directory
+from orchestrator.core.front_end import python_program
+from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.text import plain
 from orchestrator.experiment.directory import run_directory
@@ -24,6 +25,7 @@ from orchestrator.features.search.history import Trial
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.keys.value_types import is_maker
+from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import ExperimentResult, Result, result_of
 
@@ -120,17 +122,12 @@ class Search:
             "jobs": [{**entry, "xml": xml}],
             "search": {**table, "space": _without_none(space)},
         }
-        with api.python_messages():
+        with python_program():
             here = current_directory()
-            named = [
-                xml if is_maker(xml) else None,
-                *(job.get(key) for key in CODE),
-                table.get("sampler"),
-            ]
-            folders = (
-                api.code_folder(name) for name in named if isinstance(name, str) and ":" in name
-            )
-            base = next((folder for folder in folders if folder != here), here) or self.run_dir
+            named = [job.get(key) for key in CODE]
+            if is_maker(xml):
+                named.insert(0, xml)
+            base = _code_folder([*named, table.get("sampler")], here) or self.run_dir
             if base != here and xml.strip() and not (is_maker(xml) or collection_of(xml)):
                 data["jobs"] = [{**entry, "xml": str(absolute(xml))}]
             self._experiment: Experiment = from_mapping(
@@ -155,7 +152,7 @@ class Search:
         :raises RunInterrupted: a KeyboardInterrupt, after Ctrl-C, when every worker has exited; the
             same call resumes.
         """
-        with api.python_messages():
+        with python_program():
             options = run_plan.RunOptions(
                 run_dir=self.run_dir,
                 is_listed=True,
@@ -170,7 +167,7 @@ class Search:
 
         :raises UsageError: there is no run directory yet, or it cannot be read.
         """
-        return self._read(lambda reader: reader.history.trials)[1]
+        return self._results(lambda reader: reader.history.trials)
 
     def best(self, count: int = 5) -> list[TrialResult]:
         """Finished trials, the best first; of several objectives those that no other surpasses in
@@ -178,34 +175,22 @@ class Search:
 
         Trials that repeat the best from nothing are not among them; :meth:`trials` has them.
         """
-        return self._read(lambda reader: reader.best(count))[1]
+        return self._results(lambda reader: reader.best(count))
 
-    def _read(
-        self, chosen: Callable[[TrialReader], Sequence[Trial]]
-    ) -> tuple[Sequence[str], list[TrialResult]]:
-        """The objectives of the search in the run directory, and those of its trials."""
+    def _reader(self) -> TrialReader:
+        """What reads the search in the run directory, before it has read any trial."""
         paths = run_directory.existing_run(self.run_dir)
         reader = TrialReader.of(paths)
         if reader is None:
             raise RunDirError(f"{paths.root}: no search has been run here; `run()` begins it")
-        with run_directory.reading_ledger(paths) as ledger:
+        return reader
+
+    def _results(self, chosen: Callable[[TrialReader], Sequence[Trial]]) -> list[TrialResult]:
+        """The results of those of the trials that are ``chosen``."""
+        reader = self._reader()
+        with run_directory.reading_ledger(reader.paths) as ledger:
             reader.update(ledger)
-            return reader.objectives, [
-                TrialResult(
-                    number=trial.number,
-                    point=trial.point,
-                    value=trial.values[0] if trial.values else None,
-                    values=tuple(trial.values or ()),
-                    env_steps=trial.env_steps,
-                    parent=trial.parent,
-                    reevaluates=trial.reevaluates,
-                    error=trial.why or None,
-                    results=tuple(
-                        result_of(paths, ledger.summary_of(job_id)) for job_id in trial.jobs
-                    ),
-                )
-                for trial in chosen(reader)
-            ]
+            return [_trial_result(trial, reader.paths, ledger) for trial in chosen(reader)]
 
     def to_dataframe(self) -> Any:
         """A :class:`pandas.DataFrame` with a row for each trial: its number, its point, and its
@@ -222,26 +207,51 @@ class Search:
             raise UsageError(
                 f"Search.to_dataframe needs pandas ({error}); `pip install pandas` installs it"
             ) from None
-        objectives, trials = self._read(lambda reader: reader.history.trials)
-        others = [
-            name
-            for name in ("env_steps", "parent", "reevaluates", "error")
-            if name not in objectives
-        ]
-        rows = [
-            {
-                "trial": trial.number,
-                **trial.point,
-                **(
-                    dict(zip(objectives, trial.values, strict=True))
-                    if trial.values
-                    else dict.fromkeys(objectives)
-                ),
-                **{name: getattr(trial, name) for name in others},
-            }
-            for trial in trials
-        ]
-        return pandas.DataFrame(rows)
+        objectives = self._reader().objectives
+        return pandas.DataFrame([_table_row(trial, objectives) for trial in self.trials()])
+
+
+def _code_folder(named: Sequence[Any], here: Path | None) -> Path | None:
+    """The folder of the first class or function of the user's among ``named`` that is not in the
+    present one; without any such, the present one, which is ``here``.
+    """
+    for name in named:
+        if isinstance(name, str) and ":" in name:
+            folder = api.code_folder(name)
+            if folder != here:
+                return folder
+    return here
+
+
+def _trial_result(trial: Trial, paths: RunPaths, ledger: Ledger) -> TrialResult:
+    return TrialResult(
+        number=trial.number,
+        point=trial.point,
+        value=trial.values[0] if trial.values else None,
+        values=tuple(trial.values or ()),
+        env_steps=trial.env_steps,
+        parent=trial.parent,
+        reevaluates=trial.reevaluates,
+        error=trial.why or None,
+        results=tuple(result_of(paths, ledger.summary_of(job_id)) for job_id in trial.jobs),
+    )
+
+
+def _table_row(trial: TrialResult, objectives: Sequence[str]) -> dict[str, Any]:
+    """By the names of columns; an objective may have the name of another column, and counts."""
+    values: Sequence[float | None] = trial.values or [None] * len(objectives)
+    others = {
+        "env_steps": trial.env_steps,
+        "parent": trial.parent,
+        "reevaluates": trial.reevaluates,
+        "error": trial.error,
+    }
+    return {
+        "trial": trial.number,
+        **trial.point,
+        **dict(zip(objectives, values, strict=True)),
+        **{name: value for name, value in others.items() if name not in objectives},
+    }
 
 
 def _without_none(table: Any) -> Any:

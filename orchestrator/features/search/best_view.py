@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from orchestrator.core.text import count
+from orchestrator.core.text import count, decimal
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.ranking import Ranking
@@ -19,9 +19,8 @@ def show(ranking: Ranking) -> None:
     what = "trial" if ranking.is_search else "job"
     total = f"{count(ranking.trials, what)} of {ranking.paths.root}"
     if not ranking.shown:
-        missing = "with an evaluation" if not ranking.is_search else ""
-        so_far = "" if ranking.is_over else "yet"
-        print(" ".join(f"None of the {total} has finished {missing} {so_far}".split()) + ".")
+        finished = "has finished" if ranking.is_search else "has finished with an evaluation"
+        print(f"None of the {total} {finished}{'' if ranking.is_over else ' yet'}.")
         return
     below = ["", ranking.remark] if ranking.remark else []
     show_table(_columns(ranking), ranking.shown, above=[_title(ranking, total), ""], below=below)
@@ -65,7 +64,7 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
 
 
 def _value(values: Any, index: int) -> str:
-    return NONE if values is None else f"{values[index]:,.2f}"
+    return NONE if values is None else decimal(values[index], 2)
 
 
 def _point(point: Any) -> str:

@@ -14,16 +14,20 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming import resume
+from orchestrator.experiment.resuming.reconcile import on_change
 from orchestrator.features.search import search_events, search_robots
-from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.declaration.declared_search import (
+    SearchDeclaration,
+    declaration_of,
+)
 from orchestrator.features.search.declaration.written import (
     BUDGET,
     OF_THE_SEARCH,
-    START_OVER,
     budget_differences,
     declare,
     differences,
     read_declaration,
+    start_over,
     start_over_by,
     unreadable,
 )
@@ -31,9 +35,6 @@ from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.ledger import Ledger, job_figures
 
-ON_CHANGE = (
-    f"--on-change=keep goes on with the earlier declaration; {start_over_by('--on-change=restart')}"
-)
 BEGAN_OTHERWISE = "the {} that has begun here is declared differently now:"
 
 
@@ -109,15 +110,16 @@ def resumed_experiment(
     if source.search is None and source.scheduler is None:
         _refuse_another_source(experiment, ledger, paths)
         return experiment, options
-    is_compared = source.search is None
-    if ledger is None or not search_events.is_search(ledger):
-        if ledger is not None and any(row.attempts for row in ledger.jobs(decoded=False)):
-            what = "scheduler" if is_compared else "search"
-            raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {START_OVER}")
-        return (_with_pauses(experiment, {}) if is_compared else experiment), options
-    _refuse_another(experiment, paths)
-    if is_compared:
-        return _with_pauses(experiment, job_figures.pauses(ledger)), options
+    has_begun = ledger is not None and search_events.is_search(ledger)
+    if has_begun:
+        _refuse_another(experiment, paths)
+    else:
+        _refuse_jobs_without(source, ledger, paths)
+    if source.search is None:
+        pauses = job_figures.pauses(ledger) if ledger is not None and has_begun else {}
+        return _with_pauses(experiment, pauses), options
+    if ledger is None or not has_begun:
+        return experiment, options
     rows = ledger.jobs(decoded=False)
     left = [row for row in rows if not resume.is_settled(row, paths)]
     recorded = {row.job_id: row for row in rows}
@@ -125,12 +127,19 @@ def resumed_experiment(
     return dataclasses.replace(experiment, jobs=tuple(row.job for row in left)), options
 
 
+def _refuse_jobs_without(source: SearchDeclaration, ledger: Ledger | None, paths: RunPaths) -> None:
+    """:raises ChangedError: jobs have begun here that no search, or scheduler, knows."""
+    if ledger is not None and any(row.attempts for row in ledger.jobs(decoded=False)):
+        what = "scheduler" if source.search is None else "search"
+        raise ChangedError(f"{paths.root}: its jobs were begun without [{what}]; {start_over()}")
+
+
 def _refuse_another_source(experiment: Experiment, ledger: Ledger | None, paths: RunPaths) -> None:
     other = experiment.job_source
     if other is None or ledger is None or search_events.standing(ledger) == "none":
         return
     what = f"a search has begun here, and the job file declares a {other.noun} in its place"
-    raise ChangedError(f"{paths.root}: {what}; {START_OVER}")
+    raise ChangedError(f"{paths.root}: {what}; {start_over()}")
 
 
 def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
@@ -161,7 +170,7 @@ def refuse_another_robot(
     now = search_robots.contents(experiment, verdicts)
     if line := search_robots.difference(before, now, experiment):
         raise ChangedError(
-            f"{paths.root}: {BEGAN_OTHERWISE.format('search')}\n    {line}\n{search_robots.ON_CHANGE}"
+            f"{paths.root}: {BEGAN_OTHERWISE.format('search')}\n    {line}\n{search_robots.advice()}"
         )
 
 
@@ -173,8 +182,16 @@ def _refuse_another(experiment: Experiment, paths: RunPaths) -> Mapping[str, Any
     if lines := differences(before, experiment.declaration):
         what = "search" if "search" in before["data"] else "comparison at rungs"
         text = f"{paths.root}: {BEGAN_OTHERWISE.format(what)}"
-        raise ChangedError("\n".join([text, *(f"    {line}" for line in lines), ON_CHANGE]))
+        raise ChangedError(
+            "\n".join([text, *(f"    {line}" for line in lines), _on_change_advice()])
+        )
     return before
+
+
+def _on_change_advice() -> str:
+    """What to do where something else is declared than has begun here."""
+    goes_on = f"{on_change('keep')} goes on with the earlier declaration"
+    return f"{goes_on}; {start_over_by(on_change('restart'))}"
 
 
 def _with_pauses(experiment: Experiment, recorded: Mapping[str, int | None]) -> Experiment:
@@ -184,7 +201,11 @@ def _with_pauses(experiment: Experiment, recorded: Mapping[str, int | None]) -> 
     scheduler = declaration_of(experiment).scheduler
     assert scheduler is not None
     first = scheduler.min_env_steps
-    jobs = tuple(job.with_spec(pause_at=recorded.get(job.job_id, first)) for job in experiment.jobs)
+    is_measured = scheduler.measures_training
+    jobs = tuple(
+        job.with_spec(pause_at=recorded.get(job.job_id, first), measure_training=is_measured)
+        for job in experiment.jobs
+    )
     return dataclasses.replace(experiment, jobs=jobs)
 
 

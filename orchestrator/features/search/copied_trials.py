@@ -25,17 +25,18 @@ from orchestrator.jobfile.toml_models import Settings
 JOB_FILE = "jobs.toml"
 _SAME_IN_JOB_FILE = (
     *SAME_IN_SPEC,
-    *(
-        "task",
-        "env",
-        "entry_point",
-        "env_kwargs",
-        "task_options",
-        "randomize",
-        "asymmetric",
-        "evaluate",
-    ),
+    "task",
+    "env",
+    "entry_point",
+    "env_kwargs",
+    "task_options",
+    "randomize",
+    "asymmetric",
+    "evaluate",
 )
+"""Keys of a job that are fields of its spec with the same name and value."""
+_TABLES = ("resources", "distributed", "retry")
+"""Tables of which only what differs from the defaults is written."""
 
 
 def copy(
@@ -58,11 +59,9 @@ def copy(
         raise UsageError(
             f"{target}: exists and is not an empty folder; nothing was copied. Choose another with --to"
         )
-    for job_id in (job_id for trial in trials for job_id in trial.jobs):
-        job = jobs[job_id]
-        if not paths.job(job_id).has_results(normalize=job.spec.normalize):
-            what = f"the policy of {job_id} is gone ({paths.job(job_id).model})"
-            raise RunDirError(f"{paths.root}: {what}; nothing was copied. `run` trains it again")
+    for trial in trials:
+        for job_id in trial.jobs:
+            _check_results(paths, jobs[job_id])
     with disk_full_explained(target, "run the same command again"):
         target.mkdir(parents=True, exist_ok=True)
         try:
@@ -70,26 +69,28 @@ def copy(
                 for job_id in trial.jobs:
                     _copy_job(paths.job(job_id), JobPaths(target / job_id))
                 _copy_modules(jobs[trial.jobs[0]], target)
+            origin = f"the best of {paths.root}, to be trained again from nothing"
+            robots = "Robots are as they were trained: what was edited in them is in their files."
             lines = [
-                comment(
-                    f"Written by `orchestrator best`: the best of {paths.root}, to be trained again from nothing."
-                ),
-                comment(
-                    "Robots are as they were trained: what was edited in them is in their files."
-                ),
+                comment(f"Written by `orchestrator best`: {origin}."),
+                comment(robots),
                 f"name = {toml(name)}",
             ]
             for trial, remark in zip(trials, about, strict=True):
-                lines += [
-                    "",
-                    comment(remark),
-                    *_entry(trial, [jobs[job_id] for job_id in trial.jobs]),
-                ]
+                entry = _entry(trial, [jobs[job_id] for job_id in trial.jobs])
+                lines += ["", comment(remark), *entry]
             write(target / JOB_FILE, "\n".join(lines) + "\n", force=False)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
             raise
     return target / JOB_FILE
+
+
+def _check_results(paths: RunPaths, job: Job) -> None:
+    """:raises RunDirError: the policy of ``job`` is gone."""
+    if not paths.job(job.job_id).has_results(normalize=job.spec.normalize):
+        what = f"the policy of {job.job_id} is gone ({paths.job(job.job_id).model})"
+        raise RunDirError(f"{paths.root}: {what}; nothing was copied. `run` trains it again")
 
 
 def _copy_job(source: JobPaths, target: JobPaths) -> None:
@@ -130,15 +131,11 @@ def _entry(trial: Trial, jobs: Sequence[Job]) -> Iterator[str]:
             yield "allow_outside = true"
     defaults = Settings().model_dump()
     for key, value in _settings(job).items():
-        left = value
-        if (
-            isinstance(value, dict)
-            and isinstance(defaults[key], dict)
-            and key in ("resources", "distributed", "retry")
-        ):
-            left = {name: part for name, part in value.items() if part != defaults[key][name]}
-        if left not in (None, {}, defaults[key]):
-            yield f"{key} = {toml(_with_units(key, left))}"
+        differing = value
+        if key in _TABLES:
+            differing = {name: part for name, part in value.items() if part != defaults[key][name]}
+        if differing not in (None, {}, defaults[key]):
+            yield f"{key} = {toml(_with_units(key, differing))}"
     yield f"seeds = {toml([one.spec.seed for one in jobs])}"
     if job.spec.init is not None:
         if trial.parent is None and not job.spec.init.startswith(INIT_JOB):

@@ -103,7 +103,8 @@ class History:
         self.last_id = event.id
         if event.kind == "began":
             self.lanes = self.lanes or event.content["lanes"]
-            self.is_over = self.is_withdrawn = False
+            self.is_over = False
+            self.is_withdrawn = False
             self.whys.clear()
         else:
             self.elapsed_s += max(0.0, event.at - self._at)
@@ -125,17 +126,13 @@ class History:
             assert event.trial is not None
             self._refuse_unknown(event.trial)
             self._check_result(self.trials[event.trial], event)
-        if self.search is not None and event.kind == "asked" and content["jobs"]:
+        if self.search is None:
+            return
+        if event.kind == "asked" and content["jobs"]:
             _check_point(content["point"], self.search)
-        if self.search is not None and event.kind in ("over", "told"):
-            for key, expected in (
-                ("values", self.search.objectives),
-                ("measures", self.search.measures),
-            ):
-                if content[key] is not None and len(content[key]) != len(expected):
-                    raise InconsistentEventError(
-                        f"{key}: expected {len(expected)} of them, not {len(content[key])}"
-                    )
+        if event.kind in ("over", "told"):
+            _check_number("values", content["values"], len(self.search.objectives))
+            _check_number("measures", content["measures"], len(self.search.measures))
 
     def _refuse_unknown(self, trial: int | None) -> None:
         if trial is not None and not 0 <= trial < len(self.trials):
@@ -170,9 +167,8 @@ class History:
     def _change(self, trial: Trial, event: SearchEvent) -> None:
         content = event.content
         match event.kind:
-            case "reached" if (
-                trial.reevaluates is None
-            ):  # a version before took what the user paused for a rung
+            # A version before took a pause by the user for a rung of a repeated trial.
+            case "reached" if trial.reevaluates is None:
                 trial.reached.append(content["value"])
                 trial.env_steps = content["env_steps"]
                 self._succeed()
@@ -204,8 +200,10 @@ class History:
     def _sort_in(self, trial: Trial) -> None:
         for trials in (self.training, self.waiting, self.failed):
             trials.pop(trial.number, None)
-        if not trial.is_over:
-            (self.waiting if trial.is_waiting else self.training)[trial.number] = trial
+        if trial.is_waiting:
+            self.waiting[trial.number] = trial
+        elif not trial.is_over:
+            self.training[trial.number] = trial
         elif trial.values is None:
             self.failed[trial.number] = trial
 
@@ -220,13 +218,27 @@ def _check_point(point: Mapping[str, Any], search: SearchSpec) -> None:
             raise InconsistentEventError(f"point: {dimension.key}: {why}") from error
 
 
-def commonest(whys: Sequence[str]) -> tuple[int, int]:
-    """Of reasons: the place of the first of those that are most often, and how often. Numbers in
-    them do not count.
-    """
-    alike = [re.sub(r"[\d.]+", "0", why) for why in whys]  # such as those of the point
-    kind, number = Counter(alike).most_common(1)[0]
-    return alike.index(kind), number
+def _check_number(key: str, values: Sequence[float] | None, expected: int) -> None:
+    """:raises InconsistentEventError: there are ``values``, and not as many as ``expected``."""
+    if values is not None and len(values) != expected:
+        raise InconsistentEventError(f"{key}: expected {expected} of them, not {len(values)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonReason:
+    """The reason that most of some trials have failed for."""
+
+    place: int
+    """Of the first trial with it, among those that were given."""
+    times: int
+    """How many of them have it."""
+
+
+def commonest(whys: Sequence[str]) -> CommonReason:
+    """Reasons that differ in numbers alone, such as those of the point, are the same."""
+    alike = [re.sub(r"[\d.]+", "0", why) for why in whys]
+    reason, times = Counter(alike).most_common(1)[0]
+    return CommonReason(place=alike.index(reason), times=times)
 
 
 def costs(trial: Trial, directions: Sequence[Direction]) -> tuple[float, ...]:

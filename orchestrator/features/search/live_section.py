@@ -17,7 +17,7 @@ from orchestrator.experiment.from_outside.run_watch import (
     LiveTable,
 )
 from orchestrator.features.search.history import Trial
-from orchestrator.features.search.report_data import value_text
+from orchestrator.features.search.report_data import records, value_text
 from orchestrator.features.search.trials import TrialReader
 
 LEADERS = 10
@@ -25,14 +25,6 @@ MOST_DRAWN = 600
 """Values that the chart has; of more trials every second, third, … is drawn, and the best ones."""
 MOST_COLUMNS = 5
 """Keys of the space up to which each of them has a column of its own."""
-RUNG_COLUMNS = (
-    LiveColumn(name="rung (env_steps)", kind="steps"),
-    LiveColumn(name="reached", kind="bar"),
-    LiveColumn(name="went on", kind="number"),
-    LiveColumn(name="wait", kind="number"),
-    LiveColumn(name="median return", kind="value"),
-    LiveColumn(name="best", kind="value"),
-)
 
 
 def of(reader: TrialReader, line: str) -> LiveSection:
@@ -60,11 +52,10 @@ def _value_charts(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveChar
     ]
     if not values:
         return []
-    records = _records(values, min if reader.directions[0] == "minimize" else max)
+    best_so_far = records(values, reader.directions[0])
     stride = max(1, math.ceil(len(values) / MOST_DRAWN))
-    best_ones = set(records)
+    best_ones = set(best_so_far)
     shown = [one for place, one in enumerate(values) if place % stride == 0 or one in best_ones]
-    best_so_far = list(records)
     if best_so_far[-1][0] != values[-1][0]:
         best_so_far.append((values[-1][0], best_so_far[-1][1]))
     objective = reader.objectives[0]
@@ -81,35 +72,35 @@ def _value_charts(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveChar
     ]
 
 
-def _records(
-    values: Sequence[tuple[int, float]], better: Callable[[float, float], float]
-) -> list[tuple[int, float]]:
-    """Those that were better than all before them."""
-    records: list[tuple[int, float]] = []
-    for number, value in values:
-        if not records or (value != records[-1][1] and better(value, records[-1][1]) == value):
-            records.append((number, value))
-    return records
-
-
 # -- rungs
 
 
 def _rungs(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveTable]:
-    if not reader.rungs:
+    scheduler = reader.scheduler
+    if not reader.rungs or scheduler is None:
         return []
-    rows = [_rung(reader, trials, place, steps) for place, steps in enumerate(reader.rungs)]
-    return [LiveTable(title="Rungs", columns=RUNG_COLUMNS, rows=rows)]
+    columns = (
+        LiveColumn(name="rung (env_steps)", kind="steps"),
+        LiveColumn(name="reached", kind="bar"),
+        LiveColumn(name="went on", kind="number"),
+        LiveColumn(name="wait", kind="number"),
+        LiveColumn(name=f"median {scheduler.shown}", kind="value"),
+        LiveColumn(name="best", kind="value"),
+    )
+    best = min if scheduler.direction(reader.search) == "minimize" else max
+    rows = [_rung(trials, best, place, steps) for place, steps in enumerate(reader.rungs)]
+    return [LiveTable(title="Rungs", columns=columns, rows=rows)]
 
 
-def _rung(reader: TrialReader, trials: Sequence[Trial], place: int, steps: int) -> list[Cell]:
+def _rung(
+    trials: Sequence[Trial], best: Callable[[list[float]], float], place: int, steps: int
+) -> list[Cell]:
     there = [trial for trial in trials if len(trial.reached) > place]
     values = [
         value
         for trial in there
         if (value := trial.reached[place]) is not None and math.isfinite(value)
     ]
-    best = min if reader.directions[0] == "minimize" else max
     return [
         steps,
         len(there),
@@ -124,6 +115,7 @@ def _rung(reader: TrialReader, trials: Sequence[Trial], place: int, steps: int) 
 
 
 def _best(reader: TrialReader) -> list[LiveTable]:
+    """The leaderboard, where a trial has finished."""
     leaders = reader.best()[:LEADERS]
     if not leaders or reader.search is None:
         return []
@@ -135,7 +127,7 @@ def _best(reader: TrialReader) -> list[LiveTable]:
         of_point = [LiveColumn(name=key, kind="number") for key in keys]
     return [
         LiveTable(
-            title="Pareto front" if len(reader.objectives) > 1 else "Best trials",
+            title="Pareto front" if len(objectives) > 1 else "Best trials",
             columns=[
                 LiveColumn(name="trial"),
                 *(LiveColumn(name=name, kind="value") for name in objectives),

@@ -39,8 +39,6 @@ from orchestrator.features.search.trials import TrialReader
 
 FIRST_KEY = b'{"op_code":'
 """How every line of a journal begins."""
-
-
 WORKER = "search"
 """Who has written the lines, in place of the random name that Optuna gives to each process."""
 
@@ -243,9 +241,8 @@ class _TrialWriter:
     def end(self, trial: Trial, event: SearchEvent) -> None:
         again = self.repeated.get(trial.number)
         values = None if again is None or again.values is None else list(again.values)
-        self._end(
-            trial, event, TrialState.FAIL if trial.values is None else TrialState.COMPLETE, values
-        )
+        state = TrialState.FAIL if trial.values is None else TrialState.COMPLETE
+        self._end(trial, event, state, values)
 
     def prune(self, trial: Trial) -> None:
         """Write that ``trial``, which waits at a rung, has ended there."""

@@ -11,6 +11,7 @@ from typing import Any
 from orchestrator.core.errors import LedgerDamagedError, UsageError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import decimal
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import copied_trials, trials
 from orchestrator.features.search.declaration.spec import Direction
@@ -93,7 +94,7 @@ class Ranking:
 
     def _description_of(self, trial: Trial) -> str:
         values = [
-            f"{name} {value:,.2f}"
+            f"{name} {decimal(value, 2)}"
             for name, value in (self._by_objective(trial.values) or {}).items()
         ]
         return ", ".join(

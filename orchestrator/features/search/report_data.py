@@ -21,8 +21,8 @@ from orchestrator.features.search.shown_trials import (
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.ledger import Ledger, job_figures
 
-AT_FIRST_RUNG = "return at the first rung"
-"""What all trials have been compared by after equally many env_steps."""
+AT_FIRST_RUNG = " at the first rung"
+"""Ends the name of what all trials have been compared by after equally many env_steps."""
 FEWEST_RATED = 12
 """Without so many values nothing is said of the effect of a dimension."""
 MOST_BINS = 8
@@ -43,7 +43,7 @@ class ReportedTrial(TypedDict):
     repeated: Sequence[float] | None
     measures: Sequence[float] | None
     rungs: Sequence[float | None]
-    """Its return at each rung that it has reached."""
+    """What it is compared by, at each rung that it has reached."""
     went_on: int
     """Number of rungs from which it went on."""
     env_steps: int
@@ -118,6 +118,8 @@ class SearchFacts(TypedDict):
     saved: float | None
     """Share of the env_steps of training to the end that rungs have saved."""
     rungs: Sequence[int]
+    compared_by: str
+    """What trials are compared by there: ``return``, or an expression of measures."""
     trials: Sequence[ReportedTrial]
     best: Sequence[int]
     """Finished trials by their first value, the best first."""
@@ -154,8 +156,9 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         name: {one.number: one.values[place] for one in finished if one.values}
         for place, name in enumerate(names)
     }
+    compared = "return" if reader.scheduler is None else reader.scheduler.shown
     if reader.rungs:
-        outcomes[AT_FIRST_RUNG] = {
+        outcomes[f"{compared}{AT_FIRST_RUNG}"] = {
             one.number: value for one in asked if (value := _first_return(one)) is not None
         }
     spent = _spent_by_trial(events, {trial.number for trial in finished})
@@ -171,6 +174,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "env_steps": job_figures.env_steps(ledger),
         "saved": reader.saved_share if reader.rungs else None,
         "rungs": reader.rungs,
+        "compared_by": compared,
         "trials": [
             _trial(trial, reader.state(trial), repeated.get(trial.number)) for trial in asked
         ],
@@ -234,20 +238,19 @@ def _axis(axis: ArchiveAxis) -> ReportedAxis:
 def _spent_by_trial(
     events: Iterable[search_events.SearchEvent], finished: set[int]
 ) -> dict[int, tuple[int, float]]:
+    """Finished trial → env_steps of all trials, and seconds of the search, when it ended."""
     history = History()
     total = 0
     found = {}
     for event in events:
         before = history.trials[event.trial].env_steps if event.trial is not None else 0
         history.apply(event)
-        if event.trial is not None:
-            total += history.trials[event.trial].env_steps - before
-            if (
-                event.kind == "over"
-                and event.trial in finished
-                and event.content["values"] is not None
-            ):
-                found[event.trial] = (total, history.elapsed_s)
+        if event.trial is None:
+            continue
+        total += history.trials[event.trial].env_steps - before
+        has_value = event.kind == "over" and event.content["values"] is not None
+        if has_value and event.trial in finished:
+            found[event.trial] = (total, history.elapsed_s)
     return found
 
 
@@ -256,14 +259,21 @@ def _improvements(
 ) -> list[Improvement]:
     """``spent`` is in the order in which the trials ended."""
     found: list[Improvement] = []
-    for number, (env_steps, elapsed_s) in spent.items():
-        value = values[number]
-        if not found or (
-            value > found[-1]["value"] if direction == "maximize" else value < found[-1]["value"]
-        ):
-            found.append(
-                {"trial": number, "value": value, "env_steps": env_steps, "elapsed_s": elapsed_s}
-            )
+    for number, value in records([(number, values[number]) for number in spent], direction):
+        env_steps, elapsed_s = spent[number]
+        found.append(
+            {"trial": number, "value": value, "env_steps": env_steps, "elapsed_s": elapsed_s}
+        )
+    return found
+
+
+def records(values: Iterable[tuple[int, float]], direction: str) -> list[tuple[int, float]]:
+    """Numbers of trials and their values: those that were better than all before them."""
+    found: list[tuple[int, float]] = []
+    for number, value in values:
+        before = found[-1][1] if found else None
+        if before is None or (value > before if direction == "maximize" else value < before):
+            found.append((number, value))
     return found
 
 
@@ -316,10 +326,8 @@ def effect(pairs: Sequence[tuple[float, float]], *, ordered: bool) -> ReportedEf
     correlation = None
     if ordered:
         own = [rank - mean for rank in _ranks(places)]
-        scale = math.sqrt(total * sum(rank * rank for rank in own))
-        correlation = (
-            sum(one * (other - mean) for one, other in zip(own, ranks, strict=True)) / scale
-        )
+        common = sum(one * (other - mean) for one, other in zip(own, ranks, strict=True))
+        correlation = common / math.sqrt(total * sum(rank * rank for rank in own))
     return {"share": max(0.0, (between - by_chance) / total), "correlation": correlation, "n": n}
 
 
@@ -348,10 +356,6 @@ def bins(places: Sequence[float]) -> list[float]:
 
 def value_text(value: Any) -> str:
     """A value of a point, as pages show it."""
-    return (
-        f"{value:.4g}"
-        if isinstance(value, float)
-        else value
-        if isinstance(value, str)
-        else json.dumps(value)
-    )
+    if isinstance(value, str):
+        return value
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)

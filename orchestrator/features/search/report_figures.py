@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from orchestrator.analysis.statistics import location
 from orchestrator.features.search.report_data import (
     ReportedDimension,
     ReportedTrial,
+    SearchedSeed,
     SearchFacts,
     bins,
     value_text,
 )
+from orchestrator.features.search.shown_trials import ArchiveElite
 from orchestrator.report import drawing
 from orchestrator.report.drawing import DIM, FACE, GRID, INK, SERIES
 from orchestrator.report.number_format import number, plain
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawn
 
+Spent: TypeAlias = Literal["env_steps", "elapsed_s"]
 BLUE, ORANGE = SERIES[:2]
 MOST_PAIRS = 3
 LARGEST_LABELLED = 14
@@ -75,29 +78,15 @@ def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
     for place, name in enumerate(objectives):
         for part, scale in enumerate((1.0, unit_s)):
             axes = panels[2 * place + part]
-            curves = list[list[tuple[float, float]]]()
-            for one in seeds:
-                if steps := one["improvements"][name]:
-                    spent = [
-                        (step["env_steps"] if part == 0 else step["elapsed_s"]) / scale
-                        for step in steps
-                    ]
-                    end = (one["env_steps"] if part == 0 else one["elapsed_s"]) / scale
-                    heights = [step["value"] for step in steps]
-                    curves.append(
-                        [*zip(spent, heights, strict=True), (max(end, spent[-1]), heights[-1])]
-                    )
-                    axes.step(
-                        *zip(*curves[-1], strict=True),
-                        where="post",
-                        color=BLUE,
-                        linewidth=0.8,
-                        alpha=0.7,
-                    )
+            spent: Spent = "env_steps" if part == 0 else "elapsed_s"
+            found = [one for one in seeds if one["improvements"][name]]
+            curves = [_best_of_seed(one, name, spent, scale) for one in found]
+            for curve in curves:
+                at, best = zip(*curve, strict=True)
+                axes.step(at, best, where="post", color=BLUE, linewidth=0.8, alpha=0.7)
             if len(curves) > 1:
-                axes.set_ylim(
-                    axes.get_ylim()
-                )  # that of the seeds: an interval of two or three can be very wide
+                # The range of the seeds: an interval of two or three can be very wide.
+                axes.set_ylim(axes.get_ylim())
                 _median_of_steps(axes, curves)
             drawing.plain_ticks(axes, x=True, y=True)
             axes.set_xlim(left=0)
@@ -107,24 +96,38 @@ def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
     return drawn
 
 
+def _best_of_seed(
+    seed: SearchedSeed, objective: str, spent: Spent, scale: float
+) -> list[tuple[float, float]]:
+    """What had been spent when the best value improved, divided by ``scale``, and that value; at
+    last, what has been spent by now.
+    """
+    steps = seed["improvements"][objective]
+    curve = [(step[spent] / scale, step["value"]) for step in steps]
+    latest, best = curve[-1]
+    return [*curve, (max(seed[spent] / scale, latest), best)]
+
+
 def _median_of_steps(axes: Axes, curves: Sequence[Sequence[tuple[float, float]]]) -> None:
     """The median of curves that rise in steps with its interval, over the range that all of them
     cover.
     """
     begin = max(curve[0][0] for curve in curves)
     end = min(curve[-1][0] for curve in curves)
-    at = sorted(
-        {place for curve in curves for place, _ in curve if begin <= place <= end} | {begin, end}
-    )
     if begin >= end:
         return
-    so_far = [
-        [[value for place, value in curve if place <= here][-1] for curve in curves] for here in at
-    ]
-    estimates = list(map(location, so_far))
+    steps = {place for curve in curves for place, _ in curve}
+    at = sorted({begin, end, *(place for place in steps if begin <= place <= end)})
+    estimates = [location([_height_at(curve, place) for curve in curves]) for place in at]
     axes.step(at, [one.median for one in estimates], where="post", color=ORANGE, linewidth=1.6)
-    low, high = ([getattr(one, side) for one in estimates] for side in ("low", "high"))
+    low: Any = [one.low for one in estimates]
+    high: Any = [one.high for one in estimates]
     axes.fill_between(at, low, high, step="post", color=ORANGE, alpha=0.2, linewidth=0)
+
+
+def _height_at(curve: Sequence[tuple[float, float]], place: float) -> float:
+    """Of a curve that rises in steps and has begun there."""
+    return [value for step, value in curve if step <= place][-1]
 
 
 def effects(dimensions: Sequence[ReportedDimension], outcomes: Sequence[str]) -> Drawn:
@@ -226,11 +229,11 @@ def _along(dimension: ReportedDimension, trials: Iterable[ReportedTrial]) -> lis
 def _medians(
     places: Sequence[float], values: Sequence[float], *, ordered: bool
 ) -> list[tuple[float, float]]:
+    """Of each group of neighbours, or of each choice."""
     groups: dict[float, list[tuple[float, float]]] = {}
-    for group, pair in zip(
-        bins(places) if ordered else places, zip(places, values, strict=True), strict=True
-    ):
-        groups.setdefault(group, []).append(pair)
+    labels = bins(places) if ordered else places
+    for label, place, value in zip(labels, places, values, strict=True):
+        groups.setdefault(label, []).append((place, value))
     return [
         (median(place for place, _ in group), median(value for _, value in group))
         for _, group in sorted(groups.items())
@@ -312,8 +315,8 @@ def _ends(dimension: ReportedDimension) -> tuple[str, str]:
     return value_text(dimension["low"]), value_text(dimension["high"])
 
 
-def rungs(rungs_at: Sequence[int], drawn_trials: Sequence[ReportedTrial]) -> Drawn:
-    """The return of trials at each rung; those that went on from it in another colour."""
+def rungs(rungs_at: Sequence[int], drawn_trials: Sequence[ReportedTrial], compared: str) -> Drawn:
+    """What trials are compared by at each rung; those that went on from it in another colour."""
     from matplotlib.collections import LineCollection
 
     left = 0.65
@@ -344,7 +347,7 @@ def rungs(rungs_at: Sequence[int], drawn_trials: Sequence[ReportedTrial]) -> Dra
     axes.set_xticks(range(len(rungs_at)), [drawing.short(steps) for steps in rungs_at])
     axes.set_xlim(-0.4, len(rungs_at) - 0.6)
     axes.set_xlabel("env_steps of the rung")
-    axes.set_ylabel("return in training")
+    axes.set_ylabel(f"{compared} in training")
     drawing.plain_ticks(axes, y=True)
     drawing.colour_legend(drawn, (BLUE, DIM), ("went on", "did not go on"), columns=2)
     return drawn
@@ -361,12 +364,8 @@ def archive_map(facts: SearchFacts) -> Drawn:
     columns = axes_of[0]["cells"]
     rows = axes_of[1]["cells"] if len(axes_of) > 1 else 1
     sign = 1 if facts["directions"][0] == "maximize" else -1
-    best: dict[tuple[int, int], tuple[float, int]] = {}
-    for elite in facts["archive"]:
-        cell = elite["cell"][0], elite["cell"][1] if len(axes_of) > 1 else 0
-        if cell not in best or sign * elite["value"] > sign * best[cell][0]:
-            best[cell] = elite["value"], elite["trial"]
-    values = [value for value, _ in best.values()]
+    best = _best_of_cells(facts["archive"], sign)
+    values = [elite["value"] for elite in best.values()]
     low = min(values)
     high = max(values)
     left = 0.65
@@ -378,25 +377,16 @@ def archive_map(facts: SearchFacts) -> Drawn:
     drawn = drawing.empty_figure(below + height_in + above)
     axes = drawing.axes_at(drawn, left, below, width_in, height_in)
     axes.add_patch(Rectangle((0, 0), columns, rows, facecolor=GRID, alpha=0.35, linewidth=0))
-    for (column, row), (value, trial) in best.items():
-        share = (value - low) / (high - low) if high > low else 1.0
+    style: Any = {"facecolor": BLUE, "edgecolor": FACE, "linewidth": 0.5}
+    for (column, row), elite in best.items():
+        share = (elite["value"] - low) / (high - low) if high > low else 1.0
         strength = PALEST + (1 - PALEST) * (share if sign > 0 else 1 - share)
-        axes.add_patch(
-            Rectangle(
-                (column, row), 1, 1, facecolor=BLUE, alpha=strength, edgecolor=FACE, linewidth=0.5
-            )
-        )
+        axes.add_patch(Rectangle((column, row), 1, 1, alpha=strength, **style))
         if columns <= LARGEST_LABELLED and rows <= LARGEST_LABELLED:
-            text = FACE if strength > 0.6 else INK
-            axes.text(
-                column + 0.5,
-                row + 0.5,
-                str(trial),
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                color=text,
-            )
+            colour = FACE if strength > 0.6 else INK
+            middle = (column + 0.5, row + 0.5)
+            label = str(elite["trial"])
+            axes.text(*middle, label, ha="center", va="center", fontsize=6.5, color=colour)
     axes.grid(visible=False)
     axes.set_xlim(0, columns)
     axes.set_ylim(0, rows)
@@ -412,6 +402,22 @@ def archive_map(facts: SearchFacts) -> Drawn:
     handles = [Rectangle((0, 0), 1, 1, facecolor=BLUE, alpha=alpha) for alpha in (PALEST, 1.0)]
     drawing.legend(drawn, handles, labels, columns=2)
     return drawn
+
+
+def _best_of_cells(
+    archive: Iterable[ArchiveElite], sign: int
+) -> dict[tuple[int, int], ArchiveElite]:
+    """Column and row of a cell → its best trial, over the cells that differ in further axes.
+
+    :param sign: 1 where the largest value is the best, otherwise −1.
+    """
+    best: dict[tuple[int, int], ArchiveElite] = {}
+    for elite in archive:
+        column, row = (*elite["cell"], 0)[:2]
+        known = best.get((column, row))
+        if known is None or sign * elite["value"] > sign * known["value"]:
+            best[column, row] = elite
+    return best
 
 
 def _cell_ticks(axis: Any, of: Any) -> None:

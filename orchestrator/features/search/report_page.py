@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
@@ -78,10 +79,8 @@ def _drawn_trials(
     """The trials that a figure shows, and the sentence that says which they are."""
     if len(trials) <= MOST_DRAWN:
         return list(trials), ""
-    rank = {
-        number: place
-        for place, number in enumerate(dict.fromkeys((*facts["front"], *facts["best"])))
-    }
+    ranked = dict.fromkeys([*facts["front"], *facts["best"]])
+    rank = {number: place for place, number in enumerate(ranked)}
     best = sorted(trials, key=lambda one: rank.get(one["trial"], len(rank)))[: MOST_DRAWN // 3]
     taken = {one["trial"] for one in best}
     others = [one for one in trials if one["trial"] not in taken]
@@ -302,7 +301,7 @@ def _effects(
         "Share: epsilon squared of the ranks, over groups of neighbouring values or choices. Correlation: that of "
         "ranks (Spearman); negative where lower values of the dimension gave higher results."
     )
-    if AT_FIRST_RUNG in known:
+    if any(name.endswith(AT_FIRST_RUNG) for name in known):
         caption += " At the first rung all trials had been trained for equally many env_steps."
     return [figure, table(ranked, columns, caption=caption, text=("dimension",), shown=MOST_SHOWN)]
 
@@ -328,36 +327,52 @@ def _rungs(facts: SearchFacts) -> list[Section]:
     if not reached or not facts["rungs"]:
         return []
     drawn, which = _drawn_trials(facts, reached)
+    compared = facts["compared_by"]
     figure = Figure(
         name="search-rungs",
         title="Trials at rungs",
-        caption="Return in training of each trial at each rung that it has reached; a line joins those of one trial. "
+        caption=f"{'Return' if compared == 'return' else plain(compared)} in training of each trial at each rung that "
+        "it has reached; a line joins those of one trial. "
         f"Those that did not go on wait with their checkpoint, or wait for others to be compared with.{which}",
-        draw=partial(figures.rungs, facts["rungs"], drawn),
+        draw=partial(figures.rungs, facts["rungs"], drawn, plain(compared, 40)),
     )
-    columns: Columns[tuple[int, int]] = {
-        "rung": lambda rung: f"{rung[1]:,}",
-        "reached": lambda rung: f"{len(_at(reached, rung[0])):,}",
-        "went on": lambda rung: (
-            f"{sum(one['went_on'] > rung[0] for one in _at(reached, rung[0])):,}"
-        ),
-        "wait here": lambda rung: f"{sum(_waits(one, rung[0]) for one in reached):,}",
-        "median return": lambda rung: number(_middle(_at(reached, rung[0]), rung[0])),
-        "median of those that went on": lambda rung: number(
-            _middle([one for one in _at(reached, rung[0]) if one["went_on"] > rung[0]], rung[0])
-        ),
+    columns: Columns[_Rung] = {
+        "rung": lambda rung: f"{rung.env_steps:,}",
+        "reached": lambda rung: f"{len(rung.reached):,}",
+        "went on": lambda rung: f"{len(rung.went_on):,}",
+        "wait here": lambda rung: f"{len(rung.waiting):,}",
+        f"median {plain(compared)}": lambda rung: number(_middle(rung.reached, rung.place)),
+        "median of those that went on": lambda rung: number(_middle(rung.went_on, rung.place)),
     }
-    caption = "Rungs, by their env_steps of each job, with the number of trials and their returns in training."
-    rows = list(enumerate(facts["rungs"]))
+    caption = (
+        "Rungs, by their env_steps of each job, with the number of trials and what they are compared "
+        "by of their training."
+    )
+    rows = [_rung(place, steps, reached) for place, steps in enumerate(facts["rungs"])]
     return [Section(title="Rungs", parts=[figure, table(rows, columns, caption=caption, text=())])]
 
 
-def _at(trials: Iterable[ReportedTrial], rung: int) -> list[ReportedTrial]:
-    return [one for one in trials if len(one["rungs"]) > rung]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rung:
+    """A rung, and the trials that have come to it."""
+
+    place: int
+    env_steps: int
+    reached: Sequence[ReportedTrial]
+    went_on: Sequence[ReportedTrial]
+    waiting: Sequence[ReportedTrial]
 
 
-def _waits(one: ReportedTrial, rung: int) -> bool:
-    return one["state"] == "waiting" and len(one["rungs"]) == rung + 1
+def _rung(place: int, env_steps: int, trials: Iterable[ReportedTrial]) -> _Rung:
+    reached = [one for one in trials if len(one["rungs"]) > place]
+    last_here = [one for one in reached if len(one["rungs"]) == place + 1]
+    return _Rung(
+        place=place,
+        env_steps=env_steps,
+        reached=reached,
+        went_on=[one for one in reached if one["went_on"] > place],
+        waiting=[one for one in last_here if one["state"] == "waiting"],
+    )
 
 
 def _middle(trials: Sequence[ReportedTrial], rung: int) -> float | None:
@@ -420,21 +435,19 @@ def _front(facts: SearchFacts) -> list[Section]:
 
 
 def _failures(facts: SearchFacts) -> list[Section]:
-    reasons = Counter(
-        one["why"] or "unknown" for one in facts["trials"] if one["state"] == "failed"
-    )
-    if not reasons:
+    trials_of: dict[str, list[int]] = {}
+    for one in facts["trials"]:
+        if one["state"] == "failed":
+            trials_of.setdefault(one["why"] or "unknown", []).append(one["trial"])
+    if not trials_of:
         return []
-    examples = {
-        one["why"] or "unknown": one
-        for one in reversed(facts["trials"])
-        if one["state"] == "failed"
+    reasons = sorted(trials_of, key=lambda reason: len(trials_of[reason]), reverse=True)
+    columns: Columns[str] = {
+        "reason": lambda reason: plain(reason, 400),
+        "trials": lambda reason: f"{len(trials_of[reason]):,}",
+        "the first": lambda reason: str(trials_of[reason][0]),
     }
-    columns: Columns[tuple[str, int]] = {
-        "reason": lambda row: plain(row[0], 400),
-        "trials": lambda row: f"{row[1]:,}",
-        "the first": lambda row: str(examples[row[0]]["trial"]),
-    }
-    caption = f"Why {count(sum(reasons.values()), 'trial')} failed: the {MOST_REASONS} most frequent reasons at most."
-    body = table(reasons.most_common(MOST_REASONS), columns, caption=caption, text=("reason",))
+    failed = count(sum(map(len, trials_of.values())), "trial")
+    caption = f"Why {failed} failed: the {MOST_REASONS} most frequent reasons at most."
+    body = table(reasons[:MOST_REASONS], columns, caption=caption, text=("reason",))
     return [Section(title="Failed trials", parts=[body])]

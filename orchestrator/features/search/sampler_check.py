@@ -43,25 +43,24 @@ def examine(
             log=own.log,
         )
         try:
-            has_hung = not _has_ended(process, time_limit_s, turn)
-            if not has_hung and is_killed_from_outside(
-                process.exit_code or 0
-            ):  # that may not be the sampler's doing
-                has_hung = not _has_ended(process, time_limit_s, turn)
-            if not has_hung and process.exit_code == 0:
+            has_ended = _run(process, time_limit_s, turn)
+            if has_ended and is_killed_from_outside(process.exit_code or 0):
+                # Once more: that may not be the sampler's doing.
+                has_ended = _run(process, time_limit_s, turn)
+            if has_ended and process.exit_code == 0:
                 return None
             last = process.why_it_ended()
         finally:
             process.end()
     why = last.removeprefix("search: ")
-    if has_hung:
+    if not has_ended:
         why = f'the sampler "{search.sampler}" was not made within {time_limit_s:g} s'
     elif why == last:  # it has ended the process
         why = f'the sampler "{search.sampler}" cannot be made: {last}'
     return Problem(where="search.sampler", message=why)
 
 
-def _has_ended(process: SideProcess, time_limit_s: float, turn: Callable[[], object]) -> bool:
+def _run(process: SideProcess, time_limit_s: float, turn: Callable[[], object]) -> bool:
     """Start it; returns whether it has ended within the limit."""
     deadline = time.monotonic() + time_limit_s
     process.start()

@@ -6,6 +6,7 @@ The table is there only in ledgers of searches. Its writer is the searcher, a pr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerDamagedError, LedgerError
 from orchestrator.experiment.begun_source import Standing
-from orchestrator.features.search.declaration.written import START_OVER
+from orchestrator.features.search.declaration.written import start_over
 from orchestrator.features.search.event_contents import WITHOUT_TRIAL, problem_of
 from orchestrator.ledger import Ledger, job_figures
 
@@ -75,10 +76,14 @@ def standing(ledger: Ledger) -> Standing:
     """Of the search that has begun here."""
     if not is_search(ledger):
         return "none"
-    last = f"SELECT kind, {_in_content(WITHDRAWN)} FROM search WHERE kind IN ('began', 'ended')"  # noqa: S608
-    for kind, is_withdrawn in ledger.select(f"{last} ORDER BY id DESC LIMIT 1"):
-        return "underway" if kind == "began" else "none" if is_withdrawn else "over"
-    return "none"
+    sql = f"SELECT kind, {_in_content(WITHDRAWN)} FROM search WHERE kind IN ('began', 'ended')"  # noqa: S608
+    last = ledger.select(f"{sql} ORDER BY id DESC LIMIT 1")
+    if not last:
+        return "none"
+    kind, is_withdrawn = last[0]
+    if kind == "began":
+        return "underway"
+    return "none" if is_withdrawn else "over"
 
 
 def withdraw(ledger: Ledger) -> None:
@@ -105,14 +110,12 @@ def events(ledger: Ledger, *, after: int = 0) -> list[SearchEvent]:
 
 def _contents(path: Path, rows: Sequence[Any]) -> Sequence[Any]:
     """What the texts of the rows hold."""
-    try:
-        contents = parsed_json(
-            f"[{','.join(row['content'] for row in rows)}]"
-        )  # much faster than one by one
-        if len(contents) == len(rows):
-            return contents  # type: ignore[no-any-return]
-    except (ValueError, TypeError):
-        pass
+    contents: Sequence[Any] = []
+    # All at once is much faster than one by one, which tells the row that is damaged.
+    with contextlib.suppress(ValueError, TypeError):
+        contents = parsed_json(f"[{','.join(row['content'] for row in rows)}]")
+    if len(contents) == len(rows):
+        return contents
     return [_content(path, row) for row in rows]
 
 
@@ -128,7 +131,7 @@ def damage_error(path: Path, event_id: int, kind: str, why: str) -> LedgerDamage
     where = f"{path}: the ledger is damaged: row {event_id} of its table search ({kind!s:.20})"
     return LedgerDamagedError(
         f"{where}: {why}. Jobs and their results are as they were. "
-        f"The search cannot go on: {START_OVER}"
+        f"The search cannot go on: {start_over()}"
     )
 
 
@@ -177,10 +180,11 @@ def _event(path: Path, row: Any, content: Any) -> SearchEvent:
         raise LedgerError(
             f"{path}: the search of a newer program ({row['kind']}); use the program that made it"
         )
+    problem = problem_of(row["kind"], row["trial"], content)
     is_moment = isinstance(row["at"], float) and 0.0 <= row["at"] < LATEST
-    if problem := problem_of(row["kind"], row["trial"], content) or (
-        "" if is_moment else "at: expected a time"
-    ):
+    if not problem and not is_moment:
+        problem = "at: expected a time"
+    if problem:
         raise damage_error(path, row["id"], row["kind"], problem)
     trial = None if row["kind"] in WITHOUT_TRIAL else row["trial"]
     return SearchEvent(kind=row["kind"], trial=trial, content=content, at=row["at"], id=row["id"])

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import State
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import rough_duration
@@ -44,7 +45,6 @@ STOPPED_S = 30.0
 ENDED, WAITS_FOR_USER, CANNOT_GO_ON = 10, 3, 2
 """Exit codes of a searcher: the search is over; what is left is jobs that the user has paused;
 something has to be corrected first."""
-AGAIN = "Correct the cause, and run the same command again: the search resumes"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,7 +197,8 @@ class SearchBesideRun(BesideRun):
         if process.ran_s > STEADY_S:
             self._starts = 0
         if code in (CANNOT_GO_ON, -signal.SIGPROF) or self._starts == MOST_STARTS:
-            self._stop(why, f". The jobs that it has made are trained. {AGAIN}")
+            again = f"Correct the cause, and {repeat_call()}: the search resumes"
+            self._stop(why, f". The jobs that it has made are trained. {again}")
         else:
             self.reporter.event(
                 "warning", f"the process of the search has ended ({why}); it is started again"
@@ -232,19 +233,18 @@ class SearchBesideRun(BesideRun):
         """
         if not self.is_needed:
             return None
-        is_incomplete = not self._has_finished
-        goes_on_when_resumed = is_stopping or any(
-            state.name == "PAUSED" for state in states.values()
-        )
-        if self._problem:
-            goes_on_when_resumed = is_interrupted  # other than with the same problem
-        if is_incomplete and goes_on_when_resumed:
-            return 130
-        assert self._experiment is not None
-        assert self._ledger is not None
-        if not self._experiment.makes_jobs:
-            return 1 if is_incomplete else None
-        return 0 if self._has_finished and search_events.has_value(self._ledger) else 1
+        if self._has_finished:
+            assert self._experiment is not None
+            assert self._ledger is not None
+            if not self._experiment.makes_jobs:
+                return None
+            return 0 if search_events.has_value(self._ledger) else 1
+        if self._problem:  # resumed, it stops with the same problem
+            goes_on_when_resumed = is_interrupted
+        else:
+            is_paused = any(state.name == "PAUSED" for state in states.values())
+            goes_on_when_resumed = is_stopping or is_paused
+        return 130 if goes_on_when_resumed else 1
 
     def problem(self) -> RunProblem | None:
         if not self._problem:

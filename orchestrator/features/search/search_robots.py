@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.files.temporary_folder import TemporaryFolder
+from orchestrator.core.front_end import repeat_call
 from orchestrator.experiment.examination import preflight
 from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.resuming.reconcile import on_change
 from orchestrator.features.search.declaration.written import start_over_by
 from orchestrator.jobfile import Experiment
 
-ON_CHANGE = (
-    "There is no copy of the earlier robot, so --on-change=keep cannot go on with it: put it back, and run the same"
-    f" command again. {start_over_by('--on-change=restart')}"
-)
+
+def advice() -> str:
+    """What to do where the robot has changed."""
+    put_back = f"put it back, and {repeat_call()}. {start_over_by(on_change('restart'))}"
+    no_copy = f"There is no copy of the earlier robot, so {on_change('keep')} cannot go on with it"
+    return f"{no_copy}: {put_back}"
 
 
 def contents(experiment: Experiment, verdicts: Mapping[str, JobVerdict]) -> dict[str, str]:
@@ -40,11 +44,9 @@ def recorded_robots(declaration: Mapping[str, Any]) -> dict[str, str]:
     without it.
     """
     robots = declaration.get("robots")
-    return (
-        {str(job_id): str(content) for job_id, content in robots.items()}
-        if isinstance(robots, dict)
-        else {}
-    )
+    if not isinstance(robots, dict):
+        return {}
+    return {str(job_id): str(content) for job_id, content in robots.items()}
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str], experiment: Experiment) -> str:

@@ -52,13 +52,15 @@ class DoneSoFar:
     def rest_of(self, search: SearchSpec) -> SearchSpec:
         """``search`` with what is left of its budget."""
         spent = self.spent
-        env_steps = (
-            None if search.max_env_steps is None else max(0, search.max_env_steps - spent.env_steps)
-        )
-        time_s = (
-            None if search.max_time_s is None else max(0.0, search.max_time_s - spent.elapsed_s)
-        )
-        trials = None if search.trials is None else max(0, search.trials - spent.trials)
+        trials = search.trials
+        env_steps = search.max_env_steps
+        time_s = search.max_time_s
+        if trials is not None:
+            trials = max(0, trials - spent.trials)
+        if env_steps is not None:
+            env_steps = max(0, env_steps - spent.env_steps)
+        if time_s is not None:
+            time_s = max(0.0, time_s - spent.elapsed_s)
         return replace(
             search,
             trials=0 if env_steps == 0 or time_s == 0 else trials,
@@ -100,32 +102,28 @@ def of_search(
     :param limits: of ``search``.
     :param at_once: number of jobs that run at the same time.
     """
-    of_each = [
+    job_s = [
         training_time.of_job(job, physics_s) + training_time.JOB_S for job, physics_s in examples
     ]
     steps = [job.spec.total_timesteps for job, _ in examples]
     most = math.inf if limits.env_steps is None else limits.env_steps
     expected = most
     if limits.trials is not None and limits.jobs is not None:
-        whole = (
-            limits.trials * _trained_share(scheduler, max(steps)) + search.reevaluate
-        )  # trainings for each seed
-        expected = min(
-            most, whole / max(1, limits.trials + search.reevaluate) * limits.jobs * max(steps)
-        )
+        # Both count trainings of one seed to the end.
+        all_trainings = limits.trials + search.reevaluate
+        trained = limits.trials * _trained_share(scheduler, max(steps)) + search.reevaluate
+        expected = min(most, trained / max(1, all_trainings) * limits.jobs * max(steps))
     if begun is not None:
         expected += begun.steps_queued
-        most += (
-            begun.steps_left if expected else 0
-        )  # what waits at rungs goes on only if others come there
+        if expected:  # what waits at rungs goes on only if others come there
+            most += begun.steps_left
 
     def elapsed_s(env_steps: float) -> float:
         if not env_steps:
             return 0.0
-        latest_s = math.inf if search.max_time_s is None else search.max_time_s + max(of_each)
-        return min(
-            latest_s, max(*of_each, 0.0, env_steps * math.fsum(of_each) / sum(steps) / at_once)
-        )
+        latest_s = math.inf if search.max_time_s is None else search.max_time_s + max(job_s)
+        work_s = env_steps * math.fsum(job_s) / sum(steps) / at_once
+        return min(latest_s, max(*job_s, 0.0, work_s))
 
     return SearchTime(
         longest_s=elapsed_s(most),

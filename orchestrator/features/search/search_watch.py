@@ -9,11 +9,11 @@ from itertools import islice
 from orchestrator.core.errors import LedgerBusyError, LedgerError
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count, duration, joined
+from orchestrator.core.text import count, decimal, duration, joined
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
 from orchestrator.features.search import search_events
-from orchestrator.features.search.history import Trial, commonest
+from orchestrator.features.search.history import CommonReason, Trial, commonest
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.ledger import Ledger
@@ -120,33 +120,21 @@ def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
 
     :param front: number of trials of the Pareto front, where there are several objectives.
     """
-    search = reader.search
-    asked = len(reader.asked)
-    failed = reader.failed
+    is_search = reader.search is not None
+    is_fruitless = is_search and best is None and reader.history.is_over
+    parts = _progress(reader)
+    if is_search and best is not None:
+        parts.append(_best_so_far(reader, best, front))
+    if reader.failed:
+        # Without a value the reason follows in a sentence of its own.
+        parts.append(f"{reader.failed:,} failed{'' if is_fruitless else f' ({_failure(reader)})'}")
     waiting = len(reader.waiting)
-    stopped = _why_stopped(reader.paths)
-    saved = reader.saved_share
-    objectives = reader.objectives
-    parts = [count(asked, "trial")]
-    if search is not None:
-        parts = _progress(reader, asked)
-        if best is not None and len(objectives) > 1:
-            parts.append(f"Pareto front of {count(front, 'trial')}")
-        elif best is not None and best.values:
-            parts.append(f"best {objectives[0]} {best.values[0]:,.1f} (trial {best.number})")
-    is_fruitless = search is not None and best is None and reader.history.is_over
-    if failed:
-        number, why = _commonest(reader)
-        of_many = f"{number:,} of them as " if failed > 1 else ""
-        parts.append(
-            f"{failed:,} failed" if is_fruitless else f"{failed:,} failed ({of_many}{why})"
-        )
     if waiting:
         parts.append(f"{waiting:,} {'waits' if waiting == 1 else 'wait'} at a rung")
-    if saved:
+    if saved := reader.saved_share:
         parts.append(f"{saved:.0%} of the env_steps of training all of them to the end saved")
-    line = f"{'rungs' if search is None else 'search'}: {' · '.join(parts)}"
-    if stopped:
+    line = f"{'search' if is_search else 'rungs'}: {' · '.join(parts)}"
+    if stopped := _why_stopped(reader.paths):
         advice = "Correct the cause; the next run goes on with the same next trial"
         return f"{line}. The search has stopped: {stopped}. {advice}"
     return f"{line}. {_without_value(reader)}" if is_fruitless else line
@@ -159,34 +147,54 @@ def _why_stopped(paths: RunPaths) -> str:
         return ""
 
 
-def _commonest(reader: TrialReader) -> tuple[int, str]:
-    """Of the last failed trials: how many have the commonest reason, and the last of these with
-    its, on one line.
-    """
-    failed = list(islice(reversed(reader.history.failed.values()), FAILURES_READ))
-    place, number = commonest([trial.why for trial in failed])
-    why = " ".join(failed[place].why.split())
-    return (
-        number,
-        f"trial {failed[place].number}: {why[:LONGEST_REASON]}{'…' * (len(why) > LONGEST_REASON)}",
-    )
+def _failure(reader: TrialReader) -> str:
+    """Why trials have failed; of several, how many of the last ones have the commonest reason."""
+    if reader.failed == 1:
+        return _example(reader)
+    return f"{_commonest(reader).times:,} of them as {_example(reader)}"
+
+
+def _example(reader: TrialReader) -> str:
+    """The last trial that has failed for the commonest reason, with its reason, on one line."""
+    trial = _last_failed(reader)[_commonest(reader).place]
+    why = " ".join(trial.why.split())
+    dots = "…" if len(why) > LONGEST_REASON else ""
+    return f"trial {trial.number}: {why[:LONGEST_REASON]}{dots}"
+
+
+def _commonest(reader: TrialReader) -> CommonReason:
+    """Of the last failed trials."""
+    return commonest([trial.why for trial in _last_failed(reader)])
+
+
+def _last_failed(reader: TrialReader) -> list[Trial]:
+    """The last ones first."""
+    return list(islice(reversed(reader.history.failed.values()), FAILURES_READ))
 
 
 def _without_value(reader: TrialReader) -> str:
     """What to do about a search that has ended without a best trial."""
     failed = list(reader.history.failed.values())
-    why = f" ({_commonest(reader)[1]})" if failed else ""
+    why = f" ({_example(reader)})" if failed else ""
     what = f"No trial has a value of {joined(reader.objectives)}{why}"
-    retry = (
-        "`retry` trains failed jobs again, and " if any(one.failed_jobs for one in failed) else ""
-    )
+    has_failed_jobs = any(one.failed_jobs for one in failed)
+    retry = "`retry` trains failed jobs again, and " if has_failed_jobs else ""
     return f"{what}. Correct the cause; then {retry}`run --fresh` starts over with another job file"
 
 
-def _progress(reader: TrialReader, asked: int) -> list[str]:
-    """How much of its budget the search has used."""
+def _best_so_far(reader: TrialReader, best: Trial, front: int) -> str:
+    if len(reader.objectives) > 1:
+        return f"Pareto front of {count(front, 'trial')}"
+    assert best.values, "the best trial has finished"
+    return f"best {reader.objectives[0]} {decimal(best.values[0], 1)} (trial {best.number})"
+
+
+def _progress(reader: TrialReader) -> list[str]:
+    """How many trials there are, and how much of its budget the search has used."""
     search = reader.search
-    assert search is not None
+    asked = len(reader.asked)
+    if search is None:
+        return [count(asked, "trial")]
     parts = [
         f"{asked:,} of {count(search.trials, 'trial')}" if search.trials else count(asked, "trial")
     ]
@@ -199,6 +207,6 @@ def _progress(reader: TrialReader, asked: int) -> list[str]:
 
 def _news(reader: TrialReader, best: Trial) -> str:
     named = zip(reader.objectives, best.values or (), strict=False)
-    values = ", ".join(f"{name} {value:,.2f}" for name, value in named)
+    values = ", ".join(f"{name} {decimal(value, 2)}" for name, value in named)
     point = ", ".join(f"{key} = {value}" for key, value in best.point.items())
     return f"new best: trial {best.number}, {values} ({point})"

@@ -80,14 +80,13 @@ class TrialReader:
         events = search_events.events(ledger, after=self.history.last_id)
         known = len(self.history.trials)
         self.history.take_in(events, ledger.path)
-        is_begun_again = any(
-            event.kind == "began" for event in events
-        )  # perhaps with another budget
-        if is_begun_again and (declared := TrialReader.of(self.paths)) is not None:
-            self.search = declared.search
-        self.totals |= job_figures.totals(
-            ledger, [id_ for one in self.history.trials[known:] for id_ in one.jobs]
-        )
+        # It has begun again, perhaps with another budget.
+        if any(event.kind == "began" for event in events):
+            declared = TrialReader.of(self.paths)
+            if declared is not None:
+                self.search = declared.search
+        new = self.history.trials[known:]
+        self.totals |= job_figures.totals(ledger, [id_ for trial in new for id_ in trial.jobs])
         for number in dict.fromkeys(event.trial for event in events if event.kind == "over"):
             assert number is not None
             self._end(self.history.trials[number])
@@ -102,9 +101,7 @@ class TrialReader:
             self._done_steps += self._total(trial)
         else:
             self._failing.append(trial)
-        if trial.reevaluates is not None:
-            return
-        if not trial.values or self.search is None:
+        if trial.reevaluates is not None or not trial.values or self.search is None:
             return
         mine = costs(trial, self.directions)
         if not any(_surpasses(theirs, mine) for theirs, *_ in self._front):
@@ -146,11 +143,9 @@ class TrialReader:
     @property
     def rungs(self) -> Sequence[int]:
         """env_steps of each job at which trials are compared."""
-        return (
-            ()
-            if self.scheduler is None or not self.totals
-            else self.scheduler.rungs(max(self.totals.values()))
-        )
+        if self.scheduler is None or not self.totals:
+            return ()
+        return self.scheduler.rungs(max(self.totals.values()))
 
     @property
     def asked(self) -> list[Trial]:

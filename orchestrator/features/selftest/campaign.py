@@ -118,7 +118,9 @@ class SelftestResult:
 
     @property
     def exit_code(self) -> int:
-        return 1 if any(row.shortfalls for row in self.rows) else 130 if self.interrupted else 0
+        if any(row.shortfalls for row in self.rows):
+            return 1
+        return 130 if self.interrupted else 0
 
     def to_json(self) -> str:
         facts = {"passed": self.exit_code == 0, **dataclasses.asdict(self)}
@@ -141,23 +143,38 @@ class Moment:
         return cls(share=rng.uniform(0.0, LATEST), delay_s=rng.uniform(0.0, 0.1))
 
     def __str__(self) -> str:
-        return (
-            f"at {self.share:.0%} of the training"
-            if self.share
-            else f"{self.delay_s:.1f} s after the start"
-        )
+        if self.share:
+            return f"at {self.share:.0%} of the training"
+        return f"{self.delay_s:.1f} s after the start"
 
 
-def plan_round(seed: int, number: int, faults: Sequence[Fault]) -> tuple[Fault, Moment, Random]:
-    """Fault and moment of a round, and what else it draws. Every fault comes once before any comes
-    again.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One run of the small experiment, with a fault."""
+
+    number: int
+    """0: the undisturbed one."""
+    fault: Fault
+    moment: Moment
+    rng: Random
+    """For what else the fault draws."""
+
+    def __str__(self) -> str:
+        if not self.number:
+            return "undisturbed"
+        return f"round {self.number}: {self.fault.name}, {self.moment}"
+
+
+def plan_round(seed: int, number: int, faults: Sequence[Fault]) -> Round:
+    """Round ``number``, from 1 on. Every fault comes once before any comes again.
 
     Important ones come first, and are otherwise in random order as the others are.
     """
     cycle, index = divmod(number - 1, len(faults))
     rng = Random(f"{seed}/{number}")
     shuffled = Random(f"{seed}/order/{cycle}").sample(faults, len(faults))
-    return sorted(shuffled, key=lambda fault: not fault.is_important)[index], Moment.draw(rng), rng
+    in_order = sorted(shuffled, key=lambda fault: not fault.is_important)
+    return Round(number=number, fault=in_order[index], moment=Moment.draw(rng), rng=rng)
 
 
 def selftest(options: SelftestOptions, tell: Callable[[str], None]) -> SelftestResult:
@@ -246,7 +263,8 @@ class _Campaign:
         if self.options.only_round is None:
             text = f"{kinds}, one in each round, the important ones first, for {self.options.minutes:g} min"
             self.tell(f"{text}; how many fit is told once the undisturbed training has been timed")
-        self._take_round(0, UNDISTURBED, Moment(share=0.0, delay_s=0.0), Random(self.seed))
+        at_once = Moment(share=0.0, delay_s=0.0)
+        self._take(Round(number=0, fault=UNDISTURBED, moment=at_once, rng=Random(self.seed)))
         if self.rows[UNDISTURBED.name].shortfalls:
             return
         until = self.begun + 60.0 * self.options.minutes
@@ -264,9 +282,9 @@ class _Campaign:
                         f" {time.monotonic() - self.begun:.0f} s, so no fault was applied. Give more minutes"
                     )
                 return
-            fault, moment, rng = plan_round(self.seed, number, self.options.faults)
-            if self.rows[fault.name].not_applicable is None:
-                self._take_round(number, fault, moment, rng)
+            planned = plan_round(self.seed, number, self.options.faults)
+            if self.rows[planned.fault.name].not_applicable is None:
+                self._take(planned)
 
     def _fault_rows(self) -> list[FaultRow]:
         return [row for row in self.rows.values() if row.fault != UNDISTURBED.name]
@@ -284,10 +302,10 @@ class _Campaign:
         return math.ceil((self.undisturbed_s + kinds * self._round_s) / 60.0)
 
     def _what_fits(self, until: float) -> str:
-        faults = [
-            plan_round(self.seed, number, self.options.faults)[0] for number in self._first_rounds()
-        ]
-        names = [fault.name for fault in faults if self.rows[fault.name].not_applicable is None]
+        numbers = range(1, len(self.options.faults) + 1)  # in which each kind comes once
+        rounds = [plan_round(self.seed, number, self.options.faults) for number in numbers]
+        names = [one.fault.name for one in rounds]
+        names = [name for name in names if self.rows[name].not_applicable is None]
         left_s = max(0.0, until - time.monotonic())
         fit = math.ceil(left_s / max(0.001, self._round_s))  # a round that has begun is finished
         took = f"the undisturbed training took {self.undisturbed_s:.0f} s, so a round takes about {self._round_s:.0f} s"
@@ -301,24 +319,19 @@ class _Campaign:
             f"{took}: {which}; --minutes {self.minutes_for_all():g} is enough for each of them once"
         )
 
-    def _first_rounds(self) -> range:
-        """In which each kind comes once."""
-        return range(1, len(self.options.faults) + 1)
-
-    def _take_round(self, number: int, fault: Fault, moment: Moment, rng: Random) -> None:
+    def _take(self, one: Round) -> None:
         begun = time.monotonic()
-        row = self.rows[fault.name]
+        row = self.rows[one.fault.name]
         row.rounds += 1
-        what = f"round {number}: {fault.name}, {moment}" if number else "undisturbed"
-        folder = self.root / f"round-{number}"
+        folder = self.root / f"round-{one.number}"
         outcome = ""
         texts = list[str]()
         with round_folder.under_way(folder):
             try:
-                was_applied = self._disturb(folder, fault, moment, rng, texts)
+                was_applied = self._disturb(folder, one, texts)
                 outcome = "ok" if was_applied else "ok, but the jobs ended before the fault"
                 row.applied += was_applied
-                self.rounds += number > 0
+                self.rounds += one.number > 0
             except NotApplicableError as error:
                 row.not_applicable = str(error)
                 outcome = f"not possible here: {error}"
@@ -329,29 +342,28 @@ class _Campaign:
                 for pid, command in unkillable.items()
             ]
             if texts:
-                row.shortfalls[number] = texts
+                row.shortfalls[one.number] = texts
             else:
                 shutil.rmtree(folder)
-        self.tell(f"{what}: {' '.join(texts) or outcome} ({time.monotonic() - begun:.1f} s)")
+        self.tell(f"{one}: {' '.join(texts) or outcome} ({time.monotonic() - begun:.1f} s)")
 
-    def _disturb(
-        self, folder: Path, fault: Fault, moment: Moment, rng: Random, texts: list[str]
-    ) -> bool:
+    def _disturb(self, folder: Path, one: Round, texts: list[str]) -> bool:
         """Run the experiment with a fault, and resume it to its end. Returns whether the fault was
         applied.
 
         :param texts: receives what fell short.
         """
+        fault = one.fault
         small_experiment.write(folder, ranks=self.with_ranks, failing=fault.has_failing_job)
         paths = RunPaths(folder / RUN_DIR)
         with small_disk(paths.root) if fault.on_small_disk else contextlib.nullcontext():
             run = self._start(folder, fault)
             was_applied = False
             try:
-                was_applied = any(
-                    is_due and fault.apply(run, rng)
-                    for is_due in self._instants(run, fault, moment)
-                )
+                for is_due in self._instants(run, fault, one.moment):
+                    if is_due and fault.apply(run, one.rng):
+                        was_applied = True
+                        break
                 self._finish(run, folder, fault, texts, was_applied=was_applied)
                 texts += self._check_results(paths, fault)
             except OverdueError as error:

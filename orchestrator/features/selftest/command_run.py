@@ -184,10 +184,10 @@ class CommandRun:
 
 def iterations(paths: RunPaths) -> Counter[str]:
     """``job_id`` → the iterations that it has finished, in all sessions."""
-    tables = paths.jobs.glob("*/progress.csv")
-    return Counter(
-        {table.parent.name: table.read_bytes().count(b"\n") - 1 for table in tables}
-    )  # one line is a header
+    finished = Counter[str]()
+    for table in paths.jobs.glob("*/progress.csv"):
+        finished[table.parent.name] = table.read_bytes().count(b"\n") - 1  # without the header
+    return finished
 
 
 def _variables(pid: int) -> dict[str, str]:

@@ -28,7 +28,9 @@ def _outcome(row: FaultRow) -> str:
 
 
 def _style(row: FaultRow) -> str:
-    return "bold red" if row.shortfalls else "green" if row.applied else ""
+    if row.shortfalls:
+        return "bold red"
+    return "green" if row.applied else ""
 
 
 COLUMNS: Sequence[Column[FaultRow]] = (

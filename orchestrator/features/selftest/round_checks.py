@@ -22,11 +22,10 @@ FAILED = {"state": "FAILED"}
 
 
 def result_of(row: Mapping[str, Any]) -> JobResult:
-    return (
-        {key: row[key] for key in COMPARED}
-        if row["state"] == "SUCCEEDED"
-        else {"state": row["state"]}
-    )
+    """What is compared of a job."""
+    if row["state"] != "SUCCEEDED":
+        return {"state": row["state"]}
+    return {key: row[key] for key in COMPARED}
 
 
 def shortfalls(

@@ -48,10 +48,8 @@ def _sweep(directory: Path) -> None:
     """
     for mark in directory.glob(f"{PREFIX}*/round-*/{MARK}"):
         folder = mark.parent
-        with (
-            contextlib.suppress(OSError),
-            mark.open("rb") as file,
-        ):  # it is under way, or something fell short
+        # It is under way, or something fell short.
+        with contextlib.suppress(OSError), mark.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(file.fileno()).st_uid == os.geteuid():
                 if os.path.ismount(folder / RUN_DIR):

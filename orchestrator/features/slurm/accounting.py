@@ -63,11 +63,9 @@ def collect(tasks: Collection[str], measured: Mapping[str, Sequence[float]]) -> 
     while jobs:
         options = (f"--jobs={jobs}", "--parsable2", "--noheader", f"--format={FORMAT}")
         answer = SlurmCommand("sacct", *options, patience_s=deadline - time.monotonic()).wait()
-        rows = (
-            [row for row in read(answer.output, measured) if row.task in tasks]
-            if answer.returncode == 0
-            else []
-        )
+        rows = []
+        if answer.returncode == 0:
+            rows = [row for row in read(answer.output, measured) if row.task in tasks]
         if not rows or all(row.is_over for row in rows) or time.monotonic() > deadline - 2.0:
             break
         time.sleep(1.0)
@@ -126,6 +124,7 @@ def write(folder: Path, rows: Iterable[PilotAccount]) -> None:
 
 
 def sentence(rows: Sequence[PilotAccount], path: Path) -> str:
+    """What the pilots have cost. :param path: of the file that says it of each."""
     allocated = sum(row.allocated_core_s for row in rows)
     used = sum(row.cpu_s for row in rows)
     ours = sum(row.attempts_core_s for row in rows)

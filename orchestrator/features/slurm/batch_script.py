@@ -34,10 +34,12 @@ def batch_script(settings: SlurmSettings, *, name: str, folder: Path, pilots: in
     :param pilots: number of tasks of the array.
     """
     warning_s = WARNING_S if settings.time_s is None else min(WARNING_S, int(settings.time_s / 4))
+    # Slurm puts in numbers for %A and %a, and takes other % of the path for such signs.
+    logs = str(folder).replace("%", "%%")
     options: dict[str, str | None] = {
         "job-name": name,
         "array": f"0-{pilots - 1}" if pilots > 1 else "0",
-        "output": f"{folder}/{LOG}".replace("%", "%%").replace(LOG.replace("%", "%%"), LOG),
+        "output": f"{logs}/{LOG}",
         "open-mode": "append",
         "ntasks": "1",
         "signal": f"B:USR1@{warning_s}",
@@ -78,8 +80,7 @@ def _time(seconds: float) -> str:
 
 def _quote(value: str) -> str:
     """As sbatch reads it: within quotes, a backslash escapes the next sign."""
-    return (
-        value
-        if re.fullmatch(r"[\w.,:;@%+=/*()&|-]+", value)
-        else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
-    )
+    if re.fullmatch(r"[\w.,:;@%+=/*()&|-]+", value):
+        return value
+    escaped = re.sub(r'(["\\])', r"\\\1", value)
+    return f'"{escaped}"'

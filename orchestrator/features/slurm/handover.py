@@ -46,9 +46,8 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
         return []
     awaited: dict[str, Path] = {}
     for old in _earlier(folder, session, before):
-        queue.heard |= {
-            task_of(name) for name in joined_pilots(old)
-        }  # that they end now is no failed start
+        # That they end now is no failed start.
+        queue.heard |= {task_of(name) for name in joined_pilots(old)}
         awaited |= dict.fromkeys(sorted(unfinished_pilots(old)), old)
     for name, old in awaited.items():
         Outbox(old / f"{name}.orders").send(JoinOrder(session))

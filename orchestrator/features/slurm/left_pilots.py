@@ -224,12 +224,10 @@ def _are_others_shown() -> bool:
     if shutil.which("scontrol") is None:
         return False
     answer = SlurmCommand("scontrol", "show", "config", patience_s=ANSWER_S).wait()
+    if answer.returncode:
+        return False
     private = re.search(r"^PrivateData\s*=(.*)$", answer.output, re.MULTILINE)
-    return (
-        answer.returncode == 0
-        and private is not None
-        and "jobs" not in private[1].strip().split(",")
-    )
+    return private is not None and "jobs" not in private[1].strip().split(",")
 
 
 def _training_tasks(folder: Path, session: Session, tasks: Iterable[_Task]) -> list[_Task]:

@@ -56,7 +56,7 @@ class Outbox:
         self._unsent = b""
         self._bytes += len(data)
         if is_last:
-            self._number = self._number + 1
+            self._number += 1
             self._bytes = 0
 
     def finish(self, patience_s: float) -> None:
@@ -88,7 +88,7 @@ class Inbox:
                 messages.pop()
                 with contextlib.suppress(OSError):  # it has been read, and is in nobody's way
                     _numbered_path(self._path, self._number).unlink(missing_ok=True)
-                self._number = self._number + 1
+                self._number += 1
                 self._offset = 0
         return messages
 
@@ -106,10 +106,9 @@ class Inbox:
 
 def has_sent(path: Path, kind: type[Any]) -> bool:
     """Whether the last file of an outbox has a message of ``kind``."""
+    begin = f'{{"{kind.__name__}"'.encode()  # as :func:`_line` writes it
     with contextlib.suppress(OSError):  # nothing has been sent
-        return (
-            f'{{"{kind.__name__}"'.encode() in _numbered_path(path, _last_number(path)).read_bytes()
-        )
+        return begin in _numbered_path(path, _last_number(path)).read_bytes()
     return False
 
 

@@ -96,7 +96,8 @@ class Pilot:
         self._heard = time.monotonic()
         self._pending: dict[tuple[Handle, type], Event] = {}
         """The latest progress and memory of each attempt that were not reported yet."""
-        self._report_at = self._beat_at = 0.0
+        self._report_at = 0.0
+        self._beat_at = 0.0
         self._session = ""
         self._look_at = 0.0
         """When the file of the session is read again."""

@@ -12,11 +12,12 @@ import contextlib
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.errors import is_disk_full
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import JobPaths
 from orchestrator.executors.base import Event, Exited, Handle, Placed
 from orchestrator.executors.local import WORKER_COMMAND, LocalExecutor
@@ -34,6 +35,24 @@ FILES_PATIENCE_S = 90.0
 instead."""
 
 
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    """An attempt that has not been started."""
+
+    order: LaunchOrder
+    files_until: float
+    """Until when its files are awaited."""
+    has_files: bool = False
+    """Whether they are there: it waits for CPUs, or for what its worker is forked from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    local: Handle
+    """As the local executor knows it."""
+    slot: Slot
+
+
 class PilotAttempts:
     """:param cores: number of CPUs for jobs; if they are more than the machine has, each is shared.
     :param run_dir: of the experiment, which other runs on this machine see by its name.
@@ -45,11 +64,9 @@ class PilotAttempts:
         self._node = node
         self._slots = SlotPool(replace(machine, quota=None), cores, neighbours)
         self._executor = LocalExecutor()
-        self._waiting: dict[Handle, tuple[LaunchOrder, float | None]] = {}
-        """With the time until which its files are awaited; None: they are there, and it waits for
-        CPUs, or for what its worker is forked from."""
-        self._running: dict[Handle, tuple[Handle, Slot]] = {}
-        """Handle as the supervisor knows it → that of the local executor."""
+        self._waiting: dict[Handle, _Waiting] = {}
+        self._running: dict[Handle, _Running] = {}
+        """By the handle as the supervisor knows it."""
         self._known: set[Handle] = set()
         """All that were ever launched: an order may come twice."""
         self._asked: set[Handle] = set()
@@ -65,7 +82,8 @@ class PilotAttempts:
         if order.handle in self._known:
             return
         self._known.add(order.handle)
-        self._waiting[order.handle] = order, time.monotonic() + FILES_PATIENCE_S
+        until = time.monotonic() + FILES_PATIENCE_S
+        self._waiting[order.handle] = _Waiting(order=order, files_until=until)
         if self._why:
             self.hand_back(self._why)
 
@@ -74,11 +92,11 @@ class PilotAttempts:
             self._ended.append(Exited(handle, -9 if kill else int(ExitCode.INTERRUPTED)))
         elif handle in self._running:
             self._asked.add(handle)
-            self._executor.cancel(self._running[handle][0], kill=kill)
+            self._executor.cancel(self._running[handle].local, kill=kill)
 
     def checkpoint(self, handle: Handle) -> None:
         if handle in self._running:
-            self._executor.checkpoint(self._running[handle][0])
+            self._executor.checkpoint(self._running[handle].local)
 
     def hand_back(self, why: str) -> None:
         """Ask all to save a checkpoint and to exit; from now on nothing is launched. May be called
@@ -88,35 +106,30 @@ class PilotAttempts:
         for handle in self._waiting:
             self._ended.append(Exited(handle, int(ExitCode.INTERRUPTED), lost=self._why))
         self._waiting.clear()
-        for local, _ in self._running.values():
-            self._executor.cancel(local, kill=False)
+        for running in self._running.values():
+            self._executor.cancel(running.local, kill=False)
 
     def kill(self) -> None:
         """Kill all that are left."""
-        for local, _ in self._running.values():
-            self._executor.cancel(local, kill=True)
+        for running in self._running.values():
+            self._executor.cancel(running.local, kill=True)
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         self._slots.tick()
-        for handle, (order, deadline) in list(self._waiting.items()):
-            if deadline is None or has_files(order):
-                self._waiting[handle] = order, None
+        for handle, waiting in list(self._waiting.items()):
+            order = waiting.order
+            if waiting.has_files or has_files(order):
+                waiting.has_files = True
                 self._start(handle, order)
-            elif time.monotonic() >= deadline:
+            elif time.monotonic() >= waiting.files_until:
                 del self._waiting[handle]
-                self._ended.append(
-                    Exited(
-                        handle, None, lost=f"{self._node} does not see its files: {order.job_dir}"
-                    )
-                )
+                why = f"{self._node} does not see its files: {order.job_dir}"
+                self._ended.append(Exited(handle, None, lost=why))
         events = self._ended
         self._ended = []
-        for event in self._executor.poll(0.0 if events else timeout_s):
-            handle = Handle(event.handle.job_id, event.handle.number)
-            of_supervisor = replace(event, handle=handle)
-            events.append(
-                self._end(of_supervisor) if isinstance(of_supervisor, Exited) else of_supervisor
-            )
+        for local in self._executor.poll(0.0 if events else timeout_s):
+            event = replace(local, handle=Handle(local.handle.job_id, local.handle.number))
+            events.append(self._end(event) if isinstance(event, Exited) else event)
         return events
 
     def _start(self, handle: Handle, order: LaunchOrder) -> None:
@@ -135,13 +148,13 @@ class PilotAttempts:
             local = self._executor.submit(launch)
         except OSError as error:
             self._slots.release(slot)
-            is_full = error.errno in DISK_FULL_ERRNOS
-            lost = None if is_full else f"it could not be started on {self._node}: {error}"
-            self._ended.append(
-                Exited(handle, int(ExitCode.DISK_FULL) if is_full else None, lost=lost)
-            )
+            if is_disk_full(error):
+                self._ended.append(Exited(handle, int(ExitCode.DISK_FULL)))
+            else:
+                why = f"it could not be started on {self._node}: {error}"
+                self._ended.append(Exited(handle, None, lost=why))
             return
-        self._running[handle] = local, slot
+        self._running[handle] = _Running(local=local, slot=slot)
         placed = Placed(
             handle=handle,
             node=self._node,
@@ -157,7 +170,7 @@ class PilotAttempts:
         job's own.
         """
         handle = exited.handle
-        self._slots.release(self._running.pop(handle)[1])
+        self._slots.release(self._running.pop(handle).slot)
         is_asked = handle in self._asked
         self._asked.discard(handle)
         if is_asked:

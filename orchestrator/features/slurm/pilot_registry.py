@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.exit_codes import ExitCode
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.text import count
 from orchestrator.executors.base import Event, Exited, Handle, Placed, Progressed, Sampled, amounts
 from orchestrator.features.slurm import accounting
@@ -44,6 +45,8 @@ IDLE_AFTER_S = 300.0
 DEMAND_S = 5.0
 """So long after a job was refused, more room is needed."""
 CLOSE_S = 10.0
+STARTED = ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING")
+"""States of a pilot that has joined and is not gone."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -90,7 +93,8 @@ class PilotRegistry:
         """When attempts were placed."""
         self._core_s: dict[str, list[float]] = {}
         """Task → core seconds of each attempt there that has ended."""
-        self._list_at = self._beat_at = -math.inf
+        self._list_at = -math.inf
+        self._beat_at = -math.inf
         self.is_closed = False
         """Whether the pilots have ended, or serve another supervisor."""
 
@@ -211,19 +215,16 @@ class PilotRegistry:
             if earlier.task == pilot.task and earlier.began < pilot.began:
                 yield from self._read(earlier)
                 if earlier.name in self._pilots:
-                    earlier.outbox.send(
-                        EndPilotOrder()
-                    )  # it may run on where Slurm cannot reach its node
+                    # It may run on where Slurm cannot reach its node.
+                    earlier.outbox.send(EndPilotOrder())
                     self._has_given_up = True
-                    yield from self._end(
-                        earlier, f"its pilot {earlier.task} was restarted by Slurm", None
-                    )
+                    why = f"its pilot {earlier.task} was restarted by Slurm"
+                    yield from self._end(earlier, why, None)
 
     def _join(self, pilot: JoinedPilot, hello: PilotHello) -> None:
         pilot.hello = hello
-        is_left = (
-            pilot.task in self.queue.heard
-        )  # of the supervisor before, perhaps of another version
+        # Of the supervisor before, perhaps of another version.
+        is_left = pilot.task in self.queue.heard
         self.queue.record_join(pilot.task)
         found = differences(installed_versions(), hello.versions)
         if found.deciding:
@@ -269,29 +270,19 @@ class PilotRegistry:
         """
         state = self.queue.state(pilot.task)
         is_known = self.queue.answer_began > pilot.heard + SUSPECT_AFTER_S / 2
-        is_gone = is_known and state not in (
-            "RUNNING",
-            "SUSPENDED",
-            "STOPPED",
-            "COMPLETING",
-            "SIGNALING",
-        )
+        is_gone = is_known and state not in STARTED
         if not is_gone and (
             now - pilot.heard < GIVE_UP_AFTER_S or state in ("SUSPENDED", "STOPPED")
         ):
             return []
-        how = (
-            f"has ended ({state or 'unknown to Slurm'})"
-            if is_gone
-            else f"is silent for {now - pilot.heard:.0f} s"
-        )
+        how = f"is silent for {now - pilot.heard:.0f} s"
+        if is_gone:
+            how = f"has ended ({state or 'unknown to Slurm'})"
         why = f"its pilot {pilot.task} {how}"
         pilot.outbox.send(EndPilotOrder())
         if not is_gone:
-            self.report(
-                "warning",
-                f"pilot {pilot.task} {how}, and is given up. Its jobs continue in other pilots",
-            )
+            text = f"pilot {pilot.task} {how}, and is given up. Its jobs continue in other pilots"
+            self.report("warning", text)
             # Slurm may have restarted its task on a node whose clock is behind, so that it seems to
             # be the earlier one.
             if not any(other.task == pilot.task for other in self.present if other is not pilot):
@@ -304,18 +295,13 @@ class PilotRegistry:
         while none does.
         """
         if self._excluded and len(self._excluded) >= self.queue.pilots and not self._pilots:
-            raise ClusterLostError(
-                f"no pilot can be used: {'; '.join(self._excluded)}. Correct it (setup in [slurm]), and run the same"
-                " command again"
-            )
-        if (
-            self.slots.unfit
-            and self.slots.has_refused(DEMAND_S)
-            and len(joined) >= self.queue.wanted
-        ):
+            advice = f"Correct it (setup in [slurm]), and {repeat_call()}"
+            raise ClusterLostError(f"no pilot can be used: {'; '.join(self._excluded)}. {advice}")
+        needs_room = self.slots.has_refused(DEMAND_S)
+        if needs_room and self.slots.unfit and len(joined) >= self.queue.wanted:
             self._refuse_unfit(joined)
         self.slots.expected_cores = max(0, self.queue.wanted - len(joined)) * self._cores
-        if self.slots.has_refused(DEMAND_S):
+        if needs_room:
             if missing := self.queue.missing:
                 self.queue.submit(missing)
         elif not self.slots.has_refused(IDLE_AFTER_S):
@@ -334,7 +320,7 @@ class PilotRegistry:
             return
         largest = max(hellos, key=lambda hello: (hello.gpus, hello.cores, hello.memory_mib))
         has = amounts(largest.cores, largest.gpus, largest.memory_mib)
-        advice = "Raise cpus_per_task, mem or gpus in [slurm], and run the same command again"
+        advice = f"Raise cpus_per_task, mem or gpus in [slurm], and {repeat_call()}"
         raise ClusterLostError(
             f"a job asks for {self.slots.unfit}, and the largest pilot has {has}. {advice}"
         )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestrator.core.errors import Problem, UsageError
+from orchestrator.core.front_end import option
 from orchestrator.core.job import Job
 from orchestrator.core.text import count, joined
 from orchestrator.executors.base import BackendSettings, resource_problem
@@ -35,8 +36,11 @@ class SlurmBackend:
 
     def __init__(self, settings: BackendSettings) -> None:
         if missing := [program for program in SLURM_PROGRAMS if shutil.which(program) is None]:
-            advice = "run this command where they are, on a login node, or name another --executor"
-            raise UsageError(f"--executor slurm: {joined(missing)} not found; {advice}")
+            other = f"name another {option('executor')}"
+            advice = f"run this command where they are, on a login node, or {other}"
+            raise UsageError(
+                f"{option('executor', 'slurm')}: {joined(missing)} not found; {advice}"
+            )
         if set(str(settings.final_run_dir.absolute())) & set("\n\\"):
             advice = "choose a run directory whose path has neither a line break nor a backslash"
             raise UsageError(f"{settings.final_run_dir}: sbatch cannot write logs there; {advice}")

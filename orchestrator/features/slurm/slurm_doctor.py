@@ -27,12 +27,10 @@ def findings(machine: Machine, environment: Mapping[str, str] = os.environ) -> I
             for name in SLURM_PROGRAMS
             if shutil.which(name, path=environment.get("PATH")) is None
         ]
-        text = (
-            f"not here: {joined(missing)} not on PATH"
-            if missing
-            else f"{joined(SLURM_PROGRAMS)} are on PATH"
-        )
-        yield Finding("ok", "Slurm", text + ("." if missing else ", for `run --executor slurm`."))
+        text = f"{joined(SLURM_PROGRAMS)} are on PATH, for `run --executor slurm`."
+        if missing:
+            text = f"not here: {joined(missing)} not on PATH."
+        yield Finding("ok", "Slurm", text)
         return
     given = cores_of(machine, environment)
     left_s = seconds_left(environment)

@@ -13,10 +13,12 @@ import os
 import pwd
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import ClusterLostError
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.front_end import repeat_call
 from orchestrator.core.text import count, last_line, listed
 from orchestrator.features.slurm.batch_script import LOG, SCRIPT
 from orchestrator.features.slurm.command_runner import PATIENCE_S, CommandAnswer, SlurmCommand
@@ -49,6 +51,15 @@ FAILED_START = ("FAILED", "COMPLETED", "OUT_OF_MEMORY")
 Report = Callable[[str, str], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedTask:
+    """A task of the array, as ``squeue`` shows it."""
+
+    state: str
+    reason: str
+    """Why it waits."""
+
+
 class BatchQueue:
     """:param name: of the batch jobs; no other jobs of this user have it.
     :param folder: for the script; the pilots' logs are there.
@@ -72,8 +83,8 @@ class BatchQueue:
         """When the question was asked that :meth:`state` answers from."""
         self._folder = folder
         self._script = script
-        self._rows: Mapping[str, tuple[str, str]] = {}
-        """Task → state and reason."""
+        self._rows: Mapping[str, QueuedTask] = {}
+        """By task."""
         self._over: set[str] | None = None
         """Tasks whose end was seen; None before the first answer."""
         self._ending_before: set[str] = set()
@@ -89,8 +100,11 @@ class BatchQueue:
         """The job that was submitted last, until squeue has shown it."""
         self._submitting = 0
         self._submitted_at = -math.inf
+        """When that was; later than now while further submissions are postponed."""
         self._cancellations: list[SlurmCommand] = []
-        self._told = self._waited_for = ""
+        self._told = ""
+        self._waited_for = ""
+        """Why pilots waited at the last answer."""
 
     @property
     def wanted(self) -> int:
@@ -102,11 +116,10 @@ class BatchQueue:
         """Number of pilots to be submitted; 0 while that is not known."""
         if self._submission is not None or self.answer_began <= self._submitted_at:
             return 0
-        states = {
-            task: state for task, (state, _) in self._rows.items() if task not in self.released
-        }
         present = sum(
-            state in PRESENT or self._may_come_back(task) for task, state in states.items()
+            row.state in PRESENT or self._may_come_back(task)
+            for task, row in self._rows.items()
+            if task not in self.released
         )
         return max(0, self.wanted - present)
 
@@ -123,7 +136,7 @@ class BatchQueue:
 
     def state(self, task: str) -> str | None:
         """The state of a task; None if Slurm does not know it, or not any more."""
-        return self._rows[task][0] if task in self._rows else None
+        return self._rows[task].state if task in self._rows else None
 
     def update(self, *, is_urgent: bool) -> None:
         """Take answers, and ask when it is time. :raises ClusterLostError: sbatch refuses the
@@ -163,14 +176,13 @@ class BatchQueue:
             return
         self.answer_began = began
         self._rows = _rows(answer)
-        completing = [task for task, (state, _) in self._rows.items() if state == "COMPLETING"]
+        completing = [task for task, row in self._rows.items() if row.state == "COMPLETING"]
         self._completing = {task: self._completing.get(task, began) for task in completing}
-        over = {
-            task for task, (state, _) in self._rows.items() if state not in (*PRESENT, "COMPLETING")
-        }
-        if self._over is None:
+        unfinished = (*PRESENT, "COMPLETING")
+        over = {task for task, row in self._rows.items() if row.state not in unfinished}
+        if self._over is None:  # the first answer: what is over ended before this supervisor began
             self._ending_before = set(completing)
-        else:  # at the first answer: they ended before this supervisor began
+        else:
             self._ending_before &= {*completing, *over}
             self._take_ends(over - self._over - self.released - self._ending_before)
             self._report_waiting()
@@ -188,29 +200,28 @@ class BatchQueue:
         self._submitted = ""
         is_shown = job in {task.partition("_")[0] for task in (*self._rows, *self.heard)}
         if not is_shown and age_s < VISIBLE_S:
-            advice = f"Correct [slurm], and run the same command again; {self._folder / SCRIPT} is the script"
+            advice = f"Correct [slurm], and {repeat_call()}; {self._folder / SCRIPT} is the script"
             raise ClusterLostError(
                 f"sbatch has submitted job {job}, which squeue does not show. {advice}"
             )
 
     def _take_ends(self, ended: set[str]) -> None:
-        cancelled = {task for task in ended if self._rows[task][0] == "CANCELLED"}
+        cancelled = {task for task in ended if self._rows[task].state == "CANCELLED"}
         self._cancelled |= cancelled
         if cancelled:
             names = listed(sorted(cancelled), SHOWN)
-            text = f"{count(len(cancelled), 'pilot was', 'pilots were')} cancelled (scancel): {names}. Their jobs"
-            self.report(
-                "warning", f"{text} continue in other pilots; no pilot is submitted in their place"
+            what = (
+                f"{count(len(cancelled), 'pilot was', 'pilots were')} cancelled (scancel): {names}"
             )
+            then = "Their jobs continue in other pilots; no pilot is submitted in their place"
+            self.report("warning", f"{what}. {then}")
         for task in sorted(ended - cancelled):
-            state = self._rows[task][0]
+            state = self._rows[task].state
             if task in self.heard:
                 self._failed_starts.clear()
                 if state != "COMPLETED":
-                    self.report(
-                        "warning",
-                        f"pilot {task} has ended: {state}. Its jobs continue in other pilots",
-                    )
+                    text = f"pilot {task} has ended: {state}. Its jobs continue in other pilots"
+                    self.report("warning", text)
             elif state in FAILED_START:
                 self._failed_starts.append(task)
 
@@ -227,12 +238,12 @@ class BatchQueue:
         if self.is_served:
             return
         if not self.wanted:
-            again = "Run the same command again to resume with new ones"
+            again = f"{repeat_call().capitalize()} to resume with new ones"
             raise ClusterLostError(
                 f"every pilot was cancelled (scancel), so no job can run any more. {again}"
             )
         if self._is_failing:
-            raise ClusterLostError(f"{self._why_failing()}, and run the same command again")
+            raise ClusterLostError(f"{self._why_failing()}, and {repeat_call()}")
 
     def _why_failing(self) -> str:
         task = self._failed_starts[-1]
@@ -250,14 +261,11 @@ class BatchQueue:
         self.report("warning", why)
 
     def _report_waiting(self) -> None:
-        waiting = [reason for state, reason in self._rows.values() if state in WAITING]
+        waiting = [row.reason for row in self._rows.values() if row.state in WAITING]
         reasons = listed(sorted(set(waiting)), SHOWN)
-        if (
-            waiting and reasons == self._waited_for
-        ):  # at the second answer: most start within seconds
-            self._tell(
-                f"{count(len(waiting), 'pilot waits', 'pilots wait')} in Slurm's queue: {reasons}"
-            )
+        if waiting and reasons == self._waited_for:  # the second answer: most start within seconds
+            what = count(len(waiting), "pilot waits", "pilots wait")
+            self._tell(f"{what} in Slurm's queue: {reasons}")
         self._waited_for = reasons
 
     def _tell(self, text: str) -> None:
@@ -284,7 +292,8 @@ class BatchQueue:
     def _take_submission(self, answer: CommandAnswer) -> None:
         """:raises ClusterLostError: sbatch refuses the script."""
         if answer.returncode == 0:
-            job = self._submitted = answer.output.strip().partition(";")[0]
+            job = answer.output.strip().partition(";")[0]
+            self._submitted = job
             pilots = count(self._submitting, "pilot")
             self.report("submitted", f"{pilots} submitted to Slurm: job {job}, named {self.name}")
         elif answer.is_transient:
@@ -295,10 +304,9 @@ class BatchQueue:
                 f"sbatch refuses further pilots: {answer.problem}. The others go on; it is tried again"
             )
         else:
-            advice = f"Correct [slurm] in the job file, and run the same command again; {self._folder / SCRIPT}"
-            raise ClusterLostError(
-                f"sbatch refuses the pilots: {answer.problem}. {advice} is the script"
-            )
+            script = f"{self._folder / SCRIPT} is the script"
+            advice = f"Correct [slurm] in the job file, and {repeat_call()}; {script}"
+            raise ClusterLostError(f"sbatch refuses the pilots: {answer.problem}. {advice}")
 
     def cancel(self, *tasks: str) -> None:
         """End tasks that were given up, without waiting for it."""
@@ -308,7 +316,7 @@ class BatchQueue:
 
     def cancel_waiting(self) -> None:
         """Take those out of the queue that have not started."""
-        waiting = {task for task, (state, _) in self._rows.items() if state in WAITING}
+        waiting = {task for task, row in self._rows.items() if row.state in WAITING}
         self.cancel(*sorted(waiting - self.released))
 
     def wait(self) -> None:
@@ -342,7 +350,7 @@ class BatchQueue:
         deadline = time.monotonic() + END_S
         pause_s = END_ASK_S
         while (answer := self._ask().wait()).returncode == 0:
-            if not any(state in PRESENT for state, _ in _rows(answer).values()):
+            if not any(row.state in PRESENT for row in _rows(answer).values()):
                 return True
             if time.monotonic() > deadline:
                 break
@@ -351,10 +359,10 @@ class BatchQueue:
         return False
 
 
-def _rows(answer: CommandAnswer) -> dict[str, tuple[str, str]]:
-    """Task → state and reason."""
+def _rows(answer: CommandAnswer) -> dict[str, QueuedTask]:
+    """By task."""
     rows = [line.strip().split("|", 2) for line in answer.output.splitlines()]
-    return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+    return {row[0]: QueuedTask(state=row[1], reason=row[2]) for row in rows if len(row) == 3}
 
 
 def queue_question(

@@ -30,6 +30,7 @@ NOT_SETTINGS = (
     "search_path",
     "extended_from",
     "pause_at",
+    "measure_training",
     "after",
     "init_sha256",
     "video",

@@ -97,11 +97,11 @@ def of_job_file(
         experiment, jobs=tuple(chosen), order="as-listed", skip_invalid=False
     )
     plan = run_plan.plan(narrowed, run_plan.RunOptions(run_dir=staging), staging, stops=stops)
-    verdicts = plan.verdicts
-    return [
-        Case(job=job, bundle=(own := verdicts[job.job_id]).bundle, init=own.init)
-        for job in plan.jobs
-    ], left_out
+    cases = []
+    for job in plan.jobs:
+        verdict = plan.verdicts[job.job_id]
+        cases.append(Case(job=job, bundle=verdict.bundle, init=verdict.init))
+    return cases, left_out
 
 
 def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[list[Job], LeftOut]:
@@ -112,17 +112,7 @@ def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[lis
     :raises UsageError: a name matches no job.
     """
     if names:
-        job_ids = [job.job_id for job in jobs]
-        matches: set[str] = set()
-        for name in names:
-            if not (found := matching_jobs(name, job_ids)):
-                near = difflib.get_close_matches(name, job_ids, n=3)
-                hint = (
-                    f"did you mean {' or '.join(near)}?" if near else f"valid: {listed(job_ids, 5)}"
-                )
-                raise UsageError(f"{source}: --jobs {name}: no such job; {hint}")
-            matches.update(found)
-        return [job for job in jobs if job.job_id in matches], {}
+        return _named_jobs(jobs, names, source), {}
     first: dict[tuple[object, ...], Job] = {}
     left_out: dict[str, str] = {}
     for job in jobs:
@@ -137,13 +127,25 @@ def choose(jobs: Sequence[Job], names: Sequence[str], source: Path) -> tuple[lis
     return chosen[:MAX_CASES], left_out
 
 
+def _named_jobs(jobs: Sequence[Job], names: Sequence[str], source: Path) -> list[Job]:
+    """:raises UsageError: a name matches no job."""
+    job_ids = [job.job_id for job in jobs]
+    matches: set[str] = set()
+    for name in names:
+        found = matching_jobs(name, job_ids)
+        if not found:
+            near = difflib.get_close_matches(name, job_ids, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"valid: {listed(job_ids, 5)}"
+            raise UsageError(f"{source}: --jobs {name}: no such job; {hint}")
+        matches.update(found)
+    return [job for job in jobs if job.job_id in matches]
+
+
 def waiting_iterations(job: Job) -> int:
     """Iterations before SAC or TD3 begins to learn; 0 for PPO."""
-    waiting = (
-        int(job.spec.hyperparameters.get("learning_starts", 100))
-        if job.spec.algo in OFF_POLICY
-        else 0
-    )
+    if job.spec.algo not in OFF_POLICY:
+        return 0
+    waiting = int(job.spec.hyperparameters.get("learning_starts", 100))
     return waiting // job.spec.steps_an_iteration
 
 

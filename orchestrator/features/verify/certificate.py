@@ -177,8 +177,10 @@ def weights_differ(evidence: Evidence) -> bool:
 
 def _reported_hash(trainings: Sequence[ShortTraining], expected: str | None) -> str | None:
     """The first hash that differs from ``expected``, else ``expected``; None without trainings."""
+    if not trainings:
+        return None
     different = [one.sha256 for one in trainings if one.sha256 != expected]
-    return different[0] if different else expected if trainings else None
+    return different[0] if different else expected
 
 
 def _median_s(trainings: Sequence[ShortTraining]) -> float | None:
@@ -196,7 +198,6 @@ def _slowdown(evidence: Evidence) -> Estimate | None:
         return None
     if len(alone) == 1:
         return ratio(together[0].iteration_s, alone[0].iteration_s)
-    above, below = (
-        [median(one.iteration_s) for one in trainings] for trainings in (together, alone)
-    )
+    above = [median(one.iteration_s) for one in together]
+    below = [median(one.iteration_s) for one in alone]
     return ratio(above, below, paired=True)

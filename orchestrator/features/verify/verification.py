@@ -158,10 +158,9 @@ class _Verification:
             self.cases = [case for case in self.cases if case.job.job_id not in self.left_out]
             self._train_killed(self.cases, repeat)
         verdicts = [self._judge(case) for case in self.cases]
+        has_passed = bool(verdicts) and all(one.verdict == "PASS" for one in verdicts)
         return Certificate(
-            verdict="PASS"
-            if verdicts and all(one.verdict == "PASS" for one in verdicts)
-            else "FAIL",
+            verdict="PASS" if has_passed else "FAIL",
             jobs=verdicts,
             left_out=self.left_out,
             iterations=self.options.iterations,
@@ -188,9 +187,8 @@ class _Verification:
 
     def _tell_what_fits(self, groups: Sequence[Sequence[Case]], first_s: float) -> None:
         """:param first_s: how long the first group took alone and among neighbours."""
-        fit = min(
-            len(groups), 1 + math.ceil(max(0.0, TIME_LIMIT_S - first_s) / max(0.001, first_s))
-        )
+        left_s = max(0.0, TIME_LIMIT_S - first_s)
+        fit = min(len(groups), 1 + math.ceil(left_s / max(0.001, first_s)))
         jobs = sum(map(len, groups[:fit]))
         text = f"The first group took {first_s:.0f} s: about {jobs} of {len(self.cases)} jobs fit into the time limit"
         self.tell(text + ("; --jobs NAME verifies others" if fit < len(groups) else ""))

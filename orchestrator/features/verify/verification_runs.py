@@ -84,10 +84,10 @@ class KillingExecutor:
     def submit(self, launch: Launch) -> Handle:
         handle = self.inner.submit(launch)
         self._running.add(handle)
-        for other in self._running:
-            self.neighbours[other.job_id] = max(
-                self.neighbours.get(other.job_id, 0), len(self._running) - 1
-            )
+        others = len(self._running) - 1
+        for running in self._running:
+            before = self.neighbours.get(running.job_id, 0)
+            self.neighbours[running.job_id] = max(before, others)
         if launch.number == 0 and launch.job_id in self.kills:
             self._watched[handle] = JobPaths(launch.job_dir).progress_csv
         return handle
@@ -96,12 +96,14 @@ class KillingExecutor:
         deadline = time.monotonic() + timeout_s
         while True:
             remaining_s = max(0.0, deadline - time.monotonic())
-            busy = self._watched or self._due
-            events = self.inner.poll(min(remaining_s, POLL_INTERVAL_S) if busy else remaining_s)
-            for handle in (event.handle for event in events if isinstance(event, Exited)):
-                self._running.discard(handle)
-                self._watched.pop(handle, None)
-                self._due.pop(handle, None)
+            is_watching = bool(self._watched or self._due)
+            pause_s = min(remaining_s, POLL_INTERVAL_S) if is_watching else remaining_s
+            events = self.inner.poll(pause_s)
+            for event in events:
+                if isinstance(event, Exited):
+                    self._running.discard(event.handle)
+                    self._watched.pop(event.handle, None)
+                    self._due.pop(event.handle, None)
             self._kill_due()
             if events or remaining_s == 0.0:
                 return events
@@ -119,9 +121,8 @@ class KillingExecutor:
         now = time.monotonic()
         for handle, table in list(self._watched.items()):
             kill = self.kills[handle.job_id]
-            if (
-                table.exists() and table.read_bytes().count(b"\n") > kill.iterations
-            ):  # the first line is the header
+            lines = table.read_bytes().count(b"\n") if table.exists() else 0
+            if lines > kill.iterations:  # the first line is the header
                 del self._watched[handle]
                 self._due[handle] = now + kill.delay_s
         for handle, due in list(self._due.items()):
@@ -222,9 +223,8 @@ def _short_training(
     paths: JobPaths, attempts: int, state: State, executor: KillingExecutor
 ) -> ShortTraining:
     record = read_exit_record(paths.attempt(max(0, attempts - 1)).exit)
-    iterations = run_reader.iterations(paths.timings_csv)[
-        1:
-    ]  # none where ORCHESTRATOR_NO_TIMINGS is set
+    # There are none where ORCHESTRATOR_NO_TIMINGS is set.
+    iterations = run_reader.iterations(paths.timings_csv)[1:]
     problem = ""
     if isinstance(state, Failed):
         problem = state.message

@@ -1,0 +1,1 @@
+"""Ranks: processes that train one job together."""

@@ -1,0 +1,1 @@
+"""Environments in batches, over one simulation."""

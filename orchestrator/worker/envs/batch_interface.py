@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Required, TypedDict
+from typing import Any, NamedTuple, NotRequired, Required, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,22 @@ class StepResult(NamedTuple):
     ended: Sequence[Episode]
 
 
+class EffortState(TypedDict):
+    """Sums of the running episodes, ``(n_envs,)`` each."""
+
+    energy_j: Floats
+    squared_torques: Floats
+    distance_m: Floats
+
+
+class MeasuredState(TypedDict):
+    """What has been measured of the running episodes so far."""
+
+    sums: Floats
+    """``(n_envs, n_measures)`` of the task's own measures."""
+    effort: EffortState
+
+
 class SimulationState(TypedDict):
     """Everything that the next steps depend on; checkpoints hold it under these keys."""
 
@@ -72,3 +88,5 @@ class SimulationState(TypedDict):
     generators: list[Any]
     episode_lengths: NDArray[np.int64]
     episode_returns: Floats
+    measured: NotRequired[MeasuredState]
+    """Only where episodes are measured."""

@@ -27,6 +27,7 @@ from orchestrator.worker.envs.batch_interface import (
     StepResult,
 )
 from orchestrator.worker.envs.divergence import PhysicsDiverged
+from orchestrator.worker.envs.effort import EffortMeter
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import States, Task, make_task
@@ -143,10 +144,15 @@ class Simulation:
         self._steps_to_limit = self.task.max_episode_steps
         """Control steps until the longest running episode reaches the limit."""
         self._measured = bool(self._is_measuring and self.task.measures)
+        self._effort = self._effort_meter() if self._is_measuring else None
         self._measure_sums = np.zeros((n_envs, n_measures))
         self._measures = np.zeros((n_envs, n_measures))
         """The latest."""
         self._all_envs = np.arange(n_envs)
+
+    def _effort_meter(self) -> EffortMeter:
+        task = self.task
+        return EffortMeter(self.model, self._batch, task.pose, task.frame_skip, self._stage)
 
     def _observe_an_example(self) -> None:
         """Learn from the first environment what observations are like."""
@@ -253,7 +259,7 @@ class Simulation:
         for name, field in states.fields.items():
             np.copyto(before.fields[name], field)
         self._ctrl[:] = task.actions.ctrl(action)
-        self._batch.step(nstep=task.frame_skip, stage=self._stage)
+        self._step_physics()
         # The fastest ways to say any() and isfinite().all().
         if np.count_nonzero(self._bad_counts) or not math.isfinite(
             self._flat_state.dot(self._flat_state)
@@ -266,9 +272,8 @@ class Simulation:
             rewards, terminated = task.reward_and_terminated(before, action, states)
         self._step += 1
         self._episode_returns += rewards
-        if self._measured:
-            self._measures[:] = task.measure(before, action, states)
-            self._measure_sums += self._measures
+        if self._is_measuring:
+            self._measure(action, list(fallen))
         self._steps_to_limit -= 1
         done = terminated
         if self._steps_to_limit <= 0:
@@ -292,6 +297,23 @@ class Simulation:
             if self._autoreset:
                 observations[envs] = self._start_episodes(envs)
         return StepResult(observations, rewards, done, ended)
+
+    def _step_physics(self) -> None:
+        if self._effort is None:
+            self._batch.step(nstep=self.task.frame_skip, stage=self._stage)
+        else:
+            self._effort.step()
+
+    def _measure(self, action: NDArray[Any], diverged: list[int]) -> None:
+        """Add one control step to the measures of the running episodes."""
+        task = self.task
+        before = self._before
+        after = self.states
+        if self._measured:
+            self._measures[:] = task.measure(before, action, after)
+            self._measure_sums += self._measures
+        if self._effort is not None:
+            self._effort.add(task.distance_travelled(before, after), diverged)
 
     def _observe(self) -> NDArray[Any]:
         return self.task.observe(self.states)
@@ -343,16 +365,18 @@ class Simulation:
         sums = self._measure_sums[env]
         by = {"sum": sums, "mean": sums / length, "last": self._measures[env]}
         measures = self.task.measures if self._measured else ()
+        of_task = {
+            measure.name: float(by[measure.over_episode][i]) for i, measure in enumerate(measures)
+        }
+        effort = {} if self._effort is None else self._effort.measures(env, length)
+        others = {name: value for name, value in effort.items() if name not in of_task}
         return Episode(
             env=env,
             terminal_observation=terminal_observation,
             total_reward=float(self._episode_returns[env]),
             length=length,
             truncated=not terminated,
-            measures={
-                measure.name: float(by[measure.over_episode][i])
-                for i, measure in enumerate(measures)
-            },
+            measures={**of_task, **others},
             divergence=fallen.get(env, ""),
         )
 
@@ -374,6 +398,8 @@ class Simulation:
         self._count_steps_to_limit()
         self._episode_returns[envs] = 0.0
         self._measure_sums[envs] = 0.0
+        if self._effort is not None:
+            self._effort.begin(envs)
         fields = {name: field[envs] for name, field in self._fields.items()}
         return self.task.observe(
             States(states.qpos[envs], states.qvel[envs], states.goals[envs], fields)
@@ -383,7 +409,7 @@ class Simulation:
         return self.task.initial_state(self.generators[env])
 
     def get_state(self) -> SimulationState:
-        return {
+        state: SimulationState = {
             "physics": self._batch.state.copy(),
             "fields": {name: field.copy() for name, field in self._fields.items()},
             "goals": self.states.goals.copy(),
@@ -391,6 +417,29 @@ class Simulation:
             "episode_lengths": self._lengths(),
             "episode_returns": self._episode_returns.copy(),
         }
+        if self._effort is not None:
+            state["measured"] = {
+                "sums": self._measure_sums.copy(),
+                "effort": self._effort.get_state(),
+            }
+        return state
+
+    def _continue_measuring(self, state: SimulationState) -> None:
+        """Sums of the running episodes as they were saved; not known where nothing was measured
+        then.
+        """
+        if self._effort is None:
+            return
+        measured = state.get("measured")
+        if measured is not None:
+            self._measure_sums[:] = measured["sums"]
+            self._effort.set_state(measured["effort"])
+            return
+        unknown = np.full(self.n_envs, np.nan)
+        self._measure_sums[:] = np.nan
+        self._effort.set_state(
+            {"energy_j": unknown, "squared_torques": unknown, "distance_m": unknown}
+        )
 
     def set_state(self, state: SimulationState) -> NDArray[Any]:
         """Continue exactly where :meth:`get_state` was called, perhaps in another process.
@@ -413,6 +462,7 @@ class Simulation:
         self._begun[:] = self._step - state["episode_lengths"]
         self._count_steps_to_limit()
         self._episode_returns[:] = state["episode_returns"]
+        self._continue_measuring(state)
         return self.task.observe(self.states)
 
     def _diverged_envs(self, action: NDArray[Any]) -> dict[int, str]:

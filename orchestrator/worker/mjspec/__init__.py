@@ -1,0 +1,1 @@
+"""Changes to models before they are compiled (``mujoco.MjSpec``)."""

@@ -1,0 +1,1 @@
+"""Trained policies in the process of a user: loaded, played, evaluated."""

@@ -1,0 +1,1 @@
+"""Robots are copied, compiled and examined."""

@@ -1,0 +1,1 @@
+"""The worker as a process: its connection to the supervisor, threads, failures."""

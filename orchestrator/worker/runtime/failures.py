@@ -7,8 +7,8 @@ import traceback
 from collections import deque
 from pathlib import Path
 
-from orchestrator.core.errors import UsageError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS, ExitCode
+from orchestrator.core.errors import UsageError, is_disk_full
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.text import shortened
 
 _TRACEBACK_LINES = 40
@@ -68,7 +68,7 @@ def classify(error: BaseException) -> tuple[ExitCode, str, str]:
     trace = "\n".join(
         deque((line for part in parts for line in shortened(part).splitlines()), _TRACEBACK_LINES)
     )
-    if is_disk_full(error):
+    if _has_full_disk_as_cause(error):
         return ExitCode.DISK_FULL, f"no space left on the disk: {shortened(str(error))}", trace
     if isinstance(error, CheckpointError | GpuMemoryError | MissingPackageError):
         return ExitCode.ERROR, shortened(str(error)), trace
@@ -93,12 +93,15 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}{': ' if text else ''}{text} ({_place(error)})"
 
 
-def is_disk_full(error: BaseException | None) -> bool:
-    """Whether a full disk or an exhausted quota caused ``error``."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+def _has_full_disk_as_cause(error: BaseException) -> bool:
+    """Whether ``error``, or one that it was raised from, is that of a full disk: libraries raise
+    their own in its place.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if is_disk_full(cause):
             return True
-        error = error.__cause__ or error.__context__
+        cause = cause.__cause__ or cause.__context__
     return False
 
 

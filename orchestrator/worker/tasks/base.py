@@ -79,7 +79,8 @@ class Task:
     push_period: int | None = None
     """Control steps after which the robot is pushed; None: never."""
     measures: tuple[Measure, ...] = ()
-    """The columns of :meth:`measure`."""
+    """The columns of :meth:`measure`. Beside them every task has those of the actuators
+    (``energy_j`` …, :mod:`orchestrator.worker.envs.effort`), unless one here has the same name."""
     actions: ActionMap
 
     def __init__(self, model: mujoco.MjModel, options: Any) -> None:
@@ -177,6 +178,13 @@ class Task:
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
         """``(n_envs, len(measures))``; called in evaluation only."""
         return np.zeros((len(after.qpos), len(self.measures)))
+
+    def distance_travelled(self, before: States, after: States) -> Floats | None:
+        """``(n_envs,)`` metres by which one control step has brought the robot on, the way whose
+        cost ``cost_of_transport`` is; None: the task does not move it from place to place. As
+        :meth:`measure`, not called where nothing is measured.
+        """
+        return None
 
     def goal_marker(self, goal: Floats) -> tuple[float, float, float] | None:
         """Position in the world at which pictures show the goal ``(goal_size,)``; None: not

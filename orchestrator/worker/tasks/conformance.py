@@ -77,6 +77,9 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
     _check_result(task, "reward_and_terminated", "terminated", result[1], (ROWS,), kind="b")
     measured = _call(task, "measure", lambda: task.measure(trial, action, trial))
     _check_result(task, "measure", "measures", measured, (ROWS, len(task.measures)))
+    moved = _call(task, "distance_travelled", lambda: task.distance_travelled(trial, trial))
+    if moved is not None:
+        _check_result(task, "distance_travelled", "metres", moved, (ROWS,))
     _call(task, "goal_marker", lambda: task.goal_marker(trial.goals[0]))
     return observation
 

@@ -9,8 +9,8 @@ with x in metres, Δt the control period in seconds and actions in [-1, 1]. Unli
 control cost is a mean over actuators, not a sum, so that one weight suits any number of actuators,
 and the healthy range follows from the robot's own starting pose.
 
-Observation: positions without the root's x and y, activations of muscles, then velocities clipped
-to ±10.
+Observation: positions without the root's x and y, velocities clipped to ±10, then activations of
+muscles.
 """
 
 from __future__ import annotations
@@ -114,6 +114,9 @@ class Forward(Task):
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
         return self._distance_moved(before, after)[:, None]
+
+    def distance_travelled(self, before: States, after: States) -> Floats:
+        return self._distance_moved(before, after)
 
     def _distance_moved(self, before: States, after: States) -> Floats:
         """``(n_envs,)`` metres moved along x, a new array."""

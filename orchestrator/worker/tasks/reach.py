@@ -9,7 +9,7 @@ grows steeply close to the target, where the distance hardly changes:
     reward = −d / span + precision_weight · exp(−(d / (0.1 · span))²) − ctrl_cost_weight · mean(action²)
 
 Observation: positions and velocities of the arm's joints (sine and cosine of hinges without limits;
-velocities within ±10), activations of muscles, the effector's position, and the target minus that.
+velocities within ±10), the effector's position, the target minus that, and activations of muscles.
 No termination. A body or site named "target" in the model has no effect: the environment has its
 own target, which pictures show.
 """

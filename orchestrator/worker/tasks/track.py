@@ -152,6 +152,19 @@ class Track(Task):
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
         return np.sqrt(self._error(self._body.motion(after), after.goals))[:, None]
 
+    def distance_travelled(self, before: States, after: States) -> Floats:
+        """The way of the root in the horizontal plane: commands turn it around and back."""
+        root = self.root
+        squares: Floats = np.square(self._moved(root.x.address, before, after))
+        if root.y is not None:
+            squares += np.square(self._moved(root.y.address, before, after))
+        return np.sqrt(squares, out=squares)
+
+    @staticmethod
+    def _moved(address: int, before: States, after: States) -> Floats:
+        moved: Floats = after.qpos[:, address] - before.qpos[:, address]
+        return moved
+
     def _error(self, motion: Motion, goals: Floats) -> Floats:
         """``(n,)`` squared velocity error in m²/s²."""
         planar = min(2, self.goal_size)

@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
@@ -30,6 +29,7 @@ from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training.acting import ActingPolicy
 from orchestrator.worker.training.algorithms import Model
 from orchestrator.worker.training.best_moment import BestMoment
+from orchestrator.worker.training.measured_episodes import reported_measures
 from orchestrator.worker.training.training_state import generators, restore_generators
 
 LONGEST = 100_000
@@ -363,7 +363,7 @@ def _run(
             episode = EvaluatedEpisode(
                 total_reward=total_reward,
                 length=length,
-                measures=_measures(info),
+                measures=reported_measures(info),
                 drawn=info.get(DRAWN, {}),
                 env=int(index),
             )
@@ -372,14 +372,3 @@ def _run(
         steps[dones] = 0
         each_step()
     return episodes
-
-
-def _measures(info: Mapping[str, Any]) -> dict[str, float | None]:
-    """The numbers in ``info["measures"]``, with true and false as 1 and 0."""
-    measures = info.get("measures")
-    if not isinstance(measures, Mapping):
-        return {}
-    numbers = {
-        name: float(value) for name, value in measures.items() if isinstance(value, Real | np.bool_)
-    }
-    return {str(name): value if math.isfinite(value) else None for name, value in numbers.items()}

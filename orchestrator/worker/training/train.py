@@ -39,6 +39,7 @@ from orchestrator.worker.training.attempt import Attempt
 from orchestrator.worker.training.checkpoint_part import Checkpointing
 from orchestrator.worker.training.divergences import DivergenceCounter, Divergences
 from orchestrator.worker.training.loop_parts import LoopPart, LoopParts, feature_parts
+from orchestrator.worker.training.measured_episodes import MeasuredEpisodes
 from orchestrator.worker.training.shared_statistics import RankSynchronizer
 from orchestrator.worker.training.timings import DisabledTimings, TimedVecEnv, Timings
 from orchestrator.worker.training.training_log import TrainingLog
@@ -132,6 +133,7 @@ def _environments(spec: WorkerSpec, paths: JobPaths, env_indices: range) -> VecE
         paths.root,
         n_envs=len(env_indices),
         seed=spec.seed,
+        measuring=spec.measure_training,
         first_env=env_indices.start,
         training=True,
     )
@@ -305,6 +307,8 @@ def _equip(attempt: Attempt, loop: LoopState, log: TrainingLog) -> _Equipment:
     features = feature_parts(spec, model, loop.parts)
     assert model.env is not None
     venv: VecEnv = model.env
+    if spec.measure_training:
+        venv = MeasuredEpisodes(venv)
     divergences: list[LoopPart] = []
     if spec.on_divergence == "end-episode":
         counter = DivergenceCounter(venv)

@@ -18,6 +18,7 @@ from orchestrator.worker.runtime.progress import say
 from orchestrator.worker.training import algorithms, learners
 from orchestrator.worker.training.attempt import Attempt
 from orchestrator.worker.training.fast.ppo import FastPPO
+from orchestrator.worker.training.measured_episodes import mean_measures
 from orchestrator.worker.training.training_state import LoopState
 
 LOG_INTERVAL_S = 10.0
@@ -41,7 +42,7 @@ class TrainingLog:
         self._next_line = now
         self._facts.env_steps = self._model.num_timesteps
         self._facts.ep_rew_mean_first = loop.ep_rew_mean_first
-        self._facts.ep_rew_mean = self._mean_return()
+        self._tell_of_episodes()
 
     def open(self, columns: Sequence[str], *, keep: int) -> None:
         """Have the model log to ``progress.csv`` from now on, on the rank that writes one, and
@@ -109,7 +110,7 @@ class TrainingLog:
         env_steps = self._model.num_timesteps
         reporter.env_steps_per_s = (env_steps - facts.env_steps) / elapsed_s
         facts.env_steps = env_steps
-        facts.ep_rew_mean = self._mean_return()
+        self._tell_of_episodes()
         if facts.ep_rew_mean_first is None:
             facts.ep_rew_mean_first = facts.ep_rew_mean
         reporter.iteration = iteration
@@ -124,6 +125,12 @@ class TrainingLog:
             mean = f"ep_rew_mean {facts.ep_rew_mean:,.1f}"
         diverged = f", {count(facts.divergences, 'divergence')}" if facts.divergences else ""
         say(f"{done}, {mean}, {self._reporter.env_steps_per_s:,.0f} env_steps/s{diverged}")
+
+    def _tell_of_episodes(self) -> None:
+        """Means over the last episodes."""
+        self._facts.ep_rew_mean = self._mean_return()
+        if self._attempt.spec.measure_training:
+            self._facts.training_measures = mean_measures(self._model.ep_info_buffer or ())
 
     def _mean_return(self) -> float | None:
         """``rollout/ep_rew_mean``: None before the first episode has ended."""

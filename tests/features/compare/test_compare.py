@@ -14,6 +14,7 @@ from measurement_helpers import collapsed, measurements, slower
 from orchestrator.core.errors import UsageError
 from orchestrator.features.compare.comparison import (
     Comparison,
+    Difference,
     Pair,
     compare_with_first,
     merged_differences,
@@ -141,8 +142,8 @@ class TestWhatCannotBeCompared:
 
 def test_a_setting_that_differs_for_other_jobs_has_no_value_in_the_row_of_some() -> None:
     rows = [
-        [("n_steps", "2048", "512"), ("gamma", "0.99", "0.9")],
-        [("n_steps (cart)", "2048", "1024")],
+        [Difference("n_steps", "2048", "512"), Difference("gamma", "0.99", "0.9")],
+        [Difference("n_steps (cart)", "2048", "1024")],
     ]
     assert merged_differences(rows) == [
         ("n_steps", ["2048", "512", "–"]),

@@ -48,7 +48,7 @@ def test_a_task_waits_for_ray_in_another_thread_than_its_main_one(
     """While its main thread waits, Ray lends its CPUs to another task (``test_ray_internals.py``
     shows that)."""
     waits = Waits(monkeypatch)
-    agent: Any = SimpleNamespace(acquire_cpus=SimpleNamespace(remote=lambda *_: "granted"))
+    agent: Any = SimpleNamespace(acquire_cpus=SimpleNamespace(remote=lambda *_, **__: "granted"))
     launch = SimpleNamespace(job_id="a", work="w", job_dir=None)
     assignment: Any = SimpleNamespace(
         key="a/0", cores=1, launch=launch, storage=None, ranks=None, driver_node="node", cpus=()

@@ -50,6 +50,17 @@ def test_a_search_has_its_leaderboard_and_rungs(tmp_path: Path) -> None:
     assert column(best, "policy_kwargs.net_arch")[0] in ("[32]", "[64, 64]")
 
 
+def test_at_a_rung_the_best_return_is_shown_whatever_direction_another_objective_has(
+    tmp_path: Path,
+) -> None:
+    told = [Told(reached=[1.0]), Told(reached=[3.0])]
+    for objective, best in (("wall_s", 3.0), ("eval_mean", 1.0)):
+        paths = search_run(
+            tmp_path / objective, told, is_over=False, objective=objective, direction="minimize"
+        )
+        assert column(shown(paths).tables[0], "best")[0] == best
+
+
 def test_its_chart_has_the_finished_trials_and_the_best_so_far(tmp_path: Path) -> None:
     told = [Told(values=[value]) for value in (3.0, 1.0, 5.0, 5.0, 4.0)]
     (chart,) = shown(search_run(tmp_path / "run", told)).charts

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import UsageError
-from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension, SearchSpec
+from orchestrator.features.search.declaration.spec import (
+    ArchiveAxis,
+    Dimension,
+    SchedulerSpec,
+    SearchSpec,
+)
 from orchestrator.features.search.history import History
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher.proposals import Proposals
@@ -31,7 +36,9 @@ SPEC = SearchSpec(
 
 
 def proposals(folder: Path, spec: SearchSpec = SPEC, bracket: int = 1) -> Proposals:
-    return Proposals(spec, folder / "sampler.pickle", folder, bracket, Watchdog())
+    return Proposals(
+        spec, folder / "sampler.pickle", folder, bracket, Watchdog(), tells_at_rungs=True
+    )
 
 
 def history(
@@ -132,11 +139,35 @@ def test_a_sampler_that_has_raised_is_not_resumed_with_what_it_had(
     assert not (tmp_path / "sampler.pickle").exists()
 
 
-def test_an_archive_is_told_of_no_trial_at_a_rung_where_nothing_is_measured(tmp_path: Path) -> None:
-    measured = dataclasses.replace(
-        SPEC, measures=(ArchiveAxis(name="distance_m", low=0, high=1, cells=4),)
+@pytest.mark.parametrize(
+    ("objectives", "by", "has_archive", "stands"),
+    [
+        (["eval_mean"], "ep_rew_mean", False, True),
+        (["ep_rew_mean"], "ep_rew_mean", False, True),
+        (["distance_m"], "ep_rew_mean", False, False),
+        (["eval_mean"], "distance_m", False, False),
+        (["distance_m / energy_j"], "distance_m/energy_j", False, True),
+        (["distance_m / energy_j"], "distance_m", False, False),
+        (["eval_mean"], "ep_rew_mean", True, False),
+        (["distance_m"], "distance_m", True, False),
+        (["distance_m", "energy_j"], "distance_m", False, False),
+    ],
+)
+def test_the_value_at_a_rung_is_told_where_it_stands_for_the_one_at_the_end(
+    objectives: list[str], by: str, has_archive: bool, stands: bool
+) -> None:
+    axis = ArchiveAxis(name="distance_m", low=0, high=1, cells=4)
+    search = dataclasses.replace(
+        SPEC, objectives=tuple(objectives), measures=(axis,) if has_archive else ()
     )
-    assert [proposals(tmp_path, spec).tells_at_rungs for spec in (SPEC, measured)] == [True, False]
+    scheduler = SchedulerSpec(kind="asha", min_env_steps=100, by=by)
+    assert scheduler.stands_for_end(search) == stands
+    assert scheduler.measures_training == (by != "ep_rew_mean")
+    assert scheduler.shown == ("return" if by == "ep_rew_mean" else by)
+    lowest = dataclasses.replace(search, directions=("minimize",) * len(objectives))
+    is_by_objective = scheduler.is_by_objective(search)
+    assert scheduler.direction(lowest) == ("minimize" if is_by_objective else "maximize")
+    assert scheduler.direction(search) == scheduler.direction(None) == "maximize"
 
 
 def restored(sampler: Proposals, events: Sequence[SearchEvent]) -> None:

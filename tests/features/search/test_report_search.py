@@ -155,7 +155,9 @@ def test_a_dimension_that_matters_is_told_from_one_that_does_not(document: Docum
     first, *others = table(document, "Space").rows
     assert first[0].text == "model.geom.thigh.size"
     dimensions = {one["key"]: one["effects"] for one in document.facts["search"]["dimensions"]}
-    rung = {key: effects[report_data.AT_FIRST_RUNG] for key, effects in dimensions.items()}
+    rung = {
+        key: effects[f"return{report_data.AT_FIRST_RUNG}"] for key, effects in dimensions.items()
+    }
     assert rung["model.geom.thigh.size"]["share"] > 0.7
     assert rung["ppo.learning_rate"]["share"] < 0.2
     assert (

@@ -368,9 +368,7 @@ def test_the_pareto_front_is_trained_again_with_seeds_that_no_trial_had(
     )
     entered: list[tuple[int, list[int]]] = []
 
-    def enter(
-        _: Searcher, point: Any, jobs: Sequence[Job], parent: None, *, reevaluates: int
-    ) -> None:
+    def enter(_: Searcher, point: Any, jobs: Sequence[Job], *, reevaluates: int) -> None:
         entered.append((reevaluates, [job.spec.seed for job in jobs]))
 
     monkeypatch.setattr(Searcher, "_enter", enter)

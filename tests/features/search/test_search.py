@@ -4,6 +4,7 @@ its processes."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -21,6 +22,7 @@ from command_helpers import HOPPER, TINY, give, wait_until
 from kill_helpers import killable
 
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
@@ -195,6 +197,69 @@ def test_asha_trains_the_best_to_the_end_and_leaves_the_others_paused(tmp_path: 
     assert trials == set(range(6))
 
 
+BY = "distance_m - 0.001 * energy_j"
+BY_MEASURE = RUNGS.replace('"ep_rew_mean"', f'"{BY}"') + f'by = "{BY}"\n'
+
+
+def told_at_rung(run_dir: Path, job_id: str) -> dict[int, float]:
+    """env_steps of the rungs of a job → the value that follows from its exit records."""
+    told = {}
+    for path in sorted((run_dir / "jobs" / job_id / "attempts").glob("*/exit.json")):
+        record = json.loads(path.read_text())
+        if record["code"] == ExitCode.PAUSED:
+            measures = record["training_measures"]
+            told[record["env_steps"]] = measures["distance_m"] - 0.001 * measures["energy_j"]
+    return told
+
+
+@pytest.mark.slow
+def test_trials_are_compared_at_rungs_by_measures_of_their_training(tmp_path: Path) -> None:
+    jobs = search_file(tmp_path, BY_MEASURE, seeds=[0, 1], settings="eval_episodes = 1")
+    done = finish(jobs)
+    assert f"trials are compared by {BY} at 128" in " ".join(
+        commands.invoke("run", jobs, "--dry-run", "--run-dir", "other", cwd=tmp_path).stdout.split()
+    ), done.stdout
+    of_trials: dict[int, list[SearchEvent]] = {}
+    for event in events(tmp_path / "run"):
+        if event.kind == "reached":
+            of_trials.setdefault(event.trial or 0, []).append(event)
+    assert of_trials.keys() == set(range(6))
+    for trial, reached in of_trials.items():
+        told = [told_at_rung(tmp_path / "run", f"hopper-t{trial:05d}-s{seed}") for seed in (0, 1)]
+        for place, event in enumerate(reached):
+            both = [list(one.values())[place] for one in told]
+            assert event.content["value"] == pytest.approx(sum(both) / 2)
+    firsts = {trial: reached[0].content["value"] for trial, reached in of_trials.items()}
+    promoted = {event.trial for event in events(tmp_path / "run") if event.kind == "promoted"}
+    assert promoted >= {max(firsts, key=firsts.__getitem__)}
+    told_of = [event for event in events(tmp_path / "run") if event.kind == "told"]
+    assert sorted(event.trial or 0 for event in told_of) == list(range(6)), (
+        "the value at the rung stands for that at the end"
+    )
+
+
+@pytest.mark.slow
+def test_the_jobs_of_a_matrix_are_compared_by_a_measure_and_only_then_measured(
+    tmp_path: Path,
+) -> None:
+    for by in ("", '\nby = "-energy_j"'):
+        folder = tmp_path / ("by" if by else "plain")
+        folder.mkdir()
+        job = f'name = "hopper"\nxml = "{HOPPER}"\ntask = "forward"'
+        matrix = '[jobs.matrix]\n"ppo.learning_rate" = [1e-4, 1e-3]'
+        scheduler = f"[scheduler]\nmin_env_steps = 128\nfactor = 2{by}"
+        path = folder / "jobs.toml"
+        path.write_text(f'name = "m"\n{TINY}\n[[jobs]]\n{job}\n{matrix}\n{scheduler}\n')
+        done = commands.invoke("run", path, "--run-dir", "run", cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        for spec in (folder / "run/jobs").glob("*/spec.json"):
+            assert ("measure_training" in json.loads(spec.read_text())) == bool(by)
+        reached = [event for event in events(folder / "run") if event.kind == "reached"]
+        assert reached
+        if by:
+            assert all(event.content["value"] < 0 for event in reached)
+
+
 @pytest.mark.slow
 def test_a_trial_inherits_the_policy_of_the_nearest_finished_one(tmp_path: Path) -> None:
     jobs = search_file(
@@ -228,6 +293,7 @@ more than all else."""
 ENDLESS = 100_000
 """Trials of a search that is to be killed before it has made them."""
 RETRIES = "retry = { max_retries = 20 }"
+EVALUATED = "eval_episodes = 1\n"
 """All kills may be of the same job."""
 BLIND = 8
 """Trials that are asked for before any value is told: two brackets of four."""
@@ -284,18 +350,20 @@ def known_events(run_dir: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LONG_S)
+@pytest.mark.parametrize("rungs", [RUNGS, BY_MEASURE], ids=["by return", "by measure"])
 def test_killed_a_dozen_times_a_search_in_fixed_order_has_the_same_trials_and_weights(
-    tmp_path: Path,
+    rungs: str, tmp_path: Path
 ) -> None:
     options = 'order = "fixed"\nsampler_options = { population_size = 4 }'
-    table = RUNGS.replace(
+    table = rungs.replace(
         'sampler = "random"\ntrials = 6', f'sampler = "cmaes"\ntrials = {ENDLESS}\n{options}'
     )
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
     for folder in (quiet, rough):
         folder.mkdir()
-    trials = kill_and_finish(search_file(rough, table, settings=RETRIES))
-    finish(search_file(quiet, table.replace(str(ENDLESS), str(trials))), LONG_S)
+    trials = kill_and_finish(search_file(rough, table, settings=f"{EVALUATED}{RETRIES}"))
+    quiet_table = table.replace(str(ENDLESS), str(trials))
+    finish(search_file(quiet, quiet_table, settings=EVALUATED), LONG_S)
     assert points(rough / "run") == points(quiet / "run")
     assert outcomes(rough / "run") == outcomes(quiet / "run")
     search = declaration_of(load(quiet / "jobs.toml")).search
@@ -399,6 +467,42 @@ def make(params, folder):
     assert "the last 20 trials have failed, 20 of them as this one: " in done.stdout + done.stderr
     assert "no such leg" in done.stdout + done.stderr
     assert sum(event.kind == "asked" for event in events(tmp_path / "run")) <= 22
+
+
+@pytest.mark.slow
+def test_a_search_by_an_expression_of_measures_has_its_value_of_every_job(tmp_path: Path) -> None:
+    text = "distance_m / energy_j + 0 * min(mass_kg, torque_rms)"
+    table = f'sampler = "random"\ntrials = 2\nobjective = "{text}"'
+    jobs = search_file(tmp_path, table, seeds=(0, 1), settings="eval_episodes = 2")
+    done = finish(jobs)
+    assert f"best {text} " in " ".join(done.stdout.split())
+    over = [event for event in events(tmp_path / "run") if event.kind == "over"]
+    assert len(over) == 2
+    for event in over:
+        ratios = []
+        for seed in (0, 1):
+            folder = tmp_path / f"run/jobs/hopper-t{event.trial:05d}-s{seed}"
+            told = json.loads((folder / "eval.json").read_text())["deterministic"]["measures"]
+            ratios.append(told["distance_m"]["mean"] / told["energy_j"]["mean"])
+        assert event.content["values"] == [pytest.approx(sum(ratios) / 2)]
+    row = commands.summary(tmp_path / "run")["hopper-t00000-s0"]
+    assert min(row["measures"][name] for name in ("energy_j", "mass_kg", "torque_rms")) > 0
+    best = json.loads(commands.invoke("best", "run", "--json", cwd=tmp_path).stdout)
+    values = [event.content["values"][0] for event in over]
+    assert best[0]["values"] == {text: max(values)}
+
+
+@pytest.mark.slow
+def test_a_trial_whose_objective_divides_by_zero_has_no_value_and_says_so(tmp_path: Path) -> None:
+    table = 'sampler = "random"\ntrials = 1\nobjective = "eval_mean / (attempts - 1)"'
+    jobs = search_file(tmp_path, table, settings="eval_episodes = 1")
+    done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    [why] = [event.content["why"] for event in events(tmp_path / "run") if event.kind == "over"]
+    assert why.startswith(
+        "eval_mean / (attempts - 1) has no value: attempts - 1 is 0, and nothing can be divided by it; known are"
+    )
+    assert "nothing can be divided by it" in " ".join(done.stdout.split())
 
 
 @pytest.mark.slow

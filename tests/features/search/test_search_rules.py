@@ -132,7 +132,38 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "number as objective",
         {"objective": 3},
         "search.objective",
-        "expected the name of a column or measure, or a list",
+        "expected a column, a measure or an expression of them, or a list",
+    ),
+    (
+        "unknown name in an expression",
+        {"objective": "distance_m / enery_j"},
+        "search.objective",
+        '"enery_j" in "distance_m / enery_j" is no column of summary.csv with a result, and no '
+        'measure of the task "forward"; did you mean "energy_j"?',
+    ),
+    (
+        "no expression",
+        {"objective": "distance_m / (energy_j"},
+        "search.objective",
+        '"distance_m / (energy_j" is no expression; expected names of measures, numbers',
+    ),
+    (
+        "expression of Python",
+        {"objective": "distance_m ** 2"},
+        "search.objective",
+        '"distance_m ** 2" contains distance_m ** 2, which has no meaning here',
+    ),
+    (
+        "expression of numbers",
+        {"objective": "1 + 2"},
+        "search.objective",
+        '"1 + 2" names no measure',
+    ),
+    (
+        "unknown name in the expression of an axis",
+        {**GRIDDED, "measures": {"energy_j / mas_kg": {"low": 0, "high": 1}}},
+        'search.measures."energy_j / mas_kg"',
+        'did you mean "mass_kg"?',
     ),
     (
         "several objectives",
@@ -428,10 +459,43 @@ def test_search_is_over_one_job(place: Path) -> None:
         searched(place, {"xml": "../mjcf/*.xml"})
     with pytest.raises(SpecError, match="eval_episodes is 0"):
         searched(place, {"eval_episodes": 0})
+    with pytest.raises(SpecError, match='"energy_j" is known from an evaluation'):
+        searched(place, {"eval_episodes": 0}, objective="ep_rew_mean / energy_j")
     assert (
         declaration_of(searched(place, {"eval_episodes": 0}, objective="ep_rew_mean")).search
         is not None
     )
+
+
+def test_objectives_are_expressions_of_what_the_task_measures(place: Path) -> None:
+    def objectives(text: str, **job: Any) -> tuple[str, ...]:
+        table = {"space": RATE, "trials": 20, "sampler": "random", "objective": text}
+        jobs = [job or {**HOPPER, "task": "forward"}]
+        data = {"name": "test", "jobs": jobs, "search": table}
+        declared = declaration_of(from_mapping(data, source="search.toml", base=place)).search
+        assert declared is not None
+        return declared.objectives
+
+    for text in (
+        "distance_m / energy_j",
+        "-cost_of_transport",
+        "eval_mean - 0.1 * torque_rms",
+        "min(distance_m, 3) / (mass_kg + 1)",
+        "ep_rew_mean / wall_s",
+    ):
+        assert objectives(text) == (text,)
+    own = {"name": "own", "entry_point": "mine:make"}
+    with pytest.raises(SpecError, match=r'"speed / " is no expression'):
+        objectives("speed / ", **own)
+    assert objectives("mean speed", **own) == ("mean speed",)
+    balancer = {"name": "balancer", "xml": "../mjcf/hopper.xml", "task": "balance"}
+    with pytest.raises(
+        SpecError,
+        match='"cost_of_transport" has no value in the task "balance", which does not travel; '
+        "there are eval_mean",
+    ):
+        objectives("cost_of_transport", **balancer)
+    assert objectives("eval_mean / energy_j", **balancer) == ("eval_mean / energy_j",)
 
 
 @pytest.mark.parametrize(
@@ -612,6 +676,35 @@ def test_scheduler_without_search_compares_the_declared_jobs(place: Path) -> Non
     }
     with pytest.raises(SpecError, match=r"scheduler: is there twice; keep \[search.scheduler\]"):
         from_mapping({**data, **both}, source="s.toml", base=place)
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ("distance_m /", '"distance_m /" is no expression'),
+        ("eval_mean", '"eval_mean" is not known at a rung; there are ep_rew_mean and measures'),
+        ("distance_m / wall_s", '"wall_s" is not known at a rung'),
+        ("distance_m / enery_j", '"enery_j" in "distance_m / enery_j" .* mean "energy_j"'),
+        ("height_m", '"height_m" is no column .* no measure of the task "forward"'),
+    ],
+)
+def test_what_is_not_known_at_a_rung_cannot_be_compared_there(
+    by: str, message: str, place: Path
+) -> None:
+    rungs = {"min_env_steps": 9000, "by": by}
+    with pytest.raises(SpecError, match=rf"search\.scheduler\.by: {message}"):
+        searched(place, scheduler=rungs)
+    data = {"name": "t", "jobs": [{**HOPPER, "task": "forward"}], "scheduler": rungs}
+    with pytest.raises(SpecError, match=rf"scheduler\.by: {message}"):
+        from_mapping(data, source="s.toml", base=place)
+
+
+def test_rungs_compare_by_measures_of_training_and_by_the_return(place: Path) -> None:
+    for by, is_measured in (("ep_rew_mean", False), ("-ep_rew_mean / energy_j", True)):
+        rungs = {"min_env_steps": 9000, "by": by}
+        scheduler = declaration_of(searched(place, scheduler=rungs)).scheduler
+        assert scheduler is not None
+        assert (scheduler.by, scheduler.measures_training) == (by, is_measured)
 
 
 @pytest.mark.parametrize("link", [{"after": ["hopper"]}, {"init": "job:hopper"}])

@@ -216,7 +216,7 @@ def test_ctrl_c_ends_it_with_the_results_so_far_and_leaves_nothing(tmp_path: Pat
 def test_a_seed_gives_the_same_faults_at_the_same_moments(tmp_path: Path) -> None:
     def drawn(seed: int, rounds: int) -> list[str]:
         return [
-            campaign.plan_round(seed, number, FAULTS)[0].name for number in range(1, rounds + 1)
+            campaign.plan_round(seed, number, FAULTS).fault.name for number in range(1, rounds + 1)
         ]
 
     once = len(FAULTS)
@@ -224,7 +224,7 @@ def test_a_seed_gives_the_same_faults_at_the_same_moments(tmp_path: Path) -> Non
     assert sorted(drawn(5, once)) == sorted(fault.name for fault in FAULTS), (
         "each kind once before any comes again"
     )
-    moments = {str(campaign.plan_round(5, number, FAULTS)[1]) for number in range(1, 40)}
+    moments = {str(campaign.plan_round(5, number, FAULTS).moment) for number in range(1, 40)}
     assert len(moments) > 20
 
 
@@ -301,7 +301,7 @@ def test_important_faults_come_first_whatever_the_seed() -> None:
     assert {"SIGKILL: supervisor", "SIGKILL: worker", "full disk"} <= important
     for seed in range(5):
         drawn = [
-            campaign.plan_round(seed, number, FAULTS)[0].name
+            campaign.plan_round(seed, number, FAULTS).fault.name
             for number in range(1, len(important) + 1)
         ]
         assert set(drawn) == important

@@ -9,12 +9,12 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import pytest
 from supervisor_helpers import make_spec
 
-from orchestrator.core.decoding import decode
+from orchestrator.core.decoding import checked_row, decode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, Progress
 from orchestrator.core.text import LONGEST_LINE
@@ -44,6 +44,16 @@ def test_nested_values_come_back_as_they_were() -> None:
         options={"anything": [None, {"deep": 1.5}]},
     )
     assert decode(Whole, json.dumps(dataclasses.asdict(whole))) == whole
+
+
+class Row(TypedDict):
+    cpus: list[int]
+    by_node: dict[str, list[int]]
+
+
+def test_lists_stay_lists_in_a_row_however_deep_they_are() -> None:
+    row = {"cpus": [0, 1], "by_node": {"a": [2, 3]}}
+    assert checked_row(Row, row) == row
 
 
 def test_a_field_with_a_default_may_be_missing() -> None:

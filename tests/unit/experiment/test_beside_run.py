@@ -191,13 +191,23 @@ def test_what_a_run_depends_on_ends_it_by_whatever_it_raises(
     assert "Traceback" in capsys.readouterr().err
 
 
+NEXT: dict[str, Callable[[PartsBesideRun], object]] = {
+    "before_turn": lambda beside: beside.before_turn(),
+    "may_add_jobs": lambda beside: beside.may_add_jobs(),
+    "finish": lambda beside: beside.finish(lambda: False),
+    "exit_code": lambda beside: beside.exit_code({}, is_interrupted=True, is_stopping=True),
+}
+
+
+@pytest.mark.parametrize("next_call", NEXT)
 @pytest.mark.parametrize("moment", ["event", "after_turn"])
 def test_what_a_run_depends_on_ends_it_by_what_it_raises_when_it_is_told_of_something(
-    moment: str, monkeypatch: pytest.MonkeyPatch
+    moment: str, next_call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = Part(moment)
     broken.is_needed = True
-    beside, _ = made(monkeypatch, broken)
+    other = Part()
+    beside, reporter = made(monkeypatch, broken, other)
     recorded: list[Exception] = []
 
     def record(error: Exception) -> str:
@@ -207,9 +217,12 @@ def test_what_a_run_depends_on_ends_it_by_what_it_raises_when_it_is_told_of_some
     as_the_supervisor_has_it = DetachableReporter(beside, record)
     as_the_supervisor_has_it.event("launched", "x")
     as_the_supervisor_has_it.tick(lambda: None)  # type: ignore[arg-type,return-value]
-    with pytest.raises(ValueError, match="the knee fell off") as raised:
-        beside.before_turn()
-    assert recorded == [raised.value]
+    assert beside.has_failed
+    with pytest.raises(ValueError, match="the knee fell off"), beside:
+        NEXT[next_call](beside)
+    assert recorded == []
+    assert reporter.kinds() == ["launched"], "whoever ends the run says why, and nobody else"
+    assert other.moments == ["event", "after_turn", "end", "after_end"]
 
 
 MOMENTS: dict[str, Callable[[PartsBesideRun], object]] = {

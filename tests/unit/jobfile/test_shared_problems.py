@@ -12,7 +12,7 @@ import pytest
 from supervisor_helpers import make_job
 
 from orchestrator import api
-from orchestrator.api import in_python, train
+from orchestrator.api import train
 from orchestrator.core.errors import Problem
 from orchestrator.core.job import Job, Paused, State, Succeeded
 from orchestrator.core.paths import RunPaths
@@ -186,11 +186,6 @@ def test_a_relative_policy_is_looked_for_in_the_current_directory_wherever_the_t
         with pytest.raises(StopIteration):
             train("<mujoco/>", task="my_tasks:Crawl", init=init, run_dir=tmp_path / "run")
     assert bases == [(script, str(here / "old/model.zip"))] * 2 + [(script, None)]
-
-
-def test_messages_name_arguments_of_python() -> None:
-    assert in_python("lower --max-parallel 1. Or not") == "lower max_parallel=1. Or not"
-    assert in_python("--on-change=keep, --max-parallel") == 'on_change="keep", max_parallel'
 
 
 def test_nothing_to_train_is_no_result() -> None:

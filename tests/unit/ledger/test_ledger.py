@@ -387,6 +387,44 @@ def test_jobs_are_found_by_a_fact_however_their_specs_are_written(tmp_path: Path
         assert ledger.jobs_with("video", is_set=False) == {"without", "nested"}
 
 
+def test_normalisation_is_read_however_a_spec_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    infinite = {"limit": math.inf}
+    ledger = Ledger.create(path)
+    jobs = [
+        make_job("with", spec={"normalize": True}),
+        make_job("without", spec={"normalize": False}),
+        make_job("packed", spec={"normalize": True}),
+        make_job("infinite", spec={"normalize": True, "env_kwargs": infinite}),
+        make_job("infinite-without", spec={"normalize": False, "env_kwargs": infinite}),
+        make_job("nested", spec={"normalize": False, "env_kwargs": {"normalize": True}}),
+        make_job("damaged", spec={"normalize": True}),
+    ]
+    ledger.put_jobs((number, job, None) for number, job in enumerate(jobs))
+    ledger.close()
+    packed = json.dumps(json.loads(jobs[2].spec.to_json()))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        change = "UPDATE declared SET spec = ? WHERE job_id = ?"
+        connection.execute(change, (packed, "packed"))
+        connection.execute(change, ('{\n  "normalize": true', "damaged"))
+        connection.execute("UPDATE jobs SET state = 'SUCCEEDED'")
+        connection.commit()
+    with contextlib.closing(Ledger.open(path, read_only=True)) as ledger:
+        rows = ledger.jobs(decoded=False)
+    assert [row.job_id for row in rows if row.normalize] == ["with", "packed", "infinite"]
+
+
+def test_a_job_that_waits_is_shown_also_where_sqlite_cannot_read_its_spec(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "ledger.sqlite3")
+    jobs = [
+        make_job("parent"),
+        make_job("child", spec={"after": ("parent",)}),
+        make_job("infinite", spec={"after": ("parent",), "env_kwargs": {"limit": math.inf}}),
+    ]
+    ledger.put_jobs((number, job, None) for number, job in enumerate(jobs))
+    assert [row["waits_for"] for row in ledger.summary()] == [None, "parent", None]
+
+
 # -- damage
 
 

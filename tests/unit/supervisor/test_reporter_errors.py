@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Event
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.experiment.directory import run_directory
+from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import DetachableReporter
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.terminal.notebook_view import NotebookReporter
@@ -125,3 +127,37 @@ def test_errors_after_the_one_that_ends_a_run_are_recorded_too(
     log = experiment.paths.error_log.read_text()
     assert "KeyError: 'the first'" in log
     assert "KeyError: 'the second'" in log
+
+
+def test_each_different_error_is_recorded_once_with_its_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Faulty(FakeExecutor):
+        polls_while_draining = 0
+
+        def poll(self, timeout_s: float) -> Sequence[Event]:
+            if self.time_s > 5 and not experiment.supervisor._termination.stops_requested:
+                raise KeyError("the first")
+            if self.time_s > 5:
+                self.polls_while_draining += 1
+            if self.polls_while_draining in (2, 3):
+                raise ValueError(f"number {self.polls_while_draining}")
+            return FakeExecutor.poll(self, timeout_s)
+
+    def broken(self: Recorder, attempt: ActiveAttempt) -> None:
+        if experiment.supervisor._termination.stops_requested:
+            raise OverflowError(attempt.handle.job_id)
+
+    monkeypatch.setattr(Recorder, "progressed", broken)
+    talker = Behaviour(after_s=NEVER, progress_every_s=0.5, exits_within_s=3.0)
+    fake = Faulty(behave=lambda launch: talker)
+    experiment = Experiment(
+        tmp_path, [make_job(name) for name in ("a", "b")], executor=fake, now=fake.now
+    )
+    with pytest.raises(SupervisorError, match="the first"):
+        experiment.run()
+    log = experiment.paths.error_log.read_text()
+    assert log.count("\nValueError: number") == 1
+    assert log.count("\nOverflowError: ") == 1
+    assert re.search(r"ValueError in .*, line \d+: 2 times in all", log)
+    assert re.search(r"OverflowError in .*, line \d+: 2 times in all", log)

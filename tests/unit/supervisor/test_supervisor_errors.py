@@ -412,3 +412,32 @@ def test_workers_that_do_not_exit_after_an_error_are_killed_when_the_grace_is_ov
     with pytest.raises(SupervisorError):
         experiment.run()
     assert fake.time_s == pytest.approx(9.0, abs=1.0)
+
+
+def test_what_makes_the_jobs_may_end_a_run_by_its_error_also_while_that_stops(
+    tmp_path: Path,
+) -> None:
+    is_broken = False
+
+    def may_add_jobs() -> bool:
+        if is_broken:
+            raise ValueError("the knee fell off")
+        return True
+
+    stubborn = Behaviour(after_s=NEVER, exits_within_s=10.0)
+    experiment = Experiment(
+        tmp_path, [make_job("a")], lambda launch: stubborn, may_add_jobs=may_add_jobs
+    )
+
+    def each_turn(view: View) -> None:
+        nonlocal is_broken
+        if view.elapsed_s >= 1.0 and not experiment.supervisor.is_stopping:
+            experiment.supervisor.request_stop("SIGINT")
+        is_broken = view.elapsed_s >= 3.0
+
+    experiment.reporter.each_turn = each_turn
+    with pytest.raises(SupervisorError, match="the knee fell off"):
+        experiment.run()
+    assert experiment.ledger.jobs()[0].state.name == "PENDING"
+    log = experiment.paths.error_log.read_text()
+    assert log.count("the knee fell off") == 2, "the line of code, and the error"

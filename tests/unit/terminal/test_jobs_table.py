@@ -457,6 +457,11 @@ def test_the_first_measure_of_a_task_has_a_column_where_all_jobs_share_it() -> N
     )
     assert "distance_m" in head
     assert " 1.23 " in line
+    of_all = {**done, "measures": {"energy_j": 5.0, "mass_kg": 2.0}}
+    (head, *_) = printed(
+        jobs_table.jobs_table(jobs_table.of_rows(snapshot(a=done, b=of_all).rows), 120), 120
+    )
+    assert "distance_m" in head, "what every task measures is in no one's way"
     other = {**done, "measures": {"height_m": 1.0}}
     assert (
         "_m"

@@ -157,7 +157,7 @@ def test_reward_is_distance_precision_and_effort_as_its_docstring_says() -> None
     for episode in result.ended:
         assert episode.truncated
         last = np.linalg.norm(episode.terminal_observation[-3:])
-        assert episode.measures == {"distance_m": pytest.approx(last, abs=1e-6)}
+        assert episode.measures["distance_m"] == pytest.approx(last, abs=1e-6)
 
 
 def test_hinges_without_limits_are_seen_as_sine_and_cosine_and_others_as_they_are() -> None:

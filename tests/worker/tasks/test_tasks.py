@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core import task_names
 from orchestrator.worker.envs.simulation import Simulation
-from orchestrator.worker.tasks import States, find_task, make_task
+from orchestrator.worker.tasks import States, Task, find_task, input_names, make_task
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 
@@ -317,9 +317,56 @@ def test_a_fallen_pole_ends_the_episode() -> None:
 
 def test_measures_that_a_search_knows_are_those_of_the_tasks() -> None:
     classes = {name: find_task(name) for name in (*task_names.TASKS, *task_names.GYMNASIUM_TASKS)}
-    measured = {
-        name: tuple(one.name for one in kind.measures)
+    travelling = {
+        name
         for name, kind in classes.items()
-        if kind.measures
+        if kind.distance_travelled is not Task.distance_travelled
+    }
+    assert travelling == set(classes) - task_names.STAYING
+    effort = {name: [*task_names.EFFORT] for name in classes}
+    for name in task_names.STAYING:
+        effort[name].remove("cost_of_transport")
+    measured = {
+        name: (*(one.name for one in kind.measures), *effort[name])
+        for name, kind in classes.items()
     }
     assert measured == task_names.MEASURES
+
+
+MUSCLES = """<mujoco><worldbody><body name="upper" pos="0 0 1"><joint name="shoulder" axis="0 1 0"/>
+<geom type="capsule" fromto="0 0 0 0.5 0 0" size="0.02"/><body name="lower" pos="0.5 0 0">
+<joint name="elbow" axis="0 1 0" range="-60 60"/>
+<geom type="capsule" fromto="0 0 0 0.5 0 0" size="0.02"/><site name="tip" pos="0.5 0 0"/>
+</body></body></worldbody><actuator>
+<muscle name="flexor" joint="shoulder" ctrlrange="0 1" lengthrange="-1 1"/>
+<muscle name="extensor" joint="elbow" ctrlrange="0 1" lengthrange="-1 1"/>
+</actuator></mujoco>"""
+
+
+@pytest.mark.parametrize("name", ["forward", "stand", "track", "reach"])
+def test_observations_are_in_the_order_of_their_names_with_activations_last(name: str) -> None:
+    """As the docstrings say; exported policies and noise on observations rely on the names."""
+    model = mujoco.MjModel.from_xml_string(MUSCLES) if name == "reach" else model_of("frog")
+    task = make_task(name, model, {})
+    rng = np.random.default_rng(0)
+    data = mujoco.MjData(model)
+    data.qpos[:] = task.pose
+    data.qvel[:] = rng.uniform(-0.5, 0.5, model.nv)
+    data.act[:] = rng.uniform(0.1, 0.9, model.na)
+    mujoco.mj_forward(model, data)
+    fields = {field: np.asarray(getattr(data, field))[None] for field in task.all_fields}
+    goal = np.zeros((1, task.goal_size))
+    states = States(data.qpos[None], data.qvel[None], goal, fields)
+    observed = dict(zip(task.observation_names(), task.observe(states)[0], strict=True))
+
+    names = input_names
+    activations = dict(zip(names.activations(model), data.act, strict=True))
+    assert list(observed)[-model.na :] == list(activations)
+    joints = dict(zip(names.velocities(model), data.qvel, strict=True))
+    if name in ("forward", "reach"):
+        joints |= dict(zip(names.positions(model), data.qpos, strict=True))
+    if name == "reach":
+        joints |= dict(zip(["end x", "end y", "end z"], data.site("tip").xpos, strict=True))
+    expected = {one: value for one, value in joints.items() if one in observed} | activations
+    assert len(expected) > model.na
+    assert {one: observed[one] for one in expected} == pytest.approx(expected, abs=1e-6)

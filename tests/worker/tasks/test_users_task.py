@@ -147,6 +147,12 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "np.abs(after.qpos[:, 2])",
         r"gives an array of float64 of shape \(3,\) as terminated for 3 environments; expected booleans",
     ),
+    "distances of the wrong shape": (
+        "    def measure(self",
+        "    def distance_travelled(self, before, after):\n        return after.qpos - before.qpos\n\n"
+        "    def measure(self",
+        r"distance_travelled gives an array of float64 of shape \(3, 6\) as metres .*; expected .*\(3,\)",
+    ),
     "measures of the wrong shape": (
         "return self._height(after)[:, None]",
         "return self._height(after)",

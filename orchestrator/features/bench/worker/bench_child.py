@@ -107,8 +107,8 @@ def main(arguments: list[str]) -> None:
     if how in ("alone", "subproc"):
         work(job_dirs[0], over_processes=how == "subproc")
         return
-    # as at the top of a user's script: forked processes inherit the modules, spawned ones import
-    # them again
+    # As at the top of a user's script: forked processes inherit the modules, spawned ones import
+    # them again.
     _import()
     with multiprocessing.get_context(how).Pool(len(job_dirs)) as pool:
         pool.map(work, job_dirs, chunksize=1)

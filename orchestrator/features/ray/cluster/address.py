@@ -18,9 +18,9 @@ def parse(text: str, default_port: int | None = None) -> tuple[str, int]:
     :raises UsageError: not an address, or the host is unknown.
     """
     host, _, port = text.rpartition(":")
-    if default_port is not None and (
-        not host or text.endswith("]") or (text.count(":") > 1 and "[" not in text)
-    ):
+    is_bare_ipv6 = text.count(":") > 1 and "[" not in text
+    has_no_port = not host or text.endswith("]") or is_bare_ipv6
+    if default_port is not None and has_no_port:
         host = text
         port = str(default_port)
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:

@@ -64,9 +64,8 @@ def offer(machine: Machine, shared_memory_mib: int | None = None) -> ResourceOff
             shared_memory_mib = shutil.disk_usage("/dev/shm").free // MIB  # noqa: S108 - the mount, not a file in it
     total = machine.memory_total_mib
     store = min(max(total // 20, LEAST_STORE_MIB), MOST_STORE_MIB)
-    if (
-        shared_memory_mib is not None
-    ):  # often 64 MiB in a container: Ray then uses its temporary directory
+    if shared_memory_mib is not None:
+        # Often 64 MiB in a container: Ray then uses its temporary directory.
         store = max(LEAST_STORE_MIB, min(store, shared_memory_mib * 9 // 10))
     reserve = max(LEAST_RESERVE_MIB, total // 20)
     return ResourceOffer(

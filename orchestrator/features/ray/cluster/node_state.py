@@ -86,11 +86,9 @@ class LocalNode:
         )
 
     def __str__(self) -> str:
-        return (
-            f"the head at {self.cluster}"
-            if self.role == "head"
-            else f"a node of the cluster at {self.cluster}"
-        )
+        if self.role == "head":
+            return f"the head at {self.cluster}"
+        return f"a node of the cluster at {self.cluster}"
 
 
 def processes_with(mark: str) -> tuple[NodeProcess, ...]:
@@ -169,9 +167,9 @@ def address_in(cluster: str) -> str | None:
     Ray would search all visible processes for raylets, and use any that belongs to the cluster.
     """
     node = load()
-    return (
-        node.address if node is not None and node.cluster == cluster and node.is_intact() else None
-    )
+    if node is None or node.cluster != cluster or not node.is_intact():
+        return None
+    return node.address
 
 
 def local_cluster() -> str | None:
@@ -190,11 +188,10 @@ def refuse_broken(cluster: str | None) -> None:
     :raises UsageError: processes of the node here have ended; the message names them.
     """
     node = load()
-    if (
-        node is None
-        or (cluster is not None and cluster != node.cluster)
-        or not (ended := node.ended_processes())
-    ):
+    if node is None or cluster not in (None, node.cluster):
+        return
+    ended = node.ended_processes()
+    if not ended:
         return
     which = joined([f"{process.name} (process {process.pid})" for process in ended])
     again = (

@@ -41,9 +41,8 @@ def facts(cluster: str) -> dict[str, Any]:
     """Every live node, with its resources, its package versions, and the attempts that its node
     agents know of.
     """
-    version = metadata(cluster).get(
-        "ray"
-    )  # first, because it raises AuthenticationError, which ``init`` does not
+    # First, because it raises AuthenticationError, which ``init`` does not.
+    version = metadata(cluster).get("ray")
     ray.init(
         address=cluster,
         _node_ip_address=address_in(cluster),

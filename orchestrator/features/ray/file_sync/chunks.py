@@ -32,12 +32,12 @@ class Payload:
 
     @classmethod
     def of(cls, raw: bytes, *, compress: bool) -> Payload:
-        compressed = zlib.compress(raw, level=1) if compress else raw
-        return (
-            cls(compressed, True)
-            if len(compressed) < WORTHWHILE_RATIO * len(raw)
-            else cls(raw, False)
-        )
+        """:param compress: whether to try: it is left as it is where that brings little."""
+        if compress:
+            compressed = zlib.compress(raw, level=1)
+            if len(compressed) < WORTHWHILE_RATIO * len(raw):
+                return cls(compressed, True)
+        return cls(raw, False)
 
     def raw(self) -> bytes:
         """:raises FileSyncError: the compressed bytes are damaged."""

@@ -47,11 +47,9 @@ def file_kind(path: str) -> FileKind:
         return FileKind.CHECKPOINT
     if path.endswith((".csv", ".log")):
         return FileKind.TABLE
-    return (
-        FileKind.EXIT_RECORD
-        if folder == _ATTEMPTS and path.endswith(_EXIT_RECORD)
-        else FileKind.RESULT
-    )
+    if folder == _ATTEMPTS and path.endswith(_EXIT_RECORD):
+        return FileKind.EXIT_RECORD
+    return FileKind.RESULT
 
 
 def rank_in_name(path: str) -> int | None:

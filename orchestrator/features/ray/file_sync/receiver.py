@@ -103,7 +103,7 @@ class Receiver:
             storage.fetch(stored.name, file)
             if file.tell() != stored.size:
                 raise FileSyncError(
-                    f"{target}: --storage {storage.uri} has {file.tell()} bytes, not {stored.size}"
+                    f"{target}: {storage.named} has {file.tell()} bytes, not {stored.size}"
                 )
 
         self._write(target, fetch, begin=True, finish=True)

@@ -57,18 +57,15 @@ class _FileState:
         now_ns = time.time_ns()
         status = os.fstat(file.fileno())
         return cls(
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-            abs(now_ns - status.st_mtime_ns) > SETTLED_NS,
+            inode=status.st_ino,
+            size=status.st_size,
+            mtime_ns=status.st_mtime_ns,
+            is_settled=abs(now_ns - status.st_mtime_ns) > SETTLED_NS,
         )
 
     def is_unchanged(self, status: os.stat_result) -> bool:
-        return (self.inode, self.size, self.mtime_ns) == (
-            status.st_ino,
-            status.st_size,
-            status.st_mtime_ns,
-        )
+        now = (status.st_ino, status.st_size, status.st_mtime_ns)
+        return (self.inode, self.size, self.mtime_ns) == now
 
 
 class Sender:
@@ -109,13 +106,11 @@ class Sender:
         sender = cls(root, storage=storage, ranks=ranks)
         for path in patterns.list_files(root, sender._patterns):
             with _open_regular(root / path) as file:
-                state = dataclasses.replace(
-                    _FileState.of(file), is_settled=True
-                )  # nobody writes yet
+                # Nobody writes yet.
+                state = dataclasses.replace(_FileState.of(file), is_settled=True)
                 if patterns.file_kind(path) is FileKind.TABLE:
-                    end = _read_at(
-                        file, max(0, state.size - chunks.COMPARED_BYTES), chunks.COMPARED_BYTES
-                    )
+                    begin = max(0, state.size - chunks.COMPARED_BYTES)
+                    end = _read_at(file, begin, chunks.COMPARED_BYTES)
                     state = dataclasses.replace(state, end=end)
             sender._sent[path] = state
         return sender
@@ -170,9 +165,8 @@ class Sender:
             before = patterns.checkpoint_names(self._root)
             files = patterns.list_files(self._root, self._patterns)
             for path, status in files.items():
-                if patterns.file_kind(path) is FileKind.TABLE and self._may_have_changed(
-                    path, status
-                ):
+                is_table = patterns.file_kind(path) is FileKind.TABLE
+                if is_table and self._may_have_changed(path, status):
                     with contextlib.suppress(FileNotFoundError):
                         tables[path] = stack.enter_context(_open_regular(self._root / path))
             if patterns.checkpoint_names(self._root) == before:
@@ -212,7 +206,7 @@ class Sender:
                 return False
             payload = Payload.of(read[len(end) :], compress=compress)
             start = offset
-            offset = offset + length
+            offset += length
             end = read[-chunks.COMPARED_BYTES :]
             compress = payload.is_compressed
             is_last = offset == state.size
@@ -248,11 +242,11 @@ class Sender:
             while True:
                 raw = _read_at(file, offset, min(chunks.CHUNK_BYTES, state.size - offset))
                 start = offset
-                offset = offset + len(raw)
+                offset += len(raw)
                 is_last = offset == state.size
-                if not (raw or is_last) or (
-                    is_last and not state.is_unchanged(os.fstat(file.fileno()))
-                ):
+                if not raw and not is_last:  # it has become shorter
+                    return SendResult.CHANGED
+                if is_last and not state.is_unchanged(os.fstat(file.fileno())):
                     return SendResult.CHANGED
                 payload = Payload.of(raw, compress=compress)
                 compress = payload.is_compressed

@@ -9,11 +9,11 @@ import importlib
 import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from orchestrator.core.errors import UsageError
-from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
+from orchestrator.core.errors import UsageError, is_disk_full
+from orchestrator.core.front_end import option
 from orchestrator.core.text import install_extra
 
 COPY_BYTES = 2**20
@@ -33,6 +33,12 @@ class Storage:
 
     uri: str
     subfolder: str
+    named: str = field(default="", compare=False)
+    """As the option of the run that asked for it, also in messages of other machines."""
+
+    def __post_init__(self) -> None:
+        if not self.named:
+            object.__setattr__(self, "named", option("storage", self.uri))
 
     def check(self) -> None:
         """Write, read and remove a file.
@@ -96,17 +102,15 @@ class Storage:
 
     @contextlib.contextmanager
     def _errors_name_uri(self, doing: str) -> Iterator[None]:
-        prefix = f"{doing} --storage {self.uri}"
+        prefix = f"{doing} {self.named}"
         try:
             yield
         except FileNotFoundError as error:
             text = f"{prefix}: a file is missing; every machine must see the same folder under this URI"
             raise FileNotFoundError(errno.ENOENT, text) from error
         except OSError as error:
-            is_full = (
-                error.errno in DISK_FULL_ERRNOS
-            )  # not this machine's disk, which would end the run
-            number = errno.EIO if is_full else error.errno or errno.EIO
+            # A full one is not this machine's disk, which would end the run.
+            number = errno.EIO if is_disk_full(error) else error.errno or errno.EIO
             raise OSError(number, f"{prefix}: {error.strerror or error}") from error
         except Exception as error:  # each file system has exceptions of its own
             raise OSError(errno.EIO, f"{prefix}: {type(error).__name__}: {error}") from error
@@ -118,23 +122,24 @@ def open_uri(uri: str) -> tuple[Any, str]:
 
     :raises UsageError: not a URI that fsspec knows, or a package is missing, which is named.
     """
+    given = option("storage", uri)
     scheme, separator, _ = uri.partition("://")
     if not separator:
-        raise UsageError(f"--storage {uri}: expected auto, shared, stream or a URI {EXAMPLES}")
+        raise UsageError(f"{given}: expected auto, shared, stream or a URI {EXAMPLES}")
     try:
         core = importlib.import_module("fsspec.core")
     except ImportError as error:
         why = "a URI needs the package fsspec, which is not installed"
         raise UsageError(
-            f"--storage {uri}: {why}; it comes with the extra `ray`: {install_extra('ray')}"
+            f"{given}: {why}; it comes with the extra `ray`: {install_extra('ray')}"
         ) from error
     try:
         filesystem, folder = core.url_to_fs(uri)
     except ImportError as error:
         why = f"{scheme}:// needs a package that is not installed here ({error})"
-        raise UsageError(f"--storage {uri}: {why}; install it on every machine") from error
+        raise UsageError(f"{given}: {why}; install it on every machine") from error
     except ValueError as error:
         raise UsageError(
-            f"--storage {uri}: fsspec does not know it ({error}); expected a URI {EXAMPLES}"
+            f"{given}: fsspec does not know it ({error}); expected a URI {EXAMPLES}"
         ) from error
     return filesystem, folder.rstrip("/")

@@ -100,19 +100,24 @@ class SearchDeclaration(JobSource):
         """What is searched, how far, and where trials are compared; none without a search."""
         if self.search is None:
             return ()
-        return tuple(sentences(self.search, self.scheduler, *self._seeds_and_longest(experiment)))
+        seeds = self._seeds(experiment)
+        return tuple(sentences(self.search, self.scheduler, seeds, self._longest(experiment)))
 
     def limits(self, experiment: Experiment) -> SearchLimits:
         """The most that the search does."""
         assert self.search is not None
-        return limits(self.search, *self._seeds_and_longest(experiment))
+        return limits(self.search, self._seeds(experiment), self._longest(experiment))
 
-    def _seeds_and_longest(self, experiment: Experiment) -> tuple[int, int]:
-        """Number of jobs of a trial, and env_steps of the longest that a trial can have."""
+    def _seeds(self, experiment: Experiment) -> int:
+        """Number of jobs of a trial."""
+        assert self.search is not None
+        return len(jobs_at(experiment, "middle", self.search.middle))
+
+    def _longest(self, experiment: Experiment) -> int:
+        """env_steps of the longest job that a trial can have."""
         assert self.search is not None
         assert experiment.template is not None
-        longest = max(lengths_of(self.search, experiment.template))
-        return len(jobs_at(experiment, "middle", self.search.middle)), longest
+        return max(lengths_of(self.search, experiment.template))
 
 
 def declaration_of(experiment: Experiment) -> SearchDeclaration:
@@ -165,12 +170,11 @@ def lengths_of(search: SearchSpec, template: JobTemplate) -> set[int]:
     for dimension in search.space:
         if dimension.key == "total_timesteps":
             return set(dimension.choices or (int(dimension.low), int(dimension.high)))
-    settled = template.settings.settled
-    below = template.settings.below
-    presets = next(
-        (one.choices for one in search.space if one.key == "preset"), (settled.get("preset"),)
-    )
-    return {
-        settled.get("total_timesteps") or below(preset, "ppo")["total_timesteps"]
-        for preset in presets
-    }
+    settings = template.settings
+    if declared := settings.settled.get("total_timesteps"):
+        return {declared}
+    presets: Sequence[Any] = [settings.settled.get("preset")]
+    for dimension in search.space:
+        if dimension.key == "preset":
+            presets = dimension.choices
+    return {settings.below(preset, "ppo")["total_timesteps"] for preset in presets}

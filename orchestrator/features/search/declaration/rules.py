@@ -10,12 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.job import Job
-from orchestrator.core.task_names import AUTO, GYMNASIUM_TASKS, MEASURES, TASKS
+from orchestrator.core.measure_expressions import ExpressionError, parse_expression
+from orchestrator.core.task_names import AUTO, EFFORT, GYMNASIUM_TASKS, MEASURES, TASKS
 from orchestrator.core.text import is_installed, joined
 from orchestrator.features.search.declaration.spec import (
     ARCHIVE_SAMPLERS,
     EXTRAS,
     INSTALL,
+    RETURN,
     SAMPLER_OPTIONS,
     SAMPLERS,
     WITHOUT_CHOICES,
@@ -53,7 +55,7 @@ COLUMNS = (
         "max_rss_mib",
     ),
 )
-"""Columns of ``summary.csv`` that can be objectives and measures."""
+"""Columns of ``summary.csv`` that can be in objectives and measures."""
 _OF_EVALUATION = ("eval_mean", "eval_s")
 _SAME_IN_SPEC = (
     *("sampler_options", "seed", "aggregate", "trials", "max_env_steps", "inherit", "order"),
@@ -132,6 +134,11 @@ def read_scheduler(top: Mapping[str, Any], problems: Problems) -> SchedulerSpec 
     if table.get("min_env_steps") is None:
         problems.add(f"{where}.min_env_steps", "missing; add for example min_env_steps = 50_000")
         return None
+    try:
+        parse_expression(table.get("by", RETURN))
+    except ExpressionError as error:
+        problems.add(f"{where}.by", f"{quoted(table['by'])} {error}")
+        return None
     return SchedulerSpec(**{"kind": "asha", **table})
 
 
@@ -183,26 +190,50 @@ def check_in_job(search: SearchSpec, merged: Mapping[str, Any], problems: Proble
     if not {dimension.key for dimension in search.space} & {*FAMILY} and (
         task in {AUTO, *TASKS, *GYMNASIUM_TASKS}
     ):
-        of_tasks = TASKS if task == AUTO else [task]
-        known = [
-            *COLUMNS,
-            *dict.fromkeys(name for one in of_tasks for name in MEASURES.get(one, ())),
-        ]
-    named = [("search.objective", name) for name in search.objectives]
-    named += [
+        known = [*COLUMNS, *_measures_of(task)]
+    written = [("search.objective", text) for text in search.objectives]
+    written += [
         (f"search.measures.{place(measure.name)}", measure.name) for measure in search.measures
     ]
-    for where, name in named:
-        if known is not None and name not in known:
-            near = suggestion(name, known)
-            hint = f"; did you mean {quoted(near)}?" if near else f"; there are {', '.join(known)}"
-            what = f'no column of summary.csv with a result, and no measure of the task "{task}"'
-            problems.add(where, f"{quoted(name)} is {what}{hint}")
-        elif merged["eval_episodes"] == 0 and (name in _OF_EVALUATION or name not in COLUMNS):
-            problems.add(
-                where,
-                f"{quoted(name)} is known from an evaluation, and eval_episodes is 0; set it to 10",
-            )
+    for where, text in written:
+        for name in _names_in(text, known, where, problems):
+            if known is not None and name not in known:
+                problems.add(where, _unknown_measure(name, text, task, known))
+            elif merged["eval_episodes"] == 0 and (name in _OF_EVALUATION or name not in COLUMNS):
+                problems.add(
+                    where,
+                    f"{quoted(name)} is known from an evaluation, and eval_episodes is 0; set it to 10",
+                )
+
+
+def _names_in(
+    text: str, known: Collection[str] | None, where: str, problems: Problems
+) -> Sequence[str]:
+    """The columns and measures that an objective is computed from; none where it is no
+    expression.
+    """
+    if known is not None and text in known:
+        return (text,)
+    try:
+        return parse_expression(text).names
+    except ExpressionError as error:
+        problems.add(where, f"{quoted(text)} {error}")
+        return ()
+
+
+def _unknown_measure(name: str, text: str, task: Any, known: Sequence[str]) -> str:
+    """What is wrong with a name in the objective ``text``.
+
+    :param known: the columns and measures that there are.
+    """
+    in_text = "" if name == text else f" in {quoted(text)}"
+    if name in EFFORT:
+        what = f'has no value in the task "{task}", which does not travel'
+    else:
+        what = f'is no column of summary.csv with a result, and no measure of the task "{task}"'
+    near = suggestion(name, known)
+    hint = f"did you mean {quoted(near)}?" if near else f"there are {', '.join(known)}"
+    return f"{quoted(name)}{in_text} {what}; {hint}"
 
 
 def check_rungs(
@@ -240,12 +271,34 @@ def check_rungs(
             problems.add(
                 job.where, f"{job.job_id} {what}; leave out after and init, or [scheduler]"
             )
+    if not {dimension.key for dimension in space} & {*FAMILY}:
+        for task in dict.fromkeys(job.spec.task for job in jobs):
+            _check_compared(scheduler.by, f"{where}.by", task, problems)
     longest = max((job.spec.steps_an_iteration for job in jobs), default=0)
     if scheduler.min_env_steps < longest:
         yield (
             f"{where}.min_env_steps = {scheduler.min_env_steps:_} is less than an iteration of {longest:_} env_steps, "
             f"at whose end jobs are compared; expected at least {longest:_}"
         )
+
+
+def _check_compared(by: str, where: str, task: str | None, problems: Problems) -> None:
+    """Check what jobs with this ``task`` are compared by at rungs."""
+    names = parse_expression(by).names
+    if of_end := [name for name in names if name in COLUMNS and name != RETURN]:
+        what = f"{quoted(of_end[0])} is not known at a rung; there are {RETURN} and measures"
+        problems.add(where, f"{what} of the last episodes of training")
+    elif task in {AUTO, *TASKS, *GYMNASIUM_TASKS}:
+        known = [RETURN, *_measures_of(task)]
+        for name in names:
+            if name not in known:
+                problems.add(where, _unknown_measure(name, by, task, known))
+
+
+def _measures_of(task: str) -> Sequence[str]:
+    """Names of the measures that a built-in task can have, each once."""
+    of_tasks = TASKS if task == AUTO else [task]
+    return list(dict.fromkeys(name for one in of_tasks for name in MEASURES[one]))
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from orchestrator.core.measure_expressions import parse_expression
 from orchestrator.core.text import install_extra
 
 Direction: TypeAlias = Literal["maximize", "minimize"]
@@ -17,6 +18,12 @@ Aggregate: TypeAlias = Literal["median", "mean", "min"]
 Inherit: TypeAlias = Literal["none", "best", "nearest"]
 SchedulerKind: TypeAlias = Literal["none", "asha", "median"]
 TrialOrder: TypeAlias = Literal["asynchronous", "fixed"]
+
+
+RETURN = "ep_rew_mean"
+"""What trials are compared by at rungs, unless the job file says otherwise."""
+RETURNS = ("eval_mean", RETURN)
+"""Objectives for which the return at a rung says something about the value at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +115,39 @@ class SchedulerSpec:
     min_env_steps: int
     """The first rung; the others are this times powers of ``factor``."""
     factor: int = 3
+    by: str = RETURN
+    """The return of training, a measure of its last episodes, or an expression of them."""
+
+    @property
+    def measures_training(self) -> bool:
+        """Whether episodes of training have to be measured for it."""
+        return parse_expression(self.by).names != (RETURN,)
+
+    def is_by_objective(self, search: SearchSpec) -> bool:
+        """Whether trials are compared by what the first objective is at the end."""
+        objective = search.objectives[0]
+        is_same = "".join(self.by.split()) == "".join(objective.split())
+        return is_same or (self.by == RETURN and objective in RETURNS)
+
+    def direction(self, search: SearchSpec | None) -> Direction:
+        """Of what is compared: the higher the better, unless it is the objective, which says
+        otherwise.
+        """
+        if search is None or not self.is_by_objective(search):
+            return "maximize"
+        return search.directions[0]
+
+    @property
+    def shown(self) -> str:
+        """What is compared, for people."""
+        return "return" if self.by == RETURN else self.by
+
+    def stands_for_end(self, search: SearchSpec) -> bool:
+        """Whether the sampler is told the value at a rung in place of the one at the end: an archive
+        needs the measures of the end, too, and several objectives all their values.
+        """
+        is_single = not search.measures and len(search.objectives) == 1
+        return is_single and self.is_by_objective(search)
 
     def rungs(self, total_timesteps: int) -> tuple[int, ...]:
         """env_steps of all rungs below the end of a training."""
@@ -130,7 +170,8 @@ class SearchSpec:
     """Keyword arguments of the sampler."""
     seed: int = 0
     objectives: tuple[str, ...]
-    """Columns of ``summary.csv``, or measures of ``eval.json``."""
+    """Columns of ``summary.csv``, measures of ``eval.json``, or expressions of them
+    (:mod:`orchestrator.core.measure_expressions`), computed for each job."""
     directions: tuple[Direction, ...]
     """One for each objective."""
     aggregate: Aggregate = "median"

@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.core.text import count, duration, joined
-from orchestrator.features.search.declaration.spec import Dimension, SchedulerSpec, SearchSpec
+from orchestrator.features.search.declaration.spec import (
+    RETURN,
+    Dimension,
+    SchedulerSpec,
+    SearchSpec,
+)
 
 _WORDS = {"maximize": "highest", "minimize": "lowest"}
 SHOWN = 5
@@ -67,7 +72,9 @@ def sentences(
             if scheduler.kind == "asha"
             else "those above the median go on"
         )
-        yield f"trials are compared at {joined(f'{rung:,}' for rung in rungs)} env_steps, and {kept}"
+        by = "" if scheduler.by == RETURN else f" by {scheduler.by}"
+        places = joined(f"{rung:,}" for rung in rungs)
+        yield f"trials are compared{by} at {places} env_steps, and {kept}"
 
 
 def _ends(search: SearchSpec, most: SearchLimits, a_trial: int) -> Iterator[str]:

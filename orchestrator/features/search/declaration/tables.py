@@ -90,6 +90,12 @@ class SchedulerTable(TomlTable):
     factor: Annotated[int, Field(ge=2, le=MOST), Whole] = key(
         3, "One in so many trials goes on, so much further."
     )
+    by: str = key(
+        "ep_rew_mean",
+        "What is compared: ep_rew_mean, a measure of the last episodes of training, or an expression of them. The "
+        "higher, the better, unless it is the objective of the search, whose direction then counts.",
+        "distance_m / energy_j",
+    )
 
 
 class SearchTable(TomlTable):
@@ -105,11 +111,11 @@ class SearchTable(TomlTable):
     sampler_options: value_types.Options = key({}, "Options of the sampler.")
     seed: Annotated[int, Field(ge=0, le=2**31 - 1), Whole] = key(0, "Random seed of the sampler.")
     objective: Annotated[
-        str | _Texts, Expected("the name of a column or measure, or a list of names")
+        str | _Texts, Expected("a column, a measure or an expression of them, or a list of these")
     ] = key(
         "eval_mean",
-        "What is optimised: a column of summary.csv, or a measure of eval.json; with nsga2 or a class of yours also a "
-        "list of several.",
+        "What is optimised: a column of summary.csv, a measure of eval.json, or an expression of them such as "
+        "distance_m / energy_j; with nsga2 or a class of yours also a list of several.",
     )
     direction: Annotated[
         Direction | _Directions,
@@ -118,7 +124,7 @@ class SearchTable(TomlTable):
     aggregate: Aggregate = key("median", "How the values of the seeds of a trial become its value.")
     measures: dict[str, MeasureTable] = key(
         {},
-        "Axes of the archive of map-elites and cma-me: measures of eval.json, or columns of summary.csv.",
+        "Axes of the archive of map-elites and cma-me: measures of eval.json, columns of summary.csv, or expressions.",
     )
     trials: OptionalCount = key(
         None,

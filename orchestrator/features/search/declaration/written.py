@@ -13,6 +13,7 @@ from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.search_paths import SearchPaths
 
@@ -25,13 +26,14 @@ BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
 """Keys of ``[search]`` on which no trial has depended so far: a resumed search takes these over."""
 
 
-def start_over_by(option: str) -> str:
+def start_over_by(means: str) -> str:
     """What can be done other than to go on."""
-    starts_over = f"{option} starts over and keeps what is here under another name"
-    return f"{starts_over}; another --run-dir leaves it as it is"
+    starts_over = f"{means} starts over and keeps what is here under another name"
+    return f"{starts_over}; another {option('run_dir')} leaves it as it is"
 
 
-START_OVER = start_over_by("`run --fresh`")
+def start_over() -> str:
+    return start_over_by("`run --fresh`")
 
 
 def read_declaration(paths: RunPaths) -> Mapping[str, Any]:
@@ -50,7 +52,7 @@ def read_declaration(paths: RunPaths) -> Mapping[str, Any]:
 def unreadable(paths: RunPaths, error: Exception) -> LedgerError:
     """The error that says what is wrong with the declaration."""
     return LedgerError(
-        f"{SearchPaths(paths.root).declaration}: cannot be read ({error!r}); {START_OVER}"
+        f"{SearchPaths(paths.root).declaration}: cannot be read ({error!r}); {start_over()}"
     )
 
 

@@ -106,9 +106,8 @@ class CmaMeSampler:
         if self._elites.archive.empty:  # nothing is known to be better than this
             self._distribution.drop(number)
             return
-        loss = (
-            (1.0, 0.0) if taken is None else (-float(taken[0]), -taken[1])
-        )  # a failure is behind all others
+        # A failure is behind all others.
+        loss = (1.0, 0.0) if taken is None else (-float(taken[0]), -taken[1])
         population = self._distribution.tell(number, loss)
         if population and (population[0][0] >= 0 or self._distribution.has_converged):
             elite = self._elites.archive.sample_elites(1)["solution"][0]

@@ -69,9 +69,9 @@ class AsynchronousCma:
         return self._is_one_point or bool(self._strategy.should_stop())
 
     def ask(self, number: int) -> Place:
-        self._strategy.reseed_rng(
-            int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
-        )  # unpickled
+        # A function of the number, as a strategy that was unpickled has no state of its generator.
+        seed = np.random.SeedSequence([self._seed, number]).generate_state(1)[0]
+        self._strategy.reseed_rng(int(seed))
         place: Place = self._strategy.ask()
         self._asked[number] = self._generation, place
         return place

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core.job import TERMINAL
+from orchestrator.core.measure_expressions import (
+    ExpressionError,
+    NoValueError,
+    parse_expression,
+)
 from orchestrator.features.search.declaration.rules import COLUMNS
-from orchestrator.features.search.declaration.spec import Aggregate, SearchSpec
+from orchestrator.features.search.declaration.spec import RETURN, Aggregate, SearchSpec
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
-from orchestrator.ledger import Ledger, Request, job_figures
+from orchestrator.ledger import Ledger, Request, SummaryRow, job_figures
 from orchestrator.ledger.job_figures import Figures
 
 AGGREGATES: Mapping[Aggregate, Callable[[Iterable[float]], float]] = {
@@ -25,44 +31,89 @@ GONE = Figures("CANCELLED", 0, None, "the job is no longer there")
 
 
 def reached_event(
-    search: SearchSpec | None, trial: Trial, figures: Sequence[Figures]
+    search: SearchSpec | None,
+    by: str,
+    trial: Trial,
+    figures: Sequence[Figures],
+    measures: Mapping[str, Mapping[str, float | None]],
 ) -> SearchEvent:
-    """Its jobs, which have these ``figures``, are paused at a rung."""
+    """Its jobs, which have these ``figures``, are paused at a rung.
+
+    :param by: the expression that trials are compared by.
+    :param measures: of the last episodes of training, by job; of jobs that have some.
+    """
     how = "median" if search is None else search.aggregate
-    value = aggregated_value([one.ep_rew_mean for one in figures], how)
+    known = [
+        _known_at_rung(one, measures.get(job_id, {}))
+        for job_id, one in zip(trial.jobs, figures, strict=True)
+    ]
+    value = aggregated_value(_value_of(by, known).of_jobs, how)
     content = {"value": value, "env_steps": sum(one.env_steps for one in figures)}
     return SearchEvent(kind="reached", trial=trial.number, content=content)
+
+
+def _known_at_rung(figures: Figures, measures: Mapping[str, float | None]) -> dict[str, float]:
+    found = {**measures, RETURN: figures.ep_rew_mean}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent:
     """Its jobs have succeeded. It has failed all the same if one of its values is not known."""
     rows = [ledger.summary_of(job_id) for job_id in trial.jobs]
+    how = "median" if search is None else search.aggregate
     names: Sequence[str] = () if search is None else search.objectives
     axes = () if search is None else [axis.name for axis in search.measures]
-
-    def value_of(name: str) -> float | None:
-        found: list[Any] = [{**row, **(row["measures"] or {})}.get(name) for row in rows]
-        numbers = [one if isinstance(one, int | float) else None for one in found]
-        return aggregated_value(numbers, "median" if search is None else search.aggregate)
-
-    values = list(map(value_of, names))
-    measures = list(map(value_of, axes))
-    missing = [
-        name
-        for name, value in zip((*names, *axes), values + measures, strict=True)
-        if value is None
-    ]
-    columns = {name: one for name, one in rows[0].items() if name in COLUMNS} | (
-        rows[0]["measures"] or {}
-    )
-    known = sorted(name for name, one in columns.items() if isinstance(one, int | float))
+    known = [_figures_of(row) for row in rows]
+    found = [_value_of(text, known) for text in (*names, *axes)]
+    values = [aggregated_value(one.of_jobs, how) for one in found]
+    why = next((one.why for one in found if one.why), "")
     content = {
-        "values": None if missing else values,
-        "measures": None if missing else measures,
+        "values": None if why else values[: len(names)],
+        "measures": None if why else values[len(names) :],
         "env_steps": sum(row["env_steps"] for row in rows),
-        "why": f"{missing[0]} has no value; known are {', '.join(known)}" if missing else "",
+        "why": f"{why}; known are {', '.join(_shown_names(rows[0]))}" if why else "",
     }
     return SearchEvent(kind="over", trial=trial.number, content=content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A column, measure or expression of each job of a trial."""
+
+    of_jobs: Sequence[float | None]
+    why: str
+    """Why one of the jobs has no value; empty where all have one."""
+
+
+def _figures_of(row: SummaryRow) -> dict[str, float]:
+    """What an objective may be computed from: numbers among columns and measures of a job."""
+    columns: dict[str, Any] = {**row, **(row["measures"] or {})}
+    return {name: one for name, one in columns.items() if isinstance(one, int | float)}
+
+
+def _shown_names(row: SummaryRow) -> list[str]:
+    """The figures of a job that can be objectives."""
+    measures = row["measures"] or {}
+    return sorted(name for name in _figures_of(row) if name in COLUMNS or name in measures)
+
+
+def _value_of(text: str, known: Sequence[Mapping[str, float]]) -> _Found:
+    """:param known: of each job, by name."""
+    if all(text in of_job for of_job in known):  # also a measure whose name is no expression
+        return _Found([of_job[text] for of_job in known], "")
+    values: list[float | None] = []
+    why = ""
+    for of_job in known:
+        try:
+            values.append(parse_expression(text).value(of_job))
+        except ExpressionError:
+            values.append(None)
+            why = why or f"{text} has no value"
+        except NoValueError as error:
+            values.append(None)
+            reason = str(error)
+            why = why or (reason if reason.startswith(text) else f"{text} has no value: {reason}")
+    return _Found(values, why)
 
 
 def failed_event(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
@@ -88,9 +139,8 @@ def retry_events(
     """
     events = list[SearchEvent]()
     requests = list[Request]()
-    cancelled = job_figures.requested_jobs(
-        ledger, "cancel"
-    )  # before the states: what is cancelled by then is TERMINAL
+    # Read before the states: what is cancelled by then is TERMINAL.
+    cancelled = job_figures.requested_jobs(ledger, "cancel")
     found = job_figures.figures(ledger, [job_id for trial in failed for job_id in trial.jobs])
     for trial in failed:
         states = {job_id: found.get(job_id, GONE).state for job_id in trial.jobs}

@@ -24,8 +24,6 @@ from orchestrator.features.search.searcher.watchdog import Watchdog
 
 SAVING = Pace(every_s=5.0, share=0.01)
 """How often the sampler is saved."""
-RETURNS = ("eval_mean", "ep_rew_mean")
-"""Objectives for which the return at a rung says something about the value at the end."""
 OF_SEED_AND_NUMBER = ("random", "sobol")
 """Samplers that need to know neither what they were asked before nor what they were told."""
 OF_NETWORK = ("algo", "policy", "policy_kwargs", "normalize")
@@ -41,12 +39,21 @@ class Proposals:
     """
 
     def __init__(
-        self, spec: SearchSpec, file: Path, search_path: Path, bracket: int, watchdog: Watchdog
+        self,
+        spec: SearchSpec,
+        file: Path,
+        search_path: Path,
+        bracket: int,
+        watchdog: Watchdog,
+        *,
+        tells_at_rungs: bool,
     ) -> None:
         """:param file: where the sampler is saved.
         :param search_path: folder of the user's modules.
         :param bracket: number of trials that are compared with each other; 1 without rungs.
+        :param tells_at_rungs: whether the value at a rung stands for the one at the end.
         """
+        self.tells_at_rungs = tells_at_rungs
         self._spec = spec
         self._file = file
         self._bracket = bracket
@@ -63,14 +70,6 @@ class Proposals:
     @property
     def in_order(self) -> bool:
         return self._spec.order == "fixed"
-
-    @property
-    def tells_at_rungs(self) -> bool:
-        """Whether the value at a rung stands for the one at the end; an archive needs the measures
-        of the end, too.
-        """
-        spec = self._spec
-        return not spec.measures and len(spec.objectives) == 1 and spec.objectives[0] in RETURNS
 
     def ask(self, index: int) -> dict[str, Any]:
         """The next point, in JSON types. :raises UsageError: the sampler fails."""

@@ -24,9 +24,7 @@ from orchestrator.features.search.searcher.watchdog import Watchdog, tell
 
 def main(folder: str) -> int:
     watchdog = Watchdog()
-    watchdog.start(os.dup(0))
-    with Path(os.devnull).open() as nothing:  # for a sampler that reads its standard input
-        os.dup2(nothing.fileno(), 0)
+    watchdog.start_on_standard_input()
     try:
         experiment = changed_search.declared_experiment(RunPaths(Path(folder)))
         search = declaration_of(experiment).search

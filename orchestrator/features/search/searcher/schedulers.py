@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -103,8 +104,8 @@ class _Bracket:
     def reached(self, trial: int, rung: int, score: float) -> None:
         for below in self.rungs[:rung]:
             below.promoted.add(trial)
-        for entered in self.rungs[: rung + 1]:
-            entered.entered.add(trial)
+        for passed in self.rungs[: rung + 1]:
+            passed.entered.add(trial)
         here = self.rungs[rung]
         here.awaited.discard(trial)
         if trial not in here.reached:
@@ -201,8 +202,11 @@ class SuccessiveHalving:
         return self._brackets[number]
 
     def _size(self, number: int) -> int | None:
-        if self.bracket is None or self._trials is None:
-            return self._trials if self.bracket is None else self.bracket
+        """How many trials bracket ``number`` will have; None: not known yet."""
+        if self.bracket is None:
+            return self._trials
+        if self._trials is None:
+            return self.bracket
         return min(self.bracket, self._trials - number * self.bracket)
 
 
@@ -233,11 +237,9 @@ class MedianStopping:
         score = _score(value, self.direction)
         if (trial, rung) in self._reached:
             return
-        middle = len(scores) // 2
-        if len(scores) < FIRST_GO_ON or score >= statistics.median(
-            scores[middle - 1 : len(scores) - middle + 1]
-        ):
-            self._promotions[trial] = Promotion(trial, rung + 1 if rung + 1 < self.rungs else None)
+        if len(scores) < FIRST_GO_ON or score >= _median(scores):
+            following = rung + 1 if rung + 1 < self.rungs else None
+            self._promotions[trial] = Promotion(trial, following)
         self._reached.add((trial, rung))
         insort(scores, score)
 
@@ -260,10 +262,19 @@ class MedianStopping:
         )
 
 
+def _median(rising: Sequence[float]) -> float:
+    """Of numbers that are sorted already: only those in the middle are looked at."""
+    middle = len(rising) // 2
+    return statistics.median(rising[middle - 1 : len(rising) - middle + 1])
+
+
 def _highest_first(promotions: list[Promotion]) -> list[Promotion]:
-    return sorted(
-        promotions, key=lambda promotion: -math.inf if promotion.rung is None else -promotion.rung
-    )
+    """Those to the end before those to a rung, and those to a higher one before those to a lower."""
+
+    def rung(promotion: Promotion) -> float:
+        return math.inf if promotion.rung is None else promotion.rung
+
+    return sorted(promotions, key=rung, reverse=True)
 
 
 def _score(value: float | None, direction: Direction) -> float:

@@ -18,7 +18,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
@@ -45,7 +45,7 @@ from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
 from orchestrator.features.search.searcher import outcomes, schedulers
-from orchestrator.features.search.searcher.proposals import RETURNS, Proposals
+from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
 from orchestrator.features.search.trials import best
@@ -79,6 +79,8 @@ class Searcher:
     history: History = field(default_factory=History, init=False)
     _proposals: Proposals | None = field(default=None, init=False)
     _scheduler: schedulers.Scheduler | None = field(default=None, init=False)
+    _compared: SchedulerSpec | None = field(default=None, init=False)
+    """How trials are compared at rungs; None: there are none."""
     _rungs: Sequence[int] = field(default=(), init=False)
     _is_closed: bool = field(default=False, init=False)
     """Whether the scheduler knows that there will be no more trials."""
@@ -111,6 +113,7 @@ class Searcher:
         self._search = search
         self.history.search = search
         if scheduler is not None and scheduler.kind != "none":
+            self._compared = scheduler
             self._rungs = scheduler.rungs(
                 max(job.spec.total_timesteps for job in self.experiment.jobs_to_examine)
             )
@@ -120,7 +123,12 @@ class Searcher:
             bracket = factor ** len(self._rungs)
             base = self.experiment.base
             self._proposals = Proposals(
-                search, SearchPaths(self.paths.root).sampler, base, bracket, self.watchdog
+                search,
+                SearchPaths(self.paths.root).sampler,
+                base,
+                bracket,
+                self.watchdog,
+                tells_at_rungs=scheduler is not None and scheduler.stands_for_end(search),
             )
         events = search_events.events(self.ledger)
         if self._proposals is not None and events:
@@ -207,9 +215,8 @@ class Searcher:
 
     def _ends(self, trials: Sequence[Trial]) -> tuple[list[SearchEvent], list[Request]]:
         """Those of the ``trials``, which are not over, that have come to a rung or to their end."""
-        retried = job_figures.requested_jobs(
-            self.ledger, "retry"
-        )  # before the states, which soon change for these
+        # Read before the states, which soon change for these.
+        retried = job_figures.requested_jobs(self.ledger, "retry")
         self._figures = job_figures.figures(
             self.ledger, [job_id for trial in trials for job_id in trial.jobs]
         )
@@ -229,8 +236,17 @@ class Searcher:
                 ]
                 requests += [Request(verb="cancel", job_id=job_id) for job_id in unfinished]
             elif states == {"PAUSED"} and not trial.is_waiting and self._is_at_rung(trial, figures):
-                events.append(outcomes.reached_event(self._search, trial, figures))
+                events.append(self._reached_event(trial, figures))
         return events, requests
+
+    def _reached_event(self, trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
+        assert self._compared is not None
+        measures = (
+            job_figures.training_measures(self.ledger, trial.jobs)
+            if self._compared.measures_training
+            else {}
+        )
+        return outcomes.reached_event(self._search, self._compared.by, trial, figures, measures)
 
     def _is_at_rung(self, trial: Trial, figures: Sequence[Figures]) -> bool:
         """Whether its jobs, all paused, have come to the rung that it is trained to; else the user
@@ -261,27 +277,23 @@ class Searcher:
         limit = FAILURES_IN_A_ROW if self.history.has_succeeded else FIRST_FAILURES
         if self._search is not None and len(self.history.whys) >= limit:
             whys = list(self.history.whys.values())
-            place, number = commonest(whys)
+            most = commonest(whys)
             raise UsageError(
-                f"the last {len(whys)} trials have failed, {number} of them as this one: {whys[place]}"
+                f"the last {len(whys)} trials have failed, {most.times} of them as this one: {whys[most.place]}"
             )
 
     def _waits_for_user(self) -> bool:
         """Whether nothing can go on before the user resumes jobs that they have paused."""
-        states = []
+        is_paused = False
         for trial in self.history.training.values():
-            for one in [self._figures[job_id] for job_id in trial.jobs]:
-                is_there = self._is_at_rung(
-                    trial, [one]
-                )  # it waits for another seed; otherwise it is being promoted
-                states.append(
-                    one.state
-                    if one.cause != Cause.RUNG
-                    else "SUCCEEDED"
-                    if is_there
-                    else "promoted"
-                )
-        is_paused = "PAUSED" in states and set(states) <= {"PAUSED", *TERMINAL}
+            for figures in [self._figures[job_id] for job_id in trial.jobs]:
+                if figures.cause == Cause.RUNG:
+                    if not self._is_at_rung(trial, [figures]):
+                        return False  # it is being promoted
+                elif figures.state == "PAUSED":
+                    is_paused = True
+                elif figures.state not in TERMINAL:
+                    return False
         return is_paused and not self._may_ask()
 
     # -- what happens next
@@ -314,22 +326,22 @@ class Searcher:
 
     def _has_room(self) -> bool:
         """Whether fewer jobs wait than can run at once."""
-        return sum(one.state == "PENDING" for one in self._figures.values()) < max(
-            1, self.watchdog.lanes
-        )
+        waiting = sum(one.state == "PENDING" for one in self._figures.values())
+        return waiting < max(1, self.watchdog.lanes)
 
     def _is_spent(self) -> bool:
+        """Whether there will be no further trial: a part of the budget is used up, or there is no
+        search.
+        """
         search = self._search
         if search is None:
             return True
-        return (
-            (search.trials is not None and len(self.history.asked) >= search.trials)
-            or (
-                search.max_env_steps is not None
-                and job_figures.env_steps(self.ledger) >= search.max_env_steps
-            )
-            or (search.max_time_s is not None and self.history.elapsed_s >= search.max_time_s)
-        )
+        if search.trials is not None and len(self.history.asked) >= search.trials:
+            return True
+        if search.max_time_s is not None and self.history.elapsed_s >= search.max_time_s:
+            return True
+        most = search.max_env_steps
+        return most is not None and job_figures.env_steps(self.ledger) >= most
 
     def _ask(self) -> None:
         assert self._proposals is not None
@@ -345,19 +357,42 @@ class Searcher:
             asked = SearchEvent(kind="asked", content={"point": point, "jobs": []})
             self._record([asked, SearchEvent(kind="over", trial=number, content=failed)])
             return
-        self._enter(point, jobs, self._proposals.parent(point, self.history))
+        self._enter(point, jobs, parent=self._proposals.parent(point, self.history))
 
-    def _enter(self, point: Any, jobs: Sequence[Job], parent: Trial | None, **content: Any) -> None:
-        """Examine the robots of a new trial, and enter its jobs."""
-        if self._rungs and content.get("reevaluates") is None:
-            jobs = [job.with_spec(pause_at=self._rungs[0]) for job in jobs]
-        jobs, verdicts, parent = self._examiner.examine(jobs, parent)
-        content["parent"] = None if parent is None else parent.number
-        additions.put_robots(self.paths, jobs, verdicts)
-        ids = [job.job_id for job in jobs]
-        event = SearchEvent(kind="asked", content={"point": dict(point), "jobs": ids, **content})
+    def _enter(
+        self,
+        point: Mapping[str, Any],
+        jobs: Sequence[Job],
+        *,
+        parent: Trial | None = None,
+        reevaluates: int | None = None,
+    ) -> None:
+        """Examine the robots of a new trial, and enter its jobs.
+
+        :param parent: whose policies it starts from, if they fit.
+        :param reevaluates: number of the trial that it repeats.
+        """
+        if self._rungs and reevaluates is None:
+            is_measured = self._compared is not None and self._compared.measures_training
+            jobs = [
+                job.with_spec(pause_at=self._rungs[0], measure_training=is_measured) for job in jobs
+            ]
+        examined = self._examiner.examine(jobs, parent)
+        additions.put_robots(self.paths, examined.jobs, examined.verdicts)
+        content: dict[str, Any] = {
+            "point": dict(point),
+            "jobs": [job.job_id for job in examined.jobs],
+            "parent": None if examined.parent is None else examined.parent.number,
+        }
+        if reevaluates is not None:
+            content["reevaluates"] = reevaluates
+        event = SearchEvent(kind="asked", content=content)
         request = Request(verb="add", job_id=self.holder)
-        self._record([event], [request], lambda ledger: additions.enter(ledger, jobs, verdicts))
+        self._record(
+            [event],
+            [request],
+            lambda ledger: additions.enter(ledger, examined.jobs, examined.verdicts),
+        )
 
     def _take_declared_jobs(self) -> None:
         """The trials of a job file without a search: its jobs, those that differ in their seed
@@ -366,48 +401,48 @@ class Searcher:
         trials: dict[str, list[Job]] = {}
         for job in self.experiment.jobs:
             trials.setdefault(job.work, []).append(job)
-        self._record(
-            SearchEvent(
-                kind="asked",
-                content={"point": dict(jobs[0].point), "jobs": [job.job_id for job in jobs]},
-            )
+        contents = [
+            {"point": dict(jobs[0].point), "jobs": [job.job_id for job in jobs]}
             for jobs in trials.values()
-        )
+        ]
+        self._record([SearchEvent(kind="asked", content=content) for content in contents])
 
     def _close(self) -> None:
         """Let the scheduler know once that there will be no more trials: it may have waited for
         them.
         """
         if self._scheduler is not None and not self._is_closed and self._is_spent():
-            self._is_closed = self._has_news = True
+            self._is_closed = True
+            self._has_news = True
             self._scheduler.no_more(len(self.history.asked))
 
     def _end(self) -> None:
+        """Train the best again, or end the search where that has been done."""
         search = self._search
-        trials = self.history.trials
         if search is not None:
-            done = {trial.reevaluates for trial in trials}
-            found = best(self.history.asked, search.directions)
-            missing = [trial for trial in found[: search.reevaluate] if trial.number not in done]
+            best_ones = best(self.history.asked, search.directions)[: search.reevaluate]
+            done = {trial.reevaluates for trial in self.history.trials}
+            missing = [trial for trial in best_ones if trial.number not in done]
             for trial in missing:
-                seeds = [
-                    job.spec.seed for job in trial_jobs(self.experiment, trial.number, trial.point)
-                ]
-                others = (seed for seed in count(FIRST_OTHER_SEED) if seed not in seeds)
-                jobs = trial_jobs(
-                    self.experiment, len(trials), trial.point, list(islice(others, len(seeds)))
-                )
-                self._enter(trial.point, jobs, None, reevaluates=trial.number)
+                self._repeat(trial)
             if missing:
                 return
-            shown_trials.note(self.paths, trials, search)
+            shown_trials.note(self.paths, self.history.trials, search)
         self._record([SearchEvent(kind="ended", content={})])
+
+    def _repeat(self, trial: Trial) -> None:
+        """Train the point of ``trial`` again, from nothing and with other seeds."""
+        own = [job.spec.seed for job in trial_jobs(self.experiment, trial.number, trial.point)]
+        others = (seed for seed in count(FIRST_OTHER_SEED) if seed not in own)
+        seeds = list(islice(others, len(own)))
+        jobs = trial_jobs(self.experiment, len(self.history.trials), trial.point, seeds)
+        self._enter(trial.point, jobs, reevaluates=trial.number)
 
     # -- the ledger
 
     def _record(
         self,
-        events: Iterable[SearchEvent],
+        events: Sequence[SearchEvent],
         requests: Sequence[Request] = (),
         enter: Callable[[Ledger], None] = lambda _: None,
     ) -> None:
@@ -416,7 +451,6 @@ class Searcher:
         :raises LedgerBusyError: all of it is entered, but not known here before the next
             :meth:`_take_in`.
         """
-        events = list(events)
 
         def change(ledger: Ledger) -> None:
             # once more, where another process has kept the ledger locked
@@ -449,9 +483,8 @@ class Searcher:
             )
             raise search_events.damage_error(self.ledger.path, event.id, event.kind, why)
         if event.kind == "promoted":
-            self._scheduler.promoted(
-                trial.index, trial.goal if trial.goal < len(self._rungs) else None
-            )
+            rung = trial.goal if trial.goal < len(self._rungs) else None
+            self._scheduler.promoted(trial.index, rung)
         elif event.kind == "reached":
             self._scheduler.reached(trial.index, len(trial.reached) - 1, trial.reached[-1])
         elif event.kind == "over":
@@ -463,20 +496,13 @@ class Searcher:
 def _scheduler(
     spec: SchedulerSpec, search: SearchSpec | None, rungs: Sequence[int]
 ) -> schedulers.Scheduler:
-    """At rungs returns are compared, which are better the higher they are, unless the objective
-    says otherwise.
-    """
-    if search is None:
-        return schedulers.make(spec, "asynchronous", len(rungs), "maximize")
-    direction = search.directions[0] if search.objectives[0] in RETURNS else "maximize"
-    return schedulers.make(spec, search.order, len(rungs), direction)
+    order = "asynchronous" if search is None else search.order
+    return schedulers.make(spec, order, len(rungs), spec.direction(search))
 
 
 def main(run_dir: str, holder: str, lanes: str) -> int:
     watchdog = Watchdog(lanes=int(lanes))
-    watchdog.start(os.dup(0))
-    with Path(os.devnull).open() as nothing:  # for a sampler that reads its standard input
-        os.dup2(nothing.fileno(), 0)
+    watchdog.start_on_standard_input()
     paths = RunPaths(Path(run_dir))
     try:
         experiment = changed_search.declared_experiment(paths)

@@ -4,7 +4,7 @@ refused, and a trial that the policy of its parent does not fit has no parent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.errors import UsageError
@@ -18,6 +18,17 @@ from orchestrator.features.search import search_robots
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.searcher.watchdog import Watchdog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExaminedTrial:
+    """The jobs of a new trial, as they can be entered."""
+
+    jobs: Sequence[Job]
+    verdicts: Mapping[str, JobVerdict]
+    """Of each of them, by ``job_id``."""
+    parent: Trial | None
+    """The trial whose policies they start from."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,14 +48,11 @@ class TrialExaminer:
         for child in self._children:
             child.__exit__()
 
-    def examine(
-        self, jobs: Sequence[Job], parent: Trial | None = None
-    ) -> tuple[Sequence[Job], dict[str, JobVerdict], Trial | None]:
-        """The jobs of a trial, a verdict for each of them by ``job_id``, and the trial whose
-        policies they start from.
+    def examine(self, jobs: Sequence[Job], parent: Trial | None = None) -> ExaminedTrial:
+        """Examine the robots of the jobs of a trial.
 
-        :param parent: that trial, unless one of its policies does not fit its job: then there is
-            none.
+        :param parent: the trial whose policies they start from, unless one of its policies does not
+            fit its job.
         :raises UsageError: their robot has been edited since the search began.
         """
         if parent is not None:
@@ -54,8 +62,8 @@ class TrialExaminer:
             ]
             verdicts = self._verdicts(children)
             if not any(verdict.has_unfit_init for verdict in verdicts.values()):
-                return children, verdicts, parent
-        return jobs, self._verdicts(jobs), None
+                return ExaminedTrial(jobs=children, verdicts=verdicts, parent=parent)
+        return ExaminedTrial(jobs=jobs, verdicts=self._verdicts(jobs), parent=None)
 
     def _verdicts(self, jobs: Sequence[Job]) -> dict[str, JobVerdict]:
         # An examination has limits of its own, for each robot.
@@ -65,13 +73,9 @@ class TrialExaminer:
             content = verdicts[job.job_id].source_hash
             source = job.xml_source
             # The space may vary what makes MJCF of another file.
-            is_same_file = source is not None and format_of(source.name) is None
-            if (
-                is_same_file
-                and content is not None
-                and self._robots
-                and content not in self._robots
-            ):
+            is_mjcf = source is not None and format_of(source.name) is None
+            is_known = bool(self._robots) and content is not None
+            if is_mjcf and is_known and content not in self._robots:
                 what = search_robots.change_text(source)
                 raise UsageError(
                     f"{what} since the search began, and trials of both are not comparable; put it back"

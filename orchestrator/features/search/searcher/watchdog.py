@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NoReturn
 
 from orchestrator.core.processes import users_code
@@ -53,6 +54,14 @@ class Watchdog:
         threading.Thread(target=self._watch, args=[pipe], daemon=True).start()
         outlive_parent()
 
+    def start_on_standard_input(self) -> None:
+        """As :meth:`start`, on the pipe that the supervisor has made the standard input. A sampler
+        that reads its standard input finds nothing there.
+        """
+        self.start(os.dup(0))
+        with Path(os.devnull).open() as nothing:
+            os.dup2(nothing.fileno(), 0)
+
     def begin_step(self) -> None:
         """Something has been done, and something else begins."""
         self._steps += 1
@@ -72,7 +81,9 @@ class Watchdog:
             self.begin_step()
 
     def _watch(self, pipe: int) -> None:
-        last, ticks = 0, 0  # no clock: a process that was stopped for a while has not been slow
+        # Ticks, and no clock: a process that was stopped for a while has not been slow.
+        last = 0
+        ticks = 0
         while True:
             # If compiled code keeps other threads from running, the kernel ends the process.
             signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
@@ -80,9 +91,8 @@ class Watchdog:
                 if not (lines := _read(pipe).split()):
                     _end_with_group()
                 self.lanes = int(lines[-1])
-            if (
-                os.getppid() != self._supervisor
-            ):  # another process may still hold the other end of the pipe
+            # Another process may still hold the other end of the pipe.
+            if os.getppid() != self._supervisor:
                 _end_with_group()
             # The supervisor has not read the beats before, has ended, or needs none.
             with contextlib.suppress(OSError):
@@ -115,9 +125,7 @@ def _read(pipe: int) -> bytes:
     """What there is to read; nothing at the end."""
     try:
         return os.read(pipe, 1024)
-    except (
-        ConnectionResetError
-    ):  # the supervisor has ended before it has read that this process lives
+    except ConnectionResetError:  # the supervisor has ended, and has not read all beats
         return b""
 
 

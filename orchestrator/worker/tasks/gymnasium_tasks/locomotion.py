@@ -88,7 +88,10 @@ class Locomotion(GymnasiumTask):
         return rewards, self._never
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
-        return (self.x(after) - self.x(before))[:, None]
+        return self.distance_travelled(before, after)[:, None]
+
+    def distance_travelled(self, before: States, after: States) -> Floats:
+        return self.x(after) - self.x(before)
 
     def x(self, states: States) -> Floats:
         """``(n_envs,)`` position along x in metres that the reward uses."""

@@ -1,0 +1,401 @@
+"""Two groups of trainings compared by one value of each training: difference, ratio, probability
+that one group is higher, and whether chance explains it.
+
+A group is a sequence of *strata*, one for each body (or task) on which it was trained; a stratum has
+the values of its seeds. Both groups have the same strata. With one stratum, intervals are those that
+hold for few values: Welch's t for means, Fieller's for their ratio, Newcombe's for probabilities.
+With several, they are percentiles of a bootstrap that draws seeds anew within each stratum (R.
+Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS
+2021); interquartile mean and probability of improvement are defined as there. numpy is imported
+late.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.analysis.statistics import (
+    LEAST_FOR_BOOTSTRAP,
+    LEVEL,
+    MOST_FOR_RANGE,
+    t_quantile,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
+
+Strata = Sequence[Sequence[float]]
+"""The values of a group: for each stratum those of its seeds, at least one."""
+RESAMPLES = 10_000
+MOST_EXACT = 20_000
+"""Up to so many ways to deal the values to both groups, each is looked at."""
+PERMUTATIONS = 20_000
+"""Otherwise so many ways are drawn."""
+TRIMMED = 0.25
+"""The share of the values that an interquartile mean leaves out at either end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A confidence interval of 95 %."""
+
+    low: float
+    high: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A value with its interval."""
+
+    value: float
+    interval: Interval | None
+    """None where the values are too few for one."""
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoGroups:
+    """What can be said of group B against group A."""
+
+    difference: Figure
+    """Mean of B minus mean of A."""
+    ratio: Figure | None
+    """Mean of B divided by mean of A; None where a value is not positive."""
+    probability_higher: Figure
+    """That a training of B has a higher value than one of A, where equal values count half."""
+    p: float | None
+    """Probability of a difference at least as large where the groups do not differ; None where no
+    stratum has two values in one group.
+    """
+    least_p: float | None
+    """The smallest :attr:`p` that so many values can give."""
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(a: Strata, b: Strata) -> TwoGroups:
+    """:raises ValueError: the groups have other numbers of strata, or a value is not finite."""
+    samples_a = _finite_samples(a)
+    samples_b = _finite_samples(b)
+    if len(samples_a) != len(samples_b):
+        raise ValueError(f"{len(samples_a)} strata cannot be compared with {len(samples_b)}")
+    p, least_p = _permutation_test(samples_a, samples_b)
+    return TwoGroups(
+        difference=_difference(samples_a, samples_b),
+        ratio=_ratio(samples_a, samples_b),
+        probability_higher=_probability_higher(samples_a, samples_b),
+        p=p,
+        least_p=least_p,
+    )
+
+
+def mean(group: Strata) -> Figure:
+    """The mean over strata of the mean over seeds."""
+    samples = _finite_samples(group)
+    value = _mean_of_means(samples)
+    if len(samples) > 1:
+        return Figure(value=value, interval=_bootstrapped([samples], _mean_of_means_each))
+    (sample,) = samples
+    if sample.size < 2:
+        return Figure(value=value, interval=None)
+    reach = t_quantile((1 + LEVEL) / 2, sample.size - 1) * math.sqrt(_variance_of_mean(sample))
+    interval = Interval(low=value - reach, high=value + reach, method="Student's t")
+    return Figure(value=value, interval=interval)
+
+
+def interquartile_mean(group: Strata) -> Figure:
+    """The mean of the middle half of all values."""
+    import numpy as np
+
+    samples = _finite_samples(group)
+    value = float(_interquartile_means(np.concatenate(samples)[np.newaxis])[0])
+    if len(samples) > 1:
+        return Figure(value=value, interval=_bootstrapped([samples], _interquartile_means_each))
+    (sample,) = samples
+    if sample.size < LEAST_FOR_BOOTSTRAP:
+        return Figure(value=value, interval=None)
+    generator = np.random.default_rng(0)
+    width = math.sqrt(_variance_of_mean(sample))
+    places = generator.integers(0, sample.size, (RESAMPLES, sample.size))
+    blurred = sample[places] + generator.normal(0.0, width, places.shape)
+    interval = _percentiles(_interquartile_means(blurred), "smoothed bootstrap")
+    if sample.size <= MOST_FOR_RANGE:
+        low = min(interval.low, float(sample.min()))
+        high = max(interval.high, float(sample.max()))
+        interval = Interval(low=low, high=high, method=interval.method)
+    return Figure(value=value, interval=interval)
+
+
+def _finite_samples(group: Strata) -> list[Floats]:
+    import numpy as np
+
+    samples = [np.asarray(values, dtype=np.float64) for values in group]
+    if not samples or any(sample.size == 0 for sample in samples):
+        raise ValueError("a stratum has no value")
+    if not all(np.isfinite(sample).all() for sample in samples):
+        raise ValueError("a value is not finite")
+    return samples
+
+
+def _variance_of_mean(sample: Floats) -> float:
+    """Of at least two values."""
+    return float(sample.var(ddof=1)) / sample.size
+
+
+def _mean_of_means(samples: Sequence[Floats]) -> float:
+    return sum(float(sample.mean()) for sample in samples) / len(samples)
+
+
+# -- difference and ratio of means
+
+
+def _difference(a: Sequence[Floats], b: Sequence[Floats]) -> Figure:
+    value = _mean_of_means(b) - _mean_of_means(a)
+    if len(a) > 1:
+        interval = _bootstrapped(
+            [a, b], lambda a, b: _mean_of_means_each(b) - _mean_of_means_each(a)
+        )
+    else:
+        interval = _welch(a[0], b[0])
+    return Figure(value=value, interval=interval)
+
+
+def _welch(a: Floats, b: Floats) -> Interval | None:
+    """Of the difference of two means with variances of their own (B. L. Welch, "The generalization
+    of 'Student's' problem …", Biometrika 34, 1947).
+    """
+    if min(a.size, b.size) < 2:
+        return None
+    variance_a = _variance_of_mean(a)
+    variance_b = _variance_of_mean(b)
+    reach = _welch_quantile(a, b) * math.sqrt(variance_a + variance_b)
+    value = float(b.mean() - a.mean())
+    return Interval(low=value - reach, high=value + reach, method="Welch's t")
+
+
+def _welch_quantile(a: Floats, b: Floats) -> float:
+    """Student's quantile with Welch's degrees of freedom, rounded down."""
+    variance_a = _variance_of_mean(a)
+    variance_b = _variance_of_mean(b)
+    total = variance_a + variance_b
+    fewest = min(a.size, b.size) - 1
+    if total == 0.0:
+        return t_quantile((1 + LEVEL) / 2, fewest)
+    share_a = variance_a / total
+    share_b = variance_b / total
+    freedom = 1 / (share_a**2 / (a.size - 1) + share_b**2 / (b.size - 1))
+    return t_quantile((1 + LEVEL) / 2, max(fewest, math.floor(freedom)))
+
+
+def _ratio(a: Sequence[Floats], b: Sequence[Floats]) -> Figure | None:
+    if min(float(sample.min()) for sample in (*a, *b)) <= 0:
+        return None
+    value = _mean_of_means(b) / _mean_of_means(a)
+    if len(a) > 1:
+        interval = _bootstrapped(
+            [a, b], lambda a, b: _mean_of_means_each(b) / _mean_of_means_each(a)
+        )
+    else:
+        interval = _fieller(a[0], b[0])
+    return Figure(value=value, interval=interval)
+
+
+def _fieller(a: Floats, b: Floats) -> Interval | None:
+    """Of the ratio of two means; None where that of A is not told from zero, so that the ratio has
+    no bound (E. C. Fieller, "Some problems in interval estimation", J. R. Stat. Soc. B 16, 1954).
+    """
+    if min(a.size, b.size) < 2:
+        return None
+    quantile = _welch_quantile(a, b)
+    below = float(a.mean())
+    variance_a = _variance_of_mean(a)
+    variance_b = _variance_of_mean(b)
+    uncertainty = quantile**2 * variance_a / below**2
+    if uncertainty >= 1:
+        return None
+    ratio = float(b.mean()) / below
+    root = math.sqrt(variance_b + ratio**2 * variance_a - uncertainty * variance_b)
+    reach = quantile / below * root
+    return Interval(
+        low=(ratio - reach) / (1 - uncertainty),
+        high=(ratio + reach) / (1 - uncertainty),
+        method="Fieller's",
+    )
+
+
+# -- probability
+
+
+def _probability_higher(a: Sequence[Floats], b: Sequence[Floats]) -> Figure:
+    each = [_share_higher(*pair) for pair in zip(a, b, strict=True)]
+    value = sum(each) / len(each)
+    if len(a) > 1:
+        return Figure(value=value, interval=_bootstrapped([a, b], _shares_higher_each))
+    return Figure(value=value, interval=_newcombe(value, a[0].size, b[0].size))
+
+
+def _share_higher(a: Floats, b: Floats) -> float:
+    """Mann and Whitney's U of B, as a share of all pairs."""
+    difference = b[:, None] - a[None, :]
+    return float((difference > 0).mean() + (difference == 0).mean() / 2)
+
+
+def _newcombe(share: float, size_a: int, size_b: int) -> Interval | None:
+    """Of a share of pairs (R. G. Newcombe, "Confidence intervals for an effect size measure based
+    on the Mann–Whitney statistic. Part 2", Statistics in Medicine 25, 2006, method 5).
+    """
+    if min(size_a, size_b) < 2:
+        return None
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    pairs = size_a * size_b
+    weight = (size_a + size_b) / 2 - 1
+
+    def is_within(true: float) -> bool:
+        factor = 1 + weight * (1 - true) / (2 - true) + weight * true / (1 + true)
+        return (true - share) ** 2 <= z**2 * true * (1 - true) * factor / pairs
+
+    return Interval(
+        low=_last_within(is_within, share, 0.0),
+        high=_last_within(is_within, share, 1.0),
+        method="Newcombe's",
+    )
+
+
+def _last_within(is_within: Callable[[float], bool], inside: float, end: float) -> float:
+    """Bisects between ``inside`` and ``end``."""
+    outside = end
+    for _ in range(50):
+        middle = (inside + outside) / 2
+        if is_within(middle):
+            inside = middle
+        else:
+            outside = middle
+    return (inside + outside) / 2
+
+
+# -- bootstrap by strata
+
+
+def _bootstrapped(
+    groups: Sequence[Sequence[Floats]], statistic: Callable[..., Floats]
+) -> Interval | None:
+    """:param statistic: given for each group its resamples, one array ``(RESAMPLES, seeds)`` a
+    stratum, returns ``(RESAMPLES,)``.
+    """
+    import numpy as np
+
+    if any(sample.size < 2 for samples in groups for sample in samples):
+        return None
+    generator = np.random.default_rng(0)
+    resampled = [
+        [sample[generator.integers(0, sample.size, (RESAMPLES, sample.size))] for sample in samples]
+        for samples in groups
+    ]
+    return _percentiles(statistic(*resampled), "bootstrap by strata")
+
+
+def _percentiles(values: Floats, method: str) -> Interval:
+    import numpy as np
+
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(low=float(low), high=float(high), method=method)
+
+
+def _mean_of_means_each(strata: Sequence[Floats]) -> Floats:
+    import numpy as np
+
+    means: Floats = np.mean([resamples.mean(axis=1) for resamples in strata], axis=0)
+    return means
+
+
+def _interquartile_means_each(strata: Sequence[Floats]) -> Floats:
+    import numpy as np
+
+    return _interquartile_means(np.concatenate(strata, axis=1))
+
+
+def _interquartile_means(values: Floats) -> Floats:
+    """:param values: ``(resamples, n)``. :returns: ``(resamples,)``."""
+    import numpy as np
+
+    n = values.shape[1]
+    left_out = int(TRIMMED * n)
+    ordered = np.sort(values, axis=1)
+    middle: Floats = ordered[:, left_out : n - left_out].mean(axis=1)
+    return middle
+
+
+def _shares_higher_each(a: Sequence[Floats], b: Sequence[Floats]) -> Floats:
+    import numpy as np
+
+    each = []
+    for one, other in zip(a, b, strict=True):
+        difference = other[:, :, None] - one[:, None, :]
+        each.append((difference > 0).mean(axis=(1, 2)) + (difference == 0).mean(axis=(1, 2)) / 2)
+    shares: Floats = np.mean(each, axis=0)
+    return shares
+
+
+# -- test
+
+
+def _permutation_test(
+    a: Sequence[Floats], b: Sequence[Floats]
+) -> tuple[float | None, float | None]:
+    """Two-sided, by the difference of means: seeds are dealt anew to both groups within each
+    stratum, in all ways or in some that are drawn.
+
+    :returns: the probability, and the smallest one that is possible.
+    """
+    if all(one.size + other.size <= 2 for one, other in zip(a, b, strict=True)):
+        return None, None
+    ways = math.prod(
+        math.comb(one.size + other.size, one.size) for one, other in zip(a, b, strict=True)
+    )
+    observed = abs(_mean_of_means(b) - _mean_of_means(a))
+    dealt = _all_dealings(a, b) if ways <= MOST_EXACT else _drawn_dealings(a, b)
+    is_as_large = abs(dealt) >= observed * (1 - 1e-12)
+    if ways <= MOST_EXACT:
+        is_mirrored = all(one.size == other.size for one, other in zip(a, b, strict=True))
+        return float(is_as_large.mean()), (2 if is_mirrored else 1) / ways
+    return (1 + int(is_as_large.sum())) / (1 + PERMUTATIONS), 1 / (1 + PERMUTATIONS)
+
+
+def _all_dealings(a: Sequence[Floats], b: Sequence[Floats]) -> Floats:
+    """Differences of means in all ways to deal the values."""
+    import numpy as np
+
+    each = []
+    for one, other in zip(a, b, strict=True):
+        both = np.concatenate([one, other])
+        chosen = np.array(list(itertools.combinations(range(both.size), one.size)))
+        sums = both[chosen].sum(axis=1)
+        each.append((both.sum() - sums) / other.size - sums / one.size)
+    total = np.zeros(1)
+    for differences in each:
+        total = (total[:, None] + differences[None, :]).ravel()
+    return total / len(each)
+
+
+def _drawn_dealings(a: Sequence[Floats], b: Sequence[Floats]) -> Floats:
+    import numpy as np
+
+    generator = np.random.default_rng(0)
+    total = np.zeros(PERMUTATIONS)
+    for one, other in zip(a, b, strict=True):
+        both = np.concatenate([one, other])
+        shuffled = generator.permuted(np.tile(both, (PERMUTATIONS, 1)), axis=1)
+        total += shuffled[:, one.size :].mean(axis=1) - shuffled[:, : one.size].mean(axis=1)
+    return total / len(a)

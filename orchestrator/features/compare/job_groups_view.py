@@ -1,0 +1,112 @@
+"""What ``compare RUN --jobs A,B`` shows."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from orchestrator.analysis.two_groups import Figure
+from orchestrator.core.text import listed
+from orchestrator.features.compare.job_groups import AgainstFirst, GroupFigures, JobComparison
+from orchestrator.terminal.output import show_table
+from orchestrator.terminal.tables import Column, number_column
+
+SIGNIFICANT = 0.05
+BODIES_SHOWN = 5
+
+
+def show(compared: JobComparison) -> None:
+    """Print each group, how the others differ from the first, and what has to be known of it."""
+    above = [f"{compared.run_dir}: jobs compared by {compared.by}", ""]
+    below: list[str | Text] = []
+    for other in compared.others:
+        below += ["", *_sentences(compared, other)]
+    for other in compared.others:
+        if other.settings:
+            title = f"Settings of {compared.groups[0].name} → {other.name}"
+            below += ["", Text(title, style="bold")]
+            below += [f"{key}: {a} → {b}" for key, a, b in other.settings]
+    if compared.remarks:
+        below += ["", *compared.remarks]
+    show_table(_columns(compared), compared.groups, above=above, below=below)
+
+
+def _columns(compared: JobComparison) -> list[Column[GroupFigures]]:
+    columns: list[Column[GroupFigures]] = [Column("jobs", lambda group: group.name)]
+    if any(len(group.values) > 1 for group in compared.groups):
+        columns.append(number_column("bodies", lambda group: str(len(group.values))))
+    columns += [
+        number_column("seeds", lambda group: str(sum(map(len, group.values.values())))),
+        number_column("mean", lambda group: _with_interval(group.mean)),
+        number_column("interquartile mean", lambda group: _with_interval(group.interquartile_mean)),
+        Column("reached after", _protocols, rank=1),
+    ]
+    return columns
+
+
+def _protocols(group: GroupFigures) -> str:
+    return ", or ".join(map(str, group.protocols))
+
+
+def _number(value: float) -> str:
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if size >= 0.1 else f"{value:.3g}"
+
+
+def _with_interval(figure: Figure) -> str:
+    if figure.interval is None:
+        return _number(figure.value)
+    low = _number(figure.interval.low)
+    high = _number(figure.interval.high)
+    return f"{_number(figure.value)} [{low}, {high}]"
+
+
+def _with_method(figure: Figure) -> str:
+    method = "" if figure.interval is None else f" ({figure.interval.method})"
+    return f"{_with_interval(figure)}{method}"
+
+
+def _sentences(compared: JobComparison, other: AgainstFirst) -> list[str]:
+    first = compared.groups[0].name
+    figures = other.figures
+    higher = figures.difference.value >= 0
+    size = _absolute(figures.difference)
+    ratio = "" if figures.ratio is None else f", × {_with_method(figures.ratio)}"
+    over = f", over {len(other.bodies)} bodies" if len(other.bodies) > 1 else ""
+    lines = [
+        f"{other.name} is {'higher' if higher else 'lower'} than {first} by"
+        f" {_with_method(size)}{ratio}{over}; {_chance(figures.p, figures.least_p)}.",
+    ]
+    if figures.probability_higher.interval is not None:
+        lines.append(
+            f"A training of {other.name} is higher than one of {first} with probability"
+            f" {_with_method(figures.probability_higher)}."
+        )
+    if other.left_out:
+        lines.append(f"Only one of them has {listed(other.left_out, BODIES_SHOWN)}: left out.")
+    return lines
+
+
+def _absolute(difference: Figure) -> Figure:
+    """A difference without its sign, which the words say."""
+    if difference.value >= 0 or difference.interval is None:
+        return Figure(value=abs(difference.value), interval=difference.interval)
+    interval = type(difference.interval)(
+        low=-difference.interval.high,
+        high=-difference.interval.low,
+        method=difference.interval.method,
+    )
+    return Figure(value=-difference.value, interval=interval)
+
+
+def _chance(p: float | None, least_p: float | None) -> str:
+    """Whether a difference may be chance, by the test of permutations."""
+    if p is None or least_p is None:
+        return "whether that is chance cannot be said"
+    shown = f"p = {p:.2g} (permutation test)"
+    if p <= SIGNIFICANT:
+        return f"{shown}: hardly chance"
+    if least_p > SIGNIFICANT:
+        return f"{shown}: so few seeds can give no p below {least_p:.2g}"
+    return f"{shown}: it may be chance"

@@ -1,0 +1,180 @@
+"""`compare RUN --jobs A,B`: jobs of one run directory over their seeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import command_helpers as commands
+import pytest
+from report_helpers import Trained, make_run_dir
+
+from orchestrator.core.errors import UsageError
+from orchestrator.features.compare.job_groups import JobComparison, compare
+
+
+def trained(case: str, distances: dict[int, float], **others: object) -> list[Trained]:
+    """One job for each seed."""
+    return [
+        Trained(
+            case=case,
+            seed=seed,
+            measures={"distance_m": distance},
+            evaluated=100 * distance,
+            **others,
+        )  # type: ignore[arg-type]
+        for seed, distance in distances.items()
+    ]
+
+
+def seeds(*values: float) -> dict[int, float]:
+    return dict(enumerate(values))
+
+
+PARENT = seeds(1.0, 1.2, 0.9, 1.1, 1.0)
+CHILD = seeds(2.0, 2.4, 1.9, 2.2, 2.1)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A parent and a child with five seeds each, and two algorithms over three bodies."""
+    jobs = [*trained("parent", PARENT), *trained("child", CHILD), *trained("lone", seeds(3.0))]
+    for place, body in enumerate(("ant", "crab", "dog")):
+        jobs += trained(f"{body}-ppo", seeds(1.0 + place, 1.1 + place, 0.9 + place))
+        jobs += trained(f"{body}-sac", seeds(1.5 + place, 1.6 + place, 1.4 + place))
+    jobs += trained("emu-sac", seeds(9.0, 9.0))
+    return make_run_dir(tmp_path / "run", jobs).root
+
+
+def compared(run_dir: Path, *names: str, by: str | None = "distance_m") -> JobComparison:
+    return compare(run_dir, names, by)
+
+
+def test_a_child_is_compared_with_its_parent_by_a_measure(run_dir: Path) -> None:
+    found = compared(run_dir, "parent", "child")
+    (other,) = found.others
+    assert other.figures.difference.value == pytest.approx(1.08)
+    assert other.figures.difference.interval is not None
+    assert other.figures.difference.interval.low > 0.8
+    assert other.figures.ratio is not None
+    assert other.figures.ratio.value == pytest.approx(2.12 / 1.04)
+    assert other.figures.probability_higher.value == 1.0
+    assert other.figures.p == pytest.approx(2 / 252)
+    assert found.remarks == []
+
+
+def test_it_is_compared_by_the_return_where_no_figure_is_named(run_dir: Path) -> None:
+    found = compared(run_dir, "parent", "child", by=None)
+    assert found.by == "eval_mean"
+    assert found.groups[0].mean.value == pytest.approx(104)
+
+
+def test_of_patterns_those_bodies_belong_together_for_which_the_star_is_the_same(
+    run_dir: Path,
+) -> None:
+    (other,) = compared(run_dir, "*-ppo", "*-sac").others
+    assert other.bodies == ["ant", "crab", "dog"]
+    assert other.left_out == ["emu"]
+    assert other.figures.difference.value == pytest.approx(0.5)
+    assert other.figures.difference.interval is not None
+    assert other.figures.difference.interval.method == "bootstrap by strata"
+
+
+def test_several_groups_are_compared_with_the_first(run_dir: Path) -> None:
+    found = compared(run_dir, "child", "parent", "lone")
+    assert [other.name for other in found.others] == ["parent", "lone"]
+    assert found.others[0].figures.difference.value < 0 < found.others[1].figures.difference.value
+
+
+def test_with_one_seed_it_says_that_nothing_is_known_of_chance(run_dir: Path) -> None:
+    found = compared(run_dir, "lone", "lone*")
+    (other,) = found.others
+    assert other.figures.p is None
+    assert other.figures.difference.interval is None
+    assert any("nothing can be said about chance" in remark for remark in found.remarks)
+
+
+def test_a_job_that_started_from_the_policy_of_another_one_is_said_to_have(tmp_path: Path) -> None:
+    jobs = [
+        *trained("parent", seeds(1.0, 1.1)),
+        *trained("child", seeds(2.0, 2.1), init="job:parent-s0"),
+    ]
+    found = compared(make_run_dir(tmp_path / "run", jobs).root, "parent", "child")
+    (protocol,) = found.groups[1].protocols
+    assert (protocol.env_steps, protocol.earlier_env_steps) == (5 * 2048, 5 * 2048)
+    assert any("not reached alike" in remark for remark in found.remarks)
+    assert ("init", "–", "job:parent-s0") in found.others[0].settings
+
+
+def test_jobs_that_have_not_succeeded_are_left_out_and_counted(tmp_path: Path) -> None:
+    jobs = [*trained("a", seeds(1.0, 2.0)), *trained("b", seeds(1.0, 2.0, 3.0))]
+    jobs[-1] = Trained(case="b", seed=2, state="FAILED", measures={"distance_m": 9.0})
+    found = compared(make_run_dir(tmp_path / "run", jobs).root, "a", "b")
+    assert list(found.groups[1].values.values()) == [[1.0, 2.0]]
+    assert found.remarks[0] == "b: 1 job without a value left out."
+
+
+@pytest.mark.parametrize(
+    ("names", "by", "said"),
+    [
+        (["parent"], None, "expected two or more names of jobs, separated by commas, found 1"),
+        (["parent", "parent"], None, "parent is named twice"),
+        (["parent", "chlid"], None, "chlid is no job, .* did you mean child?"),
+        (
+            ["parent", "x*"],
+            None,
+            r"x\* is no job, nor a pattern with one \* that fits any; jobs here",
+        ),
+        (["parent", "child"], "distance", "no job has reported distance; did you mean distance_m?"),
+        (
+            ["parent", "child"],
+            "jumps",
+            "no job has reported jumps; there are distance_m, ep_rew_mean, eval_mean",
+        ),
+        (["*-ppo", "lon*"], None, "no body in common: ant, crab, dog and e"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_what_can(
+    run_dir: Path, names: list[str], by: str | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        compare(run_dir, names, by)
+
+
+def test_a_group_in_which_no_job_has_the_figure_is_refused(tmp_path: Path) -> None:
+    jobs = [*trained("a", seeds(1.0)), Trained(case="b", seed=0, state="FAILED")]
+    root = make_run_dir(tmp_path / "run", jobs).root
+    with pytest.raises(
+        UsageError, match=r"b: none of its 1 job \(FAILED\) has a value of distance_m"
+    ):
+        compare(root, ["a", "b"], "distance_m")
+
+
+class TestCommand:
+    def test_it_says_by_how_much_and_whether_that_is_chance(self, run_dir: Path) -> None:
+        arguments = ("compare", run_dir, "--jobs", "parent,child", "--by", "distance_m")
+        shown = commands.succeed(*arguments, cwd=run_dir.parent).stdout
+        assert "child is higher than parent by 1.08 [" in shown
+        assert "(Welch's t), × 2.04 [" in shown
+        assert "p = 0.0079 (permutation test): hardly chance." in shown
+
+    def test_json_has_all_of_it(self, run_dir: Path) -> None:
+        arguments = ("compare", run_dir, "--jobs", "child,parent", "--json")
+        facts = json.loads(commands.succeed(*arguments, cwd=run_dir.parent).stdout)
+        assert facts["others"][0]["figures"]["difference"]["interval"]["method"] == "Welch's t"
+        assert facts["groups"][0]["values"][""] == pytest.approx([200, 240, 190, 220, 210])
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--by", "distance_m"], "--by is for jobs of one run directory: give --jobs A,B"),
+            (["elsewhere", "--jobs", "a,b"], "--jobs compares jobs of one run directory, found 2"),
+            (["--jobs", "a,b", "--output", "x.html"], "--output and --jobs do not go together"),
+        ],
+    )
+    def test_options_that_do_not_fit_are_refused(
+        self, run_dir: Path, arguments: list[str], said: str
+    ) -> None:
+        refused = commands.invoke("compare", run_dir, *arguments, cwd=run_dir.parent)
+        assert refused.returncode == 2
+        assert said in refused.stderr

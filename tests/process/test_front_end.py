@@ -1,0 +1,90 @@
+"""Messages name options as the front end spells them that has asked: the command, or Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+from orchestrator.core.front_end import is_python, option, override, python_program, repeat_call
+from orchestrator.core.processes.child_process import child_environment
+
+
+def spellings() -> list[str]:
+    return [
+        option("run_dir"),
+        option("max_parallel", 2),
+        option("max_parallel", "idle"),
+        option("on_change", "keep", sign="="),
+        option("fresh", True),
+        option("overrides"),
+        override("ppo.n_steps"),
+        repeat_call(),
+    ]
+
+
+def test_options_are_spelled_as_the_front_end_has_them() -> None:
+    of_command = spellings()
+    with python_program():
+        of_python = spellings()
+    assert list(zip(of_command, of_python, strict=True)) == [
+        ("--run-dir", "run_dir"),
+        ("--max-parallel 2", "max_parallel=2"),
+        ("--max-parallel idle", 'max_parallel="idle"'),
+        ("--on-change=keep", 'on_change="keep"'),
+        ("--fresh", "fresh=True"),
+        ("--set", "overrides"),
+        ("--set ppo.n_steps", 'overrides["ppo.n_steps"]'),
+        ("run the same command again", "make the same call again"),
+    ]
+
+
+def test_all_threads_and_child_processes_of_a_call_speak_python_until_it_ends() -> None:
+    heard = []
+    with python_program():
+        with python_program():
+            pass
+        thread = threading.Thread(target=lambda: heard.append(is_python()))
+        thread.start()
+        thread.join()
+        environment = child_environment()
+    script = "from orchestrator.core.front_end import option; print(option('run_dir'))"
+    for given in (environment, child_environment()):
+        command = [sys.executable, "-c", script]
+        heard.append(subprocess.check_output(command, env=given, text=True).strip())
+    assert heard == [True, "run_dir", "--run-dir"]
+    assert not is_python()
+
+
+JOB_FILE = """
+name = "x"
+[[jobs]]
+name = "a"
+env = "Hopper-v5"
+"""
+
+
+def test_errors_of_a_call_name_its_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.toml").write_text(JOB_FILE)
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / "something").touch()
+
+    def error(**arguments: object) -> str:
+        with pytest.raises(orchestrator.UsageError) as caught:
+            orchestrator.run(tmp_path / "jobs.toml", **arguments)  # type: ignore[arg-type]
+        return str(caught.value)
+
+    assert error(run_dir=used).endswith("nothing was changed. Choose another with run_dir")
+    assert error(until="1s").endswith("to save a checkpoint and exit; give a later time")
+    assert error(executor="none").startswith('executor="none": unknown; valid: local')
+    of_one_job = error(overrides={"a.seeds": [1]})
+    assert 'overrides["a.seeds"]: "a" is a job, and overrides is for all jobs' in of_one_job
+    assert '(overrides["seeds"]=…)' in of_one_job

@@ -1,0 +1,153 @@
+"""Two groups of trainings: figures equal their definitions, and intervals hold what they state."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from orchestrator.analysis import two_groups
+from orchestrator.analysis.two_groups import Figure, compare, interquartile_mean, mean
+
+A = [3.0, 1.0, 4.0, 1.5, 5.0]
+B = [9.0, 2.0, 6.0, 5.0, 3.5]
+
+
+def ends(figure: Figure | None) -> tuple[float, float]:
+    assert figure is not None
+    assert figure.interval is not None
+    assert figure.interval.low <= figure.value <= figure.interval.high
+    return figure.interval.low, figure.interval.high
+
+
+def test_the_difference_and_its_interval_are_those_of_welch() -> None:
+    found = compare([A], [B]).difference
+    expected = stats.ttest_ind(B, A, equal_var=False)
+    assert found.value == pytest.approx(np.mean(B) - np.mean(A))
+    interval = expected.confidence_interval(0.95)
+    # Degrees of freedom are rounded down: a little wider.
+    low, high = ends(found)
+    assert low == pytest.approx(interval.low, abs=0.15)
+    assert low <= interval.low
+    assert high >= interval.high
+
+
+def test_probability_and_p_are_those_of_scipy() -> None:
+    found = compare([A], [B])
+    pairs = stats.mannwhitneyu(B, A).statistic / 25
+    assert found.probability_higher.value == pytest.approx(pairs)
+
+    def difference(one: np.ndarray, other: np.ndarray, axis: int) -> np.ndarray:
+        return np.mean(one, axis=axis) - np.mean(other, axis=axis)
+
+    expected = stats.permutation_test((B, A), difference, n_resamples=np.inf, vectorized=True)
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.least_p == pytest.approx(2 / 252)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 10, 17])
+def test_the_interquartile_mean_is_that_of_rliable(n: int) -> None:
+    """rliable takes scipy's trimmed mean of the scores of all runs and tasks."""
+    values = np.random.default_rng(n).normal(size=(2, n))
+    expected = stats.trim_mean(values, proportiontocut=0.25, axis=None)
+    assert interquartile_mean(values.tolist()).value == pytest.approx(expected)
+
+
+def test_the_probability_of_improvement_is_that_of_rliable() -> None:
+    """The mean over tasks of Mann and Whitney's U, as a share of pairs; equal values count half."""
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 4, (6, 5)).astype(float)
+    b = rng.integers(1, 5, (6, 7)).astype(float)
+    expected = np.mean([stats.mannwhitneyu(y, x).statistic / 35 for x, y in zip(a, b, strict=True)])
+    found = compare(a.tolist(), b.tolist()).probability_higher
+    assert found.value == pytest.approx(expected)
+    assert ends(found)[0] > 0.5
+
+
+def test_the_interval_of_a_ratio_is_fiellers() -> None:
+    """The ends are where the difference of B and ratio times A is just told from zero."""
+    low, high = ends(compare([A], [B]).ratio)
+    t = two_groups._welch_quantile(np.array(A), np.array(B))
+    for end in (low, high):
+        error = np.sqrt(np.var(B, ddof=1) / 5 + end**2 * np.var(A, ddof=1) / 5)
+        assert abs(np.mean(B) - end * np.mean(A)) == pytest.approx(t * error)
+
+
+def test_a_ratio_without_a_bound_has_no_interval() -> None:
+    assert compare([[0.1, 9.0]], [[1.0, 1.1]]).ratio == Figure(
+        value=pytest.approx(1.05 / 4.55), interval=None
+    )
+
+
+def test_values_that_are_not_positive_have_no_ratio() -> None:
+    assert compare([[0.0, 1.0]], [[1.0, 2.0]]).ratio is None
+
+
+def test_one_value_each_has_neither_interval_nor_p() -> None:
+    found = compare([[1.0]], [[2.0]])
+    assert found.difference == Figure(value=1.0, interval=None)
+    assert (found.p, found.least_p) == (None, None)
+    assert mean([[1.0]]).interval is None
+
+
+def test_groups_apart_keep_a_probability_below_one_possible() -> None:
+    low, high = ends(compare([[1.0, 2.0, 3.0]], [[4.0, 5.0, 6.0]]).probability_higher)
+    assert 0.4 < low < 0.8
+    assert high == pytest.approx(1.0)
+
+
+def test_p_over_strata_deals_seeds_within_each() -> None:
+    """Two strata with two values a side: 6 × 6 ways, of which two have the largest difference."""
+    found = compare([[1.0, 2.0], [101.0, 102.0]], [[3.0, 4.0], [103.0, 104.0]])
+    assert found.p == pytest.approx(2 / 36)
+    many = compare([[1.0, 2.0]] * 7, [[3.0, 4.0]] * 7)
+    assert many.p == pytest.approx(1 / 20_001, rel=1.0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ([[1.0]], [[1.0], [2.0]], "1 strata cannot be compared with 2"),
+        ([[]], [[1.0]], "a stratum has no value"),
+        ([[float("nan")]], [[1.0]], "a value is not finite"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(a: object, b: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        compare(a, b)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_intervals_hold_the_truth_in_95_of_100_cases(n: int) -> None:
+    rng = np.random.default_rng(n)
+    higher = NormalDist().cdf(1 / np.sqrt(2))
+    held = {"difference": 0, "ratio": 0, "probability": 0, "interquartile mean": 0}
+    times = 400
+    for _ in range(times):
+        a, b = rng.normal(10, 1, n).tolist(), rng.normal(11, 1, n).tolist()
+        found = compare([a], [b])
+        for name, figure, truth in (
+            ("difference", found.difference, 1.0),
+            ("ratio", found.ratio, 1.1),
+            ("probability", found.probability_higher, higher),
+        ):
+            low, high = ends(figure)
+            held[name] += low <= truth <= high
+        middle = interquartile_mean([b])
+        if n < 5:
+            assert middle.interval is None
+            held["interquartile mean"] = times
+        else:
+            low, high = ends(middle)
+            held["interquartile mean"] += low <= 11 <= high
+    assert min(held.values()) >= 0.92 * times, held
+
+
+@pytest.mark.slow
+def test_equal_groups_differ_by_chance_in_5_of_100_cases() -> None:
+    rng = np.random.default_rng(0)
+    p = [compare([rng.normal(size=5)], [rng.normal(size=5)]).p or 1.0 for _ in range(400)]
+    assert 0.02 < np.mean(np.array(p) <= 0.05) < 0.08
