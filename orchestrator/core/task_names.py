@@ -30,17 +30,14 @@ GYMNASIUM_TASKS: Mapping[str, str] = {
 simulation."""
 
 _DISTANCE = ("distance_m",)
+_LOCOMOTION = [
+    name for name, path in GYMNASIUM_TASKS.items() if path.startswith("gymnasium_tasks.locomotion:")
+]
 MEASURES: Mapping[str, tuple[str, ...]] = {
-    **{
-        "forward": _DISTANCE,
-        "reach": _DISTANCE,
-        "stand": ("height_m",),
-        "track": ("velocity_error_m_s",),
-    },
-    **{
-        name: _DISTANCE
-        for name, path in GYMNASIUM_TASKS.items()
-        if path.startswith("gymnasium_tasks.locomotion:")
-    },
+    "forward": _DISTANCE,
+    "reach": _DISTANCE,
+    "stand": ("height_m",),
+    "track": ("velocity_error_m_s",),
+    **dict.fromkeys(_LOCOMOTION, _DISTANCE),
 }
 """Built-in tasks that measure an episode besides its return → the names of their measures."""

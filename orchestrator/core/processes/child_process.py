@@ -76,10 +76,10 @@ class ForkedProcess:
     def wait(self) -> int:
         if self.returncode is None:
             try:
-                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            except (
-                ChildProcessError
-            ):  # other code in this process has reaped it; 0, as Popen has it then
+                _, status = os.waitpid(self.pid, 0)
+                self.returncode = os.waitstatus_to_exitcode(status)
+            except ChildProcessError:
+                # Other code in this process has reaped it. As Popen has it then:
                 self.returncode = 0
         return self.returncode
 
@@ -125,6 +125,7 @@ def package_path() -> dict[str, str]:
     """PYTHONPATH for a child process, where this package is not installed."""
     if PACKAGE_IS_INSTALLED:
         return {}
-    return {
-        "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE_PARENT, os.environ.get("PYTHONPATH")]))
-    }
+    folders = [PACKAGE_PARENT]
+    if of_this_process := os.environ.get("PYTHONPATH"):
+        folders.append(of_this_process)
+    return {"PYTHONPATH": os.pathsep.join(folders)}
