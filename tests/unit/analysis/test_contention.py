@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -304,10 +303,10 @@ def test_the_exit_record_of_a_moved_attempt_is_compared_with_where_it_was_last(
     first = job_metrics._AttemptSlot(
         job_id="j-s0", number=0, robot_hash=None, cpus=[4, 5], started_at=0.0, ended_at=1.0
     )
-    last = dataclasses.replace(first, cpus=[6, 7], started_at=1.0, ended_at=2.0)
+    last = replace(first, cpus=[6, 7], started_at=1.0, ended_at=2.0)
     assert job_metrics._metrics(paths, [first, last]).fewest_cpus == 2
     assert (
-        job_metrics._metrics(paths, [first, dataclasses.replace(last, cpus=[7, 8])]).fewest_cpus
+        job_metrics._metrics(paths, [first, replace(last, cpus=[7, 8])]).fewest_cpus
         == 1
     )
 
@@ -339,6 +338,6 @@ def test_rank_0_is_not_blamed_for_having_only_its_own_cores(tmp_path: Path) -> N
         ended_at=1.0,
     )
     assert job_metrics._metrics(paths, [attempt]).cpus == {4, 5}
-    narrow = job_metrics._metrics(paths, [dataclasses.replace(attempt, cpus=[4, 5])])
+    narrow = job_metrics._metrics(paths, [replace(attempt, cpus=[4, 5])])
     metrics = ExperimentMetrics(jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, lanes=2)
     assert diagnose(metrics) == []
