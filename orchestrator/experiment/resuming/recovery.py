@@ -32,7 +32,7 @@ from orchestrator.core.job import (
     Succeeded,
     move,
 )
-from orchestrator.core.paths import AttemptPaths, RunPaths
+from orchestrator.core.paths import AttemptPaths, JobPaths, RunPaths
 from orchestrator.core.processes.procfs import is_zombie
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
@@ -91,9 +91,8 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
             ledger.set_state(job.job_id, paused[job.job_id])
         directory = paths.job(job.job_id)
         is_done = False
-        for number in sorted(
-            int(entry.name) for entry in directory.attempts.glob("*") if entry.name.isdecimal()
-        ):
+        names = [entry.name for entry in directory.attempts.glob("*")]
+        for number in sorted(int(name) for name in names if name.isdecimal()):
             paths_of_attempt = directory.attempt(number)
             begun = paths_of_attempt.root.stat().st_mtime
             attempt = Attempt(job_id=job.job_id, number=number, cpus=(), gpus=(), started_at=begun)
@@ -207,39 +206,47 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     attempt = row.state.attempt
     directory = paths.job(row.job_id)
     _kill_leftover_of(attempt)
-    warn = functools.partial(reporter.event, "warning", job_id=row.job_id)
-    rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks, warn)
-    rung = row.job.spec.pause_at
-    ends = [ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED]
-    if (
-        rung is not None and record is not None and record.env_steps >= rung
-    ):  # else promoted meanwhile: it trains on
-        ends.append(ExitCode.PAUSED)
-    lost = AttemptOutcome(
-        cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before the attempt did"
-    )
-    if record is None or record.code not in ends:
-        outcome = lost
-    elif record.code == ExitCode.SUCCEEDED and not directory.has_results(normalize=row.normalize):
-        text = "it had succeeded; its results were removed before the next supervisor began"
-        outcome = dataclasses.replace(lost, message=text)
-    else:
-        outcome = retry_policy.judge(
-            record.code, record, end_reason=None, oom_killed=False, rank=rank, rung=rung
-        )
     of_attempt = directory.attempt(attempt.number)
+    warn = functools.partial(reporter.event, "warning", job_id=row.job_id)
+    rank, record = decisive_record(of_attempt, row.job.resources.ranks, warn)
+    outcome = _outcome_unseen(row, record, rank, directory)
     files = (of_attempt.worker_log, of_attempt.exit, directory.timings_csv)
     last_write = max((path.stat().st_mtime for path in files if path.exists()), default=None)
     _end_attempt(ledger, attempt, outcome, record, last_write)
-    failures = row.state.failures
-    max_retries = row.job.max_retries
     new = retry_policy.next_state(
-        outcome, failures=failures, max_retries=max_retries, now=time.monotonic()
+        outcome,
+        failures=row.state.failures,
+        max_retries=row.job.max_retries,
+        now=time.monotonic(),
     )
-    if isinstance(new, Pending | Paused) and (verb := ledger.noted_verbs().get(row.job_id)):
-        new = Paused(failures=new.failures) if verb == "pause" else Cancelled()
+    noted_verb = ledger.noted_verbs().get(row.job_id)
+    if noted_verb and isinstance(new, Pending | Paused):
+        new = Paused(failures=new.failures) if noted_verb == "pause" else Cancelled()
     ledger.set_state(row.job_id, move(row.job_id, row.state, new))
     return dataclasses.replace(row, state=new)
+
+
+def _outcome_unseen(
+    row: JobRow, record: ExitRecord | None, rank: int | None, directory: JobPaths
+) -> AttemptOutcome:
+    """How the last attempt of a job ended, which no supervisor saw.
+
+    :param record: as of :func:`decisive_record`, and so is ``rank``.
+    """
+    rung = row.job.spec.pause_at
+    ends = [ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED]
+    is_at_rung = rung is not None and record is not None and record.env_steps >= rung
+    if is_at_rung:  # otherwise it has been promoted meanwhile, and trains on
+        ends.append(ExitCode.PAUSED)
+    if record is None or record.code not in ends:
+        text = "its supervisor ended before the attempt did"
+        return AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message=text)
+    if record.code == ExitCode.SUCCEEDED and not directory.has_results(normalize=row.normalize):
+        text = "it had succeeded; its results were removed before the next supervisor began"
+        return AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message=text)
+    return retry_policy.judge(
+        record.code, record, end_reason=None, oom_killed=False, rank=rank, rung=rung
+    )
 
 
 def _end_attempt(
@@ -249,17 +256,15 @@ def _end_attempt(
     record: ExitRecord | None,
     ended_at: float | None = None,
 ) -> None:
-    job_id = attempt.job_id
-    number = attempt.number
-    returncode, wall_s = (None, None) if record is None else (record.code, record.wall_s)
+    wall_s = None if record is None else record.wall_s
     if wall_s is None and ended_at is not None:
         wall_s = max(0.0, ended_at - attempt.started_at)
     ledger.end_attempt(
-        job_id,
-        number,
+        attempt.job_id,
+        attempt.number,
         ended_at=ended_at,
         wall_s=wall_s,
-        returncode=returncode,
+        returncode=None if record is None else record.code,
         outcome=outcome,
         record=record,
     )

@@ -305,10 +305,7 @@ def test_the_exit_record_of_a_moved_attempt_is_compared_with_where_it_was_last(
     )
     last = replace(first, cpus=[6, 7], started_at=1.0, ended_at=2.0)
     assert job_metrics._metrics(paths, [first, last]).fewest_cpus == 2
-    assert (
-        job_metrics._metrics(paths, [first, replace(last, cpus=[7, 8])]).fewest_cpus
-        == 1
-    )
+    assert job_metrics._metrics(paths, [first, replace(last, cpus=[7, 8])]).fewest_cpus == 1
 
 
 def test_every_finding_names_a_remedy() -> None:
