@@ -43,6 +43,7 @@ from orchestrator.supervisor.events import Reporter
 OnChange: TypeAlias = Literal["refuse", "restart", "keep", "extend"]
 
 SHOWN = 10
+"""Differences in a message."""
 JOB_FILE_KEYS = {
     "threads": "resources.threads",
     "device": "resources.gpus (device)",
@@ -229,10 +230,9 @@ def _is_held(row: JobRow) -> bool:
     """Whether the user holds a job back that is entered anew: it is paused, or was cancelled before
     its launch.
     """
-    is_cancelled = (
-        isinstance(row.state, Cancelled) and not row.state.is_undeclared and not row.attempts
-    )
-    return is_cancelled or isinstance(row.state, Paused)
+    if isinstance(row.state, Cancelled):
+        return not row.state.is_undeclared and not row.attempts
+    return isinstance(row.state, Paused)
 
 
 def _without_failures(state: State) -> State:
@@ -249,11 +249,8 @@ def _can_start(job: Job, verdict: JobVerdict) -> bool:
     robot or policy.
     """
     has_robot = verdict.bundle is not None or job.spec.xml is None
-    return (
-        verdict.problem is None
-        and has_robot
-        and (verdict.init is not None or job.spec.init_sha256 is None)
-    )
+    has_policy = verdict.init is not None or job.spec.init_sha256 is None
+    return verdict.problem is None and has_robot and has_policy
 
 
 def _requeue(
@@ -592,6 +589,5 @@ def _report_resumed(done: int, begun: Sequence[str], paths: RunPaths, reporter: 
 def _refusal(
     paths: RunPaths, jobs_are: str, changed: Mapping[str, Sequence[str]], advice: str
 ) -> str:
-    return "\n".join(
-        [f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice]
-    )
+    first = f"{paths.root}: {jobs_are} declared differently now:"
+    return "\n".join([first, *by_difference(changed), advice])
