@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 from orchestrator.core.errors import OrchestratorError, RunDirError, UsageError
-from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
+from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Running, move
 from orchestrator.core.job_patterns import is_pattern, matching_jobs
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
@@ -478,27 +478,16 @@ def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> l
                 settled = recovery.settle(row, paths, ledger, SilentReporter())
                 if isinstance(settled.state, Paused | Cancelled):
                     moved.append(job_id)
-            else:
-                ledger.set_state(job_id, move(job_id, row.state, _next(verb, row.state)))
+                continue
+            new = recovery.requested_state(verb, row.state)
+            if new is not None:
+                ledger.set_state(job_id, move(job_id, row.state, new))
                 moved.append(job_id)
         ledger.commit()
         summary.write(paths, ledger)
     finally:
         ledger.close()
     return moved
-
-
-def _next(verb: JobVerb, state: State) -> State:
-    failures = state.failures if isinstance(state, Pending | Paused) else 0
-    match verb:
-        case "cancel":
-            return Cancelled()
-        case "pause":
-            return Paused(failures=failures)
-        case "resume":
-            return Pending(failures=failures)
-        case "retry":
-            return Pending()
 
 
 def _request(paths: RunPaths, holder: LockHolder, requests: Sequence[Request]) -> None:

@@ -122,56 +122,68 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
     requests = ledger.take_requests()
     noted = ledger.noted_verbs()
     rows = {row.job_id: row for row in ledger.jobs(decoded=False)} if requests or noted else {}
-    states = {job_id: row.state for job_id, row in rows.items()}
     # Their attempts ended otherwise, as the disk was full.
     late = [
-        Request(verb=verb, job_id=id_)
-        for id_, verb in noted.items()
-        if isinstance(states.get(id_), Pending)
+        Request(verb=verb, job_id=job_id)
+        for job_id, verb in noted.items()
+        if job_id in rows and isinstance(rows[job_id].state, Pending)
     ]
     for request in [*late, *requests]:
-        job_id, pause_at = request.promotion or (request.job_id or "", None)
-        state = states.get(job_id)
-        new: State
-        match request.verb, state:
-            case "retry", Failed() | Cancelled():
-                new = Pending()
-            case "cancel", Pending() | Paused():
-                new = Cancelled()
-            case "pause", Pending(failures=failures) | Paused(failures=failures, at_rung=True):
-                new = Paused(failures=failures)
-            case "resume", Paused(failures=failures, at_rung=False):
-                new = Pending(failures=failures)
-            case "promote", Pending() | Running() | Paused() | Failed() | Cancelled() if (
-                request.promotion
-            ):
-                row = rows[job_id]
-                if (after := retry_policy.promoted_job(row.job, state, pause_at)) is None:
-                    continue
-                job, new = after
-                rows[job_id] = dataclasses.replace(row, declared=job)
-                ledger.update_spec(job)
-                if new is state:
-                    continue
-            case "pause" | "cancel", Running():
-                ledger.note(request.verb, job_id)  # for :func:`settle`
-                continue
-            case "resume", Running() if ledger.noted_verbs().get(job_id) == "pause":
-                ledger.withdraw_notes(job_id)
-                continue
-            case _:
-                continue
-        states[job_id] = move(job_id, state, new)
-        ledger.set_state(job_id, new)
+        job_id = request.job_id if request.promotion is None else request.promotion[0]
+        if job_id in rows:
+            rows[job_id] = _apply_late(request, rows[job_id], ledger)
     for request in requests:
         ledger.mark_handled(request)
     unknown = [
-        request
-        for request in requests
-        if request.verb in JOB_VERBS and request.job_id not in states
+        request for request in requests if request.verb in JOB_VERBS and request.job_id not in rows
     ]
     ledger.add_requests(unknown)
     return any(request.verb == "stop" and request.job_id == holder for request in requests)
+
+
+def _apply_late(request: Request, row: JobRow, ledger: Ledger) -> JobRow:
+    """Enter what a request makes of a job. Returns its row after that."""
+    if request.promotion is not None:
+        return _promote(row, request.promotion[1], ledger)
+    if isinstance(row.state, Running):
+        if request.verb in ("pause", "cancel"):
+            ledger.note(request.verb, row.job_id)  # for :func:`settle`
+        elif request.verb == "resume" and ledger.noted_verbs().get(row.job_id) == "pause":
+            ledger.withdraw_notes(row.job_id)
+        return row
+    new = requested_state(request.verb, row.state)
+    if new is None:
+        return row
+    ledger.set_state(row.job_id, move(row.job_id, row.state, new))
+    return dataclasses.replace(row, state=new)
+
+
+def _promote(row: JobRow, pause_at: int | None, ledger: Ledger) -> JobRow:
+    if isinstance(row.state, Succeeded):  # its spec is not read for that
+        return row
+    after = retry_policy.promoted_job(row.job, row.state, pause_at)
+    if after is None:
+        return row
+    job, new = after
+    ledger.update_spec(job)
+    if new is not row.state:
+        ledger.set_state(row.job_id, move(row.job_id, row.state, new))
+    return dataclasses.replace(row, declared=job, state=new)
+
+
+def requested_state(verb: str, state: State) -> State | None:
+    """What a request of the user makes of a job that no worker trains; None: nothing."""
+    match verb, state:
+        case "retry", Failed() | Cancelled():
+            return Pending()
+        case "cancel", Pending() | Paused():
+            return Cancelled()
+        case "pause", Pending(failures=failures) | Paused(failures=failures, at_rung=True):
+            return Paused(failures=failures)
+        case "resume", Paused(failures=failures, at_rung=False):
+            return Pending(failures=failures)
+        case _:
+            return None
 
 
 def decisive_record(
