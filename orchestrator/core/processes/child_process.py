@@ -46,7 +46,7 @@ def spawn(
     :param stdout: None: that of this process, as with ``stderr``.
     :param inherited: descriptors that it inherits besides the standard streams.
     :param cpus: CPUs to which it and its children are confined; None: those of this process.
-    :raises OSError: it cannot be started.
+    :raises OSError: it cannot be started, or not be confined to ``cpus``.
     """
     popen = subprocess.Popen(
         command,
@@ -59,8 +59,12 @@ def spawn(
         start_new_session=True,
     )
     if cpus is not None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended
-            os.sched_setaffinity(popen.pid, cpus)
+        try:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(popen.pid, cpus)
+        except OSError:
+            end_group(popen)
+            raise
     return popen
 
 
