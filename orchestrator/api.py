@@ -28,6 +28,7 @@ from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths, absolute, current_directory
 from orchestrator.core.processes import users_code
 from orchestrator.core.text import count, duration, plain
+from orchestrator.core.worker_spec import INIT_JOB
 from orchestrator.executors.kinds import executor_options
 from orchestrator.experiment import session
 from orchestrator.experiment.callbacks import CallbackReporter, ExperimentProgress, JobProgress
@@ -123,7 +124,7 @@ def run(
         options = run_plan.RunOptions(
             run_dir=directory(run_dir or Path("runs") / experiment.directory_name),
             is_listed=True,
-            max_parallel=checked_lanes(max_parallel),
+            max_parallel=checked_max_parallel(max_parallel),
             fresh=fresh,
             on_change=checked_on_change(on_change),
             executor=executor,
@@ -206,7 +207,7 @@ def train(
             run_dir=root,
             is_listed=True,
             refuses_shared=True,
-            max_parallel=checked_lanes(max_parallel),
+            max_parallel=checked_max_parallel(max_parallel),
             fresh=fresh,
             on_change=checked_on_change(on_change),
             executor=executor,
@@ -299,7 +300,9 @@ def init_argument(init: Any) -> Any:
     written = os.fsdecode(init)
     if isinstance(init, str) and written.strip() in ("", "none"):
         return init
-    return written if written.startswith("job:") else str(absolute(Path(written)))
+    if written.startswith(INIT_JOB):
+        return written
+    return str(absolute(Path(written)))
 
 
 def refuse_unknown(caller: str, keys: Iterable[str], arguments: Sequence[str]) -> None:
@@ -307,7 +310,8 @@ def refuse_unknown(caller: str, keys: Iterable[str], arguments: Sequence[str]) -
     others.
     """
     for key in set(keys) - Settings.model_fields.keys():
-        if (near := suggestion(key, [*Settings.model_fields, *arguments])) in arguments:
+        near = suggestion(key, [*Settings.model_fields, *arguments])
+        if near in arguments:
             raise UsageError(f'{caller}: {plain(key)}: unknown argument; did you mean "{near}"?')
 
 
@@ -324,13 +328,19 @@ def _pop_given(arguments: dict[str, Any], names: Collection[str]) -> dict[str, A
 
 
 def checked_on_change(on_change: OnChange) -> OnChange:
-    if on_change not in (valid := typing.get_args(OnChange)):
+    """:raises UsageError: it is none of them."""
+    valid = typing.get_args(OnChange)
+    if on_change not in valid:
         expected = ", ".join(f'"{value}"' for value in valid)
         raise UsageError(f"on_change={on_change!r}: unknown; expected one of {expected}")
     return on_change
 
 
-def checked_lanes(max_parallel: MaxParallel) -> MaxParallel:
+def checked_max_parallel(max_parallel: MaxParallel) -> MaxParallel:
+    """``max_parallel`` with a whole number of NumPy as one of Python.
+
+    :raises UsageError: it is something else.
+    """
     if max_parallel is None or max_parallel == "idle":
         return max_parallel
     if isinstance(max_parallel, bool) or not isinstance(max_parallel, Integral) or max_parallel < 1:
@@ -342,7 +352,8 @@ def checked_lanes(max_parallel: MaxParallel) -> MaxParallel:
 def _result_of_robot(
     paths: RunPaths, robots: Mapping[str, RobotArgument], row: SummaryRow
 ) -> Result:
-    if (robot := robots.get(row["name"])) is None:  # `reload` has added it
+    robot = robots.get(row["name"])
+    if robot is None:  # `reload` has added it
         return result_of(paths, row)
     return result_of(paths, {**row, "xml": robot.xml}, robot.index)
 
@@ -353,6 +364,9 @@ def _callbacks(
     on_progress: OnProgress | None,
     indices: Mapping[str, int] | None = None,
 ) -> CallbackReporter | None:
+    """:param to_result: the result of a job's row.
+    :raises UsageError: one of them is no function.
+    """
     if not all(function is None or callable(function) for function in (on_result, on_progress)):
         raise UsageError("on_result and on_progress: expected a function, or None")
     if on_result is None and on_progress is None:
@@ -403,15 +417,17 @@ def _finish(
                 ) from None
             raise
         succeeded = sum(row["state"] == "SUCCEEDED" for row in finished.rows)
-        text = f"{succeeded:,} of {count(len(finished.rows), 'job')} succeeded, {duration(time.monotonic() - begun)}"
+        took = duration(time.monotonic() - begun)
+        text = f"{succeeded:,} of {count(len(finished.rows), 'job')} succeeded, {took}"
         reporter.event("ended", text, rows=finished.rows)
     if finished.signalled and finished.interrupted:
         unfinished = sum(row["state"] in ("PENDING", "RUNNING") for row in finished.rows)
         jobs = count(unfinished, "job is", "jobs are")
         raise RunInterrupted(root, f"stopped; {jobs} not finished. {_advice(root)}")
-    if (problem := finished.problem) is not None:
-        told = f"{root}: {problem.what}. {text}; the results are kept"
-        raise UsageError(f"{told}. {problem.advice} {_advice(root)}")
+    problem = finished.problem
+    if problem is not None:
+        what = f"{root}: {problem.what}. {text}; the results are kept"
+        raise UsageError(f"{what}. {problem.advice} {_advice(root)}")
     return finished
 
 

@@ -86,9 +86,10 @@ def _name(command: CommandInfo) -> str:
 
 
 def _help(command: CommandInfo) -> str:
-    """Its docstring; the lines of one are no lines of a terminal."""
+    """Its docstring, a line for each paragraph: its own lines are no lines of a terminal."""
     text = inspect.cleandoc(getattr(command.callback, "__doc__", None) or "")
-    return literal("\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n")))
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    return literal("\n\n".join(paragraphs))
 
 
 GROUPS = tuple(_commands())
@@ -168,14 +169,13 @@ def main() -> None:
     """Entry point of the program: every :class:`OrchestratorError` becomes its message and its exit
     code.
     """
-    os.umask(
-        os.umask(0o077) | 0o002
-    )  # the user's own umask, but nothing is ever writable by everybody
+    # The user's own umask, but nothing is ever writable by everybody.
+    users = os.umask(0o077)
+    os.umask(users | 0o002)
+    # A name that the terminal cannot show is no reason to fail.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="replace")
     try:
         _refuse_empty(sys.argv[1:])
         warn_of_features()

@@ -152,16 +152,9 @@ def result_of(paths: RunPaths, row: SummaryRow, index: int | None = None) -> Res
     """The result of the job of ``row``, whose directory is in ``paths``."""
     ok = row["state"] == "SUCCEEDED"
     job = paths.job(row["job_id"])
-    error = None if ok else str(row["message"] or row["state"].lower())
-    if row["state"] in ("PENDING", "RUNNING"):
-        error = "stopped before it was finished; the same call with the same run_dir resumes it"
-        if row.get("waits_for"):
-            error = f"not run, as it waits for {row.get('waits_for')}"
-    if row["state"] == "PAUSED" and row["cause"] is None:
-        error = f"paused; `resume {paths.root} {row['job_id']}` queues it, and the same call then continues it"
     return Result(
         ok=ok,
-        error=error,
+        error=None if ok else _why_no_policy(paths, row),
         job_id=row["job_id"],
         xml=row["xml"],
         index=index,
@@ -176,6 +169,18 @@ def result_of(paths: RunPaths, row: SummaryRow, index: int | None = None) -> Res
         vecnormalize=job.vecnormalize if job.vecnormalize.exists() else None,
         job_dir=job.root,
     )
+
+
+def _why_no_policy(paths: RunPaths, row: SummaryRow) -> str:
+    """Why a job that has not succeeded has no trained policy."""
+    if row["state"] in ("PENDING", "RUNNING"):
+        if row.get("waits_for"):
+            return f"not run, as it waits for {row.get('waits_for')}"
+        return "stopped before it was finished; the same call with the same run_dir resumes it"
+    if row["state"] == "PAUSED" and row["cause"] is None:
+        resume = f"`resume {paths.root} {row['job_id']}`"
+        return f"paused; {resume} queues it, and the same call then continues it"
+    return str(row["message"] or row["state"].lower())
 
 
 def results_html(results: Sequence[Result]) -> str:

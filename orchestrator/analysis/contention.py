@@ -217,12 +217,9 @@ def _hogs(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[Con
     cpus = frozenset[int]().union(*(job.cpus for job in delayed))
     names = list(dict.fromkeys(name for job in delayed for name in job.competitors))
     who = listed(names, MOST_NAMES) if names else "another program"
-    where = "their CPUs"
-    if cpus:
-        # Which of the CPUs that a moved job had is not known.
-        where = (
-            f"{'some of ' if any(job.has_changed_cpus for job in delayed) else ''}{cpu_text(cpus)}"
-        )
+    where = cpu_text(cpus) if cpus else "their CPUs"
+    if cpus and any(job.has_changed_cpus for job in delayed):
+        where = f"some of {where}"  # which of the CPUs that a moved job had is not known
     waited = median(job.delay_share for job in delayed)
     evidence = f"{count(len(delayed), 'job')} there waited {waited:.0%} of the time for a CPU"
     if all(job.cpus for job in delayed):

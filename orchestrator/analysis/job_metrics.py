@@ -10,28 +10,28 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.timing_columns import Iteration
 from orchestrator.experiment.directory import run_directory
-from orchestrator.ledger import AttemptRow, SummaryRow
+from orchestrator.ledger import AttemptRow
 
 COST_NEUTRAL_KEYS = (
-    *(
-        "job_id",
-        "name",
-        "seed",
-        "search_path",
-        "checkpoint_every",
-        "eval_episodes",
-        "evaluate",
-        "video",
-        "preview",
-    ),
-    *("checkpoint_every_s", "keep_replay_buffer", "extended_from"),
+    "job_id",
+    "name",
+    "seed",
+    "search_path",
+    "checkpoint_every",
+    "eval_episodes",
+    "evaluate",
+    "video",
+    "preview",
+    "checkpoint_every_s",
+    "keep_replay_buffer",
+    "extended_from",
 )
 """Keys of a job's spec that do not change what an iteration costs."""
 
@@ -95,7 +95,9 @@ class JobMetrics:
     def cores(self) -> int | None:
         """CPUs that it had at once; None when they are not known, or were not always as many."""
         numbers = {len(span.cpus) for span in self.spans}
-        return (numbers.pop() or None) if len(numbers) == 1 else None
+        if len(numbers) != 1:
+            return None
+        return numbers.pop() or None
 
     def common_cpus(self, other: JobMetrics) -> frozenset[int]:
         """CPUs that both jobs had at the same time."""
@@ -136,7 +138,9 @@ class ExperimentMetrics:
 
 
 def gather(run_dir: Path, among: Collection[str] | None = None) -> ExperimentMetrics:
-    """:param among: the jobs that are looked at; None: all.
+    """The metrics of an experiment, finished or running.
+
+    :param among: the jobs that are looked at; None: all.
     :raises LedgerError: when the ledger is damaged.
     """
     paths = RunPaths(run_dir)
@@ -144,9 +148,8 @@ def gather(run_dir: Path, among: Collection[str] | None = None) -> ExperimentMet
     for attempt in _attempts(paths):
         if among is None or attempt.job_id in among:
             by_job.setdefault(attempt.job_id, []).append(attempt)
-    return of_jobs(
-        [_metrics(paths.job(job_id), attempts) for job_id, attempts in by_job.items()], paths
-    )
+    jobs = [_metrics(paths.job(job_id), attempts) for job_id, attempts in by_job.items()]
+    return of_jobs(jobs, paths)
 
 
 def of_jobs(jobs: Sequence[JobMetrics], paths: RunPaths) -> ExperimentMetrics:
@@ -168,7 +171,8 @@ NEEDED = {"job_id", "cpus", "started_at", "ended_at"}
 """What is read of a row of ``summary.json``."""
 
 
-class _AttemptSlot(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AttemptSlot:
     """The CPUs of an attempt, and when it had them; a moved attempt has several of these, the first
     one first.
     """
@@ -185,43 +189,51 @@ class _AttemptSlot(NamedTuple):
 def _attempts(paths: RunPaths) -> list[_AttemptSlot]:
     """All attempts, by the CPUs that they had; without a ledger the last one of each job."""
     if not paths.ledger.exists():
-        rows = run_reader.read_json(paths.summary_json)
-        found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        begun = [
-            cast(SummaryRow, row)
-            for row in found
-            if _count(row.get("attempts")) and row.keys() >= NEEDED
-        ]
-        return [_attempt(row, row["attempts"] - 1, row.get("robot_hash")) for row in begun]
+        return _last_attempts(run_reader.read_json(paths.summary_json))
+    slots: list[_AttemptSlot] = []
     with run_directory.reading_ledger(paths) as ledger:
         hashes = {row["job_id"]: row["robot_hash"] for row in ledger.summary()}
-        return [
-            slot for row in ledger.attempts() for slot in _spans(row, hashes.get(row["job_id"]))
-        ]
+        for row in ledger.attempts():
+            slots += _slots_of(row, hashes.get(row["job_id"]))
+    return slots
 
 
-def _spans(row: AttemptRow, robot_hash: str | None) -> list[_AttemptSlot]:
+def _slots_of(row: AttemptRow, robot_hash: str | None) -> list[_AttemptSlot]:
     """An attempt on its CPUs; each of them on its own where it was moved."""
     spans = row["cpu_spans"]
     ends = [*(span["since"] for span in spans[1:]), row["ended_at"]]
     return [
         _AttemptSlot(
-            row["job_id"],
-            row["number"],
-            robot_hash,
-            span["cpus"],
-            span["since"],
-            end,
-            row["competitors"],
+            job_id=row["job_id"],
+            number=row["number"],
+            robot_hash=robot_hash,
+            cpus=span["cpus"],
+            started_at=span["since"],
+            ended_at=end,
+            competitors=row["competitors"],
         )
         for span, end in zip(spans, ends, strict=True)
     ]
 
 
-def _attempt(row: SummaryRow, number: int, robot_hash: str | None) -> _AttemptSlot:
-    return _AttemptSlot(
-        row["job_id"], number, robot_hash, row["cpus"], row["started_at"], row["ended_at"]
-    )
+def _last_attempts(summary: Any) -> list[_AttemptSlot]:
+    """:param summary: the content of ``summary.json``, or what is there in its place."""
+    slots: list[_AttemptSlot] = []
+    for row in summary if isinstance(summary, list) else ():
+        is_readable = isinstance(row, dict) and row.keys() >= NEEDED
+        attempts = _count(row.get("attempts")) if is_readable else None
+        if attempts is not None:
+            slots.append(
+                _AttemptSlot(
+                    job_id=row["job_id"],
+                    number=attempts - 1,
+                    robot_hash=row.get("robot_hash"),
+                    cpus=row["cpus"],
+                    started_at=row["started_at"],
+                    ended_at=row["ended_at"],
+                )
+            )
+    return slots
 
 
 def cpus_of_rank_0(cpus: Sequence[int] | None, ranks: int) -> frozenset[int]:
@@ -236,24 +248,23 @@ def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
     warmed_up_at = iterations[0].env_steps if len(iterations) > 1 else 0.0
     ranks = _count(spec.get("ranks")) or 1
     work = {key: value for key, value in spec.items() if key not in COST_NEUTRAL_KEYS}
+    spans = [
+        CpuSpan(
+            begin=attempt.started_at,
+            end=attempt.ended_at or math.inf,
+            cpus=cpus_of_rank_0(attempt.cpus, ranks),
+        )
+        for attempt in attempts
+        if attempt.started_at is not None
+    ]
+    competitors = dict.fromkeys(name for attempt in attempts for name in attempt.competitors)
+    allowed_cpus = [*(row.n_cpus for row in counted), *_allowed_cpus(job, attempts, ranks)]
     return JobMetrics(
         job_id=job.root.name,
-        spans=[
-            CpuSpan(
-                begin=attempt.started_at,
-                end=attempt.ended_at or math.inf,
-                cpus=cpus_of_rank_0(attempt.cpus, ranks),
-            )
-            for attempt in attempts
-            if attempt.started_at is not None
-        ],
+        spans=spans,
         ranks=ranks,
-        competitors=tuple(
-            dict.fromkeys(name for attempt in attempts for name in attempt.competitors)
-        ),
-        fewest_cpus=_extreme(
-            min, [*(row.n_cpus for row in counted), *_allowed_cpus(job, attempts, ranks)]
-        ),
+        competitors=tuple(competitors),
+        fewest_cpus=_extreme(min, allowed_cpus),
         threads=_count(spec.get("threads")),
         work=json.dumps([attempts[-1].robot_hash, work], sort_keys=True) if work else "",
         env_steps=iterations[-1].env_steps - warmed_up_at if iterations else 0.0,

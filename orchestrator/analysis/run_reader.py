@@ -76,16 +76,17 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
 
 def last_session(provenance: Path) -> dict[str, Any]:
     """The last entry of ``provenance.json``, that of the last ``run``; empty when there is none."""
-    sessions = read_json(provenance)
-    last = sessions[-1] if isinstance(sessions, list) and sessions else sessions
-    return last if isinstance(last, dict) else {}
+    content = read_json(provenance)
+    if isinstance(content, list) and content:
+        content = content[-1]
+    return content if isinstance(content, dict) else {}
 
 
 def iterations(path: Path) -> list[Iteration]:
     """The rows of a ``timings.csv``; a row without ``env_steps`` or ``wall_s`` is damaged and left
     out.
     """
-    rows = map(Iteration._make, _numbers(path, COLUMNS))
+    rows = map(Iteration._make, _numbers_of_file(path, COLUMNS))
     return [row for row in rows if row.env_steps is not None and row.wall_s is not None]
 
 
@@ -95,11 +96,14 @@ def learning_curve(path: Path) -> LearningCurve:
     """
     points = [
         (steps, value)
-        for steps, value in _numbers(path, CURVE_COLUMNS)
+        for steps, value in _numbers_of_file(path, CURVE_COLUMNS)
         if steps is not None and value is not None
     ]
     stride = max(1, math.ceil(len(points) / CURVE_POINTS))
-    return points[::stride] + ([points[-1]] if points and (len(points) - 1) % stride else [])
+    thinned = points[::stride]
+    if points and (len(points) - 1) % stride:
+        thinned.append(points[-1])
+    return thinned
 
 
 def rises(path: Path, column: str) -> list[float]:
@@ -109,7 +113,7 @@ def rises(path: Path, column: str) -> list[float]:
     found: list[float] = []
     steps_before = 0.0
     value_before = math.inf
-    for steps, value in _numbers(path, (STEPS_COLUMN, column)):
+    for steps, value in _numbers_of_file(path, (STEPS_COLUMN, column)):
         if steps is not None and value is not None:
             if value > value_before:
                 found.append(steps_before)
@@ -142,31 +146,35 @@ def finite(value: Any) -> float | None:
 
 
 def _episodes(content: Any) -> Episodes:
-    episodes = content if isinstance(content, Mapping) else {}
-    measures = episodes.get("measures")
+    episodes = _mapping(content)
+    measures = _mapping(episodes.get("measures"))
     return {
         "mean": finite(episodes.get("mean")),
         "std": finite(episodes.get("std")),
         "length_mean": finite(episodes.get("length_mean")),
         "measures": {
             str(name): finite(measure.get("mean"))
-            for name, measure in (measures if isinstance(measures, Mapping) else {}).items()
+            for name, measure in measures.items()
             if isinstance(measure, Mapping)
         },
     }
 
 
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    """``value`` when it is a mapping, otherwise an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def _point(content: Mapping[str, Any]) -> EvaluatedPoint:
-    at = content.get("at")
     values = {
         str(key): value if isinstance(value, str) else finite(value)
-        for key, value in (at if isinstance(at, Mapping) else {}).items()
+        for key, value in _mapping(content.get("at")).items()
     }
     known = {key: value for key, value in values.items() if value is not None}
     return {"at": known, "mean": finite(content.get("mean"))}
 
 
-def _numbers(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
+def _numbers_of_file(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
     """The named columns of a CSV file row by row: ``float | None``, None for a cell that is no
     finite number.
     """
@@ -178,7 +186,9 @@ def _numbers(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
 
 
 def numbers(content: bytes, columns: Sequence[str]) -> Iterator[list[Any]]:
-    """As in a CSV file of this content, which begins with its header."""
+    """The named columns of a CSV file of this content, which begins with its header; rows as of
+    :func:`_numbers_of_file`.
+    """
     text = content.decode("utf-8", "replace").replace("\0", "")
     lines = csv.reader(text[: text.rfind("\n") + 1].splitlines())
     try:

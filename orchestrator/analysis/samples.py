@@ -7,6 +7,7 @@ Nothing is measured here, and numpy is not needed. A last line torn by a sudden 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -139,18 +140,25 @@ class Benchmark:
     def capacity(self) -> int:
         """Processes that have cores of their own, at once."""
         machine = self.plan.get("machine") or {}
-        cores = (
+        # Plans of earlier versions have less of these.
+        cores = int(
             machine.get("capacity")
             or machine.get("physical_cores")
             or len(machine.get("cpus") or ())
             or 1
         )
-        return max(1, int(cores) // max(1, int((self.plan.get("work") or {}).get("cores") or 1)))
+        cores_a_process = max(1, int(self._work.get("cores") or 1))
+        return max(1, cores // cores_a_process)
 
     @property
     def budget(self) -> int:
         """Threads of a process in the baselines with a thread budget."""
-        return int((self.plan.get("work") or {}).get("threads") or 1)
+        return int(self._work.get("threads") or 1)
+
+    @property
+    def _work(self) -> Mapping[str, Any]:
+        work: Mapping[str, Any] = self.plan.get("work") or {}
+        return work
 
 
 def is_benchmark(run_dir: Path) -> bool:
@@ -182,10 +190,10 @@ def read(run_dir: Path) -> Benchmark:
     """
     folder = RunPaths(run_dir).bench
     ranks = read_json_object(folder / "ranks.json")
-    plan = read_json_object(folder / "plan.json") or (
-        ranks and {name: ranks.get(name) for name in SHARED_PLAN_KEYS}
-    )
-    if plan is None:
+    plan = read_json_object(folder / "plan.json")
+    if not plan and ranks is not None:
+        plan = {name: ranks.get(name) for name in SHARED_PLAN_KEYS}
+    if not plan:
         why = "bench/plan.json is missing or unreadable. `bench` makes one"
         raise UsageError(f"{run_dir}: not a benchmark's directory: {why}")
     measurements, unreadable = records(folder / "cells.jsonl")
@@ -195,12 +203,8 @@ def read(run_dir: Path) -> Benchmark:
         advice = "run the same `bench` command to resume it"
         raise UsageError(f"{run_dir}: no measurement of this benchmark is finished yet; {advice}")
     baselines, failed = by_baseline(measurements, plan.get("arms", ()))
-    learners = {
-        one["learner"]
-        for record in measurements
-        for one in _processes(record)
-        if one.get("learner")
-    }
+    processes = itertools.chain.from_iterable(map(_processes, measurements))
+    learners = {one["learner"] for one in processes if one.get("learner")}
     return Benchmark(
         plan=plan,
         baselines=baselines,

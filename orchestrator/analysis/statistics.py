@@ -63,8 +63,17 @@ class Estimate:
 
     def scaled(self, factor: float) -> Estimate:
         """The same estimate in another unit; ``factor`` must be positive."""
-        low, high = (None if bound is None else bound * factor for bound in (self.low, self.high))
-        return Estimate(self.median * factor, low, high, self.n)
+        return self._changed(lambda value: value * factor)
+
+    def shifted(self, by: float) -> Estimate:
+        """That of the same values with ``by`` added to each."""
+        return self._changed(lambda value: value + by)
+
+    def _changed(self, change: Callable[[float], float]) -> Estimate:
+        """:param change: keeps the order of numbers."""
+        low = None if self.low is None else change(self.low)
+        high = None if self.high is None else change(self.high)
+        return Estimate(change(self.median), low, high, self.n)
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -94,11 +103,8 @@ def location(values: Sequence[float]) -> Estimate:
     taken.
     """
     highest = max(values)
-    shifted = estimate([value - highest for value in values])
-    low, high = (
-        None if bound is None else bound + highest for bound in (shifted.low, shifted.high)
-    )
-    return Estimate(shifted.median + highest, low, high, shifted.n)
+    not_positive = estimate([value - highest for value in values])
+    return not_positive.shifted(highest)
 
 
 def known_estimate(
@@ -229,7 +235,10 @@ def t_quantile(probability: float, freedom: int) -> float:
             high *= 2
         while high - low > 1e-9 * high:
             middle = (low + high) / 2
-            low, high = (middle, high) if _T_CDF[freedom](middle) < probability else (low, middle)
+            if _T_CDF[freedom](middle) < probability:
+                low = middle
+            else:
+                high = middle
         return high
     z = NormalDist().inv_cdf(probability)
     terms = (

@@ -78,6 +78,7 @@ def _ratio(after: LevelSamples, before: LevelSamples) -> Estimate:
 
 
 def _bounded_estimate(result: Estimate, measured: LevelSamples) -> Estimate:
+    """``result`` without a ``low`` where measurements were cut off."""
     return Estimate(result.median, None, result.high, result.n) if measured.at_most else result
 
 
@@ -87,13 +88,17 @@ def low(result: Estimate) -> float:
 
 
 def high(result: Estimate) -> float:
+    """The upper end of the interval; the median where there is no interval."""
     return result.median if result.high is None else result.high
 
 
 def factor(value: float) -> str:
-    return (
-        f"{value:.0f}×" if value >= 9.5 else f"{value:.1f}×" if value >= 1.95 else f"{value:.2f}×"
-    )
+    """``"12×"``, ``"2.1×"``, ``"1.05×"``: with two or three digits."""
+    if value >= 9.5:
+        return f"{value:.0f}×"
+    if value >= 1.95:
+        return f"{value:.1f}×"
+    return f"{value:.2f}×"
 
 
 def times(result: Estimate, *, at_least: bool = False) -> str:

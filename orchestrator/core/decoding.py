@@ -118,13 +118,13 @@ def _object(kind: Callable[..., T], value: Any) -> T:
 def _fields(kind: Any) -> tuple[Mapping[str, Reader], frozenset[str]]:
     """How each field is read, and the names of those without a default."""
     hints = get_type_hints(kind, include_extras=True)
-    fields = dataclasses.fields(kind)
-    optional = {
-        field.name
-        for field in fields
-        if {field.default, field.default_factory} != {dataclasses.MISSING}
-    }
-    return {field.name: _reader(hints[field.name]) for field in fields}, frozenset(hints) - optional
+    readers: dict[str, Reader] = {}
+    required: set[str] = set()
+    for field in dataclasses.fields(kind):
+        readers[field.name] = _reader(hints[field.name])
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            required.add(field.name)
+    return readers, frozenset(required)
 
 
 @functools.cache
@@ -135,28 +135,35 @@ def _columns(kind: Any) -> Mapping[str, Reader]:
 
 
 def _reader(kind: Any, sequence: type = tuple) -> Reader:
-    """:param sequence: what lists become: dataclasses are frozen, and rows are not."""
+    """What reads a value of this type, or refuses it with a ``ValueError``.
+
+    :param sequence: what lists become: dataclasses are frozen, and rows are not.
+    """
     origin = get_origin(kind)
     arguments = get_args(kind)
     if kind is Any:
         return lambda value: value
     if kind is str:
         return functools.partial(_text, storable)
+    if origin is Annotated and arguments[0] is str:
+        return functools.partial(_text, arguments[1])
     if origin is Annotated:
-        return functools.partial(_text if arguments[0] is str else _within, arguments[1])
+        return functools.partial(_within, arguments[1])
     if origin in (Union, UnionType):
         return _reader_of_several(arguments, sequence)
     if origin is Literal:
         return functools.partial(_one_of, arguments)
     if origin is tuple and Ellipsis not in arguments:
-        return functools.partial(_row, [_reader(one) for one in arguments])
+        return functools.partial(_fixed_tuple, [_reader(one) for one in arguments])
     if origin is not None and issubclass(origin, Mapping):
         return functools.partial(_mapping, _reader(arguments[1], sequence))
     if origin is not None and issubclass(origin, Sequence):
         return functools.partial(_sequence, sequence, _reader(arguments[0], sequence))
     if is_typeddict(kind):
         return functools.partial(checked_row, kind)
-    return functools.partial(_object if dataclasses.is_dataclass(kind) else _scalar, kind)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return functools.partial(_object, kind)
+    return functools.partial(_scalar, kind)
 
 
 def _reader_of_several(kinds: Sequence[Any], sequence: type) -> Reader:
@@ -164,9 +171,10 @@ def _reader_of_several(kinds: Sequence[Any], sequence: type) -> Reader:
     others = [kind for kind in kinds if kind is not NoneType]
     readers = [_reader(kind, sequence) for kind in others]
     reader = readers[0] if len(readers) == 1 else functools.partial(_any_of, readers)
-    if len(others) == len(kinds):
+    if NoneType not in kinds:
         return reader
-    return functools.partial(_optional, reader, int in others or float in others)
+    is_number = int in others or float in others
+    return functools.partial(_optional, reader, is_number)
 
 
 def _read_naming(reader: Reader, value: Any, name: str) -> Any:
@@ -178,12 +186,15 @@ def _read_naming(reader: Reader, value: Any, name: str) -> Any:
 
 def _scalar(kind: type, value: Any) -> Any:
     expected, accepted = _KINDS[kind]
-    is_wrong = (type(value) is int and value not in INT64) or (
-        type(value) is float and not abs(value) <= LARGEST
-    )
-    if type(value) not in accepted or is_wrong:
+    is_too_large = _is_infinite(value) or (type(value) is int and value not in INT64)
+    if type(value) not in accepted or is_too_large:
         raise ValueError(f"expected {expected}, not {_short_json(value)}")
     return value
+
+
+def _is_infinite(value: Any) -> bool:
+    """Also of NaN, which no comparison is true of, and of what counts as infinite."""
+    return isinstance(value, float) and not abs(value) <= LARGEST
 
 
 def _within(limits: range, value: Any) -> int:
@@ -203,8 +214,9 @@ def _one_of(values: Sequence[Any], value: Any) -> Any:
 
 
 def _optional(reader: Reader, is_number: bool, value: Any) -> Any:
-    is_infinite = is_number and isinstance(value, float) and not abs(value) <= LARGEST
-    return None if value is None or is_infinite else reader(value)
+    if value is None or (is_number and _is_infinite(value)):
+        return None
+    return reader(value)
 
 
 def _mapping(reader: Reader, value: Any) -> dict[str, Any]:
@@ -219,7 +231,7 @@ def _sequence(kind: Callable[..., Any], reader: Reader, value: Any) -> Any:
     return kind(_read_naming(reader, one, f"[{index}]") for index, one in enumerate(values))
 
 
-def _row(readers: Sequence[Reader], value: Any) -> tuple[Any, ...]:
+def _fixed_tuple(readers: Sequence[Reader], value: Any) -> tuple[Any, ...]:
     """A list with one value for each of ``readers``."""
     values = _instance(list, "a list", value)
     if len(values) != len(readers):

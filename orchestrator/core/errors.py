@@ -18,7 +18,7 @@ class OrchestratorError(Exception):
     """Base class of all of them."""
 
     exit_code: ClassVar[int] = 1
-    """Of a child process that uses a policy, and that it ends."""
+    """Of a child process that uses a policy, where this error ends it."""
 
 
 class UsageError(OrchestratorError):
@@ -48,11 +48,10 @@ class SpecError(UsageError):
     def __init__(self, source: str, problems: Sequence[Problem], advice: str = "") -> None:
         self.source = source
         self.problems = tuple(problems)
-        super().__init__(
-            "\n".join(
-                [*(f"{source}: {problem}" for problem in problems), *([advice] if advice else [])]
-            )
-        )
+        lines = [f"{source}: {problem}" for problem in problems]
+        if advice:
+            lines.append(advice)
+        super().__init__("\n".join(lines))
 
 
 class RunDirError(UsageError):
@@ -108,12 +107,14 @@ def disk_full_explained(path: Path, advice: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = FileLimitError if error.errno == errno.EFBIG else DiskFullError
-        if kind is DiskFullError and not is_disk_full(error):
+        if error.errno == errno.EFBIG:
+            kind: type[DiskFullError] = FileLimitError
+        elif is_disk_full(error):
+            kind = DiskFullError
+        else:
             raise
-        raise kind(
-            f"{path}: {kind.what}" + (f". {kind.cure} and {advice}" if advice else "")
-        ) from error
+        what_to_do = f". {kind.cure} and {advice}" if advice else ""
+        raise kind(f"{path}: {kind.what}{what_to_do}") from error
 
 
 @contextlib.contextmanager

@@ -161,6 +161,7 @@ class Feature:
 _problems: dict[tuple[str, str], str] = {}
 """By the feature, and what is left out: one that fails often, each time otherwise, is one problem."""
 _told: set[str] = set()
+"""Those that :func:`untold_problems` has given."""
 _owners: dict[tuple[PlugPoint, str], str] = {}
 """The features of what :func:`add_named` has added."""
 
@@ -200,9 +201,11 @@ def problems_of(
     :param passing: errors that are raised here, and not noted: they are for the user, or for who
         asks.
     """
-    is_main = threading.current_thread() is threading.main_thread()
+    prints: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if threading.current_thread() is threading.main_thread():
+        prints = contextlib.redirect_stdout(sys.stderr)
     try:
-        with contextlib.redirect_stdout(sys.stderr) if is_main else contextlib.nullcontext():
+        with prints:
             yield
     except passing:
         raise

@@ -61,4 +61,6 @@ def outcome_sentence(paths: JobPaths) -> str:
         return "Its training was interrupted; `run` resumes it"
     if record.code == ExitCode.PAUSED:
         return f"Its training is paused: {record.message}"
-    return f"Its training failed: {record.message}" if record.code else "Its last attempt succeeded"
+    if record.code != ExitCode.SUCCEEDED:
+        return f"Its training failed: {record.message}"
+    return "Its last attempt succeeded"

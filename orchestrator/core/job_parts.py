@@ -104,15 +104,46 @@ def job_parts() -> Mapping[str, JobPart]:
 HOLDERS = (("worker_spec", "WorkerSpec"), ("exit_record", "ExitRecord"), ("messages", "Progress"))
 """Modules of this package and their dataclasses, beside whose fields those of parts stand."""
 
-
 SUMMARY_COLUMNS = frozenset(
     (
-        *("job_id", "name", "state", "cause", "message", "traceback", "xml", "task", "algo"),
-        *("seed", "learner", "learner_reason", "attempts", "env_steps", "total_timesteps"),
-        *("ep_rew_mean_first", "ep_rew_mean", "eval_mean", "env_steps_per_s", "queue_s"),
-        *("wall_s", "cpu_s", "import_s", "first_step_s", "checkpoint_s", "eval_s", "max_rss_mib"),
-        *("started_at", "ended_at", "ranks", "node", "cpus", "pid", "robot_hash"),
-        *("weights_sha256", "divergences", "waits_for", "measures"),
+        "job_id",
+        "name",
+        "state",
+        "cause",
+        "message",
+        "traceback",
+        "xml",
+        "task",
+        "algo",
+        "seed",
+        "learner",
+        "learner_reason",
+        "attempts",
+        "env_steps",
+        "total_timesteps",
+        "ep_rew_mean_first",
+        "ep_rew_mean",
+        "eval_mean",
+        "env_steps_per_s",
+        "queue_s",
+        "wall_s",
+        "cpu_s",
+        "import_s",
+        "first_step_s",
+        "checkpoint_s",
+        "eval_s",
+        "max_rss_mib",
+        "started_at",
+        "ended_at",
+        "ranks",
+        "node",
+        "cpus",
+        "pid",
+        "robot_hash",
+        "weights_sha256",
+        "divergences",
+        "waits_for",
+        "measures",
     )
 )
 """The columns of ``summary.csv``, and of ``status --json``, that every job has."""
@@ -168,8 +199,11 @@ def _problem_of_fields(kind: type) -> str:
 
 
 @functools.cache
-def _names(kind: Any) -> frozenset[str]:
-    return frozenset(() if kind is None else (one.name for one in dataclasses.fields(kind)))
+def _names(kind: type | None) -> frozenset[str]:
+    """Names of the fields of a dataclass; none of None, where a part tells no facts."""
+    if kind is None:
+        return frozenset()
+    return frozenset(one.name for one in dataclasses.fields(kind))
 
 
 def flat(instance: Any) -> dict[str, Any]:
@@ -242,9 +276,10 @@ def with_facts(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _split(kind: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of ``kind`` itself, and the others."""
-    own = _names(kind) - {"parts", "unknown"}
-    others = {name: value for name, value in values.items() if name not in own}
-    return {name: value for name, value in values.items() if name in own}, others
+    names = _names(kind) - {"parts", "unknown"}
+    own = {name: value for name, value in values.items() if name in names}
+    others = {name: value for name, value in values.items() if name not in names}
+    return own, others
 
 
 def _facts_told(values: Mapping[str, Any]) -> Iterator[tuple[JobPart, type, dict[str, Any]]]:

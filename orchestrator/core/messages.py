@@ -21,8 +21,8 @@ HIGH_RUN_DELAY_SHARE = 0.15
 """Share of its wall time that a job waits for a CPU, above which something else uses its cores;
 alone on a core it is below 0.01."""
 
-
 INIT_SUFFIX = ".init"
+"""Ends the name of a staged policy to start from; before it is that of the robot's folder."""
 
 
 class JsonLine:

@@ -14,7 +14,7 @@ DIRECTORY_REMOVED = (
     "the current directory has been removed; change to another one, or give an absolute path"
 )
 REPLAY = "replay"
-"""Prefix of the names of replay buffers; that of rank 0 has no more than it."""
+"""Begins the names of replay buffers, and is the whole name of that of rank 0."""
 DAMAGED = ".damaged"
 """End of the name of a damaged checkpoint that was set aside."""
 CHECKPOINT = re.compile(r"checkpoint-(\d{12})\.pt")
@@ -33,8 +33,10 @@ def current_directory() -> Path | None:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """:raises UsageError: for what is no path, and for a relative one when the current directory
-    has been removed.
+    """``path`` from the root of the file system; links and ``..`` stay.
+
+    :raises UsageError: for what is no path, and for a relative one when the current directory has
+        been removed.
     """
     if not isinstance(path, str | os.PathLike):
         raise UsageError(

@@ -13,14 +13,24 @@ _ON_POLICY = (
     "n_updates",
     "std",
 )
-_PPO = ("loss", "policy_gradient_loss", "approx_kl", "clip_fraction", "clip_range")
+_PPO = (
+    "loss",
+    "policy_gradient_loss",
+    "approx_kl",
+    "clip_fraction",
+    "clip_range",
+    *_ON_POLICY,
+)
 _OFF_POLICY = ("actor_loss", "critic_loss", "learning_rate", "n_updates")
 _WITH_ENTROPY = (*_OFF_POLICY, "ent_coef", "ent_coef_loss")
 _TRAIN: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("ppo", "recurrent-ppo"), (*_PPO, *_ON_POLICY)),
+    "ppo": _PPO,
+    "recurrent-ppo": _PPO,
     "a2c": ("policy_loss", *_ON_POLICY),
     "td3": _OFF_POLICY,
-    **dict.fromkeys(("sac", "tqc", "crossq"), _WITH_ENTROPY),
+    "sac": _WITH_ENTROPY,
+    "tqc": _WITH_ENTROPY,
+    "crossq": _WITH_ENTROPY,
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 
 from orchestrator.core.files.regular_files import read_regular
@@ -27,7 +28,7 @@ def robot_hash(main: str, files: Mapping[str, bytes | Path]) -> str:
     digest = hashlib.sha256()
     here = str(Path("/", main).parent)
     named = {os.path.relpath(f"/{name}", here): files[name] for name in files if name != main}
-    for name, content in [("", files[main]), *sorted(named.items(), key=lambda item: item[0])]:
+    for name, content in [("", files[main]), *sorted(named.items(), key=itemgetter(0))]:
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         digest.update(b"%d %b %d\n" % (len(os.fsencode(name)), os.fsencode(name), size))
         if isinstance(content, bytes):
@@ -55,17 +56,14 @@ def alteration(job: JobPaths, xml: str | None, expected: str | None) -> str | No
     :param expected: hash of the robot that was examined; None without a robot.
     :raises OSError: files cannot be read.
     """
-    if (
-        xml is None
-        or expected is None
-        or (found := hash_of_copy(job.robot, main_file(xml))) == expected
-    ):
+    if xml is None or expected is None:
         return None
-    state = (
-        "its main file is missing"
-        if found is None
-        else f"SHA-256 {found[:12]}…, expected {expected[:12]}…"
-    )
+    found = hash_of_copy(job.robot, main_file(xml))
+    if found == expected:
+        return None
+    state = "its main file is missing"
+    if found is not None:
+        state = f"SHA-256 {found[:12]}…, expected {expected[:12]}…"
     return f"{job.root / xml} and its files differ from the robot that was examined ({state})"
 
 
@@ -76,7 +74,9 @@ def altered_since_training(job: JobPaths, xml: str | None) -> str | None:
     :raises OSError, ValueError: robot or record cannot be read.
     """
     altered = alteration(job, xml, read_regular(job.robot_hash).decode() or None)
-    return altered and f"{altered}, with which the policy was trained"
+    if altered is None:
+        return None
+    return f"{altered}, with which the policy was trained"
 
 
 def main_file(xml: str) -> str:

@@ -34,18 +34,15 @@ EFFORT = ("energy_j", "mass_kg", "cost_of_transport", "torque_rms")
 those of the task itself. They are defined in ``orchestrator/worker/envs/effort.py``."""
 
 _DISTANCE = ("distance_m",)
+_LOCOMOTION = [
+    name for name, path in GYMNASIUM_TASKS.items() if path.startswith("gymnasium_tasks.locomotion:")
+]
 _OWN_MEASURES: Mapping[str, tuple[str, ...]] = {
-    **{
-        "forward": _DISTANCE,
-        "reach": _DISTANCE,
-        "stand": ("height_m",),
-        "track": ("velocity_error_m_s",),
-    },
-    **{
-        name: _DISTANCE
-        for name, path in GYMNASIUM_TASKS.items()
-        if path.startswith("gymnasium_tasks.locomotion:")
-    },
+    "forward": _DISTANCE,
+    "reach": _DISTANCE,
+    "stand": ("height_m",),
+    "track": ("velocity_error_m_s",),
+    **dict.fromkeys(_LOCOMOTION, _DISTANCE),
 }
 """Built-in tasks that measure an episode besides its return → the names of their own measures."""
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 LONGEST_LINE = 2_000
 LONGEST_TEXT = 1 << 14
 """Characters that :func:`shortened` keeps of a line, and of all."""
+MOST_NAMES = 10
+"""Of jobs and the like, in a sentence."""
 _LONG_LINE = re.compile(rf"([^\n]{{{LONGEST_LINE}}})[^\n]+")
 _HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters (escape sequences begin with one), separators of lines, marks that turn the
@@ -52,9 +54,8 @@ def shortened(text: str) -> str:
     """``text`` to be kept as a message, storable: long lines cut, and of a long text its beginning
     and its end.
     """
-    return _cut(
-        storable(_cut(text))
-    )  # at first, as it may be huge; once more, as escapes are longer
+    first_cut = _cut(text)  # as it may be huge
+    return _cut(storable(first_cut))  # once more, as escapes are longer
 
 
 def _cut(text: str) -> str:
@@ -93,20 +94,20 @@ def alternatives(names: Iterable[object]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def listed(names: Sequence[str], most: int = MOST_NAMES) -> str:
     """``"a, b and 3 more"``: the first ``most`` of them by name, the others as a number."""
-    return ", ".join(names[:most]) + (
-        f" and {len(names) - most:,} more" if len(names) > most else ""
-    )
+    first = ", ".join(names[:most])
+    if len(names) <= most:
+        return first
+    return f"{first} and {len(names) - most:,} more"
 
 
 def last_line(text: str, otherwise: str) -> str:
     """The last line of a program's output that is not blank, shortened; ``otherwise`` when there is
     none.
     """
-    return shortened(
-        ([line.strip() for line in text.splitlines() if line.strip()] or [otherwise])[-1]
-    )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return shortened(lines[-1] if lines else otherwise)
 
 
 def number(value: float | None, form: str) -> str:
@@ -143,9 +144,11 @@ def cpu_text(cpus: Iterable[int]) -> str:
             runs[-1].append(cpu)
         else:
             runs.append([cpu])
-    parts = [
-        text
-        for run in runs
-        for text in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))
-    ]
-    return f"CPU{'' if len(parts) == 1 and parts[0].isdecimal() else 's'} {joined(parts)}"
+    parts: list[str] = []
+    for run in runs:
+        if len(run) > 2:
+            parts.append(f"{run[0]}-{run[-1]}")
+        else:
+            parts += map(str, run)
+    is_one = len(parts) == 1 and parts[0].isdecimal()
+    return f"{'CPU' if is_one else 'CPUs'} {joined(parts)}"

@@ -22,20 +22,21 @@ SINGLE_KINDS = ("option", "compiler")
 
 EDITABLE_KINDS = (
     *SINGLE_KINDS,
-    *(
-        "actuator",
-        "body",
-        "camera",
-        "equality",
-        "geom",
-        "hfield",
-        "joint",
-        "key",
-        "light",
-        "material",
-        "mesh",
-    ),
-    *("pair", "sensor", "site", "tendon"),
+    "actuator",
+    "body",
+    "camera",
+    "equality",
+    "geom",
+    "hfield",
+    "joint",
+    "key",
+    "light",
+    "material",
+    "mesh",
+    "pair",
+    "sensor",
+    "site",
+    "tendon",
 )
 """All parts that ``model.*`` keys edit; the others have a name: ``model.geom.thigh.size``."""
 
@@ -215,22 +216,18 @@ class WorkerSpec:
     @property
     def init_job(self) -> str | None:
         """The job of the same experiment whose policy it starts with."""
-        return (
-            self.init.removeprefix(INIT_JOB)
-            if self.init is not None and self.init.startswith(INIT_JOB)
-            else None
-        )
+        if self.init is None or not self.init.startswith(INIT_JOB):
+            return None
+        return self.init.removeprefix(INIT_JOB)
 
     @property
     def attempt_end(self) -> int:
         """env_steps at which an attempt ends by itself: those of its rung, or of the whole
         training.
         """
-        return (
-            self.total_timesteps
-            if self.pause_at is None
-            else min(self.pause_at, self.total_timesteps)
-        )
+        if self.pause_at is None:
+            return self.total_timesteps
+        return min(self.pause_at, self.total_timesteps)
 
     @property
     def schedules(self) -> dict[str, str]:
@@ -241,13 +238,14 @@ class WorkerSpec:
     @property
     def steps_a_rollout(self) -> int | None:
         """env_steps between two updates; None when whole episodes are collected."""
-        if self.algo in OFF_POLICY:
-            frequency = self.hyperparameters.get("train_freq", 1)
-            if not isinstance(frequency, int):
-                count, unit = frequency
-                return count * self.n_envs if unit == "step" else None
+        if self.algo not in OFF_POLICY:
+            n_steps = self.hyperparameters.get("n_steps", ROLLOUT_STEPS[self.algo])
+            return int(n_steps) * self.n_envs
+        frequency = self.hyperparameters.get("train_freq", 1)
+        if isinstance(frequency, int):
             return frequency * self.n_envs
-        return int(self.hyperparameters.get("n_steps", ROLLOUT_STEPS[self.algo])) * self.n_envs
+        count, unit = frequency
+        return count * self.n_envs if unit == "step" else None
 
     @property
     def steps_an_iteration(self) -> int:
@@ -304,31 +302,27 @@ class WorkerSpec:
 KEYS_OF_FEATURES = ("video", "preview")
 """Facts of a job whose keys in the job file are features': nothing is done about them without."""
 NOT_IN_FINGERPRINT = (
-    *(
-        "search_path",
-        "checkpoint_every",
-        "checkpoint_every_s",
-        "eval_episodes",
-        "evaluate",
-        "name",
-        "video",
-        "cores",
-    ),
-    *(
-        "preview",
-        "collective_timeout_s",
-        "keep_replay_buffer",
-        "extended_from",
-        "init",
-        "pause_at",
-        "after",
-        "measure_training",
-    ),
+    "search_path",
+    "checkpoint_every",
+    "checkpoint_every_s",
+    "eval_episodes",
+    "evaluate",
+    "name",
+    "video",
+    "cores",
+    "preview",
+    "collective_timeout_s",
+    "keep_replay_buffer",
+    "extended_from",
+    "init",
+    "pause_at",
+    "after",
+    "measure_training",
 )
 ABOUT_RANKS = ("ranks", "backend", "mode")
 """Fields that are part of the fingerprint only where a job has several ranks."""
 
-_SCHEDULE = re.compile(r"\s*(?P<kind>[a-z_]+)\s*\(\s*(?P<arguments>[^()]*)\)\s*\Z")
+_SCHEDULE = re.compile(r"\s*linear\s*\(\s*(?P<arguments>[^()]*)\)\s*\Z")
 
 
 def parse_schedule(text: str) -> tuple[float, float, float]:
@@ -343,7 +337,7 @@ def parse_schedule(text: str) -> tuple[float, float, float]:
     expected = (
         'expected a number or a schedule such as "linear(3e-4, 0)" or "linear(3e-4, 1e-5, 0.8)"'
     )
-    if match is None or match["kind"] != "linear":
+    if match is None:
         raise ValueError(f"{text!r} is not a schedule: {expected}")
     try:
         numbers = [float(part) for part in match["arguments"].split(",")]
@@ -351,7 +345,9 @@ def parse_schedule(text: str) -> tuple[float, float, float]:
         raise ValueError(f"{text!r} contains something other than numbers: {expected}") from None
     if not 1 <= len(numbers) <= 3:
         raise ValueError(f"{text!r} takes one to three numbers: {expected}")
-    start, end, fraction = (numbers + [0.0, 1.0][len(numbers) - 1 :])[:3]
+    start = numbers[0]
+    end = numbers[1] if len(numbers) > 1 else 0.0
+    fraction = numbers[2] if len(numbers) > 2 else 1.0
     if not 0 < fraction <= 1:
         raise ValueError(
             f"{text!r}: the third number is the fraction of training after which the end is reached: above 0, at most 1"

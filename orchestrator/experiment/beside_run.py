@@ -294,15 +294,19 @@ class PartsBesideRun:
         self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
     ) -> int:
         """That of the run."""
+        codes: list[int] = []
+        does_a_part_decide = False
 
-        def ask(part: BesideRun) -> tuple[bool, int] | None:
+        def ask(part: BesideRun) -> None:
+            nonlocal does_a_part_decide
             code = part.exit_code(states, is_interrupted=is_interrupted, is_stopping=is_stopping)
             _check_answer("exit_code", code, int)
-            return None if code is None else (part.is_needed, code)
+            if code is not None:
+                codes.append(code)
+                does_a_part_decide = does_a_part_decide or part.is_needed
 
-        given = [one for one in self._answers(ask) if one is not None]
-        codes = [code for _, code in given]
-        if not any(is_needed for is_needed, _ in given):
+        self._each(ask)
+        if not does_a_part_decide:
             codes.append(exit_code(states, interrupted=is_interrupted))
         return max(codes)
 

@@ -112,15 +112,11 @@ class CallbackReporter:
         """Call ``on_end`` for jobs that have ended. :param most: so many; the loop goes on between
         two of them.
         """
-        while (
-            most > 0
-            and self._ended
-            and self.on_end is not None
-            and self._ledger is not None
-            and self.error is None
-        ):
-            most -= 1
-            job_id = next(iter(self._ended))
+        if self.on_end is None or self._ledger is None:
+            return
+        for number, job_id in enumerate(list(self._ended)):
+            if number >= most or self.error is not None:
+                return
             try:
                 row = self._ledger.summary_of(job_id)
             except LedgerBusyError:

@@ -402,11 +402,10 @@ def _shown_jobs(opened: _Opened, planned: _Planned, ledger: Ledger) -> Sequence[
 
 
 def _report_changes(changed: Sequence[str], rows: Sequence[JobRow], reporter: Reporter) -> None:
-    if (
-        changed
-        and any(row.attempts for row in rows)
-        and any(row.state.name not in TERMINAL for row in rows)
-    ):
+    """:param changed: what the run is made with, and is not as in the run before."""
+    has_trained = any(row.attempts for row in rows)
+    goes_on = any(row.state.name not in TERMINAL for row in rows)
+    if changed and has_trained and goes_on:
         text = f"changed since the run before: {'; '.join(changed)}"
         consequence = "What is trained from here on may have other bits than without these changes"
         reporter.event("warning", f"{text}. {consequence}.", changed=changed)

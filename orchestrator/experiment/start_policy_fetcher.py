@@ -16,7 +16,7 @@ from orchestrator.core.errors import disk_full_explained
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import Job
-from orchestrator.core.messages import ExaminationAnswer
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.examination import preflight
 from orchestrator.supervisor import job_directory
@@ -53,9 +53,8 @@ class StartPolicyFetcher:
     def needs(self, job: Job) -> bool:
         if job.spec.init_job is None or job.job_id in self._ready:
             return False
-        return not job_directory.checkpointed_steps(
-            self._paths.job(job.job_id)
-        )  # with one, it resumes from that
+        # With a checkpoint, it resumes from that.
+        return not job_directory.checkpointed_steps(self._paths.job(job.job_id))
 
     def request(self, job: Job) -> None:
         self._waiting.setdefault(job.job_id, job)
@@ -65,25 +64,13 @@ class StartPolicyFetcher:
             return ()
         job = next(iter(self._waiting.values()))
         staging = self._paths.staging / f"start-{job.job_id}"
-        problem = f"cannot start from job {job.spec.init_job}"
         try:
             answer = self._answer(job, staging)
             if answer is None:
                 return ()
-            if isinstance(answer, str) or answer.problem is not None:
-                fetched = FetchedPolicy(
-                    job_id=job.job_id, sha256=None, problem=f"{problem}: {_why(answer)}"
-                )
-            else:
-                with disk_full_explained(self._paths.root, repeat_call()):
-                    write_whole(
-                        self._paths.job(job.job_id).init,
-                        preflight.staged_policy(staging).read_bytes(),
-                    )
-                self._ready.add(job.job_id)
-                fetched = FetchedPolicy(job_id=job.job_id, sha256=answer.init_sha256)
+            fetched = self._fetch(job, answer, staging)
         except OSError as error:  # of this job alone
-            fetched = FetchedPolicy(job_id=job.job_id, sha256=None, problem=f"{problem}: {error}")
+            fetched = _unfit(job, str(error))
             self._end_child()
         shutil.rmtree(staging, ignore_errors=True)
         preflight.staged_policy(staging).unlink(missing_ok=True)
@@ -91,6 +78,21 @@ class StartPolicyFetcher:
         if not self._waiting:
             self._end_child()
         return [fetched]
+
+    def _fetch(self, job: Job, answer: ExaminationAnswer | str, staging: Path) -> FetchedPolicy:
+        """Put the policy that was examined into the directory of ``job``, if it fits.
+
+        :raises OSError: it cannot be read or written.
+        """
+        if isinstance(answer, str):
+            return _unfit(job, answer)
+        if answer.problem is not None:
+            return _unfit(job, answer.problem)
+        with disk_full_explained(self._paths.root, repeat_call()):
+            content = preflight.staged_policy(staging).read_bytes()
+            write_whole(self._paths.job(job.job_id).init, content)
+        self._ready.add(job.job_id)
+        return FetchedPolicy(job_id=job.job_id, sha256=answer.init_sha256)
 
     def _answer(self, job: Job, staging: Path) -> ExaminationAnswer | str | None:
         """What the child says about the policy for ``job``, or why it says nothing; None while it
@@ -100,29 +102,32 @@ class StartPolicyFetcher:
         :raises OSError: no child could be started.
         """
         if not self._is_asked:
-            request = preflight.request_for_source(job, self._paths, staging)
-            if self._child is not None and not self._child.suits(request):
-                self._end_child()
-            self._child = self._child or preflight.Child()
-            self._child.ask(request, preflight.TIME_LIMIT_S)
-            self._is_asked = True
+            self._ask(preflight.request_for_source(job, self._paths, staging))
         assert self._child is not None
-        answer = self._child.answer(readable=bool(select.select([self._child], [], [], 0)[0]))
-        if (
-            isinstance(answer, str)
-            and self._child.may_be_blameless
-            and job.job_id not in self._repeated
-        ):
-            self._repeated.add(job.job_id)
+        readable, _, _ = select.select([self._child], [], [], 0)
+        answer = self._child.answer(readable=bool(readable))
+        if answer is None:
+            return None
+        if isinstance(answer, str):
+            is_repeated = self._child.may_be_blameless and job.job_id not in self._repeated
             self._end_child()
+            if not is_repeated:
+                return answer
+            self._repeated.add(job.job_id)
             shutil.rmtree(staging, ignore_errors=True)
             return None
-        if isinstance(answer, str) or (answer is not None and answer.process_exits):
+        self._is_asked = False
+        if answer.process_exits:
             self._end_child()
-        if isinstance(answer, ExaminationAnswer):
-            self._is_asked = False
-            preflight.raise_if_disk_full(answer, self._paths.root)
+        preflight.raise_if_disk_full(answer, self._paths.root)
         return answer
+
+    def _ask(self, request: ExaminationRequest) -> None:
+        if self._child is not None and not self._child.suits(request):
+            self._end_child()
+        self._child = self._child or preflight.Child()
+        self._child.ask(request, preflight.TIME_LIMIT_S)
+        self._is_asked = True
 
     def _end_child(self) -> None:
         self._is_asked = False
@@ -131,5 +136,6 @@ class StartPolicyFetcher:
             self._child = None
 
 
-def _why(answer: ExaminationAnswer | str) -> str:
-    return answer if isinstance(answer, str) else str(answer.problem)
+def _unfit(job: Job, why: str) -> FetchedPolicy:
+    problem = f"cannot start from job {job.spec.init_job}: {why}"
+    return FetchedPolicy(job_id=job.job_id, sha256=None, problem=problem)

@@ -119,24 +119,32 @@ class Experiment:
         """Arguments of :func:`from_mapping` that make the same experiment again, in JSON types."""
         options = {
             "source": self.source,
-            "overrides": dict(self.overrides),
+            "overrides": self.overrides,
             "skip_invalid": self.skip_invalid,
         }
-        values = {"data": self.data, "base": self.base, "options": options}
-        declared: Mapping[str, Any] = json.loads(json.dumps(as_plain(values), default=str))
-        return declared
+        return _in_json_types({"data": self.data, "base": self.base, "options": options})
 
     @property
     def declared_by(self) -> Mapping[str, Any]:
         """How to make the same jobs again: for ``provenance.json``."""
-        overrides = json.loads(json.dumps(as_plain(self.overrides), default=str))
-        path = self.base / Path(self.source).name
-        return {"job_file": str(path), "overrides": overrides, "skip_invalid": self.skip_invalid}
+        return _in_json_types(
+            {
+                "job_file": self.base / Path(self.source).name,
+                "overrides": self.overrides,
+                "skip_invalid": self.skip_invalid,
+            }
+        )
 
     @property
     def directory_name(self) -> str:
         """``name`` as a safe directory name."""
         return safe_name(self.name)
+
+
+def _in_json_types(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``values``, with the text of what JSON does not have, such as dates and paths."""
+    read: Mapping[str, Any] = json.loads(json.dumps(as_plain(values), default=str))
+    return read
 
 
 def load(
@@ -288,19 +296,24 @@ def _read_error(path: Path, text: str, error: Exception) -> tuple[str, str]:
 
 
 def _is_robot(path: Path, text: str) -> bool:
+    if path.suffix.lower() in robot_suffixes():
+        return True
     roots = ("mujoco", *(one.root for one in robot_formats()))
-    return path.suffix.lower() in robot_suffixes() or text.lstrip().startswith(
-        (*(f"<{root}" for root in roots), "<?xml", "<!--")
-    )
+    beginnings = (*(f"<{root}" for root in roots), "<?xml", "<!--")
+    return text.lstrip().startswith(beginnings)
 
 
 def _syntax_error(text: str, message: str) -> tuple[str, str]:
     match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", message, re.DOTALL)
     if match is None:
         return "", f"is not valid TOML: {message}"
-    line = text.splitlines()[int(match[2]) - 1 :][:1]
-    source_line = f": {line[0].strip()[:80]}" if line and line[0].strip() else ""
-    return f"line {match[2]}, column {match[3]}", f"not valid TOML, {match[1].lower()}{source_line}"
+    reason, number, column = match.groups()
+    message = f"not valid TOML, {reason.lower()}"
+    from_line = text.splitlines()[int(number) - 1 :]  # empty where the error is the end of the file
+    source_line = from_line[0].strip()[:80] if from_line else ""
+    if source_line:
+        message += f": {source_line}"
+    return f"line {number}, column {column}", message
 
 
 def _missing_file(path: Path) -> str:
@@ -308,6 +321,8 @@ def _missing_file(path: Path) -> str:
         return DIRECTORY_REMOVED
     if not path.parent.is_dir():
         return "no such file, and its folder does not exist"
-    suggested = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])
     what = "no such file" if path.suffix == ".toml" else "no such file or directory"
-    return what + (f"; did you mean {quoted(str(path.with_name(suggested)))}?" if suggested else "")
+    suggested = suggestion(path.name, [other.name for other in path.parent.glob("*.toml")])
+    if suggested is None:
+        return what
+    return f"{what}; did you mean {quoted(str(path.with_name(suggested)))}?"

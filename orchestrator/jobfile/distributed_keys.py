@@ -88,12 +88,13 @@ def uneven(what: str, value: int, ranks: int, whole: int = 0) -> str:
     :param whole: a number that suggested values should divide, where there are any near ``value``;
         0: no such number.
     """
-    below = value // ranks * ranks
-    nearest = (near(value, ranks, whole) if whole else []) or [
-        size for size in (below, below + ranks) if size
-    ]
-    good = " or ".join(map(str, nearest)) + (" are" if len(nearest) > 1 else " is")
-    return f"{what} is not divisible by resources.ranks = {ranks}; {good}"
+    nearest = near(value, ranks, whole) if whole else []
+    if not nearest:
+        below = value // ranks * ranks
+        nearest = [size for size in (below, below + ranks) if size]
+    verb = "are" if len(nearest) > 1 else "is"
+    good = " or ".join(map(str, nearest))
+    return f"{what} is not divisible by resources.ranks = {ranks}; {good} {verb}"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -108,6 +109,6 @@ def near(value: int, unit: int, whole: int) -> list[int]:
         for size in range(start - reach, start + reach + 1, unit)
         if size > 1 and whole % size == 0
     ]
-    return [size for size in sizes if size < value][-1:] + [size for size in sizes if size > value][
-        :1
-    ]
+    below = [size for size in sizes if size < value]
+    above = [size for size in sizes if size > value]
+    return [*below[-1:], *above[:1]]

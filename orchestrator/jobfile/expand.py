@@ -17,7 +17,7 @@ from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import INIT_JOB, Algorithm, WorkerSpec
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 from orchestrator.jobfile.job_links import link_jobs
-from orchestrator.jobfile.job_names import JobNames, matrix_suffix
+from orchestrator.jobfile.job_names import JobNames, NameTakenError, matrix_suffix
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.jobfile.job_table_rules import check_specs_of_features, parts_of, robot_settings
 from orchestrator.jobfile.joint_rules import (
@@ -45,8 +45,16 @@ MOST_JOBS = 100_000
 """Largest number of jobs of an experiment: a matrix that makes more is considered a mistake."""
 
 SAME_IN_SPEC = (
-    *("algo", "learner", "total_timesteps", "n_envs", "normalize", "eval_episodes"),
-    *("policy", "policy_kwargs", "on_divergence", "keep_replay_buffer"),
+    "algo",
+    "learner",
+    "total_timesteps",
+    "n_envs",
+    "normalize",
+    "eval_episodes",
+    "policy",
+    "policy_kwargs",
+    "on_divergence",
+    "keep_replay_buffer",
     *JOB_KEYS,
 )
 """Settings that are fields of :class:`WorkerSpec` with the same name and value."""
@@ -364,12 +372,13 @@ def _override_trees(
         tree = None
         if top in ("matrix", "max_parallel"):
             problems.add(where, _why_no_override(top))
+        elif (number := _number_of_job(key, checked)) is not None:
+            of_job = key.partition(".")[2]
+            advice = f"set {of_job} in the [[jobs]] table of that job, jobs[{number}]"
+            for_all = f"{option('overrides')} is for all jobs ({override(of_job)}=…)"
+            problems.add(where, f"{quoted(top)} is a job, and {for_all}; {advice}")
         else:
-            tree = (
-                None
-                if _names_a_job(key, checked, where, problems)
-                else check_one(key, value, where, problems)
-            )
+            tree = check_one(key, value, where, problems)
         if tree is None:
             checked.broken.setdefault("--set", set()).add(top)
         else:
@@ -383,22 +392,16 @@ def _why_no_override(key: str) -> str:
     return f"is not a default of jobs; use {option('max_parallel')}"
 
 
-def _names_a_job(key: str, checked: Checked, where: str, problems: Problems) -> bool:
-    """Whether ``key`` begins with the name of a job; then its problem is in ``problems``."""
+def _number_of_job(key: str, checked: Checked) -> int | None:
+    """The number of the entry with whose name ``key`` begins; None where it is no such key."""
     top, _, of_job = key.partition(".")
-    number = next(
-        (index for index, entry in enumerate(checked.entries) if _name(entry) == top), None
-    )
-    if number is None or not of_job or top in Settings.model_fields:
-        return False
-    for_all = f"{option('overrides')} is for all jobs ({override(of_job)}=…)"
-    advice = f"set {of_job} in the [[jobs]] table of that job, jobs[{number}]"
-    problems.add(where, f"{quoted(top)} is a job, and {for_all}; {advice}")
-    return True
-
-
-def _name(entry: Tree) -> str:
-    return str(entry.get("name") or Path(str(entry.get("xml", ""))).stem)
+    if not of_job or top in Settings.model_fields:
+        return None
+    for number, entry in enumerate(checked.entries):
+        name = entry.get("name") or Path(str(entry.get("xml", ""))).stem
+        if name == top:
+            return number
+    return None
 
 
 def _without_effect(unused: Mapping[str, Tree], kept: Sequence[tuple[str, str, str]]) -> list[str]:
@@ -411,27 +414,30 @@ def _without_effect(unused: Mapping[str, Tree], kept: Sequence[tuple[str, str, s
     for key, reason, where in kept:
         places.setdefault((key, reason), []).append(where)
     partly = {key for key, _ in places}
-    return [
+    warnings = [
         f"{override(key)} has no effect: {why_unused(key)}" for key in unused if key not in partly
-    ] + [
-        f"{override(key)} has no effect on {listed(of_jobs, 5)}: {reason}"
-        for (key, reason), of_jobs in places.items()
     ]
+    for (key, reason), of_jobs in places.items():
+        warnings.append(f"{override(key)} has no effect on {listed(of_jobs, 5)}: {reason}")
+    return warnings
 
 
 def _name_of(robot: Robot, merged: Tree) -> str:
-    return str(
-        robot.name
-        or merged.get("env")
-        or str(merged.get("entry_point") or merged.get("task")).rpartition(":")[2]
-    )
+    """The name of a job: of its robot where that has one, otherwise of what makes its environment."""
+    if robot.name:
+        return robot.name
+    if "env" in merged:
+        return str(merged["env"])
+    return str(merged.get("entry_point") or merged.get("task")).rpartition(":")[2]
 
 
 def _init(written: str, base: Path) -> str | None:
     """As in :class:`WorkerSpec`, but for a name of jobs in place of an id."""
+    if written == "none":
+        return None
     if written.startswith(INIT_JOB):
         return f"{INIT_JOB}{written.removeprefix(INIT_JOB).strip()}"
-    return None if written == "none" else str(base / written)
+    return str(base / written)
 
 
 def _jobs(
@@ -452,9 +458,10 @@ def _jobs(
     resources = _resources(merged["resources"])
     jobs = []
     for seed in merged["seeds"]:
-        job_id, other = names.job_id(name, suffix, point_text, seed, where)
-        if not job_id:
-            whose = "this entry" if other == where else other
+        try:
+            job_id = names.take(name, suffix, point_text, seed, where)
+        except NameTakenError as error:
+            whose = "this entry" if error.where == where else error.where
             message = (
                 f"the name {quoted(name)} with seed {seed} is taken by {whose}; "
                 "give each job its own name or seeds"

@@ -22,6 +22,7 @@ from orchestrator.keys.value_types import (
     TomlTable,
     Whole,
     key,
+    whole,
 )
 
 _LEARNING_RATE = (
@@ -40,9 +41,7 @@ _AUTO_ENT_COEF = re.compile(r"auto(_(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?)?\Z")
 
 
 def _train_freq(value: Any) -> int | list[Any]:
-    value = (
-        [*map(value_types.whole, value)] if isinstance(value, list) else value_types.whole(value)
-    )
+    value = list(map(whole, value)) if isinstance(value, list) else whole(value)
     match value:
         case bool() | [bool(), _]:
             pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -26,30 +27,51 @@ def matrix_suffix(point: Mapping[str, Any]) -> str:
     return f"-{digest(canonical(dict(point)))}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NamedJob:
+    name: str
+    point: str
+    """Of the matrix, as canonical JSON."""
+    where: str
+
+
+class NameTakenError(Exception):
+    """An equal job has the name."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self.where = where
+        """Its place in the job file."""
+
+
 class JobNames:
     """Gives every job its own job_id, different even on a file system that ignores case."""
 
     def __init__(self) -> None:
-        self._taken: dict[str, tuple[str, str, str]] = {}
-        """For each job_id in lower case: name, matrix point and place of its job."""
+        self._taken: dict[str, _NamedJob] = {}
+        """The job that has a job_id, by that in lower case."""
 
-    def job_id(self, name: str, suffix: str, point: str, seed: int, where: str) -> tuple[str, str]:
-        """``(job_id, "")``, or ``("", place of the other job)`` when an equal job has its name
-        already.
+    def take(self, name: str, suffix: str, point: str, seed: int, where: str) -> str:
+        """The job_id of a job, which no other one gets from now on.
 
         Different jobs whose ids would be equal, or would differ in case only, are distinguished by
         a hash of name and matrix point; the first in the file keeps the plain id.
+
+        :param suffix: :func:`matrix_suffix` of its point.
+        :param point: the point as :func:`.canonical` text.
+        :param where: place of the job in the job file.
+        :raises NameTakenError: an equal job has its name already.
         """
+        own = _NamedJob(name=name, point=point, where=where)
         stem = safe_name(name) + suffix
-        owner = ("", "", where)
         for candidate in (stem, f"{stem}-{digest(canonical([name, point]))}"):
             job_id = f"{candidate}-s{seed}"
-            owner = self._taken.setdefault(job_id.lower(), mine := (name, point, where))
-            if owner is mine:
-                return job_id, ""
-            if owner[:2] == mine[:2]:
+            owner = self._taken.setdefault(job_id.lower(), own)
+            if owner is own:
+                return job_id
+            if (owner.name, owner.point) == (own.name, own.point):
                 break
-        return "", owner[2]
+        raise NameTakenError(owner.where)
 
 
 def without_seed(job_id: str, seed: int) -> str:

@@ -11,7 +11,12 @@ from typing import Any
 
 from orchestrator.core.feature import owner, problems_of
 from orchestrator.core.job_parts import job_parts
-from orchestrator.core.numbers.changing_numbers import Stages, changing_numbers, parse_number
+from orchestrator.core.numbers.changing_numbers import (
+    ChangingNumber,
+    Stages,
+    changing_numbers,
+    parse_number,
+)
 from orchestrator.core.numbers.distributions import read_drawn
 from orchestrator.core.numbers.terrain import TERRAIN
 from orchestrator.core.robot_sources import RobotFormat, robot_formats
@@ -126,6 +131,7 @@ def check_format_tables(job: MergedJob) -> None:
 
 
 def check_tables_of_features(job: MergedJob) -> None:
+    """Check the tables of a job, and that there are rules for each that is written."""
     merged = job.settings
     for name in sorted(JOB_TABLES.keys() - table_rules().keys() - job.invalid):
         if _is_written(name, merged):
@@ -143,6 +149,7 @@ def check_tables_of_features(job: MergedJob) -> None:
 def check_specs_of_features(
     merged: Mapping[str, Any], spec: WorkerSpec, where: str, problems: Problems
 ) -> None:
+    """Check what only the whole of a spec shows."""
     for name, rules in table_rules().items():
         with _blaming(name, merged, where, problems):
             rules.check_spec(spec, where, problems)
@@ -174,16 +181,13 @@ def _check_stages_begin(job: MergedJob) -> None:
 
 def numbers_with_stages(merged: Mapping[str, Any]) -> list[tuple[str, int]]:
     """The numbers of a job with a task that have stages: dotted key, and how many."""
-    found = [
-        (f"task_options.{dotted}", [parse_number(text)])
-        for dotted, text in changing_numbers(merged["task_options"])
-    ]
+    numbers: list[tuple[str, ChangingNumber]] = []
+    for dotted, text in changing_numbers(merged["task_options"]):
+        numbers.append((f"task_options.{dotted}", parse_number(text)))
     for dotted, drawn in flat(merged["randomize"]).items():
-        for part in drawn if isinstance(drawn, list) else [drawn] if dotted != TERRAIN else ():
-            found.append((f"randomize.{dotted}", [*read_drawn(part).changing]))
-    return [
-        (dotted, len(number.values))
-        for dotted, numbers in found
-        for number in numbers
-        if isinstance(number, Stages)
-    ]
+        if dotted == TERRAIN:
+            continue
+        for part in drawn if isinstance(drawn, list) else [drawn]:
+            for number in read_drawn(part).changing:
+                numbers.append((f"randomize.{dotted}", number))
+    return [(dotted, len(one.values)) for dotted, one in numbers if isinstance(one, Stages)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core.job import Job
@@ -43,13 +44,13 @@ def check_family(layer: Layer, problems: Problems) -> list[str]:
     """Check that a layer sets at most one of task, env and entry_point; returns the keys that are
     too many.
     """
-    first, *others = [key for key in FAMILY if key in layer.values] or [""]
-    for key in others:
+    found = [key for key in FAMILY if key in layer.values]
+    for key in found[1:]:
         problems.add(
             layer.where(key),
-            f"{key} and {first} exclude each other; keep the one that makes the environment",
+            f"{key} and {found[0]} exclude each other; keep the one that makes the environment",
         )
-    return others
+    return found[1:]
 
 
 def takes_part(
@@ -71,14 +72,21 @@ def _of_tasks() -> tuple[str, ...]:
 
 
 def _suits(table: str, job: Mapping[str, Any], formats: Collection[RobotFormat | None]) -> bool:
+    """Whether a job has a use for this table, or key without a table."""
     if table in ALGORITHMS:
         return bool(job["algo"] == table)
-    suits = dict.fromkeys(_of_tasks(), "task" in job) | {"env_kwargs": "task" not in job}
-    suits |= {name: one in formats for name, one in format_tables().items()}
-    return suits.get(table, table != "distributed" or job["resources"]["ranks"] > 1)
+    if table in _of_tasks():
+        return "task" in job
+    if table == "env_kwargs":
+        return "task" not in job
+    robot_format = format_tables().get(table)
+    if robot_format is not None:
+        return robot_format in formats
+    return table != "distributed" or job["resources"]["ranks"] > 1
 
 
 def _has(value: Any, found: Any) -> bool:
+    """Whether ``found`` has anything of ``value``."""
     if isinstance(value, Mapping) and isinstance(found, Mapping):
         return any(_has(part, found.get(key)) for key, part in value.items())
     return bool(value == found)
@@ -90,13 +98,12 @@ def why_kept(key: str, entry: Mapping[str, Any], varied: Collection[str]) -> str
 
     :param varied: the keys of the entry's matrix.
     """
-    if any(f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}.") for one in varied):
-        return "its matrix varies it"
-    own = (
-        next((other for other in FAMILY if other in entry or other in varied), key)
-        if key in FAMILY
-        else key
-    )
+    for other in varied:
+        if f"{other}.".startswith(f"{key}.") or f"{key}.".startswith(f"{other}."):
+            return "its matrix varies it"
+    if key not in FAMILY:
+        return ""
+    own = next((other for other in FAMILY if other in entry or other in varied), key)
     return "" if own == key else f"it has its own {own}"
 
 
@@ -384,13 +391,10 @@ def _check_minibatches(algo: str, values: Mapping[str, Any], job: MergedJob) -> 
         default = " (Stable-Baselines3's default)" if is_default else ""
         unit = batch_size // math.gcd(batch_size, n_envs)
         instead = f"n_steps = {max(1, round(n_steps / unit)) * unit}"
-        sizes = [
-            str(size)
-            for size in near(batch_size, ranks, rollout)
-            if batch_size / 4 <= size <= batch_size * 4
-        ]
-        if sizes:
-            instead = f"batch_size = {' or '.join(sizes)}, or {instead}"
+        sizes = near(batch_size, ranks, rollout)
+        alike = [str(size) for size in sizes if batch_size / 4 <= size <= batch_size * 4]
+        if alike:
+            instead = f"batch_size = {' or '.join(alike)}, or {instead}"
         job.report(
             [f"{algo}.batch_size", f"{algo}.n_steps", "n_envs"],
             f"n_steps × n_envs = {n_steps} × {n_envs} = {rollout} is not divisible by "
@@ -403,28 +407,55 @@ def few_iterations(jobs: Sequence[Job]) -> list[str]:
     """Warnings about jobs of PPO that make fewer updates than :data:`FEWEST_ITERATIONS`, and what
     to set instead.
     """
-    alike: dict[tuple[int, int, int, int], dict[str, None]] = {}
-    for spec in (job.spec for job in jobs if job.spec.algo == "ppo"):
-        if spec.total_timesteps <= (FEWEST_ITERATIONS - 1) * spec.steps_an_iteration:
-            values = {**DEFAULTS["ppo"], **spec.hyperparameters}
-            key = spec.total_timesteps, spec.n_envs, values["n_steps"], values["batch_size"]
-            alike.setdefault(key, {})[spec.name] = None
-    return [f"{listed(list(names), 3)}: {_few_iterations(*key)}" for key, names in alike.items()]
+    names: dict[_ShortTraining, dict[str, None]] = {}
+    for job in jobs:
+        spec = job.spec
+        if spec.algo != "ppo":
+            continue
+        if spec.total_timesteps > (FEWEST_ITERATIONS - 1) * spec.steps_an_iteration:
+            continue
+        values = {**DEFAULTS["ppo"], **spec.hyperparameters}
+        training = _ShortTraining(
+            total_timesteps=spec.total_timesteps,
+            n_envs=spec.n_envs,
+            n_steps=values["n_steps"],
+            batch_size=values["batch_size"],
+        )
+        names.setdefault(training, {})[spec.name] = None
+    return [f"{listed(list(of_it), 3)}: {one.warning()}" for one, of_it in names.items()]
 
 
-def _few_iterations(total: int, n_envs: int, n_steps: int, batch_size: int) -> str:
-    rollout = n_steps * n_envs
-    made = math.ceil(total / rollout)
-    rounded = f", so {made * rollout:_} env_steps are trained" if total % rollout else ""
-    longest = (total - 1) // ((FEWEST_ITERATIONS - 1) * n_envs)
-    unit = batch_size // math.gcd(batch_size, n_envs)
-    shorter = 1 << longest.bit_length() - 1 if longest else 0
-    if shorter % unit:
-        shorter = longest // unit * unit
-    instead = f"total_timesteps = {FEWEST_ITERATIONS * rollout:_}" + (
-        f", or ppo.n_steps = {shorter}" if shorter else ""
-    )
-    return (
-        f"total_timesteps = {total:_} makes {count(made, 'iteration')} of n_envs × n_steps = {n_envs} × {n_steps} = "
-        f"{rollout:_} env_steps{rounded}; expected at least {FEWEST_ITERATIONS}: set {instead}"
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ShortTraining:
+    """What decides how many updates a training of PPO makes, where these are too few."""
+
+    total_timesteps: int
+    n_envs: int
+    n_steps: int
+    batch_size: int
+
+    def warning(self) -> str:
+        total = self.total_timesteps
+        rollout = self.n_steps * self.n_envs
+        iterations = math.ceil(total / rollout)
+        rounded = f", so {iterations * rollout:_} env_steps are trained" if total % rollout else ""
+        instead = f"total_timesteps = {FEWEST_ITERATIONS * rollout:_}"
+        n_steps = self._enough_n_steps()
+        if n_steps:
+            instead += f", or ppo.n_steps = {n_steps}"
+        return (
+            f"total_timesteps = {total:_} makes {count(iterations, 'iteration')} of n_envs × n_steps = "
+            f"{self.n_envs} × {self.n_steps} = {rollout:_} env_steps{rounded}; "
+            f"expected at least {FEWEST_ITERATIONS}: set {instead}"
+        )
+
+    def _enough_n_steps(self) -> int:
+        """The largest power of 2 with which there are enough updates, or else the largest number,
+        so that minibatches divide the rollout; 0 where there is none.
+        """
+        most = (self.total_timesteps - 1) // ((FEWEST_ITERATIONS - 1) * self.n_envs)
+        if most == 0:
+            return 0
+        power = 1 << (most.bit_length() - 1)
+        unit = self.batch_size // math.gcd(self.batch_size, self.n_envs)
+        return most // unit * unit if power % unit else power

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from orchestrator.jobfile.toml_models import FREE_TABLES, JobFile
@@ -37,14 +38,13 @@ def _matrix(definitions: dict[str, Any]) -> dict[str, Any]:
             properties |= {f"{key}.{name}": value for name, value in inner.items()}
         else:
             properties[key] = content
+    varied = sorted({*FREE_TABLES} - {"evaluate"})  # which changes no training
     return {
         "properties": {
             key: {"type": "array", "items": content, "minItems": 1, "uniqueItems": True}
             for key, content in properties.items()
         },
-        "patternProperties": {
-            r"^(env_kwargs|model|params|randomize|task_options)\.": {"type": "array", "minItems": 1}
-        },
+        "patternProperties": {rf"^({'|'.join(varied)})\.": {"type": "array", "minItems": 1}},
         "additionalProperties": False,
     }
 
@@ -54,18 +54,17 @@ def _remove_null(schema: Any) -> None:
     if isinstance(schema, dict):
         if schema.get("default", ...) is None:
             del schema["default"]
-        kept = [
-            alternative
-            for alternative in schema.get("anyOf", [])
-            if alternative != {"type": "null"}
-        ]
-        if kept:
-            schema["anyOf"] = kept
-        if len(kept) == 1:
+        alternatives = [one for one in schema.get("anyOf", []) if one != {"type": "null"}]
+        if alternatives:
+            schema["anyOf"] = alternatives
+        if len(alternatives) == 1:
             schema |= schema.pop("anyOf")[0]
-    for part in (
-        schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    ):
+    parts: Iterable[Any] = ()
+    if isinstance(schema, dict):
+        parts = schema.values()
+    elif isinstance(schema, list):
+        parts = schema
+    for part in parts:
         _remove_null(part)
 
 

@@ -41,11 +41,12 @@ def matrix_choices(
 ) -> dict[str, list[Choice]]:
     """The valid values of every key of a matrix; an invalid key is left out."""
     others = check_family(Layer(matrix, f"{where}.matrix.{{}}".format), problems)
-    return {
-        key: choices
-        for key, values in matrix.items()
-        if key not in others and (choices := _choices_of(key, values, where, problems))
-    }
+    found: dict[str, list[Choice]] = {}
+    for key, values in matrix.items():
+        choices = [] if key in others else _choices_of(key, values, where, problems)
+        if choices:
+            found[key] = choices
+    return found
 
 
 def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[Choice]:
@@ -59,9 +60,8 @@ def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[C
         return []
     choices: list[Choice] = []
     seen: set[str] = set()
-    faults: dict[
-        str, str
-    ] = {}  # message → its first place: a fault of the key is the same for all values
+    # Message → its first place: a fault of the key is the same for all values.
+    faults: dict[str, str] = {}
     for number, value in enumerate(values):
         own = Problems()
         tree = check_one(key, value, f"{there}[{number}]", own)
@@ -98,6 +98,7 @@ def is_key(dotted: str) -> bool:
 def matrix_fault(key: str, values: Any) -> str:
     """Why a matrix cannot hold this key; empty when it can, or when the key is unknown."""
     top, *rest = key.split(".")
+    keys_below = 1 if top in TABLES else 0
     if key in _NOT_IN_MATRIX:
         return _NOT_IN_MATRIX[key]
     if top == "evaluate":
@@ -106,8 +107,8 @@ def matrix_fault(key: str, values: Any) -> str:
         )
     if key in (*TABLES, *FREE_TABLES):
         return f'a matrix takes single keys of a table, dotted and in quotes: "{_key_in(key, values)}" = […]'
-    if top in Settings.model_fields and top not in FREE_TABLES and len(rest) > (top in TABLES):
-        return f"there are no keys below {'.'.join([top, *rest[: top in TABLES]])}"
+    if top in Settings.model_fields and top not in FREE_TABLES and len(rest) > keys_below:
+        return f"there are no keys below {'.'.join([top, *rest[:keys_below]])}"
     if not isinstance(values, list) or not values:
         return "expected a list of values with at least one, for example [1e-4, 3e-4]"
     return ""
@@ -116,7 +117,8 @@ def matrix_fault(key: str, values: Any) -> str:
 def _key_in(table: str, values: Any) -> str:
     """The dotted key that was probably meant where a matrix has a whole table."""
     if not isinstance(values, dict) or not values:
-        return f"{table}.{next(iter(TABLES[table].model_fields if table in TABLES else ()), 'key')}"
+        known = list(TABLES[table].model_fields) if table in TABLES else []
+        return f"{table}.{known[0] if known else 'key'}"
     name, inner = next(iter(values.items()))
     dotted = f"{table}.{name}"
     while table in ("model", "randomize") and isinstance(inner, dict) and inner:
@@ -126,6 +128,7 @@ def _key_in(table: str, values: Any) -> str:
 
 
 def point_layer(point: Sequence[Choice]) -> Layer:
+    """The settings of a point of a matrix."""
     values: Tree = {}
     for choice in point:
         values = merge(values, choice.tree)
@@ -138,7 +141,8 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
     result = dict(below)
     for key, value in above.items():
         under = result.get(key)
-        result[key] = (
-            merge(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
-        )
+        if isinstance(under, dict) and isinstance(value, dict):
+            result[key] = merge(under, value)
+        else:
+            result[key] = value
     return result

@@ -17,6 +17,8 @@ from orchestrator.keys.problems import Problems
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedJob:
+    """The jobs of an entry at one point of its matrix."""
+
     settings: Mapping[str, Any]
     """Of all layers together; of a key in several of them, the value of the last one."""
     where: str
@@ -55,9 +57,8 @@ class MergedJob:
         """
         layers = (self.point, self.given, self.entry, self.defaults)
         preset = Layer(preset_values(self.settings["preset"], self.settings["algo"]), str)
-        of_preset = [
-            key for key in keys if preset.has(key) and not any(layer.has(key) for layer in layers)
-        ]
+        unset = [key for key in keys if not any(layer.has(key) for layer in layers)]
+        of_preset = [key for key in unset if preset.has(key)]
         if of_preset:
             keys = [*keys, "preset"]
             message += (

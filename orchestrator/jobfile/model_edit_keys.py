@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,12 +18,10 @@ from orchestrator.core.numbers.distributions import (
     disturbance,
     parse_distribution,
 )
-from orchestrator.core.numbers.evaluation_grid import parse_axis
+from orchestrator.core.numbers.evaluation_grid import FACTOR, parse_axis
 from orchestrator.core.numbers.terrain import TERRAIN, parse_terrain
 from orchestrator.core.worker_spec import EDITABLE_KINDS, SINGLE_KINDS
 from orchestrator.keys.value_types import ExpectedError
-
-_FACTOR = re.compile(r"\*\s*[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?\Z")
 
 
 def nested_edits(value: Any) -> dict[str, Any]:
@@ -95,19 +92,20 @@ def _check_key(key: str, *others: str) -> None:
     kind, *rest = key.split(".")
     if kind not in EDITABLE_KINDS:
         or_key = f", or the key {', '.join(others)}" if others else ""
-        near = difflib.get_close_matches(key, others, n=1) or difflib.get_close_matches(
-            kind, EDITABLE_KINDS, n=1
-        )
+        near = [
+            *difflib.get_close_matches(key, others, n=1),
+            *difflib.get_close_matches(kind, EDITABLE_KINDS, n=1),
+        ]
         meant = f"; did you mean {near[0]}?" if near else ";"
         raise ValueError(
             f'"{key}": unknown kind of element{meant} expected one of {", ".join(EDITABLE_KINDS)}{or_key}'
         )
-    if "" in rest or len(rest) < (1 if kind in SINGLE_KINDS else 2):
-        example = (
-            f"{kind}.timestep"
-            if kind in SINGLE_KINDS
-            else f"{kind}.NAME.ATTRIBUTE, with * for any name"
-        )
+    fewest = 2
+    example = f"{kind}.NAME.ATTRIBUTE, with * for any name"
+    if kind in SINGLE_KINDS:
+        fewest = 1
+        example = f"{kind}.timestep"
+    if "" in rest or len(rest) < fewest:
         raise ValueError(f'"{key}" names no attribute; expected for example {example}')
 
 
@@ -115,7 +113,7 @@ def _check_change(key: str, value: Any) -> None:
     _check_key(key)
     for part in value if isinstance(value, list) and value else [value]:
         if isinstance(part, str) and part.startswith("*"):
-            if not _FACTOR.match(part):
+            if not FACTOR.match(part):
                 raise ValueError(f'"{key}": expected a factor such as "*1.2", found "{part}"')
         elif isinstance(part, float) and not math.isfinite(part):
             raise ValueError(f'"{key}": expected a finite number, found {part}')

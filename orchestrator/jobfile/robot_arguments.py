@@ -71,11 +71,10 @@ class RobotArgument:
     def entry(self) -> dict[str, Any]:
         """Its table of ``[[jobs]]``."""
         xml = str(self.file) if self.file.exists() else glob.escape(str(self.file))
-        return {
-            "name": self.name,
-            "xml": xml,
-            **({"allow_outside": True} if self.allow_outside else {}),
-        }
+        entry: dict[str, Any] = {"name": self.name, "xml": xml}
+        if self.allow_outside:
+            entry["allow_outside"] = True
+        return entry
 
     def with_label(self, error: str) -> str:
         """``error`` with the robot's label in the place of a file that the user does not know."""
@@ -109,12 +108,10 @@ def robot_arguments(
     :raises DiskFullError: the temporary folder has no room for robots that are not files yet.
     """
     robots: list[RobotArgument] = []
-    several = (
-        given
-        if isinstance(given, Iterable) and not isinstance(given, str | os.PathLike | Spec)
-        else [given]
-    )
-    for position, item in enumerate(several):
+    items: Iterable[object] = [given]
+    if isinstance(given, Iterable) and not isinstance(given, str | os.PathLike | Spec):
+        items = given
+    for position, item in enumerate(items):
         what = f"{caller}: {argument or _label(position)}"
         if not isinstance(item, str | os.PathLike | Spec):
             raise UsageError(f"{what} is of type {type(item).__name__}; {EXPECTED}")
@@ -186,19 +183,25 @@ def _from_file(file: Path, number: int, position: int) -> RobotArgument:
 
 def _from_text(text: str, number: int, position: int, folder: Path) -> RobotArgument:
     match = _MODEL_NAME.search(text)
-    name = "" if match is None else match[1] or match[2] or ""
-    name = _name(number, "robot" if name in UNNAMED else plain(name)[:LONGEST_NAME])
-    (own := folder / str(number)).mkdir()
-    (file := own / "robot.xml").write_bytes(storable(text).encode())
-    return RobotArgument(name=name, file=file, index=position, label=_label(position))
+    in_text = "" if match is None else match[1] or match[2] or ""
+    name = "robot" if in_text in UNNAMED else plain(in_text)[:LONGEST_NAME]
+    own_folder = folder / str(number)
+    own_folder.mkdir()
+    file = own_folder / "robot.xml"
+    file.write_bytes(storable(text).encode())
+    return RobotArgument(
+        name=_name(number, name), file=file, index=position, label=_label(position)
+    )
 
 
 def _from_spec(spec: Spec, number: int, position: int, folder: Path, caller: str) -> RobotArgument:
-    from_folder = spec.modelfiledir
     label = _label(position)
-    spec, assets = spec.copy(), dict(spec.assets)
+    assets = dict(spec.assets)
+    from_folder = spec.modelfiledir
+    is_outside = bool(from_folder) and not assets
+    spec = spec.copy()
     try:
-        if from_folder and not assets:
+        if is_outside:
             spec.meshdir = str(absolute(Path(from_folder) / spec.meshdir))
             spec.texturedir = str(absolute(Path(from_folder) / spec.texturedir))
         robot = _from_text(spec.to_xml(), number, position, folder)
@@ -208,6 +211,7 @@ def _from_spec(spec: Spec, number: int, position: int, folder: Path, caller: str
         file = folder / str(number)
         return RobotArgument(name=name, file=file, index=position, label=label, fault=fault)
     for name, content in assets.items():
+        data = content if isinstance(content, bytes) else content.encode()
         for below in {"", spec.meshdir, spec.texturedir}:
             path = PurePosixPath(below, name)
             if path.is_absolute() or ".." in path.parts:
@@ -216,8 +220,8 @@ def _from_spec(spec: Spec, number: int, position: int, folder: Path, caller: str
                 )
             target = robot.file.parent / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return dataclasses.replace(robot, allow_outside=bool(from_folder and not assets))
+            target.write_bytes(data)
+    return dataclasses.replace(robot, allow_outside=is_outside)
 
 
 def _name(number: int, name: str) -> str:

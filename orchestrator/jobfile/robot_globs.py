@@ -69,12 +69,9 @@ class Robots:
         if collection is not None:
             return _of_collection(collection, xml, name, f"jobs[{job_index}].xml", problems)
         path = self._absolute(xml)
-        if not glob.has_magic(xml) or self._fault(path) == "":
-            return (
-                [Robot(name or path.stem, path)]
-                if self._is_usable(path, job_index, problems)
-                else []
-            )
+        if not glob.has_magic(xml) or not self._fault(path):
+            is_usable = self._is_usable(path, job_index, problems)
+            return [Robot(name or path.stem, path)] if is_usable else []
         matches = sorted(map(self._absolute, matching_paths(xml, self._base)))
         paths = [match for match in matches if not match.is_dir()]
         if not paths and name is not None and self._skip_invalid:
@@ -85,16 +82,14 @@ class Robots:
             return []
         folder = self._absolute(_fixed_folder(xml))
         stems = Counter(path.stem for path in paths)
-        return [
-            Robot(
-                path.stem
-                if stems[path.stem] == 1
-                else str(path.relative_to(folder).with_suffix("")),
-                path,
-            )
-            for path in paths
-            if self._is_usable(path, job_index, problems)
-        ]
+        robots: list[Robot] = []
+        for path in paths:
+            own_name = path.stem
+            if stems[path.stem] > 1:
+                own_name = str(path.relative_to(folder).with_suffix(""))
+            if self._is_usable(path, job_index, problems):
+                robots.append(Robot(own_name, path))
+        return robots
 
     def _absolute(self, path: str) -> Path:
         # Links are kept: an MJCF's own includes and meshes are relative to where the link lies.
@@ -148,12 +143,15 @@ def matching_paths(pattern: str, base: Path) -> set[str]:
     head = pattern[: recursive.start()]
     tail = pattern[recursive.end() :] or "*"
     tops = matching_paths(head, base) if head else {str(base)}
-    return {
-        match for top in tops for folder in _folders(top) for match in matching_paths(tail, folder)
-    }
+    matches: set[str] = set()
+    for top in tops:
+        for folder in _folders(top):
+            matches |= matching_paths(tail, folder)
+    return matches
 
 
 def _folders(top: str) -> Iterator[Path]:
+    """``top`` and all folders below it, but for hidden ones."""
     for where, inner, _ in os.walk(top, followlinks=True):
         folder = Path(where)
         inner[:] = [
@@ -171,11 +169,9 @@ def _leads_back_up(folder: Path, top: str) -> bool:
 
 
 def _about_braces(pattern: str) -> str:
-    return (
-        ": braces are no pattern; * ? and [ ] are, or write several [[jobs]] tables"
-        if "{" in pattern
-        else ""
-    )
+    if "{" not in pattern:
+        return ""
+    return ": braces are no pattern; * ? and [ ] are, or write several [[jobs]] tables"
 
 
 def _fixed_folder(pattern: str) -> str:

@@ -16,6 +16,8 @@ from orchestrator.keys.problems import Problems, place
 
 Report = Callable[[Sequence[str], str], None]
 """Notes a problem: the dotted keys that may be at fault, and the message."""
+_KEPT_AT_TOP = ("name", "max_parallel", "order", "on_invalid")
+"""Of a job file with problems: tables of features are not read then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Layer:
         return True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Checked:
     """A job file's tables, validated key by key.
 
@@ -65,8 +67,10 @@ def check(data: Mapping[str, Any], problems: Problems) -> Checked:
         document_model = JobFile.model_validate(document)
     except ValidationError as error:
         return _salvage(document, error, problems)
-    written = document_model.model_dump(exclude_unset=True)
-    return Checked(written, written.pop("defaults", {}), written.pop("jobs"))
+    top = document_model.model_dump(exclude_unset=True)
+    defaults = top.pop("defaults", {})
+    entries = top.pop("jobs")
+    return Checked(top=top, defaults=defaults, entries=entries)
 
 
 def check_one(name: str, value: Any, where: str, problems: Problems) -> dict[str, Any] | None:
@@ -119,7 +123,8 @@ def _salvage(document: dict[str, Any], error: ValidationError, problems: Problem
         location = details["loc"]
         message, intended_key = message_for(LAYOUT, location, details)
         problems.add(place(*location), message)
-        layer, *keys = location[1:] if location[0] == "jobs" and len(location) > 1 else location
+        is_in_entry = location[0] == "jobs" and len(location) > 1
+        layer, *keys = location[1:] if is_in_entry else location
         key = str(keys[0]) if keys else "*"
         broken.setdefault(layer, set()).update({key, intended_key or key})
         holder: Any = functools.reduce(operator.getitem, location[:-1], document)  # type: ignore[arg-type]
@@ -128,15 +133,13 @@ def _salvage(document: dict[str, Any], error: ValidationError, problems: Problem
         else:
             holder.pop(location[-1], None)
     return Checked(
-        {
-            name: document[name]
-            for name in ("name", "max_parallel", "order", "on_invalid")
-            if name in document
-        },
-        Settings.model_validate(document.get("defaults", {})).model_dump(exclude_unset=True),
-        [
-            Entry.model_validate(entry).model_dump(exclude_unset=True)
-            for entry in document.get("jobs", [])
-        ],
-        broken,
+        top={name: document[name] for name in _KEPT_AT_TOP if name in document},
+        defaults=_written_keys(Settings, document.get("defaults", {})),
+        entries=[_written_keys(Entry, entry) for entry in document.get("jobs", [])],
+        broken=broken,
     )
+
+
+def _written_keys(model: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that the user has written, in the units of the program."""
+    return model.model_validate(values).model_dump(exclude_unset=True)

@@ -217,8 +217,8 @@ def blaming(
 def read_kept_tables(
     tables: Mapping[str, FeatureTable], top: Mapping[str, Any], problems: Problems
 ) -> dict[str, Any]:
-    """The same for a job file that has been read before; it may have tables of a feature that is
-    gone.
+    """As :func:`read_tables`, for a job file that has been read before; it may have tables of a
+    feature that is gone.
 
     :raises ValueError: a value is not valid any more.
     """

@@ -123,9 +123,9 @@ def _wrong_value(layout: Layout, location: Location, details: ErrorDetails) -> s
         return f"a key must be text, found {toml_of(value)}"
     if kind == "value_error":
         error = details["ctx"]["error"]
-        return (
-            f"{error}, found {toml_of(value)}" if isinstance(error, ExpectedError) else str(error)
-        )
+        if isinstance(error, ExpectedError):
+            return f"{error}, found {toml_of(value)}"
+        return str(error)
     info = layout.field_at(location)
     example = _example(layout, location)
     advice = _hint(value, info) or (f"; for example {example}" if example else "")
@@ -158,31 +158,42 @@ def _synonym(table: Table, name: str) -> str | None:
 def _belongs(layout: Layout, table: Table, name: str) -> str | None:
     """The message for a key that exists but is in the wrong table; None for an unknown key."""
     owner = layout.name_with(name)
-    if name in layout.job.model_fields and table is layout.top:
-        in_defaults = "in [defaults] or " if name in layout.settings.model_fields else ""
-        where = f"{in_defaults}in a [[jobs]] table"
-    elif name in layout.job.model_fields:
-        where = "to the job itself, not to a table of it"
-    elif owner is not None:
-        like_owner = layout.tables[owner].alternative
-        if like_owner and table.alternative == like_owner:
+    if name not in layout.job.model_fields and owner is not None:
+        alternative = layout.tables[owner].alternative
+        if alternative and table.alternative == alternative:
             own = next(own for own, model in layout.tables.items() if model is table)
             known = ", ".join(sorted(table.model_fields))
             return f"unknown key here; {owner} has it, {own} has {known}"
-        where = f"in the table {owner}: {owner}.{name}"
-        alike = (model for model in layout.tables.values() if model.alternative == like_owner)
-        if like_owner and sum(name in model.model_fields for model in alike) > 1:
-            where += f" (or in {like_owner})"
-    elif name in layout.top.model_fields:
-        where = "at the top of the file"
-    elif table is layout.top:
-        outer = (own for own, model in _tables_in(table).items() if name in model.model_fields)
-        if (owner := next(outer, None)) is None:
-            return None
-        where = f"in the table {owner}: {owner}.{name}"
-    else:
-        return None
-    return f"unknown key here; it belongs {where}"
+    where = _right_place(layout, table, name)
+    return None if where is None else f"unknown key here; it belongs {where}"
+
+
+def _right_place(layout: Layout, table: Table, name: str) -> str | None:
+    """Where a key belongs that is in the wrong table; None for an unknown key."""
+    if name in layout.job.model_fields and table is not layout.top:
+        return "to the job itself, not to a table of it"
+    if name in layout.settings.model_fields:
+        return "in [defaults] or in a [[jobs]] table"
+    if name in layout.job.model_fields:
+        return "in a [[jobs]] table"
+    owner = layout.name_with(name)
+    if owner is not None:
+        return f"in the table {owner}: {owner}.{name}{_or_in_alternative(layout, owner, name)}"
+    if name in layout.top.model_fields:
+        return "at the top of the file"
+    if table is layout.top:
+        for outer, model in _tables_in(table).items():
+            if name in model.model_fields:
+                return f"in the table {outer}: {outer}.{name}"
+    return None
+
+
+def _or_in_alternative(layout: Layout, owner: str, name: str) -> str:
+    """A remark where other tables, of which a job uses one, have the key as well as ``owner``."""
+    alternative = layout.tables[owner].alternative
+    alike = [model for model in layout.tables.values() if model.alternative == alternative]
+    n_owners = sum(name in model.model_fields for model in alike)
+    return f" (or in {alternative})" if alternative and n_owners > 1 else ""
 
 
 def _expected_value(info: FieldInfo | None) -> str:
@@ -201,11 +212,9 @@ def _expected_value(info: FieldInfo | None) -> str:
 def _kind(info: FieldInfo) -> Any:
     """The field's type, without None."""
     kinds = get_args(info.annotation)
-    return (
-        next(kind for kind in kinds if kind is not NoneType)
-        if NoneType in kinds
-        else info.annotation
-    )
+    if NoneType not in kinds:
+        return info.annotation
+    return next(kind for kind in kinds if kind is not NoneType)
 
 
 def _with_limits(number: str, info: FieldInfo) -> str:

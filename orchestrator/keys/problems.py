@@ -54,10 +54,10 @@ def place(*parts: int | str) -> str:
     for part in parts:
         if isinstance(part, int):
             text += f"[{part}]"
-        else:
-            text += ("." if text else "") + (
-                part if re.fullmatch(r"[\w-]+", part, re.ASCII) else quoted(part)
-            )
+            continue
+        is_bare = re.fullmatch(r"[\w-]+", part, re.ASCII) is not None
+        dot = "." if text else ""
+        text += dot + (part if is_bare else quoted(part))
     return text
 
 
@@ -67,11 +67,16 @@ def quoted(text: str) -> str:
 
 def suggestion(word: str, known: Collection[str]) -> str | None:
     """The known word most similar to ``word``; None when none is similar."""
-    spelt, *names = (name.lower().replace("-", "_") for name in (word, *known))
-    by_plain = dict(zip(names, known, strict=True))
-    close = difflib.get_close_matches(spelt, by_plain, n=1, cutoff=0.7)
-    close += [
-        name for name in by_plain if sorted(name) == sorted(spelt)
-    ]  # letters in another order
-    close += [name for name in by_plain if len(spelt) > 2 and name.startswith(spelt)]
+    plain_word = _plain(word)
+    by_plain = {_plain(name): name for name in known}
+    similar = difflib.get_close_matches(plain_word, by_plain, n=1, cutoff=0.7)
+    letters = sorted(plain_word)
+    in_another_order = [name for name in by_plain if sorted(name) == letters]
+    longer = [name for name in by_plain if len(plain_word) > 2 and name.startswith(plain_word)]
+    close = [*similar, *in_another_order, *longer]
     return by_plain[close[0]] if close else None
+
+
+def _plain(name: str) -> str:
+    """``name`` without what people mix up."""
+    return name.lower().replace("-", "_")

@@ -41,10 +41,10 @@ def limit(logs: Mapping[Path, int]) -> None:
     for path, limit_bytes in logs.items():
         with contextlib.suppress(OSError):  # it is not there yet, or was removed
             excess[path] = path.stat().st_size - limit_bytes
+    too_long = [path for path in excess if excess[path] > 0]
+    too_long.sort(key=excess.__getitem__, reverse=True)
     begun = time.monotonic()
-    for path in sorted(
-        (path for path in excess if excess[path] > 0), key=excess.__getitem__, reverse=True
-    ):
+    for path in too_long:
         with contextlib.suppress(OSError):  # of the disk; it is tried again
             _cut(path, logs[path])
         if time.monotonic() - begun > BUDGET_S:
@@ -67,13 +67,14 @@ def _cut(path: Path, limit_bytes: int) -> None:
                 target = HEAD_BYTES + GAP_BYTES
             while target < limit_bytes and (content := os.pread(log, COPY_BYTES, source)):
                 written = os.pwrite(log, content, target)
-                source = source + written
-                target = target + written
-        kept = target - GAP_BYTES + (GAP_BYTES if dropped else 0)
+                source += written
+                target += written
         # Nothing stands between the last look and the cut.
-        before = os.fstat(log).st_size
+        size = os.fstat(log).st_size
         os.ftruncate(log, target)
-        os.pwrite(log, _gap(dropped + before - kept), HEAD_BYTES)
+        output_bytes = size + dropped - (GAP_BYTES if dropped else 0)
+        kept_bytes = target - GAP_BYTES
+        os.pwrite(log, _gap(output_bytes - kept_bytes), HEAD_BYTES)
 
 
 def _end(log: int, limit_bytes: int, overwritten: int) -> int:

@@ -22,9 +22,10 @@ def open_regular(path: Path, *, follow: bool = True, buffering: int = -1) -> Bin
     :param follow: whether ``path`` may be a symbolic link.
     :raises OSError: also for anything but a regular file.
     """
-    descriptor = os.open(
-        path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
-    )
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    if not follow:
+        flags |= os.O_NOFOLLOW
+    descriptor = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
@@ -53,11 +54,11 @@ def read_regular(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
     :raises ValueError: it has more than ``most_bytes``.
     """
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size <= most_bytes:
-            content = read_up_to(file, most_bytes + 1)  # it may grow meanwhile
-            if len(content) <= most_bytes:
-                return content
-    raise ValueError(f"larger than {most_bytes >> 20} MiB")
+        is_too_large = os.fstat(file.fileno()).st_size > most_bytes
+        content = b"" if is_too_large else read_up_to(file, most_bytes + 1)
+    if is_too_large or len(content) > most_bytes:  # it may have grown meanwhile
+        raise ValueError(f"larger than {most_bytes >> 20} MiB")
+    return content
 
 
 def read_up_to(file: BinaryIO, most_bytes: int) -> bytes:

@@ -20,9 +20,8 @@ FEWEST_LETTERS = 16
 
 def in_configuration(name: str, environment: Mapping[str, str] = os.environ) -> Path:
     """The path of a file of this program in the user's configuration directory."""
-    return (
-        Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "orchestrator" / name
-    )
+    configuration = Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    return configuration / "orchestrator" / name
 
 
 def create(path: Path) -> None:
@@ -33,9 +32,8 @@ def create(path: Path) -> None:
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}."
-    ) as file:  # of mode 0600
+    temporary = tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.")  # noqa: SIM115
+    with temporary as file:  # which has mode 0600
         file.write(secrets.token_hex(32))
         file.flush()
         os.fsync(file.fileno())

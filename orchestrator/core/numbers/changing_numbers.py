@@ -62,11 +62,10 @@ class Stages:
     values: tuple[float, ...]
 
     def at(self, moment: TrainingMoment) -> float:
-        return (
-            self.values[-1]
-            if moment.stage is None
-            else self.values[min(moment.stage, len(self.values)) - 1]
-        )
+        if moment.stage is None:
+            return self.values[-1]
+        stage = min(moment.stage, len(self.values))
+        return self.values[stage - 1]
 
 
 ChangingNumber: TypeAlias = Linear | Stages
@@ -136,10 +135,13 @@ def turning_moments(numbers: Iterable[ChangingNumber]) -> list[TrainingMoment]:
     """Between these moments all ``numbers`` change linearly. The stages may come at any time of the
     training.
     """
-    known = list(numbers)
-    shares = sorted(
-        {0.0, 1.0, *(number.end_fraction for number in known if isinstance(number, Linear))}
-    )
-    most = max((len(number.values) for number in known if isinstance(number, Stages)), default=0)
-    stages: Sequence[int | None] = range(1, most + 1) if most else [None]
-    return [TrainingMoment(share, stage) for share, stage in itertools.product(shares, stages)]
+    shares = {0.0, 1.0}
+    n_stages = 0
+    for number in numbers:
+        if isinstance(number, Linear):
+            shares.add(number.end_fraction)
+        else:
+            n_stages = max(n_stages, len(number.values))
+    stages: Sequence[int | None] = range(1, n_stages + 1) if n_stages else [None]
+    moments = itertools.product(sorted(shares), stages)
+    return [TrainingMoment(share, stage) for share, stage in moments]

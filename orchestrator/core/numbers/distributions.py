@@ -157,24 +157,33 @@ def read_drawn(value: str | float) -> Distribution:
     """
     if isinstance(value, str):
         return parse_distribution(value)
-    return Distribution("choice", (Linear(float(value), float(value)),))
+    return Distribution("choice", (constant(float(value)),))
+
+
+def constant(number: float) -> ChangingNumber:
+    """A number that does not change over the training."""
+    return Linear(number, number)
 
 
 def disturbance(key: str) -> str | None:
     """Which of :data:`DISTURBANCES` a key of ``randomize`` is: noise may name observations,
     ``observation.noise.*``.
     """
-    return NOISE if key.startswith(f"{NOISE}.") else key if key in DISTURBANCES else None
+    if key.startswith(f"{NOISE}."):
+        return NOISE
+    return key if key in DISTURBANCES else None
 
 
 def check_disturbance(key: str, distribution: Distribution) -> None:
-    """:raises ValueError: a key of :data:`DISTURBANCES`, or for noise, cannot be drawn from this
-    distribution.
+    """Check that a disturbance may be drawn from this distribution.
+
+    :param key: one that :func:`disturbance` knows.
+    :raises ValueError: it may not.
     """
     key = disturbance(key) or key
-    fitting = (
-        ("normal", "uniform") if key == NOISE else tuple(kind for kind in FORMS if kind != "scale")
-    )
+    fitting = ["normal", "uniform"]
+    if key != NOISE:
+        fitting = [kind for kind in FORMS if kind != "scale"]
     if distribution.kind not in fitting:
         expected = " or ".join(FORMS[kind] for kind in fitting)
         raise ValueError(f"{distribution.kind} does not fit here; expected {expected}")
@@ -196,7 +205,7 @@ def _number(text: str) -> ChangingNumber:
         raise ValueError(
             f"{text.strip()!r} is no number; a number may be a schedule such as linear(0, 1)"
         ) from None
-    return Linear(number, number)
+    return constant(number)
 
 
 def _check_numbers(text: str, kind: str, numbers: Sequence[float]) -> None:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,15 +19,16 @@ from orchestrator.core.numbers.distributions import (
     NOISE,
     Distribution,
     check_disturbance,
+    constant,
     disturbance,
-    parse_distribution,
 )
 
 MOST_POINTS = 1_000
 """Of one grid."""
 GridValue: TypeAlias = float | str
 """A number, or a factor such as ``"*1.2"``."""
-_FACTOR = re.compile(r"\*\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\Z")
+FACTOR = re.compile(r"\*\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\Z")
+"""Text that multiplies the robot's own value; the group is the number."""
 _EXPECTED = 'a list of at least two values, such as [0.4, 0.8], or of factors, such as ["*0.7", "*1", "*1.3"]'
 
 
@@ -55,13 +56,22 @@ class GridAxis:
         deviation.
         """
         number = _number(value)
-        return self._drawn_from(0.0 if disturbance(self.key) == NOISE else number, number)
+        if self._is_noise:  # its mean and its standard deviation
+            return self._drawn_from(0.0, number)
+        return self._drawn_from(number, number)
+
+    @property
+    def _is_noise(self) -> bool:
+        return disturbance(self.key) == NOISE
 
     def _drawn_from(self, first: float, second: float) -> Distribution:
-        kind = (
-            "scale" if self.multiplies else "normal" if disturbance(self.key) == NOISE else "choice"
-        )
-        return parse_distribution(f"{kind}({first!r}, {second!r})")
+        if self.multiplies:
+            kind = "scale"
+        elif self._is_noise:
+            kind = "normal"
+        else:
+            kind = "choice"
+        return Distribution(kind, (constant(first), constant(second)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +97,22 @@ class EvaluationGrid:
 
         :raises ValueError: a value does not fit.
         """
-        return (
-            cls(tuple(parse_axis(key, evaluate[key]) for key in sorted(evaluate)))
-            if evaluate
-            else None
-        )
+        if not evaluate:
+            return None
+        return cls(tuple(parse_axis(key, evaluate[key]) for key in sorted(evaluate)))
 
     @functools.cached_property
     def points(self) -> tuple[GridPoint, ...]:
         """The last key changes first."""
-        return tuple(
-            GridPoint(
-                {axis.key: value for axis, value in zip(self.axes, values, strict=True)},
-                {axis.key: axis.at(value) for axis, value in zip(self.axes, values, strict=True)},
-            )
-            for values in itertools.product(*(axis.values for axis in self.axes))
+        combinations = itertools.product(*(axis.values for axis in self.axes))
+        return tuple(self._point(values) for values in combinations)
+
+    def _point(self, values: Sequence[GridValue]) -> GridPoint:
+        """:param values: one of each axis."""
+        pairs = list(zip(self.axes, values, strict=True))
+        return GridPoint(
+            at={axis.key: value for axis, value in pairs},
+            drawn_from={axis.key: axis.at(value) for axis, value in pairs},
         )
 
 
@@ -113,10 +124,9 @@ def parse_axis(key: str, values: Any) -> GridAxis:
     numbers = list(map(_number, values))
     if len({isinstance(value, str) for value in values}) > 1:
         raise ValueError("mixes values and factors; write all values as numbers, or all as factors")
-    if repeated := [
-        value for value, number in zip(values, numbers, strict=True) if numbers.count(number) > 1
-    ]:
-        raise ValueError(f"{repeated[0]} is there twice")
+    for value, number in zip(values, numbers, strict=True):
+        if numbers.count(number) > 1:
+            raise ValueError(f"{value} is there twice")
     if disturbance(key) is not None:
         if axis.multiplies:
             raise ValueError(f'there is nothing that "{values[0]}" could multiply; write numbers')
@@ -134,7 +144,7 @@ def number_of_points(evaluate: Mapping[str, Any]) -> int:
 
 def _number(value: Any) -> float:
     """:raises ValueError: it is neither a finite number nor a factor."""
-    match = _FACTOR.match(value) if isinstance(value, str) else None
+    match = FACTOR.match(value) if isinstance(value, str) else None
     number = float(match[1]) if match else value
     if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < 1e300:
         raise ValueError(f'{value!r:.60}: expected a finite number, or a factor such as "*1.2"')

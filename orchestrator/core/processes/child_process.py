@@ -47,7 +47,7 @@ def spawn(
     :param stdout: None: that of this process, as with ``stderr``.
     :param inherited: descriptors that it inherits besides the standard streams.
     :param cpus: CPUs to which it and its children are confined; None: those of this process.
-    :raises OSError: it cannot be started.
+    :raises OSError: it cannot be started, or not be confined to ``cpus``.
     """
     popen = subprocess.Popen(
         command,
@@ -60,8 +60,12 @@ def spawn(
         start_new_session=True,
     )
     if cpus is not None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended
-            os.sched_setaffinity(popen.pid, cpus)
+        try:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(popen.pid, cpus)
+        except OSError:
+            end_group(popen)
+            raise
     return popen
 
 
@@ -77,10 +81,10 @@ class ForkedProcess:
     def wait(self) -> int:
         if self.returncode is None:
             try:
-                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            except (
-                ChildProcessError
-            ):  # other code in this process has reaped it; 0, as Popen has it then
+                _, status = os.waitpid(self.pid, 0)
+                self.returncode = os.waitstatus_to_exitcode(status)
+            except ChildProcessError:
+                # Other code in this process has reaped it. As Popen has it then:
                 self.returncode = 0
         return self.returncode
 
@@ -127,6 +131,7 @@ def package_path() -> dict[str, str]:
     """PYTHONPATH for a child process, where this package is not installed."""
     if PACKAGE_IS_INSTALLED:
         return {}
-    return {
-        "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE_PARENT, os.environ.get("PYTHONPATH")]))
-    }
+    folders = [PACKAGE_PARENT]
+    if of_this_process := os.environ.get("PYTHONPATH"):
+        folders.append(of_this_process)
+    return {"PYTHONPATH": os.pathsep.join(folders)}

@@ -52,8 +52,13 @@ RANKS_SECRET_VARIABLE = "ORCHESTRATOR_RANKS_SECRET"  # noqa: S105 - the name of 
 file."""
 
 DISTRIBUTED_VARIABLES = (
-    *(RANK_VARIABLE, WORLD_SIZE_VARIABLE, LOCAL_RANK_VARIABLE, RANKS_SECRET_VARIABLE),
-    *("LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    RANK_VARIABLE,
+    WORLD_SIZE_VARIABLE,
+    LOCAL_RANK_VARIABLE,
+    RANKS_SECRET_VARIABLE,
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
 )
 """Variables that make a process one of several ranks; a worker does not inherit those of its
 supervisor."""

@@ -16,11 +16,6 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECKPOINT_SIGNAL = signal.SIGUSR1
 """Requests a checkpoint: of all running workers from the supervisor, of itself from a worker."""
 
-GIVE_WAY, AT_ONCE = "--give-way", "--at-once"
-"""Arguments of the process that tells trackers: take only CPU time that nothing else wants; do what
-there is to do, and end.
-"""
-
 
 def set_up_process() -> None:
     """Unblock the signals that request a stop, and connect standard streams that are closed to

@@ -1,6 +1,4 @@
-"""Small files of the Linux kernel, and what ``/proc/PID/stat`` says about a process
-(``proc(5)``).
-"""
+"""What small files of the Linux kernel say (``proc(5)``): about a process, and about the CPUs."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ class ProcessStat:
 
     name: str
     state: str
-    """One letter: ``R`` is runnable, ``Z`` a zombie."""
+    """One letter: ``R`` is runnable, ``Z`` a zombie, ``X`` is being reaped."""
     parent: int
     flags: int
     """``PF_…`` of the kernel."""
@@ -49,6 +47,11 @@ class ProcessStat:
     """On which it ran last."""
     policy: int
     """``SCHED_…`` of :mod:`os`."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it runs no more, and only waits to be reaped."""
+        return self.state in ("Z", "X")
 
     @property
     def cpu_s(self) -> float:
@@ -96,7 +99,8 @@ def is_zombie(pid: int) -> bool:
     """Whether the process has ended and still waits to be reaped, which some containers never
     do.
     """
-    return (stat := process_stat(pid)) is not None and stat.state in ("Z", "X")
+    stat = process_stat(pid)
+    return stat is not None and stat.has_ended
 
 
 def busy_ticks(proc: Path = PROC, *, with_stolen: bool = False) -> dict[int, int]:
@@ -116,7 +120,8 @@ def busy_ticks(proc: Path = PROC, *, with_stolen: bool = False) -> dict[int, int
 
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
-    return (stat := process_stat(pid)) is not None and stat.state not in ("Z", "X")
+    stat = process_stat(pid)
+    return stat is not None and not stat.has_ended
 
 
 def await_end(pids: Iterable[int]) -> None:

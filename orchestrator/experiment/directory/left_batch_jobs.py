@@ -106,7 +106,8 @@ def _end(paths: RunPaths, used: Mapping[str, BatchJobs]) -> str | None:
     for kind, batch_jobs in used.items():
         with _errors_named(paths, kind, "could not be ended"):
             text = batch_jobs.end(paths.root)
-            done += [] if text is None else [str(text)]
+            if text is not None:
+                done.append(str(text))
     return "; ".join(done) or None
 
 

@@ -94,9 +94,7 @@ def put_aside(
             with _locked_directory(paths):
                 prepare(paths)
                 whole = root.absolute()
-                aside = whole.rename(
-                    _unused_path(whole.with_name(f"{whole.name}.{time.strftime('%Y%m%dT%H%M%S')}"))
-                )
+                aside = whole.rename(_dated_path(whole.parent, whole.name))
     try:
         yield aside
     except BaseException:
@@ -166,18 +164,20 @@ def choose_another() -> str:
 
 
 def _refuse_others(paths: RunPaths) -> None:
+    """:raises RunDirError: there is something else, or a directory that is not to be trusted."""
     root = paths.root
-    what = "exists and is not a run directory; nothing was changed"
     if root.exists() and not root.is_dir():
-        what = "is a file; a run directory was expected"
-    elif not root.is_dir():
+        another = choose_another().capitalize()
+        raise RunDirError(f"{root}: is a file; a run directory was expected. {another}")
+    if not root.is_dir():
         return
     # In this order: another command may be making it. A request may have come while the run before
     # was being removed.
-    elif set(root.iterdir()) <= {paths.requests} or is_run_directory(paths):
-        _refuse_untrusted(root)
-        return
-    raise RunDirError(f"{root}: {what}. {choose_another().capitalize()}")
+    if not (set(root.iterdir()) <= {paths.requests} or is_run_directory(paths)):
+        what = "exists and is not a run directory; nothing was changed"
+        another = choose_another().capitalize()
+        raise RunDirError(f"{root}: {what}. {another}")
+    _refuse_untrusted(root)
 
 
 def _refuse_untrusted(root: Path) -> None:
@@ -233,19 +233,20 @@ def only_one() -> Path | None:
     here = Path()
     if is_run_directory(RunPaths(here)):
         return here
-    files = [
-        file
-        for below in (here, here / "runs")
-        for name in RUN_FILES
-        for file in below.glob(f"*/{name}")
-    ]
-    found = {file.parent for file in files if not re.fullmatch(f".+{TIME}", file.parent.name)}
-    found = {
-        root
-        for root in found
-        if RunPaths(root).ledger.exists() or not RunPaths(root).bench.exists()
-    }
-    return found.pop() if len(found) == 1 else None
+    found: set[Path] = set()
+    for below in (here, here / "runs"):
+        for name in RUN_FILES:
+            found |= {file.parent for file in below.glob(f"*/{name}")}
+    runs = [root for root in found if _may_be_meant(root)]
+    return runs[0] if len(runs) == 1 else None
+
+
+def _may_be_meant(root: Path) -> bool:
+    """Whether a run directory is one that a user may mean without naming it."""
+    if re.fullmatch(f".+{TIME}", root.name):
+        return False
+    paths = RunPaths(root)
+    return paths.ledger.exists() or not paths.bench.exists()
 
 
 def existing_run(root: Path) -> RunPaths:
@@ -253,25 +254,23 @@ def existing_run(root: Path) -> RunPaths:
     exist.
     """
     paths = RunPaths(root)
-    if not root.is_dir() or not is_run_directory(paths):
+    if root.is_dir() and is_run_directory(paths):
+        return paths
+    what = "no such run directory"
+    if root.exists():
         kind = "directory" if root.is_dir() else "file"
-        what = (
-            f"this {kind} is not a run directory, which `run` makes"
-            if root.exists()
-            else "no such run directory"
-        )
-        raise RunDirError(f"{root}: {what}{_suggestions(root)}")
-    return paths
+        what = f"this {kind} is not a run directory, which `run` makes"
+    raise RunDirError(f"{root}: {what}{_suggestions(root)}")
 
 
 def _suggestions(root: Path) -> str:
     """Run directories that may have been meant: in ``root``, or beside it."""
     for folder, where in ((root, "in it"), (root.parent, "beside it")):
-        ledgers = sorted(
-            folder.glob("*/ledger.sqlite3"), key=lambda ledger: -ledger.stat().st_mtime
-        )
+        ledgers = list(folder.glob("*/ledger.sqlite3"))
+        ledgers.sort(key=lambda ledger: -ledger.stat().st_mtime)
         if ledgers:
-            return f"; run directories {where}, the latest first: {', '.join(str(path.parent) for path in ledgers[:5])}"
+            latest = ", ".join(str(path.parent) for path in ledgers[:5])
+            return f"; run directories {where}, the latest first: {latest}"
     return ""
 
 
@@ -402,13 +401,15 @@ def _try_lock(file: IO[bytes]) -> bool:
 def set_aside(directory: Path, into: Path) -> Path:
     """Move ``directory`` (if it exists) below ``into`` under a free name; returns the new path."""
     into.mkdir(exist_ok=True)
-    target = _unused_path(into / f"{directory.name}.{time.strftime('%Y%m%dT%H%M%S')}")
+    target = _dated_path(into, directory.name)
     with contextlib.suppress(FileNotFoundError):
         directory.rename(target)
     return target
 
 
-def _unused_path(path: Path) -> Path:
+def _dated_path(folder: Path, name: str) -> Path:
+    """A path in ``folder`` that nothing has: ``name`` with the time, as in :data:`TIME`."""
+    path = folder / f"{name}.{time.strftime('%Y%m%dT%H%M%S')}"
     candidate = path
     number = 1
     while candidate.exists():

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 FINISHED = "finished"
 ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
-DEEPEST, MOST_FOLDERS = 4, 20_000
-"""Levels of folders, and folders, in which :func:`below` looks for run directories."""
+DEEPEST = 4
+"""Levels of folders in which :func:`below` looks for run directories."""
+MOST_FOLDERS = 20_000
+"""So many folders it looks into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,23 +116,33 @@ def below(folder: Path) -> Iterator[RunEntry]:
             return
         here, depth = folders.pop()
         try:
-            if run_directory.is_run_directory(paths := RunPaths(here)):
-                yield RunEntry(
-                    run_dir=str(here),
-                    name=provenance.experiment_name(paths),
-                    host=socket.gethostname(),
-                    noted_at=here.stat().st_mtime,
-                )
+            if run_directory.is_run_directory(RunPaths(here)):
+                yield _entry_of(here)
             elif depth < DEEPEST:
-                with os.scandir(here) as found:
-                    inner = [
-                        one.path
-                        for one in found
-                        if one.name[0] != "." and one.is_dir(follow_symlinks=False)
-                    ]
-                folders += [(Path(path), depth + 1) for path in sorted(inner, reverse=True)]
+                inner = sorted(_shown_folders(here), reverse=True)  # the last one is looked at next
+                folders += [(path, depth + 1) for path in inner]
         except OSError:  # it may not be read, or is gone
             continue
+
+
+def _entry_of(run_dir: Path) -> RunEntry:
+    """What the index would say of a run directory; the time is that of its last change."""
+    return RunEntry(
+        run_dir=str(run_dir),
+        name=provenance.experiment_name(RunPaths(run_dir)),
+        host=socket.gethostname(),
+        noted_at=run_dir.stat().st_mtime,
+    )
+
+
+def _shown_folders(folder: Path) -> list[Path]:
+    """The folders in ``folder``, but for hidden ones and links."""
+    with os.scandir(folder) as found:
+        return [
+            Path(one.path)
+            for one in found
+            if one.name[0] != "." and one.is_dir(follow_symlinks=False)
+        ]
 
 
 def entries() -> Iterator[RunEntry]:

@@ -27,22 +27,26 @@ CheckVerdict: TypeAlias = Literal["ok", "warning", "error", "fragment"]
 SIMULATE_S = 0.4
 TIME_LIMIT_S = 30.0
 FIGURES = (
-    *(
-        "nq",
-        "nv",
-        "nu",
-        "na",
-        "nbody",
-        "ngeom",
-        "nmesh",
-        "root",
-        "actuators",
-        "keyframes",
-        "sensors",
-        "cameras",
-    ),
-    *("mass_kg", "timestep_s", "integrator", "steps_per_s", "control_period_s"),
-    *("model_mib", "data_mib", "bytes_per_env"),
+    "nq",
+    "nv",
+    "nu",
+    "na",
+    "nbody",
+    "ngeom",
+    "nmesh",
+    "root",
+    "actuators",
+    "keyframes",
+    "sensors",
+    "cameras",
+    "mass_kg",
+    "timestep_s",
+    "integrator",
+    "steps_per_s",
+    "control_period_s",
+    "model_mib",
+    "data_mib",
+    "bytes_per_env",
 )
 """Keys of a model's summary; see ``orchestrator/worker/robots/model_summary.py`` and
 docs/check.md."""
@@ -81,14 +85,14 @@ class RobotCheck:
             name: getattr(self, name)
             for name in ("path", "verdict", "job", "where", "hash", "task", "task_reason")
         }
-        figures = {name: self.figures.get(name) for name in FIGURES}
-        unfit = [
-            name
-            for name, figure in figures.items()
-            if isinstance(figure, float) and not math.isfinite(figure)
-        ]
-        # JSON has no NaN.
-        return {**own, "messages": list(self.messages), **figures, **dict.fromkeys(unfit)}
+        figures = {name: _json_figure(self.figures.get(name)) for name in FIGURES}
+        return {**own, "messages": list(self.messages), **figures}
+
+
+def _json_figure(figure: Any) -> Any:
+    """``figure``; None for NaN and infinite numbers, which JSON does not have."""
+    is_unfit = isinstance(figure, float) and not math.isfinite(figure)
+    return None if is_unfit else figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,17 +125,17 @@ def check(
     requests = [item.request for item in examined]
     at_once = topology.detect().capacity
     answers = preflight.ask(requests, at_once=at_once, time_limit_s=time_limit_s, watch=watch)
-    answered = dict(zip(map(id, examined), answers, strict=True))
-    includers = _includers(
-        (item, answer) for item, answer in zip(examined, answers, strict=True) if item.where is None
-    )
+    includers = _includers(zip(examined, answers, strict=True))
     first_with: dict[str, str] = {}
-    return [
-        item
-        if isinstance(item, RobotCheck)
-        else _check_of_answer(item, answered[id(item)], includers, first_with)
-        for item in items
-    ]
+    answers_in_order = iter(answers)
+    checks: list[RobotCheck] = []
+    for item in items:
+        if isinstance(item, RobotCheck):
+            checks.append(item)
+        else:
+            answer = next(answers_in_order)
+            checks.append(_check_of_answer(item, answer, includers, first_with))
+    return checks
 
 
 def exit_code(rows: Sequence[RobotCheck]) -> int:
@@ -240,43 +244,58 @@ def _of_job_file(path: Path, time_limit_s: float) -> Iterator[_Item | RobotCheck
 
 
 def _includers(examined: Iterable[tuple[_Item, ExaminationAnswer]]) -> dict[str, str]:
-    """Real path of an included file → the file that includes it, without cycles."""
-    parts = {os.path.realpath(item.path): (item.path, answer.includes) for item, answer in examined}
+    """Real path of an included file → the first file that includes it, of those that are checked
+    alone; without cycles.
+    """
+    paths: dict[str, str] = {}
+    included_by: dict[str, Sequence[str]] = {}
+    for item, answer in examined:
+        if item.where is None:
+            real = os.path.realpath(item.path)
+            paths[real] = item.path
+            included_by[real] = answer.includes
     includers: dict[str, str] = {}
-    for real, (path, included) in parts.items():
+    for real, included in included_by.items():
         for part in included:
-            reachable = [part]
-            for reached in reachable:  # grows during the loop
-                reachable += (
-                    inner for inner in parts.get(reached, ("", ()))[1] if inner not in reachable
-                )
-            if real not in reachable:
-                includers.setdefault(part, path)
+            if real not in _reachable_from(part, included_by):
+                includers.setdefault(part, paths[real])
     return includers
+
+
+def _reachable_from(file: str, included_by: Mapping[str, Sequence[str]]) -> set[str]:
+    """``file``, what it includes, and what that includes."""
+    reachable = {file}
+    waiting = [file]
+    while waiting:
+        for inner in included_by.get(waiting.pop(), ()):
+            if inner not in reachable:
+                reachable.add(inner)
+                waiting.append(inner)
+    return reachable
 
 
 def _check_of_answer(
     item: _Item, answer: ExaminationAnswer, includers: Mapping[str, str], first_with: dict[str, str]
 ) -> RobotCheck:
     """:param first_with: hash → the first file that has it; this function adds to it."""
-    fragment = answer.fragment if not item.is_named or answer.problem is None else None
     includer = includers.get(os.path.realpath(item.path)) if item.where is None else None
-    if answer.problem is not None and includer:
-        fragment = f"a part of {includer}, not a robot by itself"
+    fragment = _why_fragment(item, answer, includer)
     if fragment is not None:
         return RobotCheck(path=item.path, verdict="fragment", messages=(fragment,), figures={})
     notes = list(answer.notes)
     if item.where is None and answer.hash is not None:
         first = first_with.setdefault(answer.hash, item.path)
-        notes += [f"the same robot as {first}"] if first != item.path else []
-    problem = []
+        if first != item.path:
+            notes.append(f"the same robot as {first}")
+    problem: list[str] = []
     if answer.problem is not None:
         path = storable(item.request.robot or item.path)  # which the row shows already
         problem = [answer.problem.removeprefix(f"{path}: ").removeprefix(f"{path}, ")]
-    is_error = problem and not item.may_be_invalid
-    verdict: CheckVerdict = (
-        "error" if is_error else "warning" if problem or answer.warnings else "ok"
-    )
+    verdict: CheckVerdict = "ok"
+    if problem and not item.may_be_invalid:
+        verdict = "error"
+    elif problem or answer.warnings:
+        verdict = "warning"
     return RobotCheck(
         path=item.path,
         verdict=verdict,
@@ -291,3 +310,14 @@ def _check_of_answer(
         request=None if problem or item.may_be_invalid else item.request,
         figures=answer.figures,
     )
+
+
+def _why_fragment(item: _Item, answer: ExaminationAnswer, includer: str | None) -> str | None:
+    """Why a file is not a robot, but a part of one or no MJCF; None where it is to be judged as one:
+    also where the user names it, and it has a problem.
+    """
+    if answer.problem is not None and includer is not None:
+        return f"a part of {includer}, not a robot by itself"
+    if answer.problem is not None and item.is_named:
+        return None
+    return answer.fragment

@@ -23,8 +23,13 @@ STEP_S = 18e-6
 """Seconds per env_step outside of physics with the fast learner: what remains of the speeds in
 docs/results.md ("The main job")."""
 STOCK_STEP_S: Mapping[Algorithm, float] = {
-    **{"ppo": 125e-6, "a2c": 250e-6, "sac": 8e-3, "td3": 5e-3},
-    **{"recurrent-ppo": 1.3e-3, "tqc": 13e-3, "crossq": 70e-3},
+    "ppo": 125e-6,
+    "a2c": 250e-6,
+    "sac": 8e-3,
+    "td3": 5e-3,
+    "recurrent-ppo": 1.3e-3,
+    "tqc": 13e-3,
+    "crossq": 70e-3,
 }
 """The same with the learners of Stable-Baselines3. PPO: docs/measurements/fast-learner.md
 (quadruped). The others are estimates, not measured: the order of launch needs no more than their
@@ -35,9 +40,10 @@ and where a run directory is resumed without examining its robots again. As gymn
 docs/measurements/fast-learner.md."""
 JOB_S = 2.0
 """Seconds per job for its imports, its files and its evaluation, without the physics of that."""
-EPISODE_STEPS, SHORT_EPISODE_STEPS = 2_000, 200
-"""env_steps of an episode of the evaluation, which is made twice, if it does not end early: of most
-tasks, and of ``reach`` with its short episodes."""
+EPISODE_STEPS = 2_000
+"""env_steps of an episode of the evaluation, which is made twice, if it does not end early."""
+SHORT_EPISODE_STEPS = 200
+"""The same of ``reach``."""
 EPISODES = 10
 """``eval_episodes`` of the settings that ``init`` writes."""
 
@@ -68,7 +74,8 @@ def of_job(job: Job, physics_s: float) -> float:
     :param physics_s: of one env_step; 0 where it was not measured.
     """
     spec = job.spec
-    physics_s = (physics_s or UNMEASURED_S) / max(1, min(spec.cores, spec.n_envs // spec.ranks))
+    cores = max(1, min(spec.cores, spec.n_envs // spec.ranks))
+    physics_s = (physics_s or UNMEASURED_S) / cores
     training_s = spec.total_timesteps * (_step_s(spec) + physics_s) / spec.ranks
     grid = number_of_points(spec.evaluate) * spec.eval_episodes
     return training_s + _evaluation_steps(spec.task, spec.eval_episodes + grid) * physics_s
@@ -97,4 +104,6 @@ def _evaluation_steps(task: str | None, episodes: int) -> int:
 
 
 def _step_s(spec: WorkerSpec) -> float:
-    return STOCK_STEP_S[spec.algo] if spec.learner == "sb3" or spec.why_not_fast() else STEP_S
+    """Seconds per env_step outside of physics."""
+    is_stock = spec.learner == "sb3" or bool(spec.why_not_fast())
+    return STOCK_STEP_S[spec.algo] if is_stock else STEP_S

@@ -61,9 +61,8 @@ def _current_holder(paths: RunPaths) -> LockHolder | None:
     """:raises RunDirError: the lock names a process that does not run."""
     holder = run_directory.holder(paths)
     patience = time.monotonic() + control.UNKNOWN_S
-    while (
-        holder is not None and not holder.is_current
-    ):  # it has just taken the lock, and writes its name
+    while holder is not None and not holder.is_current:
+        # It has just taken the lock, and writes its name.
         if time.monotonic() > patience:
             what = f"is locked, but the process that its lock names does not run here ({holder})"
             advice = f"It may run in another container, or be left over. `status {paths.root}` shows the jobs"
@@ -93,10 +92,8 @@ def follow(
             if time.monotonic() >= until:
                 raise
             continue
-        except (
-            LedgerError,
-            RunDirError,
-        ):  # it was moved away or replaced: `--fresh`, `--rebuild-ledger`
+        except (LedgerError, RunDirError):
+            # It was moved away or replaced: `--fresh`, `--rebuild-ledger`.
             if not is_over and run_directory.holder(paths) == holder:
                 raise
             return
@@ -120,11 +117,9 @@ def end_of(paths: RunPaths, holder: LockHolder | None, rows: Sequence[SummaryRow
         return RunEnd(
             holder="", exit_code=control.exit_code(rows), message="", ended_at=time.time()
         )
-    message = (
-        f"{KILLED}. {resume_advice.how_to_resume(paths, left_batch_jobs.of(paths))}"
-        if run_directory.is_run_directory(paths)
-        else REMOVED
-    )
+    message = REMOVED
+    if run_directory.is_run_directory(paths):
+        message = f"{KILLED}. {resume_advice.how_to_resume(paths, left_batch_jobs.of(paths))}"
     return RunEnd(holder="", exit_code=1, message=f"{paths.root}: {message}", ended_at=time.time())
 
 

@@ -72,10 +72,13 @@ def clean(run_dir: Path, *, dry_run: bool) -> Cleaned:
             shown = begun_source.shown_jobs(paths, ledger)
         leftovers = [*_former(paths), *_replaced_files(paths)]
         for row in rows:
-            leftovers += _of_job(
-                paths.job(row.job_id), row, is_shown=shown is None or row.job_id in shown
-            )
-        problems = [] if dry_run else [problem for problem in map(_remove, leftovers) if problem]
+            is_shown = shown is None or row.job_id in shown
+            leftovers += _of_job(paths.job(row.job_id), row, is_shown=is_shown)
+        problems: list[str] = []
+        for leftover in leftovers if not dry_run else ():
+            problem = _remove(leftover)
+            if problem is not None:
+                problems.append(problem)
     return Cleaned(run_dir=run_dir, leftovers=leftovers, is_removed=not dry_run, problems=problems)
 
 
@@ -101,29 +104,41 @@ def _replaced_files(paths: RunPaths) -> Iterator[Leftover]:
 
 def _of_job(job: JobPaths, row: JobRow, *, is_shown: bool) -> Iterator[Leftover]:
     """:param is_shown: False where pages show other jobs by themselves, and not this one."""
-    is_drawn = row.state.name not in TERMINAL or (
-        row.state.name == "SUCCEEDED" and row.job.spec.preview and is_shown
-    )
+    is_over = row.state.name in TERMINAL
+    has_succeeded = row.state.name == "SUCCEEDED"
+    may_be_drawn = not is_over or (has_succeeded and row.job.spec.preview and is_shown)
+    yield from _in_job_folder(job, may_be_drawn=may_be_drawn)
+    yield from _checkpoints(job, is_done=has_succeeded and job.model.is_file())
+    yield from _earlier_logs(job, last_attempt=row.attempts - 1)
+
+
+def _in_job_folder(job: JobPaths, *, may_be_drawn: bool) -> Iterator[Leftover]:
+    """:param may_be_drawn: whether a still of the robot is drawn by and by."""
     for entry in _entries(job.root):
         path = Path(entry.path)
         if path == job.robot_altered and entry.is_dir(follow_symlinks=False):
             yield _leftover(ALTERED, path)
         elif _TABLE_BEFORE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
             yield _leftover(TABLES, path)
-        elif path == job.moment and entry.is_file(follow_symlinks=False) and not is_drawn:
+        elif path == job.moment and entry.is_file(follow_symlinks=False) and not may_be_drawn:
             yield _leftover(POSES, path)
-    files = sorted(
-        entry.name for entry in _entries(job.checkpoints) if entry.is_file(follow_symlinks=False)
-    )
-    whole = [name for name in files if CHECKPOINT.fullmatch(name)]
-    is_done = row.state.name == "SUCCEEDED" and job.model.is_file()
-    for name in files:
-        if CHECKPOINT.fullmatch(name.removesuffix(DAMAGED)) and name.endswith(DAMAGED):
+
+
+def _checkpoints(job: JobPaths, *, is_done: bool) -> Iterator[Leftover]:
+    """Damaged ones; of a job that is done all but the newest."""
+    found = _entries(job.checkpoints)
+    names = [entry.name for entry in found if entry.is_file(follow_symlinks=False)]
+    whole = [name for name in names if CHECKPOINT.fullmatch(name)]
+    for name in names:
+        if name.endswith(DAMAGED) and CHECKPOINT.fullmatch(name.removesuffix(DAMAGED)):
             yield _leftover(DAMAGED_CHECKPOINTS, job.checkpoints / name)
         elif is_done and name in whole[:-1]:
             yield _leftover(CHECKPOINTS, job.checkpoints / name)
+
+
+def _earlier_logs(job: JobPaths, *, last_attempt: int) -> Iterator[Leftover]:
     for attempt in _entries(job.attempts):
-        if attempt.name.isdecimal() and int(attempt.name) < row.attempts - 1:
+        if attempt.name.isdecimal() and int(attempt.name) < last_attempt:
             for entry in _entries(Path(attempt.path)):
                 if _LOG.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     yield _leftover(LOGS, Path(entry.path))

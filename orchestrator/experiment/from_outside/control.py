@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from orchestrator.core.errors import OrchestratorError, RunDirError, UsageError
-from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Pending, Running, State, move
+from orchestrator.core.job import TERMINAL, Cancelled, Cause, Paused, Running, move
 from orchestrator.core.job_patterns import is_pattern, matching_jobs
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
@@ -32,7 +32,6 @@ FOLLOW_EVERY_S = 0.3
 LOOK_EVERY_S = 0.05
 UNKNOWN_S = 5.0
 """How long a supervisor that has just started may take to write its name into the lock."""
-NAMES_SHOWN = 10
 
 JobVerb: TypeAlias = Literal["cancel", "retry", "pause", "resume"]
 
@@ -57,6 +56,10 @@ COMMANDS: Mapping[JobVerb, JobCommand] = {
     "pause": JobCommand(from_states=("PENDING", "RUNNING"), past="paused"),
     "resume": JobCommand(from_states=("PAUSED",), past="resumed", nothing="no job is paused"),
 }
+
+
+LIVE_FACTS = ("phase", "cpu_share", "run_delay_share", "waiting")
+"""Keys of a row that are not in the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,17 +105,25 @@ class Snapshot:
     def _live_facts(self, row: SummaryRow) -> dict[str, Any]:
         if self.live is None:
             return {}
-        is_running = row["state"] == "RUNNING"
-        job = self.live.jobs.get(row["job_id"]) if is_running else None
-        least_mib = self.live.waiting_from_mib
-        asked = self.free_disk_asked
-        is_refused = least_mib is None or asked is None or asked.get(row["job_id"], 0) >= least_mib
-        return {
-            "phase": job.phase if job else "starting" if is_running else None,
-            "cpu_share": job.cpu_share if job else None,
-            "run_delay_share": job.run_delay_share if job else None,
-            "waiting": self.live.waiting if row["state"] == "PENDING" and is_refused else None,
-        }
+        facts: dict[str, Any] = dict.fromkeys(LIVE_FACTS)
+        if row["state"] == "RUNNING":
+            job = self.live.jobs.get(row["job_id"])
+            facts["phase"] = "starting" if job is None else job.phase
+            if job is not None:
+                facts["cpu_share"] = job.cpu_share
+                facts["run_delay_share"] = job.run_delay_share
+        elif row["state"] == "PENDING" and self._may_wait(row["job_id"]):
+            facts["waiting"] = self.live.waiting
+        return facts
+
+    def _may_wait(self, job_id: str) -> bool:
+        """Whether what the supervisor waits for keeps this job from its launch: where that is disk
+        space, only a job that asks for so much.
+        """
+        least_mib = None if self.live is None else self.live.waiting_from_mib
+        if least_mib is None or self.free_disk_asked is None:
+            return True
+        return self.free_disk_asked.get(job_id, 0) >= least_mib
 
 
 def status(run_dir: Path) -> Snapshot:
@@ -125,16 +136,22 @@ def status(run_dir: Path) -> Snapshot:
     refuse_benchmark(paths)
     holder = run_directory.holder(paths)
     if holder is not None and holder.is_elsewhere:
-        rows, written = summary.read(paths)
-        live = live_facts.read(paths, holder.key)
-        return Snapshot(
-            paths=paths, rows=_as_of_now(rows, holder), holder=holder, written=written, live=live
-        )
-    if holder is not None and not paths.ledger.exists():
+        snapshot = snapshot_from_elsewhere(paths, holder)
+    elif holder is not None and not paths.ledger.exists():
         return Snapshot(paths=paths, rows=[], holder=holder)  # it examines the robots first
-    with run_directory.opened_ledger(paths, read_only=True) as ledger:
-        rows = ledger.summary()
-        return replace(snapshot_of(ledger, paths, holder, rows), rows=_as_of_now(rows, holder))
+    else:
+        with run_directory.opened_ledger(paths, read_only=True) as ledger:
+            snapshot = snapshot_of(ledger, paths, holder, ledger.summary())
+    return replace(snapshot, rows=[_as_of_now(row, holder) for row in snapshot.rows])
+
+
+def snapshot_from_elsewhere(paths: RunPaths, holder: LockHolder) -> Snapshot:
+    """The snapshot of a run directory whose supervisor runs on another host: from the files that it
+    writes beside its ledger.
+    """
+    rows, written = summary.read(paths)
+    live = live_facts.read(paths, holder.key)
+    return Snapshot(paths=paths, rows=rows, holder=holder, written=written, live=live)
 
 
 def snapshot_of(
@@ -146,9 +163,9 @@ def snapshot_of(
     is_left_running = holder is None and any(row["state"] == "RUNNING" for row in rows)
     live = None if holder is None else live_facts.read(paths, holder.key)
     standing = begun_source.standing_of(paths, ledger)
-    asked = (
-        ledger.free_disk_asked() if live is not None and live.waiting_from_mib is not None else None
-    )
+    asked: Mapping[str, int] | None = None
+    if live is not None and live.waiting_from_mib is not None:
+        asked = ledger.free_disk_asked()
     return Snapshot(
         paths=paths,
         rows=rows,
@@ -161,18 +178,23 @@ def snapshot_of(
     )
 
 
-def _as_of_now(rows: list[SummaryRow], holder: LockHolder | None) -> list[SummaryRow]:
-    """The time of running jobs counts up to now; jobs that a supervisor left RUNNING when it was
-    killed are PENDING.
+def _as_of_now(row: SummaryRow, holder: LockHolder | None) -> SummaryRow:
+    """The time of a running job counts up to now; one that a supervisor left RUNNING when it was
+    killed is PENDING.
     """
-    now = time.time()
-    for row in rows:
-        if row["state"] == "RUNNING" and holder is None:
-            row["state"] = "PENDING"
-            row["pid"] = None
-        elif row["state"] == "RUNNING" and row["started_at"] is not None:
-            row["wall_s"] = (row["wall_s"] or 0.0) + max(0.0, now - row["started_at"])
-    return rows
+    if row["state"] != "RUNNING":
+        return row
+    if holder is None:
+        return as_left(row)
+    if row["started_at"] is None:
+        return row
+    running_s = max(0.0, time.time() - row["started_at"])
+    return cast(SummaryRow, {**row, "wall_s": (row["wall_s"] or 0.0) + running_s})
+
+
+def as_left(row: SummaryRow) -> SummaryRow:
+    """A job that a killed supervisor has left RUNNING: without a supervisor no job runs."""
+    return cast(SummaryRow, {**row, "state": "PENDING", "pid": None})
 
 
 def exit_code(rows: Iterable[SummaryRow]) -> int:
@@ -245,9 +267,8 @@ def _ask_to_stop(paths: RunPaths, holder: LockHolder, *, now: bool) -> str:
         is_stopping = ledger.is_stopping(holder.key)
         ledger.add_requests([request] * (2 if now else 1))
     if not (paths.ledger.exists() and os.path.samestat(file, paths.ledger.stat())):
-        return stop(
-            run_dir, [], now=now
-        )  # `--fresh` or `--rebuild-ledger` has replaced it just now
+        # `--fresh` or `--rebuild-ledger` has replaced it just now.
+        return stop(run_dir, [], now=now)
     if not (now or is_stopping):
         return f"{run_dir}: asked its supervisor ({holder}) to stop; workers save a checkpoint and exit"
     already = "was stopping already and " if is_stopping else ""
@@ -264,9 +285,8 @@ def ready_holder(paths: RunPaths) -> LockHolder | None:
     refuse_benchmark(paths)
     patience = time.monotonic() + UNKNOWN_S
     while (holder := run_directory.holder(paths)) is not None:
-        listens = (
-            holder.is_elsewhere or paths.ledger.exists() or paths.staging.exists()
-        )  # the last while it examines
+        is_examining = paths.staging.exists()
+        listens = holder.is_elsewhere or paths.ledger.exists() or is_examining
         if listens and (holder.is_current or time.monotonic() > patience):
             return holder
         time.sleep(LOOK_EVERY_S)  # it has just taken the lock
@@ -301,10 +321,9 @@ def wait_for_end(run_dir: Path) -> str:
     while now is not None and now == holder:
         time.sleep(FOLLOW_EVERY_S)
         now = run_directory.holder(paths)
-    have_ended = left_batch_jobs.wait_for_end(paths)
-    return (
-        f"{run_dir}: its supervisor has ended{', and so have its batch jobs' if have_ended else ''}"
-    )
+    had_batch_jobs = left_batch_jobs.wait_for_end(paths)
+    batch_jobs = ", and so have its batch jobs" if had_batch_jobs else ""
+    return f"{run_dir}: its supervisor has ended{batch_jobs}"
 
 
 def set_max_parallel(run_dir: Path, jobs_at_once: int) -> str:
@@ -337,41 +356,12 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     """
     snapshot = status(run_dir)
     command = COMMANDS[verb]
-
-    def state_for_verb(row: SummaryRow) -> str:
-        return _state_for_verb(row, verb, is_supervised=snapshot.holder is not None)
-
-    def fits(row: SummaryRow) -> bool:
-        is_invalid = verb == "retry" and row["cause"] == Cause.INVALID
-        return state_for_verb(row) in command.from_states and not is_invalid
-
-    named = resolve(snapshot, jobs, fits=fits) if jobs else [row["job_id"] for row in snapshot.rows]
-    states = {job_id: state_for_verb(row_of(snapshot, job_id)) for job_id in named}
-    if verb == "retry" and (
-        invalid := [id_ for id_ in named if row_of(snapshot, id_)["cause"] == Cause.INVALID]
-    ):
-        named = [job_id for job_id in named if job_id not in invalid]
-        if jobs or not any(states[job_id] in command.from_states for job_id in named):
-            again = "jobs that were made as the run went on are not examined again"
-            advice = f"correct what `status` says and run the job file; {again}"
-            raise UsageError(
-                f"{run_dir}: invalid, and never launched: {listed(invalid, NAMES_SHOWN)}; {advice}"
-            )
-    chosen = [job_id for job_id in named if states[job_id] in command.from_states]
-    if jobs and len(chosen) < len(named):
-        wrong = ", ".join(
-            f"{job_id} is {states[job_id]}" for job_id in named if job_id not in chosen
-        )
-        only = " or ".join(command.from_states)
-        raise UsageError(f"{run_dir}: {wrong}; only jobs that are {only} can be {command.past}")
+    chosen = _choose_jobs(snapshot, jobs, verb)
     if not chosen:
         return f"{run_dir}: {command.nothing}; nothing to {verb}"
     if snapshot.holder is not None:
-        _request(
-            snapshot.paths,
-            snapshot.holder,
-            [Request(verb=verb, job_id=job_id) for job_id in chosen],
-        )
+        requests = [Request(verb=verb, job_id=job_id) for job_id in chosen]
+        _request(snapshot.paths, snapshot.holder, requests)
         return f"{run_dir}: asked its supervisor to {verb} {_these(chosen)}"
     moved = _move_locked(run_dir, chosen, verb)
     if ended := [job_id for job_id in chosen if job_id not in moved]:
@@ -383,6 +373,40 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
     if verb == "pause":
         return f"{run_dir}: paused {_these(chosen)}; `resume` queues them again"
     return f"{run_dir}: queued {_these(chosen)} again; run the same `run` command again to resume"
+
+
+def _choose_jobs(snapshot: Snapshot, jobs: Sequence[str], verb: JobVerb) -> list[str]:
+    """The jobs that a command is about, by their ids: those that are named, or all of which it can
+    be done.
+
+    :raises UsageError: there is no such job, or one of which it cannot be done.
+    """
+    run_dir = snapshot.paths.root
+    command = COMMANDS[verb]
+    rows = {row["job_id"]: row for row in snapshot.rows}
+
+    def state(row: SummaryRow) -> str:
+        return _state_for_verb(row, verb, is_supervised=snapshot.holder is not None)
+
+    def is_invalid(row: SummaryRow) -> bool:
+        return verb == "retry" and row["cause"] == Cause.INVALID
+
+    def fits(row: SummaryRow) -> bool:
+        return state(row) in command.from_states and not is_invalid(row)
+
+    named = resolve(snapshot, jobs, fits=fits) if jobs else list(rows)
+    chosen = [job_id for job_id in named if fits(rows[job_id])]
+    invalid = [job_id for job_id in named if is_invalid(rows[job_id])]
+    if invalid and (jobs or not chosen):
+        again = "jobs that were made as the run went on are not examined again"
+        advice = f"correct what `status` says and run the job file; {again}"
+        raise UsageError(f"{run_dir}: invalid, and never launched: {listed(invalid)}; {advice}")
+    if jobs and len(chosen) < len(named):
+        others = [job_id for job_id in named if job_id not in chosen]
+        wrong = ", ".join(f"{job_id} is {state(rows[job_id])}" for job_id in others)
+        only = " or ".join(command.from_states)
+        raise UsageError(f"{run_dir}: {wrong}; only jobs that are {only} can be {command.past}")
+    return chosen
 
 
 def _left_running(paths: RunPaths, chosen: Sequence[str]) -> list[str]:
@@ -404,7 +428,7 @@ def _state_for_verb(row: SummaryRow, verb: JobVerb, *, is_supervised: bool) -> s
 
 
 def _these(jobs: Sequence[str]) -> str:
-    return f"{count(len(jobs), 'job')} ({listed(jobs, NAMES_SHOWN)})"
+    return f"{count(len(jobs), 'job')} ({listed(jobs)})"
 
 
 def _move_locked(run_dir: Path, chosen: Sequence[str], verb: JobVerb) -> list[str]:
@@ -446,37 +470,24 @@ def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> l
     try:
         for row in ledger.jobs():
             job_id = row.job_id
-            if (chosen is not None and job_id not in chosen) or row.state.name not in COMMANDS[
-                verb
-            ].from_states:
+            is_chosen = chosen is None or job_id in chosen
+            if not is_chosen or row.state.name not in COMMANDS[verb].from_states:
                 continue
             if isinstance(row.state, Running):  # as its supervisor has left it when it died
                 ledger.note(verb, job_id)
-                if isinstance(
-                    recovery.settle(row, paths, ledger, SilentReporter()).state, Paused | Cancelled
-                ):
+                settled = recovery.settle(row, paths, ledger, SilentReporter())
+                if isinstance(settled.state, Paused | Cancelled):
                     moved.append(job_id)
-            else:
-                ledger.set_state(job_id, move(job_id, row.state, _next(verb, row.state)))
+                continue
+            new = recovery.requested_state(verb, row.state)
+            if new is not None:
+                ledger.set_state(job_id, move(job_id, row.state, new))
                 moved.append(job_id)
         ledger.commit()
         summary.write(paths, ledger)
     finally:
         ledger.close()
     return moved
-
-
-def _next(verb: JobVerb, state: State) -> State:
-    failures = state.failures if isinstance(state, Pending | Paused) else 0
-    match verb:
-        case "cancel":
-            return Cancelled()
-        case "pause":
-            return Paused(failures=failures)
-        case "resume":
-            return Pending(failures=failures)
-        case "retry":
-            return Pending()
 
 
 def _request(paths: RunPaths, holder: LockHolder, requests: Sequence[Request]) -> None:
@@ -519,21 +530,19 @@ def resolve(
     for name in names:
         matches = matching_jobs(name, job_ids)
         may_be_several = is_pattern(name) and not one
-        if not matches or (len(matches) > 1 and not may_be_several):
-            shown = (
-                matches or difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
-            )
-            what = "matches several jobs" if matches else "no such job; jobs here"
-            several = (
-                "type one of them, or more of its beginning"
-                if one
-                else f"'{name}*' in quotes names all of them"
-            )
-            every = f"; {several}" if matches and not is_pattern(name) else ""
-            raise UsageError(
-                f"{snapshot.paths.root}: {name}: {what}: {listed(shown, NAMES_SHOWN)}{every}"
-            )
-        resolved |= dict.fromkeys([job_id for job_id in matches if fits(rows[job_id])] or matches)
+        where = f"{snapshot.paths.root}: {name}"
+        if not matches:
+            near = difflib.get_close_matches(name, job_ids, n=5, cutoff=0.4) or job_ids[:5]
+            raise UsageError(f"{where}: no such job; jobs here: {listed(near)}")
+        if len(matches) > 1 and not may_be_several:
+            advice = f"; '{name}*' in quotes names all of them"
+            if one:
+                advice = "; type one of them, or more of its beginning"
+            if is_pattern(name):
+                advice = ""
+            raise UsageError(f"{where}: matches several jobs: {listed(matches)}{advice}")
+        fitting = [job_id for job_id in matches if fits(rows[job_id])]
+        resolved |= dict.fromkeys(fitting or matches)
     return list(resolved)
 
 

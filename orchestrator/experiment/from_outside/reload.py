@@ -42,7 +42,6 @@ from orchestrator.jobfile import Experiment, load
 from orchestrator.ledger import JobRow, Request
 from orchestrator.machine import provenance, topology
 
-SHOWN = 10
 UNDECLARED = Cancelled(is_undeclared=True)
 CPU_SHARE = 4
 """One in so many CPUs examines robots: the jobs that run have the others."""
@@ -152,10 +151,10 @@ def _others(difference: _Difference) -> str:
     """Clauses for the jobs that the supervisor does not take now; empty for none."""
     clauses = ""
     if difference.gone:
-        gone = listed(difference.gone, SHOWN)
+        gone = listed(difference.gone)
         clauses += f"; no longer declared, and left as they are: {gone}"
     if difference.back:
-        back = listed(difference.back, SHOWN)
+        back = listed(difference.back)
         clauses += f"; declared again, and queued by the next `run`: {back}"
     return clauses
 
@@ -194,7 +193,7 @@ def _added_jobs_text(
     """For a message: the new jobs, and who trains them."""
     invalid = [job.job_id for job in new if verdicts[job.job_id].problem is not None]
     valid = [job.job_id for job in new if verdicts[job.job_id].problem is None]
-    names = listed(valid, SHOWN) or "none"
+    names = listed(valid) or "none"
     what = count(len(valid), "new job")
     if run_directory.holder(paths) == holder:
         added = f"asked its supervisor ({holder}) to train {what} ({names})"
@@ -202,7 +201,7 @@ def _added_jobs_text(
         ended = f"but its supervisor has ended; {_again(experiment, paths)} trains them"
         added = f"added {what} ({names}), {ended}"
     if invalid:
-        added += f"; invalid and not trained: {listed(invalid, SHOWN)} (`status` tells why)"
+        added += f"; invalid and not trained: {listed(invalid)} (`status` tells why)"
     return added
 
 

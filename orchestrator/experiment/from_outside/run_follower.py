@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
@@ -18,7 +18,7 @@ from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.from_outside.control import Snapshot
-from orchestrator.ledger import Ledger, SummaryRow, live_facts, summary
+from orchestrator.ledger import Ledger, SummaryRow
 from orchestrator.ledger.row_reader import RowReader
 
 Condition: TypeAlias = Literal[
@@ -53,15 +53,17 @@ def mark(path: Path) -> Mark:
 
 def marks(paths: RunPaths, holder: LockHolder | None) -> tuple[object, ...]:
     """Differ whenever there may be something new in a run directory."""
-    files = (
+    files = [
         paths.ledger,
         paths.ledger.with_name(f"{paths.ledger.name}-wal"),
         paths.live,
         paths.run_end,
         paths.takes_jobs,
-    )
-    elsewhere = mark(paths.summary_json) if holder is not None and holder.is_elsewhere else None
-    return None if holder is None else holder.key, paths.lock.exists(), elsewhere, *map(mark, files)
+    ]
+    if holder is not None and holder.is_elsewhere:
+        files.append(paths.summary_json)
+    key = None if holder is None else holder.key
+    return (key, paths.lock.exists(), *map(mark, files))
 
 
 class RunFollower:
@@ -109,22 +111,19 @@ class RunFollower:
     def _look(self, holder: LockHolder | None) -> RunLook:
         paths = self.paths
         if holder is not None and holder.is_elsewhere:
-            rows, written = summary.read(paths)
-            live = live_facts.read(paths, holder.key)
-            snapshot = Snapshot(paths=paths, rows=rows, holder=holder, written=written, live=live)
-            return RunLook(condition="running" if rows else "examining", snapshot=snapshot)
-        if not paths.ledger.exists():
-            self._forget()
-            if holder is not None:
-                snapshot = Snapshot(paths=paths, rows=[], holder=holder)
-                return RunLook(
-                    condition="benchmark" if paths.bench.exists() else "examining",
-                    snapshot=snapshot,
-                )
-            if paths.bench.exists():
-                return RunLook(condition="benchmark")
-            return RunLook(condition="empty" if paths.root.is_dir() else "missing")
-        return self._read(holder)
+            snapshot = control.snapshot_from_elsewhere(paths, holder)
+            condition: Condition = "running" if snapshot.rows else "examining"
+            return RunLook(condition=condition, snapshot=snapshot)
+        if paths.ledger.exists():
+            return self._read(holder)
+        self._forget()
+        condition = "benchmark" if paths.bench.exists() else "examining"
+        if holder is not None:
+            snapshot = Snapshot(paths=paths, rows=[], holder=holder)
+            return RunLook(condition=condition, snapshot=snapshot)
+        if not paths.bench.exists():
+            condition = "empty" if paths.root.is_dir() else "missing"
+        return RunLook(condition=condition)
 
     def _read(self, holder: LockHolder | None) -> RunLook:
         paths = self.paths
@@ -154,11 +153,11 @@ class RunFollower:
         )
 
     def _as_left(self, row: SummaryRow) -> SummaryRow:
-        """Without a supervisor no job runs."""
+        """As :func:`control.as_left`: the same object as before where ``row`` is the same."""
         if row["state"] != "RUNNING":
             return row
-        known = self._left_running.get(row["job_id"])
-        if known is None or known[0] is not row:
-            known = row, cast(SummaryRow, {**row, "state": "PENDING", "pid": None})
-            self._left_running[row["job_id"]] = known
-        return known[1]
+        known_row, shown = self._left_running.get(row["job_id"], (None, row))
+        if known_row is not row:
+            shown = control.as_left(row)
+            self._left_running[row["job_id"]] = (row, shown)
+        return shown

@@ -16,6 +16,7 @@ from orchestrator.core.files.regular_files import open_below, open_regular
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.text import count, last_line
 from orchestrator.experiment.from_outside import control
+from orchestrator.ledger import SummaryRow
 
 CHUNK = 1 << 16
 LAST_LINE_BYTES = 1 << 12
@@ -42,21 +43,21 @@ def listing(run_dir: Path) -> list[WorkerLog]:
     snapshot = control.status(run_dir)
     logs = []
     for row in snapshot.rows:
-        if row["attempts"]:
-            size, line = _end_of(
-                snapshot.paths.job(row["job_id"]).attempt(row["attempts"] - 1).worker_log
+        job_id = row["job_id"]
+        attempts = row["attempts"]
+        if not attempts:
+            continue
+        size, line = _end_of(snapshot.paths.job(job_id).attempt(attempts - 1).worker_log)
+        logs.append(
+            WorkerLog(
+                job_id=job_id, state=row["state"], attempt=attempts, size=size, last_line=line
             )
-            state = row["state"]
-            attempt = row["attempts"]
-            logs.append(
-                WorkerLog(
-                    job_id=row["job_id"], state=state, attempt=attempt, size=size, last_line=line
-                )
-            )
+        )
     return logs
 
 
 def _end_of(path: Path) -> tuple[int | None, str]:
+    """Size and last line of a log, as in :class:`WorkerLog`."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -77,19 +78,10 @@ def log(
     snapshot = control.status(run_dir)
     (job_id,) = control.resolve(snapshot, [job], one=True)
     row = control.row_of(snapshot, job_id)
-    attempts = row["attempts"]
-    ranks = row["ranks"]
-    if rank >= ranks:
-        raise UsageError(
-            f"{job_id} has {count(ranks, 'rank')}, numbered from 0; there is no rank {rank}"
-        )
-    if attempt is not None and not 1 <= attempt <= attempts:
-        raise UsageError(
-            f"{job_id} has {count(attempts, 'attempt')}, numbered from 1; there is no attempt {attempt}"
-        )
-    if not attempts and not follow:
+    _refuse_missing(row, attempt, rank)
+    if not row["attempts"] and not follow:
         raise UsageError(f"{job_id} has not been launched yet; -f waits for it")
-    number = attempt or max(1, attempts)
+    number = attempt or max(1, row["attempts"])
     reader: LogReader | None = None
     while True:
         path = snapshot.paths.job(job_id).attempt(number - 1).log_of(rank)
@@ -108,6 +100,21 @@ def log(
             reader = None
             lines = 0
             yield f"--- attempt {latest} ---\n"
+
+
+def _refuse_missing(row: SummaryRow, attempt: int | None, rank: int) -> None:
+    """:raises UsageError: the job has no such attempt, or no such rank."""
+    job_id = row["job_id"]
+    ranks = row["ranks"]
+    attempts = row["attempts"]
+    if rank >= ranks:
+        raise UsageError(
+            f"{job_id} has {count(ranks, 'rank')}, numbered from 0; there is no rank {rank}"
+        )
+    if attempt is not None and not 1 <= attempt <= attempts:
+        raise UsageError(
+            f"{job_id} has {count(attempts, 'attempt')}, numbered from 1; there is no attempt {attempt}"
+        )
 
 
 class LogReader:
@@ -139,17 +146,15 @@ class LogReader:
         with self._open_log() as file:
             descriptor = file.fileno()
             found = os.fstat(descriptor)
-            if (mark := (found.st_size, found.st_mtime_ns)) == self._mark:
+            mark = (found.st_size, found.st_mtime_ns)
+            if mark == self._mark:
                 return
-            dropped = log_limit.dropped_bytes(
-                descriptor
-            )  # read first: the log may be cut while it is read
-            position = self._position
-            file.seek(
-                _tail(descriptor, self._lines)
-                if position is None
-                else log_limit.offset_in_log(position, dropped)
-            )
+            dropped = log_limit.dropped_bytes(descriptor)  # first: it may be cut while it is read
+            if self._position is None:
+                offset = _tail(descriptor, self._lines)
+            else:
+                offset = log_limit.offset_in_log(self._position, dropped)
+            file.seek(offset)
             while chunk := file.read(CHUNK):
                 self._position = log_limit.position_in_output(file.tell(), dropped)
                 yield self._decoder.decode(chunk)
@@ -162,11 +167,9 @@ class LogReader:
 
     def _open_log(self) -> BinaryIO:
         try:
-            return (
-                open_regular(self._path)
-                if self._below is None
-                else open_below(self._below, self._path)
-            )
+            if self._below is None:
+                return open_regular(self._path)
+            return open_below(self._below, self._path)
         except OSError as error:
             raise UsageError(f"{self._path}: cannot be read: {error.strerror}") from error
 

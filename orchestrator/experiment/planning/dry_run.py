@@ -97,9 +97,9 @@ def dry_run(
     earlier = _earlier(experiment, options, plan, paths)
     holder = str(run_directory.holder(paths) or "")
     prospects = _prospects(plan, options, earlier, paths, is_held=bool(holder))
-    undeclared = (
-        [] if experiment.makes_jobs else [id_ for id_ in earlier.rows if id_ not in prospects]
-    )
+    undeclared: list[str] = []
+    if not experiment.makes_jobs:
+        undeclared = [job_id for job_id in earlier.rows if job_id not in prospects]
     return DryRun(
         plan=plan,
         prospects=prospects,
@@ -135,7 +135,7 @@ class _Earlier:
 
 
 def _earlier(experiment: Experiment, options: RunOptions, plan: Plan, paths: RunPaths) -> _Earlier:
-    """No jobs where the run would start over."""
+    """What a run would go on with; nothing where it would start over."""
     source = experiment.job_source
     if options.fresh or options.rebuild_ledger or not paths.ledger.exists():
         return _Earlier(forecast=_forecast(experiment, plan, None))
@@ -176,10 +176,9 @@ def _prospects(
         job_id = job.job_id
         row = rows.get(job_id)
         if row is None or not row.attempts:
+            state = None if row is None else row.state
             is_valid = plan.verdicts[job_id].problem is None
-            prospects[job_id] = _prospect_unlaunched(
-                None if row is None else row.state, is_valid=is_valid
-            )
+            prospects[job_id] = _prospect_unlaunched(state, is_valid=is_valid)
             continue
         changes = refused.get(job_id, changed.get(job_id, ()))
         on_change = options.on_change if changes else "keep"

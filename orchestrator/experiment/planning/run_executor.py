@@ -59,12 +59,13 @@ def _with_executor(asked: RunOptions, paths: RunPaths, left: LeftBatchJobs | Non
     if left is not None:
         _refuse_beside(left, asked, paths)
     recorded = provenance.executor(paths)
-    name = asked.executor
-    if name is None and left is not None:
+    if asked.executor is not None:
+        name: str | None = asked.executor
+    elif left is not None:
         name = left.executor
-    elif name is None and recorded:
+    elif recorded:
         name = _executor_before(recorded["executor"], paths)
-    elif name is None:
+    else:
         name = left_batch_jobs.executor_of(paths)
     if name is None or recorded.get("executor") != name:
         return dataclasses.replace(asked, executor=name)

@@ -74,9 +74,9 @@ def done_by(owner: int, work: Callable[[], list[str]]) -> list[str]:
     with os.fdopen(reading, "rb") as pipe:
         content = pipe.read()
     os.waitpid(child, 0)
-    answer = json.loads(
-        content or '{"error": "the process that acts for its owner has ended without an answer"}'
-    )
+    if not content:
+        raise RunDirError("the process that acts for its owner has ended without an answer")
+    answer = json.loads(content)
     if "error" in answer:
         raise RunDirError(answer["error"])
     done: list[str] = answer["done"]

@@ -67,11 +67,12 @@ class PlayRequest:
 
     def arguments(self) -> list[str]:
         """The command line arguments of :attr:`module`."""
-        flags = [f"--{name}" for name in ("interactive", "stochastic") if getattr(self, name)]
-        valued = ("checkpoint", "policy", "seconds", "episodes", "seed", "output")
-        return flags + [
-            f"--{name}={getattr(self, name)}" for name in valued if getattr(self, name) is not None
-        ]
+        found = [f"--{name}" for name in ("interactive", "stochastic") if getattr(self, name)]
+        for name in ("checkpoint", "policy", "seconds", "episodes", "seed", "output"):
+            value = getattr(self, name)
+            if value is not None:
+                found.append(f"--{name}={value}")
+        return found
 
 
 def use(job: JobPaths, request: PolicyRequest) -> None:
@@ -139,10 +140,9 @@ class PolicyProcess(contextlib.AbstractContextManager["PolicyProcess"]):
 
     def wait(self) -> tuple[int, str]:
         """Wait for its end; returns what :meth:`end` returns."""
+        # A Ctrl-C that came just before a wait without an end would be lost.
         while not has_ended(self.pid):
-            time.sleep(
-                POLL_INTERVAL_S
-            )  # a Ctrl-C that came just before a wait without an end would be lost
+            time.sleep(POLL_INTERVAL_S)
         return self.end()
 
     def end(self) -> tuple[int, str]:

@@ -22,8 +22,6 @@ from orchestrator.ledger import JobRow, Ledger
 from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.events import Reporter
 
-SHOWN = 10
-
 
 def obstacles(
     rows: Mapping[str, JobRow],
@@ -37,19 +35,21 @@ def obstacles(
 
     :param changed: every difference between a job and what was trained, in words.
     """
-    whys: dict[str, Sequence[str]] = {}
+    found: dict[str, Sequence[str]] = {}
     for job in jobs:
-        if (job_id := job.job_id) in changed:
-            why = _obstacles(
-                rows[job_id], job, verdicts[job_id], changed[job_id], paths.job(job_id)
-            )
-            whys |= {job_id: why} if why else {}
-    return whys
+        job_id = job.job_id
+        if job_id not in changed:
+            continue
+        why = _obstacles(rows[job_id], job, verdicts[job_id], changed[job_id], paths.job(job_id))
+        if why:
+            found[job_id] = why
+    return found
 
 
 def _obstacles(
     row: JobRow, job: Job, verdict: JobVerdict, differences: Sequence[str], directory: JobPaths
 ) -> Sequence[str]:
+    """Why a job that has changed cannot be trained further; nothing where it can be."""
     before = row.job.spec
     total = job.spec.total_timesteps
     is_other = (
@@ -82,9 +82,8 @@ def extend(
     """Enter ``job``, with its larger ``total_timesteps``, and queue it again if it has
     succeeded.
     """
-    row = recovery.settle(
-        row, paths, ledger, reporter
-    )  # its attempt was for the earlier number of env_steps
+    # Its attempt was for the earlier number of env_steps.
+    row = recovery.settle(row, paths, ledger, reporter)
     before = row.job.spec
     totals = (*before.extended_from, before.total_timesteps)
     ledger.update_declaration(position, _with_totals(job, before, totals))
@@ -121,9 +120,9 @@ def report(rows: Mapping[str, JobRow], jobs: Sequence[Job], reporter: Reporter) 
             text = f"{why}, so the weights will differ from those of one training with {total}"
             warnings.setdefault(text, []).append(job.job_id)
     for text, job_ids in extended.items():
-        reporter.event("extended", f"{text}: {listed(job_ids, SHOWN)}", jobs=job_ids)
+        reporter.event("extended", f"{text}: {listed(job_ids)}", jobs=job_ids)
     for text, job_ids in warnings.items():
-        reporter.event("warning", f"{listed(job_ids, SHOWN)}: {text}", jobs=job_ids, extended=True)
+        reporter.event("warning", f"{listed(job_ids)}: {text}", jobs=job_ids, extended=True)
 
 
 def _why_other_weights(before: WorkerSpec, now: WorkerSpec) -> list[str]:
@@ -137,12 +136,8 @@ def _why_other_weights(before: WorkerSpec, now: WorkerSpec) -> list[str]:
     for name in now.parts:
         if why := job_parts.job_parts()[name].why_extended_differs:
             reasons.append(why)
-    if (
-        now.ranks > 1
-        and now.algo != "ppo"
-        and now.normalize
-        and before.total_timesteps % now.steps_an_iteration
-    ):
+    merges_statistics = now.ranks > 1 and now.algo != "ppo" and now.normalize
+    if merges_statistics and before.total_timesteps % now.steps_an_iteration:
         reasons.append("its ranks merged their statistics at the former end, within an iteration")
     return reasons
 

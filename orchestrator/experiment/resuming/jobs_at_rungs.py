@@ -11,8 +11,6 @@ from orchestrator.ledger import Ledger, job_figures
 from orchestrator.supervisor.events import Reporter
 from orchestrator.supervisor.retry_policy import promoted_job
 
-SHOWN = 10
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedJob:
@@ -53,4 +51,4 @@ def let_train_to_end(experiment: Experiment, ledger: Ledger, reporter: Reporter)
     if gone_on:
         jobs = count(len(gone_on), "job")
         text = f"{jobs} at rungs train to their end, as nothing compares them any more"
-        reporter.event("promoted", f"{text}: {listed(gone_on, SHOWN)}", jobs=gone_on)
+        reporter.event("promoted", f"{text}: {listed(gone_on)}", jobs=gone_on)

@@ -44,6 +44,7 @@ from orchestrator.supervisor.events import Reporter
 OnChange: TypeAlias = Literal["refuse", "restart", "keep", "extend"]
 
 SHOWN = 10
+"""Differences in a message."""
 JOB_FILE_KEYS = {
     "threads": "resources.threads",
     "device": "resources.gpus (device)",
@@ -230,10 +231,9 @@ def _is_held(row: JobRow) -> bool:
     """Whether the user holds a job back that is entered anew: it is paused, or was cancelled before
     its launch.
     """
-    is_cancelled = (
-        isinstance(row.state, Cancelled) and not row.state.is_undeclared and not row.attempts
-    )
-    return is_cancelled or isinstance(row.state, Paused)
+    if isinstance(row.state, Cancelled):
+        return not row.state.is_undeclared and not row.attempts
+    return isinstance(row.state, Paused)
 
 
 def _without_failures(state: State) -> State:
@@ -250,11 +250,8 @@ def _can_start(job: Job, verdict: JobVerdict) -> bool:
     robot or policy.
     """
     has_robot = verdict.bundle is not None or job.spec.xml is None
-    return (
-        verdict.problem is None
-        and has_robot
-        and (verdict.init is not None or job.spec.init_sha256 is None)
-    )
+    has_policy = verdict.init is not None or job.spec.init_sha256 is None
+    return verdict.problem is None and has_robot and has_policy
 
 
 def _requeue(
@@ -286,7 +283,7 @@ def _requeue(
             continue
         again.setdefault(why, []).append(job_id)
     for why, job_ids in again.items():
-        reporter.event("warning", f"{why}: {listed(job_ids, SHOWN)}", jobs=job_ids)
+        reporter.event("warning", f"{why}: {listed(job_ids)}", jobs=job_ids)
 
 
 def changed_jobs(
@@ -372,7 +369,7 @@ def _refuse_or_report(
             raise ChangedError(_obstacles_message(paths, obstacles))
         extension.report(rows, [job for job in jobs if job.job_id in changed], reporter)
     elif on_change == "keep":
-        text = f"declared differently now, but kept as before: {listed(list(changed), SHOWN)}"
+        text = f"declared differently now, but kept as before: {listed(list(changed))}"
         reporter.event("warning", text, jobs=list(changed))
 
 
@@ -425,7 +422,7 @@ def by_difference(changed: Mapping[str, Sequence[str]]) -> list[str]:
     for job_id, lines in changed.items():
         jobs_with.setdefault("\n".join(f"    {line}" for line in lines), []).append(job_id)
     first = list(jobs_with.items())[:SHOWN]
-    shown = [f"  {listed(jobs, SHOWN)}\n{lines}" for lines, jobs in first]
+    shown = [f"  {listed(jobs)}\n{lines}" for lines, jobs in first]
     if len(jobs_with) > SHOWN:
         shown.append(f"  … and {len(jobs_with) - SHOWN} more differences")
     return shown
@@ -565,13 +562,13 @@ def _report_earlier(rows: Sequence[JobRow], paths: RunPaths, reporter: Reporter)
         _report_resumed(done, begun, paths, reporter)
     paused = [row.job_id for row in rows if isinstance(row.state, Paused) and not row.state.at_rung]
     if paused:
-        text = f"paused, and not run unless `resume` queues them: {listed(paused, SHOWN)}"
+        text = f"paused, and not run unless `resume` queues them: {listed(paused)}"
         reporter.event("warning", text, jobs=paused)
     dead = [
         row.job_id for row in rows if row.state.name in ("FAILED", "CANCELLED") and row.attempts > 0
     ]
     if dead:
-        text = f"failed or cancelled before, and not run again unless `retry` queues them: {listed(dead, SHOWN)}"
+        text = f"failed or cancelled before, and not run again unless `retry` queues them: {listed(dead)}"
         reporter.event("warning", text, jobs=dead)
 
 
@@ -588,19 +585,18 @@ def _report_resumed(done: int, begun: Sequence[str], paths: RunPaths, reporter: 
         resume = "resume from their newest checkpoints"
         if len(saved) == 1:
             resume = "resumes from its newest checkpoint"
-        parts.append(f"{len(saved):,} {resume} ({listed(saved, SHOWN)} env_steps)")
+        parts.append(f"{len(saved):,} {resume} ({listed(saved)} env_steps)")
     unsaved = [job_id for job_id, number in steps.items() if not number]
     if unsaved:
         start = "start at 0 env_steps, as they have"
         if len(unsaved) == 1:
             start = "starts at 0 env_steps, as it has"
-        parts.append(f"{len(unsaved):,} {start} no checkpoint ({listed(unsaved, SHOWN)})")
+        parts.append(f"{len(unsaved):,} {start} no checkpoint ({listed(unsaved)})")
     reporter.event("resumed", ", ".join(parts), env_steps=steps)
 
 
 def _refusal(
     paths: RunPaths, jobs_are: str, changed: Mapping[str, Sequence[str]], advice: str
 ) -> str:
-    return "\n".join(
-        [f"{paths.root}: {jobs_are} declared differently now:", *by_difference(changed), advice]
-    )
+    first = f"{paths.root}: {jobs_are} declared differently now:"
+    return "\n".join([first, *by_difference(changed), advice])

@@ -33,7 +33,7 @@ from orchestrator.core.job import (
     Succeeded,
     move,
 )
-from orchestrator.core.paths import AttemptPaths, RunPaths
+from orchestrator.core.paths import AttemptPaths, JobPaths, RunPaths
 from orchestrator.core.processes.procfs import is_zombie
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
@@ -92,9 +92,8 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
             ledger.set_state(job.job_id, paused[job.job_id])
         directory = paths.job(job.job_id)
         is_done = False
-        for number in sorted(
-            int(entry.name) for entry in directory.attempts.glob("*") if entry.name.isdecimal()
-        ):
+        names = [entry.name for entry in directory.attempts.glob("*")]
+        for number in sorted(int(name) for name in names if name.isdecimal()):
             paths_of_attempt = directory.attempt(number)
             begun = paths_of_attempt.root.stat().st_mtime
             attempt = Attempt(job_id=job.job_id, number=number, cpus=(), gpus=(), started_at=begun)
@@ -124,56 +123,68 @@ def apply_late_requests(ledger: Ledger, holder: str) -> bool:
     requests = ledger.take_requests()
     noted = ledger.noted_verbs()
     rows = {row.job_id: row for row in ledger.jobs(decoded=False)} if requests or noted else {}
-    states = {job_id: row.state for job_id, row in rows.items()}
     # Their attempts ended otherwise, as the disk was full.
     late = [
-        Request(verb=verb, job_id=id_)
-        for id_, verb in noted.items()
-        if isinstance(states.get(id_), Pending)
+        Request(verb=verb, job_id=job_id)
+        for job_id, verb in noted.items()
+        if job_id in rows and isinstance(rows[job_id].state, Pending)
     ]
     for request in [*late, *requests]:
-        job_id, pause_at = request.promotion or (request.job_id or "", None)
-        state = states.get(job_id)
-        new: State
-        match request.verb, state:
-            case "retry", Failed() | Cancelled():
-                new = Pending()
-            case "cancel", Pending() | Paused():
-                new = Cancelled()
-            case "pause", Pending(failures=failures) | Paused(failures=failures, at_rung=True):
-                new = Paused(failures=failures)
-            case "resume", Paused(failures=failures, at_rung=False):
-                new = Pending(failures=failures)
-            case "promote", Pending() | Running() | Paused() | Failed() | Cancelled() if (
-                request.promotion
-            ):
-                row = rows[job_id]
-                if (after := retry_policy.promoted_job(row.job, state, pause_at)) is None:
-                    continue
-                job, new = after
-                rows[job_id] = dataclasses.replace(row, declared=job)
-                ledger.update_spec(job)
-                if new is state:
-                    continue
-            case "pause" | "cancel", Running():
-                ledger.note(request.verb, job_id)  # for :func:`settle`
-                continue
-            case "resume", Running() if ledger.noted_verbs().get(job_id) == "pause":
-                ledger.withdraw_notes(job_id)
-                continue
-            case _:
-                continue
-        states[job_id] = move(job_id, state, new)
-        ledger.set_state(job_id, new)
+        job_id = request.job_id if request.promotion is None else request.promotion[0]
+        if job_id in rows:
+            rows[job_id] = _apply_late(request, rows[job_id], ledger)
     for request in requests:
         ledger.mark_handled(request)
     unknown = [
-        request
-        for request in requests
-        if request.verb in JOB_VERBS and request.job_id not in states
+        request for request in requests if request.verb in JOB_VERBS and request.job_id not in rows
     ]
     ledger.add_requests(unknown)
     return any(request.verb == "stop" and request.job_id == holder for request in requests)
+
+
+def _apply_late(request: Request, row: JobRow, ledger: Ledger) -> JobRow:
+    """Enter what a request makes of a job. Returns its row after that."""
+    if request.promotion is not None:
+        return _promote(row, request.promotion[1], ledger)
+    if isinstance(row.state, Running):
+        if request.verb in ("pause", "cancel"):
+            ledger.note(request.verb, row.job_id)  # for :func:`settle`
+        elif request.verb == "resume" and ledger.noted_verbs().get(row.job_id) == "pause":
+            ledger.withdraw_notes(row.job_id)
+        return row
+    new = requested_state(request.verb, row.state)
+    if new is None:
+        return row
+    ledger.set_state(row.job_id, move(row.job_id, row.state, new))
+    return dataclasses.replace(row, state=new)
+
+
+def _promote(row: JobRow, pause_at: int | None, ledger: Ledger) -> JobRow:
+    if isinstance(row.state, Succeeded):  # its spec is not read for that
+        return row
+    after = retry_policy.promoted_job(row.job, row.state, pause_at)
+    if after is None:
+        return row
+    job, new = after
+    ledger.update_spec(job)
+    if new is not row.state:
+        ledger.set_state(row.job_id, move(row.job_id, row.state, new))
+    return dataclasses.replace(row, declared=job, state=new)
+
+
+def requested_state(verb: str, state: State) -> State | None:
+    """What a request of the user makes of a job that no worker trains; None: nothing."""
+    match verb, state:
+        case "retry", Failed() | Cancelled():
+            return Pending()
+        case "cancel", Pending() | Paused():
+            return Cancelled()
+        case "pause", Pending(failures=failures) | Paused(failures=failures, at_rung=True):
+            return Paused(failures=failures)
+        case "resume", Paused(failures=failures, at_rung=False):
+            return Pending(failures=failures)
+        case _:
+            return None
 
 
 def decisive_record(
@@ -208,39 +219,47 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
     attempt = row.state.attempt
     directory = paths.job(row.job_id)
     _kill_leftover_of(attempt)
-    warn = functools.partial(reporter.event, "warning", job_id=row.job_id)
-    rank, record = decisive_record(directory.attempt(attempt.number), row.job.resources.ranks, warn)
-    rung = row.job.spec.pause_at
-    ends = [ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED]
-    if (
-        rung is not None and record is not None and record.env_steps >= rung
-    ):  # else promoted meanwhile: it trains on
-        ends.append(ExitCode.PAUSED)
-    lost = AttemptOutcome(
-        cause=Cause.SUPERVISOR_DIED, message="its supervisor ended before the attempt did"
-    )
-    if record is None or record.code not in ends:
-        outcome = lost
-    elif record.code == ExitCode.SUCCEEDED and not directory.has_results(normalize=row.normalize):
-        text = "it had succeeded; its results were removed before the next supervisor began"
-        outcome = dataclasses.replace(lost, message=text)
-    else:
-        outcome = retry_policy.judge(
-            record.code, record, end_reason=None, oom_killed=False, rank=rank, rung=rung
-        )
     of_attempt = directory.attempt(attempt.number)
+    warn = functools.partial(reporter.event, "warning", job_id=row.job_id)
+    rank, record = decisive_record(of_attempt, row.job.resources.ranks, warn)
+    outcome = _outcome_unseen(row, record, rank, directory)
     files = (of_attempt.worker_log, of_attempt.exit, directory.timings_csv)
     last_write = max((path.stat().st_mtime for path in files if path.exists()), default=None)
     _end_attempt(ledger, attempt, outcome, record, last_write)
-    failures = row.state.failures
-    max_retries = row.job.max_retries
     new = retry_policy.next_state(
-        outcome, failures=failures, max_retries=max_retries, now=time.monotonic()
+        outcome,
+        failures=row.state.failures,
+        max_retries=row.job.max_retries,
+        now=time.monotonic(),
     )
-    if isinstance(new, Pending | Paused) and (verb := ledger.noted_verbs().get(row.job_id)):
-        new = Paused(failures=new.failures) if verb == "pause" else Cancelled()
+    noted_verb = ledger.noted_verbs().get(row.job_id)
+    if noted_verb and isinstance(new, Pending | Paused):
+        new = Paused(failures=new.failures) if noted_verb == "pause" else Cancelled()
     ledger.set_state(row.job_id, move(row.job_id, row.state, new))
     return dataclasses.replace(row, state=new)
+
+
+def _outcome_unseen(
+    row: JobRow, record: ExitRecord | None, rank: int | None, directory: JobPaths
+) -> AttemptOutcome:
+    """How the last attempt of a job ended, which no supervisor saw.
+
+    :param record: as of :func:`decisive_record`, and so is ``rank``.
+    """
+    rung = row.job.spec.pause_at
+    ends = [ExitCode.SUCCEEDED, ExitCode.ERROR, ExitCode.DIVERGED]
+    is_at_rung = rung is not None and record is not None and record.env_steps >= rung
+    if is_at_rung:  # otherwise it has been promoted meanwhile, and trains on
+        ends.append(ExitCode.PAUSED)
+    if record is None or record.code not in ends:
+        text = "its supervisor ended before the attempt did"
+        return AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message=text)
+    if record.code == ExitCode.SUCCEEDED and not directory.has_results(normalize=row.normalize):
+        text = "it had succeeded; its results were removed before the next supervisor began"
+        return AttemptOutcome(cause=Cause.SUPERVISOR_DIED, message=text)
+    return retry_policy.judge(
+        record.code, record, end_reason=None, oom_killed=False, rank=rank, rung=rung
+    )
 
 
 def _end_attempt(
@@ -250,17 +269,15 @@ def _end_attempt(
     record: ExitRecord | None,
     ended_at: float | None = None,
 ) -> None:
-    job_id = attempt.job_id
-    number = attempt.number
-    returncode, wall_s = (None, None) if record is None else (record.code, record.wall_s)
+    wall_s = None if record is None else record.wall_s
     if wall_s is None and ended_at is not None:
         wall_s = max(0.0, ended_at - attempt.started_at)
     ledger.end_attempt(
-        job_id,
-        number,
+        attempt.job_id,
+        attempt.number,
         ended_at=ended_at,
         wall_s=wall_s,
-        returncode=returncode,
+        returncode=None if record is None else record.code,
         outcome=outcome,
         record=record,
     )

@@ -31,8 +31,6 @@ from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import MaxParallel
 from orchestrator.ledger import JobRow
 
-SHOWN = 10
-
 
 def load(run_dir: Path) -> tuple[Experiment, Mapping[str, JobVerdict]]:
     """Every job of ``run_dir``, with the robot in its directory, and its earlier verdict: no robot
@@ -84,9 +82,7 @@ def _refuse_rungs(paths: RunPaths, rows: Sequence[JobRow]) -> None:
     """:raises RunDirError: jobs pause to be compared with others, and nothing here compares them."""
     left = [row for row in rows if not isinstance(row.state, Succeeded | Failed | Cancelled)]
     if compared := [row.job_id for row in left if row.job.spec.pause_at is not None]:
-        what = (
-            f"pause at rungs ({listed(compared, SHOWN)}), and what compares them there is missing"
-        )
+        what = f"pause at rungs ({listed(compared)}), and what compares them there is missing"
         advice = "install the feature that began this run directory, or run the job file without it"
         raise RunDirError(f"{paths.root}: jobs {what}: {advice}")
 
@@ -140,18 +136,19 @@ def verdicts_of_finished(
     Any doubt leaves a job out: a task that is chosen from the robot, and a robot whose files lie
     otherwise.
     """
-    of_rows = {row.job_id: row for row in rows if isinstance(row.state, Succeeded)}
-    pairs = ((job, of_rows[job.job_id]) for job in jobs if job.job_id in of_rows)
 
     @functools.cache  # jobs share robots
     def hash_of(main: str, origin: Path, names: tuple[str, ...]) -> str:
         return robot_hash(main, {name: origin / name for name in names})
 
-    return {
-        job.job_id: verdict
-        for job, row in pairs
-        if (verdict := _verdict_if_unchanged(job, row, paths, hash_of)) is not None
-    }
+    finished = {row.job_id: row for row in rows if isinstance(row.state, Succeeded)}
+    found: dict[str, JobVerdict] = {}
+    for job in jobs:
+        row = finished.get(job.job_id)
+        verdict = None if row is None else _verdict_if_unchanged(job, row, paths, hash_of)
+        if verdict is not None:
+            found[job.job_id] = verdict
+    return found
 
 
 def _verdict_if_unchanged(
@@ -159,9 +156,9 @@ def _verdict_if_unchanged(
 ) -> JobVerdict | None:
     """:param hashed: the hash of a robot: its main file, where its files lie, and their names."""
     before = row.job.spec
-    if job.spec.init is not None or not paths.job(job.job_id).has_results(
-        normalize=before.normalize
-    ):
+    if job.spec.init is not None:
+        return None
+    if not paths.job(job.job_id).has_results(normalize=before.normalize):
         return None
     if dataclasses.replace(job.spec, xml=before.xml).fingerprint() != row.fingerprint:
         return None
@@ -175,12 +172,11 @@ def _verdict_if_unchanged(
     origin = job.xml_source.parents[main.count("/")]
     copy = paths.job(job.job_id).robot
     try:
-        names = tuple(
-            sorted(path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file())
-        )
-        if main not in names or not all(
-            (origin / name).is_file() for name in names
-        ):  # a pipe would be waited for
+        files = [path for path in copy.rglob("*") if path.is_file()]
+        names = tuple(sorted(path.relative_to(copy).as_posix() for path in files))
+        if main not in names:
+            return None
+        if not all((origin / name).is_file() for name in names):  # a pipe would be waited for
             return None
         if hashed(main, origin, names) != row.robot_hash:
             return None

@@ -91,7 +91,7 @@ class TrainingPool:
         **defaults: Any,
     ) -> None:
         api.refuse_unknown("TrainingPool", defaults, ["max_parallel", "run_dir"])
-        max_parallel = api.checked_lanes(max_parallel)
+        max_parallel = api.checked_max_parallel(max_parallel)
         resources = defaults.get("resources", {})
         self._defaults = {**defaults, "resources": resources}
         if isinstance(resources, Mapping):

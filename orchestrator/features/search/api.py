@@ -93,7 +93,7 @@ class Search:
         run_dir: str | os.PathLike[str] | None = None,
         **settings: Any,
     ) -> None:
-        self._max_parallel = api.checked_lanes(max_parallel)
+        self._max_parallel = api.checked_max_parallel(max_parallel)
         new = Path("runs") / f"search-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
         self.run_dir = api.directory(run_dir or new)
         """Directory of all results."""

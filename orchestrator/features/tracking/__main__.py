@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import sys
 
-from orchestrator.core.processes.process_setup import AT_ONCE, GIVE_WAY, give_way
+from orchestrator.core.processes.process_setup import give_way
+from orchestrator.features.tracking.process_arguments import AT_ONCE, GIVE_WAY
 
 
 def main() -> int:

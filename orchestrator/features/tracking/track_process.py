@@ -19,11 +19,11 @@ from pathlib import Path
 
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.regular_files import open_regular, read_up_to
-from orchestrator.core.processes.process_setup import AT_ONCE, GIVE_WAY
 from orchestrator.core.text import joined
 from orchestrator.experiment.beside_run import BesideRun
 from orchestrator.experiment.processes.side_process import SideProcess
 from orchestrator.features.tracking import files
+from orchestrator.features.tracking.process_arguments import AT_ONCE, GIVE_WAY
 from orchestrator.features.tracking.track_settings import Trackers
 from orchestrator.supervisor.events import Reporter
 

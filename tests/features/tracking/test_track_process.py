@@ -23,13 +23,13 @@ from supervisor_helpers import RecordingReporter
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.processes.process_setup import AT_ONCE, GIVE_WAY
 from orchestrator.core.processes.procfs import is_running
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.processes import side_process
 from orchestrator.experiment.processes.side_process import SideProcess
 from orchestrator.features.tracking import files, sending, track_process
+from orchestrator.features.tracking.process_arguments import AT_ONCE, GIVE_WAY
 from orchestrator.features.tracking.sending import Finish, JobRows
 from orchestrator.features.tracking.track_process import (
     COMPLETE,

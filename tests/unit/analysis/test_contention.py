@@ -300,10 +300,12 @@ def test_the_exit_record_of_a_moved_attempt_is_compared_with_where_it_was_last(
     paths = JobPaths(tmp_path)
     paths.attempt(0).root.mkdir(parents=True)
     paths.attempt(0).exit.write_text('{"code": 0, "message": "", "cpus": [6, 7]}')
-    first = job_metrics._AttemptSlot("j-s0", 0, None, cpus=[4, 5], started_at=0.0, ended_at=1.0)
-    last = first._replace(cpus=[6, 7], started_at=1.0, ended_at=2.0)
+    first = job_metrics._AttemptSlot(
+        job_id="j-s0", number=0, robot_hash=None, cpus=[4, 5], started_at=0.0, ended_at=1.0
+    )
+    last = replace(first, cpus=[6, 7], started_at=1.0, ended_at=2.0)
     assert job_metrics._metrics(paths, [first, last]).fewest_cpus == 2
-    assert job_metrics._metrics(paths, [first, last._replace(cpus=[7, 8])]).fewest_cpus == 1
+    assert job_metrics._metrics(paths, [first, replace(last, cpus=[7, 8])]).fewest_cpus == 1
 
 
 def test_every_finding_names_a_remedy() -> None:
@@ -325,9 +327,14 @@ def test_rank_0_is_not_blamed_for_having_only_its_own_cores(tmp_path: Path) -> N
         "env_steps,wall_s,cpu_s,run_delay_s,throttled_s,n_threads,n_cpus\n1,1,1,0,0,2,1\n2,1,1,0,0,2,1\n"
     )
     attempt = job_metrics._AttemptSlot(
-        "wide-s0", 0, None, cpus=[4, 5, 6, 7], started_at=0.0, ended_at=1.0
+        job_id="wide-s0",
+        number=0,
+        robot_hash=None,
+        cpus=[4, 5, 6, 7],
+        started_at=0.0,
+        ended_at=1.0,
     )
     assert job_metrics._metrics(paths, [attempt]).cpus == {4, 5}
-    narrow = job_metrics._metrics(paths, [attempt._replace(cpus=[4, 5])])
+    narrow = job_metrics._metrics(paths, [replace(attempt, cpus=[4, 5])])
     metrics = ExperimentMetrics(jobs=[narrow], usable_cpus=2, online_cpus=2, quota=None, lanes=2)
     assert diagnose(metrics) == []
