@@ -193,7 +193,8 @@ def compiled(header: Path) -> Policy:
     facts = {
         kind: int(number) for kind, number in re.findall(r"_(OBSERVATIONS|ACTIONS) (\d+)", text)
     }
-    source, library = header.with_suffix(".c"), header.with_suffix(".so")
+    source = header.with_suffix(".c")
+    library = header.with_suffix(".so")
     source.write_text(
         f'#include "{header.name}"\nvoid act(int rows, const float *in, float *action, float *ctrl) {{\n'
         f"for (int i = 0; i < rows; i++) {name}_act(in + i * {facts['OBSERVATIONS']}, "

@@ -36,7 +36,8 @@ class SB3Learner:
 
         model.set_logger(Logger(folder=None, output_formats=[]))
         _, self._callback = model._setup_learn(1, None)
-        self.model, self.shadow = model, shadow
+        self.model = model
+        self.shadow = shadow
 
     @property
     def env_steps(self) -> int:
@@ -114,7 +115,9 @@ class Update:
     def __init__(
         self, model: Any, rollout: Mapping[str, NDArray[Any]], parameters: Mapping[str, Any]
     ) -> None:
-        self._model, self._rollout, self._parameters = model, rollout, parameters
+        self._model = model
+        self._rollout = rollout
+        self._parameters = parameters
 
     @property
     def minibatches(self) -> int:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 Targets = tuple[float, float] | tuple[()]
 """The least value and the aim; or no target."""
-FAST, STOCK = "fast", "sb3"
+FAST = "fast"
+STOCK = "sb3"
 IN_JOB = "fast, over the environment of a job"
 GYMNASIUM: Mapping[str, Targets] = {
     "Ant-v5": (2.0, 2.5),
@@ -249,10 +250,8 @@ def networks(model: Any) -> Networks:
     """The networks of a PPO whose actor and critic have the same hidden layers."""
     hidden = model.policy.net_arch
     hidden = hidden["pi"] if isinstance(hidden, dict) else hidden
-    observation, actions = (
-        math.prod(model.observation_space.shape),
-        math.prod(model.action_space.shape),
-    )
+    observation = math.prod(model.observation_space.shape)
+    actions = math.prod(model.action_space.shape)
     return roofline.Networks(observation=observation, actions=actions, hidden=hidden)
 
 

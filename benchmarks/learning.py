@@ -319,7 +319,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     try:
-        a, b = read(given.sb3_run), read(given.fast_run)
+        a = read(given.sb3_run)
+        b = read(given.fast_run)
         folder = None if given.output is None else given.output.name
         print(report(a, b, folder))
         side = None if given.published is None else read(given.published)

@@ -270,7 +270,8 @@ def in_words(entry: Mapping[str, Any]) -> str:
 
 
 def markdown(document: Mapping[str, Any]) -> str:
-    machine, versions = document["machine"], document["versions"]
+    machine = document["machine"]
+    versions = document["versions"]
     cpus = len(machine["cpus"])
     cores = machine["physical_cores"]
     quota = machine["cpu_quota"]

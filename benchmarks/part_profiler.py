@@ -63,7 +63,9 @@ class Parts:
 
 class _Timed:
     def __init__(self, parts: Parts, part: str, it: object) -> None:
-        self._parts, self._part, self._it = parts, part, it
+        self._parts = parts
+        self._part = part
+        self._it = it
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._it, name)

@@ -39,7 +39,8 @@ class Agent(nn.Module):
             ]
             return nn.Sequential(*hidden, layer(64, outputs, gain))
 
-        self.actor, self.critic = network(actions, 0.01), network(1, 1.0)
+        self.actor = network(actions, 0.01)
+        self.critic = network(1, 1.0)
         self.log_std = nn.Parameter(torch.zeros(actions))
 
     def forward(
@@ -81,9 +82,15 @@ class PlainPPO:
         observation, actions = (
             space.shape or () for space in (venv.observation_space, venv.action_space)
         )
-        self.n_steps, self.batch_size, self.n_epochs = n_steps, batch_size, n_epochs
-        self.gamma, self.gae_lambda, self.clip_range = gamma, gae_lambda, clip_range
-        self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
+        self.n_steps = n_steps
+        self.batch_size = batch_size
+        self.n_epochs = n_epochs
+        self.gamma = gamma
+        self.gae_lambda = gae_lambda
+        self.clip_range = clip_range
+        self.ent_coef = ent_coef
+        self.vf_coef = vf_coef
+        self.max_grad_norm = max_grad_norm
         self.venv = venv
         self.agent = Agent(observation[0], actions[0])
         self.optimizer = torch.optim.Adam(self.agent.parameters(), learning_rate, eps=1e-5)

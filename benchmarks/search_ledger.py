@@ -199,11 +199,10 @@ def _peak_mib(pid: int) -> float:
 def replay(events: int) -> float:
     """Seconds for rebuilding the history of a search from so many events, half of them asks and
     half tells."""
-    point, told = (
-        {"a": 0.5, "b": 0.5, "c": 0.5},
-        {"values": [1.0], "measures": None, "env_steps": 1},
-    )
-    history, both = History(), list[SearchEvent]()
+    point = {"a": 0.5, "b": 0.5, "c": 0.5}
+    told = {"values": [1.0], "measures": None, "env_steps": 1}
+    history = History()
+    both = list[SearchEvent]()
     for number in range(events // 2):
         content = {"point": point, "jobs": [f"job-t{number:05d}-s0"]}
         both.append(SearchEvent(kind="asked", content=content, at=float(number), id=2 * number + 1))

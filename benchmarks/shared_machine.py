@@ -136,7 +136,9 @@ class Run:
     """An experiment with one job, in a directory of its own."""
 
     def __init__(self, options: Options, folder: Path, uid: int) -> None:
-        self.uid, self._folder, self._options = uid, folder, options
+        self.uid = uid
+        self._folder = folder
+        self._options = options
         folder.mkdir()
         shutil.copy(ROOT / "mjcf/hopper.xml", folder)
         keys = f"total_timesteps = {options.env_steps}\neval_episodes = 0\npreview = false"

@@ -44,7 +44,8 @@ def slower(
     :param beside: begins with the run directory as its argument, and lasts as long as the training.
     :raises subprocess.CalledProcessError: a run failed.
     """
-    shares, waits = [], []
+    shares = []
+    waits = []
     for number in range(repeats):
         found: dict[bool, Training] = {}
         for is_with in both_ways(number, False, True):

@@ -139,7 +139,8 @@ class Training:
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="contender-")
         folder = Path(self._folder.name)
-        self._result, self._log = folder / "result.json", folder / "log"
+        self._result = folder / "result.json"
+        self._log = folder / "log"
         os.sched_setaffinity(0, {core})  # inherited; this process itself only waits
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -165,7 +165,8 @@ class Report:
 
     def _row(self, robot: str, name: str) -> str | None:
         """None where the contender has never been asked to train on the robot."""
-        speeds, ratios = [], []
+        speeds = []
+        ratios = []
         versions: dict[str, str] = {}
         for round_ in self._rounds(robot):
             if mine := round_["trainings"].get(name):

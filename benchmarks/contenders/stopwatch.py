@@ -14,9 +14,17 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-N_STEPS, BATCH_SIZE, N_EPOCHS = 2048, 64, 10
-LEARNING_RATE, GAMMA, GAE_LAMBDA, CLIP_RANGE = 3e-4, 0.99, 0.95, 0.2
-ENT_COEF, VF_COEF, MAX_GRAD_NORM, ADAM_EPS = 0.0, 0.5, 0.5, 1e-5
+N_STEPS = 2048
+BATCH_SIZE = 64
+N_EPOCHS = 10
+LEARNING_RATE = 3e-4
+GAMMA = 0.99
+GAE_LAMBDA = 0.95
+CLIP_RANGE = 0.2
+ENT_COEF = 0.0
+VF_COEF = 0.5
+MAX_GRAD_NORM = 0.5
+ADAM_EPS = 1e-5
 HIDDEN = (64, 64)
 """Units of the two tanh layers, of the policy and again of the value function."""
 EPISODES = 100

@@ -15,8 +15,10 @@ from orchestrator.core.worker_spec import Activation
 
 LONGEST = 10_000
 """Characters of a text that is parsed."""
-MOST_PARTS, DEEPEST = 32, 4
-"""Size and depth of lists and tables: YAML's aliases can make huge ones of a few lines."""
+MOST_PARTS = 32
+"""Size of a list or table: YAML's aliases can make huge ones of a few lines."""
+DEEPEST = 4
+"""Depth of lists and tables in one another."""
 _LINEAR = re.compile(r"lin_(.+)\Z")
 _ACTIVATIONS = {name.replace("_", ""): name for name in get_args(Activation)}
 

@@ -24,8 +24,10 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT
 AT_ONCE = 1000
 """Values that MLflow takes in one request, which it stores as a whole."""
 PARAMS_AT_ONCE = 100
-LONGEST, LONGEST_NAME = 5000, 250
-"""Characters of a parameter, and of a name."""
+LONGEST = 5000
+"""Characters of a parameter or tag."""
+LONGEST_NAME = 250
+"""Characters of a name."""
 STEP = "env_steps"
 """Metric that every point has: its value is that of the last one."""
 
@@ -147,9 +149,8 @@ def _valid_name(name: str) -> str:
 
     A name that is changed ends with a hash, so that no two become the same.
     """
-    known = re.sub(
-        r"[^/\w.\- ]|^[./]|/(?=[./]|\Z)", "_", name
-    )  # no a//b nor a/../b: names are paths
+    # Neither a//b nor a/../b: names are paths.
+    known = re.sub(r"[^/\w.\- ]|^[./]|/(?=[./]|\Z)", "_", name)
     if known == name and len(name) <= LONGEST_NAME:
         return name
     return f"{known[: LONGEST_NAME - 9]} {hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -36,8 +36,9 @@ HAS_BEGUN = "each tracker has been told for the first time"
 """A line of its log: what costs most is over."""
 COMPLETE = "complete: "
 """Begins lines of its log that name a tracker which has everything of the run."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
-"""From a start to the next one; each is twice the one before."""
+FIRST_PAUSE_S = 10.0
+"""From a start to the next one; each pause is twice the one before."""
+LONGEST_PAUSE_S = 600.0
 STEADY_S = 2.0
 """Cores that have been free for so long are not those of a job that is about to be launched."""
 MOST_BYTES = 1 << 16
@@ -127,7 +128,10 @@ class TrackProcess(BesideRun):
             )
         self._start_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        self._start(*([] if are_steadily_free else [GIVE_WAY]))
+        if are_steadily_free:
+            self._start()
+        else:
+            self._start(GIVE_WAY)
 
     @property
     def _may_starve(self) -> bool:

@@ -20,13 +20,17 @@ from orchestrator.features.tracking.track_table import LONGEST_IN_WANDB, NOT_IN_
 from orchestrator.features.tracking.tracked_job import JobResults, Point
 from orchestrator.features.tracking.tracker_protocol import Position, TrackedJob
 
-HEADER, BLOCK = 7, 1 << 15
-"""Bytes of the head of W&B's transaction log, and of each of its blocks (the log format of
-LevelDB)."""
+HEADER = 7
+"""Bytes of the head of W&B's transaction log, and of the header of each fragment in it: the log
+format of LevelDB."""
+BLOCK = 1 << 15
+"""Bytes of each of its blocks."""
 WRITE_LIMIT_S = 5.0
 POLL_S = 0.02
-FULL, LAST = 1, 4
-"""Types of fragments that end a record."""
+FULL = 1
+"""Type of a fragment that is a whole record."""
+LAST = 4
+"""Type of the last fragment of a record."""
 
 
 class WandbTracker:

@@ -63,8 +63,10 @@ LEAST_STARTS = 6
 MOST_STARTS = 40
 LEAST_RATIOS = 6
 MOST_RATIOS = 100
-SAMPLE_SHARE, MOTION_SHARE = 0.1, 0.4
-"""Shares of the CPU time for sampling states and for comparing motions; the rest is for speed."""
+SAMPLE_SHARE = 0.1
+"""Share of the CPU time for sampling states."""
+MOTION_SHARE = 0.4
+"""Share of the CPU time for comparing motions; the rest is for speed."""
 SAME_PERIOD = 1e-3
 SHOWN_PAIRS = 5
 LARGE_DEVIATION = 0.1

@@ -24,10 +24,13 @@ from orchestrator.features.export.worker.exported_policy import (
     Floats,
 )
 
-OPSET, IR_VERSION = 17, 8
-"""Those of ONNX 1.12."""
-FLOAT, DOUBLE = 1, 11
-"""ONNX's numbers of the two types."""
+OPSET = 17
+"""That of ONNX 1.12, as is the next."""
+IR_VERSION = 8
+FLOAT = 1
+"""ONNX's number of the type float32."""
+DOUBLE = 11
+"""ONNX's number of the type float64."""
 
 
 def content(policy: ExportedPolicy) -> bytes:
@@ -91,7 +94,8 @@ class OnnxPolicy:
     def __init__(self, path: Path) -> None:
         runtime = _package("onnxruntime")
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
         self._session = runtime.InferenceSession(
             path.read_bytes(), options, providers=["CPUExecutionProvider"]
         )

@@ -343,7 +343,8 @@ def _not_driven(structure: UrdfStructure) -> Iterator[str]:
 def _write(spec: mujoco.MjSpec, target: Path) -> None:
     """:raises UrdfError: MuJoCo's MJCF writer loses something."""
     model = spec.compile()
-    spec.compiler.savecompiled = spec.compiler.savecanonical = False
+    spec.compiler.savecompiled = False
+    spec.compiler.savecanonical = False
     target.write_text(spec.to_xml(), encoding="utf-8")
     if lost := list(differing_fields(model, mujoco.MjModel.from_xml_path(str(target)))):
         raise UrdfError(

@@ -262,7 +262,8 @@ def _mimic(name: str, node: Node, nodes: Mapping[str, Node]) -> tuple[str, float
 def _check_mimics(joints: Sequence[UrdfJoint]) -> None:
     followed = {joint.name: joint.mimic[0] for joint in joints if joint.mimic is not None}
     for joint in joints:
-        chain, at = {joint.name: None}, joint.name  # keeps the order
+        chain = {joint.name: None}
+        at = joint.name  # keeps the order
         while at in followed:
             at = followed[at]
             if at in chain:
