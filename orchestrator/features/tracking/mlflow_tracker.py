@@ -75,9 +75,8 @@ class MlflowTracker:
 
 def _beside(uri: str, name: str) -> str:
     """Folder for the files of an experiment in a database file."""
-    return (
-        Path(uri.removeprefix("sqlite:///")).absolute().parent / "mlartifacts" / safe_name(name)
-    ).as_uri()
+    database = Path(uri.removeprefix("sqlite:///")).absolute()
+    return (database.parent / "mlartifacts" / safe_name(name)).as_uri()
 
 
 class MlflowRun:
@@ -112,7 +111,8 @@ class MlflowRun:
         steps = self.position.env_steps
         numbers = {name: x for name, x in results.summary.items() if type(x) in (int, float)}
         at = int(1000 * float(results.summary.get("ended_at", self.position.began)))
-        values = {**{f"summary/{name}": x for name, x in numbers.items()}, **results.evaluation}
+        values = {f"summary/{name}": x for name, x in numbers.items()}
+        values.update(results.evaluation)
         metrics = _metrics(values, at, steps)
         for first in range(0, len(metrics), AT_ONCE):
             self._client.log_batch(run, metrics=metrics[first : first + AT_ONCE])

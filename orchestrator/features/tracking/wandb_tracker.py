@@ -37,10 +37,8 @@ class WandbTracker:
     """:param options: those of ``track.wandb``."""
 
     def __init__(self, paths: RunPaths, experiment: str, options: Mapping[str, Any]) -> None:
-        self._project = (
-            options.get("project")
-            or re.sub(f"[{NOT_IN_WANDB}]", "-", experiment)[:LONGEST_IN_WANDB]
-        )
+        allowed = re.sub(f"[{NOT_IN_WANDB}]", "-", experiment)[:LONGEST_IN_WANDB]
+        self._project = options.get("project") or allowed
         self._entity = options.get("entity")
         self._folder = paths.root / "wandb"
         self._settings = wandb.Settings(
@@ -146,7 +144,9 @@ def last_step(folder: Path, run_id: str) -> int | None:
     log.
     """
     logs = list(folder.glob(f"*run-*/run-{run_id}.wandb"))
-    return max((step for path in logs for step in logged_steps(path)), default=0) if logs else None
+    if not logs:
+        return None
+    return max((step for path in logs for step in logged_steps(path)), default=0)
 
 
 def logged_steps(path: Path) -> Iterator[int]:

@@ -52,15 +52,15 @@ def content(policy: ExportedPolicy) -> bytes:
     if policy.squash:
         shifted = graph.add("Add", graph.add("Tanh", x), np.float32(1))
         x = graph.add("Add", graph.add("Mul", shifted, policy.half_range), policy.low)
-    graph.add("Min", graph.add("Max", x, policy.low), policy.high, output=ACTION)
+    x = graph.add("Max", x, policy.low)
+    graph.add("Min", x, policy.high, output=ACTION)
     outputs = [ACTION]
     if (controls := policy.controls) is not None:
-        middle, half, low, high = (
-            values.astype(np.float32)
-            for values in (controls.middle, controls.half, controls.low, controls.high)
-        )
+        half = controls.half.astype(np.float32)
+        middle = controls.middle.astype(np.float32)
         x = graph.add("Add", graph.add("Mul", ACTION, half), middle)
-        graph.add("Min", graph.add("Max", x, low), high, output=CTRL)
+        x = graph.add("Max", x, controls.low.astype(np.float32))
+        graph.add("Min", x, controls.high.astype(np.float32), output=CTRL)
         outputs.append(CTRL)
 
     def value(name: str, width: int) -> Any:
