@@ -82,19 +82,19 @@ def number(value: Any) -> Any:
         return value
     if match := _LINEAR.match(value):
         return f"linear({match[1]}, 0)"
+    if "_" in value:  # Python would read 1_000 as a number
+        return value
     try:
-        return float(value) if "_" not in value else value
+        return float(value)
     except ValueError:
         return value
 
 
 def boolean(value: Any) -> bool | None:
     """A truth value, also as text; None for anything else."""
-    return (
-        value
-        if isinstance(value, bool)
-        else {"true": True, "false": False}.get(str(value).strip().lower())
-    )
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "false": False}.get(str(value).strip().lower())
 
 
 def policy_value(name: str, value: Any) -> Any:
