@@ -19,9 +19,16 @@ if TYPE_CHECKING:
 LEAST_STEPS = 4096
 """Fewest env_steps of a learner in a repeat; at least one iteration is run."""
 BUFFER = (
-    *("observations", "actions", "rewards", "episode_starts"),
-    *("values", "log_probs", "advantages", "returns"),
+    "observations",
+    "actions",
+    "rewards",
+    "episode_starts",
+    "values",
+    "log_probs",
+    "advantages",
+    "returns",
 )
+"""What a rollout has for an update, by its name in the buffer."""
 
 
 class SB3Learner:

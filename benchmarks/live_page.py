@@ -25,7 +25,6 @@ import random
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -35,7 +34,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.harness import ROOT, Line, at_most, print_table
+from benchmarks.harness import ORCHESTRATOR, ROOT, Line, at_most, print_table
 from benchmarks.simulated_cluster import make_jobs
 from benchmarks.training_speed import slower
 from orchestrator.core.job import Attempt, Running
@@ -118,7 +117,7 @@ def pretended(count: int) -> Iterator[PretendedRun]:
 @contextlib.contextmanager
 def serving(root: Path) -> Iterator[tuple[psutil.Process, int]]:
     """The process of a server, and its port."""
-    command = [sys.executable, "-m", "orchestrator", "serve", str(root), "--port", "0"]
+    command = [*ORCHESTRATOR, "serve", str(root), "--port", "0"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as child:

@@ -106,7 +106,8 @@ class PlainPPO:
     def collect_rollouts(self) -> None:
         space: Any = self.venv.action_space
         for step in range(self.n_steps):
-            self.observations[step], self.begins[step] = self.next_observation, self.next_begin
+            self.observations[step] = self.next_observation
+            self.begins[step] = self.next_begin
             with torch.no_grad():
                 actions, self.log_probs[step], _, self.values[step] = self.agent(
                     self.next_observation
@@ -128,7 +129,8 @@ class PlainPPO:
         going_on = 1 - self.next_begin
         for step in reversed(range(self.n_steps)):
             delta = self.rewards[step] + self.gamma * next_values * going_on - self.values[step]
-            advantages[step] = last = delta + self.gamma * self.gae_lambda * going_on * last
+            last = delta + self.gamma * self.gae_lambda * going_on * last
+            advantages[step] = last
             next_values = self.values[step]
             going_on = 1 - self.begins[step]
         return advantages

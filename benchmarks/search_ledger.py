@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import pickle
 import random
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.harness import ROOT, Line, at_most, cpu_share, cpu_timed
+from benchmarks.harness import ORCHESTRATOR, ROOT, Line, at_most, cpu_share, cpu_timed
 from orchestrator import jobfile
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
@@ -155,7 +154,7 @@ def resume(folder: Path, path: Path, next_trial: int) -> Resumption:
     while."""
     paths = RunPaths(folder / "run")
     jobs = [f"runner-t{number:05d}-s0" for number in (next_trial, next_trial + 1)]
-    command = [sys.executable, "-m", "orchestrator", "run", str(path), "--run-dir", str(paths.root)]
+    command = [*ORCHESTRATOR, "run", str(path), "--run-dir", str(paths.root)]
     begun = time.monotonic()
     with (folder / "output.txt").open("wb") as output:
         supervisor = psutil.Popen(
