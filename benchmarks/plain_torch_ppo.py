@@ -79,9 +79,8 @@ class PlainPPO:
     ) -> None:
         torch.manual_seed(seed)
         np.random.seed(seed)
-        observation, actions = (
-            space.shape or () for space in (venv.observation_space, venv.action_space)
-        )
+        observation = venv.observation_space.shape or ()
+        actions = venv.action_space.shape or ()
         self.n_steps = n_steps
         self.batch_size = batch_size
         self.n_epochs = n_epochs
@@ -94,9 +93,8 @@ class PlainPPO:
         self.venv = venv
         self.agent = Agent(observation[0], actions[0])
         self.optimizer = torch.optim.Adam(self.agent.parameters(), learning_rate, eps=1e-5)
-        self.observations, self.actions = (
-            torch.zeros(n_steps, venv.num_envs, *shape) for shape in (observation, actions)
-        )
+        self.observations = torch.zeros(n_steps, venv.num_envs, *observation)
+        self.actions = torch.zeros(n_steps, venv.num_envs, *actions)
         self.log_probs, self.rewards, self.begins, self.values = torch.zeros(
             4, n_steps, venv.num_envs
         )

@@ -37,7 +37,7 @@ from orchestrator.report.experiment_facts import (
 from orchestrator.report.grid_section import grid_sections
 from orchestrator.report.machine_section import machine_section
 from orchestrator.report.number_format import number, percent, plain
-from orchestrator.report.ranks_section import experiment_section
+from orchestrator.report.ranks_section import ranks_sections
 
 MOST_PANELS = 24
 MOST_VARIED = 12
@@ -76,7 +76,7 @@ def document(
             *_varied_sections(facts["varied"], jobs),
             *_schedule(facts["attempts"], jobs),
             *_phases(robots),
-            *experiment_section(facts["ranks"]),
+            *ranks_sections(facts["ranks"]),
             tables.jobs_section(jobs),
         ]
         if shown is not None and len(jobs) < facts["totals"]["jobs"]:

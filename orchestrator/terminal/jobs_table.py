@@ -376,8 +376,6 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
             return end
         return f"{_return(line.ep_rew_mean_first):>{starts}} → {end}"
 
-    firsts = {next(iter(line.measures)) for line in lines if line.measures}
-    measure = firsts.pop() if len(firsts) == 1 else ""
     is_any_running = any(line.is_running for line in lines)
     is_all_done = all(line.share == 1.0 for line in lines)
     is_any_retried = any(line.attempts > 1 for line in lines)
@@ -393,11 +391,7 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         Column("state", lambda line: line.activity, style=lambda line: line.style),
         number_column("return", returns, rank=1, style=_return_style),
         number_column("evaluated", lambda line: _return(line.eval_mean), rank=6),
-        number_column(
-            measure, lambda line: number((line.measures or {}).get(measure), ",.2f"), rank=7
-        )
-        if measure
-        else None,
+        _column_of_measure(lines),
         bar if has_bar else None,
         number_column("done", lambda line: number(line.share, ".0%"), rank=7 if is_all_done else 1),
         number_column("env_steps", lambda line: number(line.env_steps or None, ","), rank=8),
@@ -422,6 +416,19 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         else None,
     ]
     return [column for column in columns if column is not None]
+
+
+def _column_of_measure(lines: Sequence[JobLine]) -> Column[JobLine] | None:
+    """That of the first measure of the tasks; None where it is not the same in all of them."""
+    firsts = {next(iter(line.measures)) for line in lines if line.measures}
+    if len(firsts) != 1:
+        return None
+    (measure,) = firsts
+
+    def cell(line: JobLine) -> str:
+        return number((line.measures or {}).get(measure), ",.2f")
+
+    return number_column(measure, cell, rank=7)
 
 
 def _column_of_feature(name: str, lines: Sequence[JobLine]) -> Column[JobLine] | None:

@@ -22,9 +22,8 @@ from orchestrator.experiment.from_outside.control import Snapshot
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.supervisor.events import Note
-from orchestrator.terminal import jobs_table
+from orchestrator.terminal import jobs_table, output
 from orchestrator.terminal.output import console
-from orchestrator.terminal.output import show as put
 
 REASONS_SHOWN = 20
 MOST_ROWS = 1000
@@ -51,10 +50,10 @@ def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> Snapshot | None:
                     jobs_table.render(shown, on.width, on.height, _title(snapshot)), refresh=True
                 )
             else:
-                put(on, *([] if last is None else [""]), _status(snapshot, on.width))
+                output.show(on, *([] if last is None else [""]), _status(snapshot, on.width))
             last = snapshot
     if live and last:
-        put(on, _status(last, on.width))
+        output.show(on, _status(last, on.width))
     return last
 
 
@@ -73,22 +72,22 @@ def show_end(
     :param notes: what features say of it.
     """
     on = console()
-    put(on, "", summary(rows[:MOST_ROWS], on.width))
+    output.show(on, "", summary(rows[:MOST_ROWS], on.width))
     if len(rows) > MOST_ROWS:
-        put(on, f"… and {count(len(rows) - MOST_ROWS, 'more job')}, in summary.csv")
+        output.show(on, f"… and {count(len(rows) - MOST_ROWS, 'more job')}, in summary.csv")
     for remark in _remarks(rows):
-        put(on, remark)
+        output.show(on, remark)
     for note in notes:
-        put(on, "", note.text)
+        output.show(on, "", note.text)
     _show_results(on, root, rows, notes)
     unsuccessful = {row["cause"] for row in rows if row["state"] in ("FAILED", "CANCELLED")}
     if is_stopped and exit_code != 0:
-        put(on, Text(f"Stopped. {how_to_resume}", style="yellow"))
+        output.show(on, Text(f"Stopped. {how_to_resume}", style="yellow"))
     elif exit_code == 1 and unsuccessful:
         advice = f"`logs {root} JOB` shows the output of one; `retry {root}` queues them again."
         if unsuccessful == {Cause.INVALID}:
             advice = "Correct what is said above and run the job file, which examines them again."
-        put(on, Text(f"Some jobs did not succeed. {advice}", style="red"))
+        output.show(on, Text(f"Some jobs did not succeed. {advice}", style="red"))
     paused = [
         row["job_id"] for row in rows if row["state"] == "PAUSED" and row["cause"] != Cause.RUNG
     ]
@@ -96,7 +95,7 @@ def show_end(
         jobs = count(len(paused), "job is", "jobs are")
         advice = f"First, `resume {root}` queues what is paused again. {how_to_resume}"
         text = f"{jobs} paused ({listed(paused, PAUSED_SHOWN)}). {advice}"
-        put(on, Text(text, style="yellow"))
+        output.show(on, Text(text, style="yellow"))
 
 
 def _show_results(
@@ -107,14 +106,14 @@ def _show_results(
     if any(row["attempts"] for row in rows):
         model = "model.zip (of those that succeeded), " if is_any_done else ""
         files = f"summary.csv, and in jobs/ the {model}progress.csv, timings.csv and logs"
-        put(on, "", f"Results in {root}: {files} of the jobs")
+        output.show(on, "", f"Results in {root}: {files} of the jobs")
     if is_any_done:
         run_dir = shlex.quote(str(root))
         commands = "".join(
             f"orchestrator {note.command} {run_dir}    " for note in notes if note.command
         )
         play = f"(orchestrator play {run_dir} JOB shows what a job has learnt)"
-        put(on, f"Next: {commands}orchestrator report {run_dir}    {play}")
+        output.show(on, f"Next: {commands}orchestrator report {run_dir}    {play}")
 
 
 def summary(rows: Sequence[SummaryRow], width: int) -> Table:

@@ -109,6 +109,25 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
         raise UsageError(
             f"{path}: none of {len(left_out):,} entries can be imported; nothing was written\n{shown}"
         )
+    return ZooJobFile(
+        text=_text(path, target, algo, jobs, left_out),
+        algo=algo,
+        jobs=len(jobs),
+        entries_left_out=left_out,
+        changes=[
+            LeftOut(what=f"{job.name}, {key}", reason=reason)
+            for job in jobs
+            for key, reason in (job.remarks | job.refused).items()
+            if key not in ("task", "env")
+        ],
+        newer=sum(bool(job.remarks.keys() & {"task", "env"}) for job in jobs),
+    )
+
+
+def _text(
+    path: Path, target: Path, algo: str, jobs: Sequence[_ZooJob], left_out: Sequence[LeftOut]
+) -> str:
+    """The job file ``target``, made of the file ``path`` of hyperparameters."""
     name = path.stem if target.name == "jobs.toml" else target.stem
     lines = [
         comment("Written by `orchestrator import-zoo`. docs/job-file.md lists all keys."),
@@ -128,19 +147,7 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
             comment("Not imported:"),
             *(comment(f"{entry.what}: {entry.reason}") for entry in left_out),
         ]
-    return ZooJobFile(
-        text="\n".join(lines) + "\n",
-        algo=algo,
-        jobs=len(jobs),
-        entries_left_out=left_out,
-        changes=[
-            LeftOut(what=f"{job.name}, {key}", reason=reason)
-            for job in jobs
-            for key, reason in (job.remarks | job.refused).items()
-            if key not in ("task", "env")
-        ],
-        newer=sum(bool(job.remarks.keys() & {"task", "env"}) for job in jobs),
-    )
+    return "\n".join(lines) + "\n"
 
 
 def _read(path: Path) -> dict[str, Any]:
