@@ -197,9 +197,12 @@ export class JobsTable {
     const all = [...this.jobs.values()];
     const measures = new Set(all.map((job) => job.measure).filter(Boolean));
     const anyRunning = all.some((job) => job.state === "RUNNING");
-    const has = COLUMNS.map(({ name }) => (name === "measure" ? measures.size === 1
-      : name === "evaluated" ? all.some((job) => job.evaluated !== null)
-      : ["ETA", "CPU", "wait", "on CPU"].includes(name) ? anyRunning : true));
+    const isShown = (name) => {
+      if (name === "measure") return measures.size === 1;
+      if (name === "evaluated") return all.some((job) => job.evaluated !== null);
+      return anyRunning || !["ETA", "CPU", "wait", "on CPU"].includes(name);
+    };
+    const has = COLUMNS.map(({ name }) => isShown(name));
     this.heads.forEach((head, place) => { head.hidden = !has[place]; });
     if (measures.size === 1) this.heads[MEASURE].firstChild.textContent = [...measures][0];
     const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
@@ -226,7 +229,11 @@ export class JobsTable {
     box.replaceChildren(...wanted.map((state) => {
       const pressed = this.states.has(state);
       const button = element("button", { type: "button", class: `is-${state}`, "data-state": state, "aria-pressed": String(pressed) }, `${SYMBOLS[state]} ${counts[state].toLocaleString("en-US")} ${state.toLowerCase()}`);
-      button.addEventListener("click", () => { this.states[pressed ? "delete" : "add"](state); this.arrange(); });
+      button.addEventListener("click", () => {
+        if (pressed) this.states.delete(state);
+        else this.states.add(state);
+        this.arrange();
+      });
       return button;
     }));
     if (focused) box.querySelector(`[data-state="${focused}"]`)?.focus();
