@@ -39,8 +39,9 @@ RANKS = 2
 CALLS = 500
 WARM_UP = 100
 WIDTH = 64
-OBSERVATIONS, ACTIONS = 105, 8
-"""Sizes of Ant-v5."""
+OBSERVATIONS = 105
+"""Of Ant-v5, as is the next."""
+ACTIONS = 8
 MOST_US = 300.0
 
 

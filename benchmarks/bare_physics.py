@@ -38,7 +38,8 @@ class BarePhysics:
     def __init__(self, model: mujoco.MjModel, n_envs: int, frame_skip: int) -> None:
         import mujoco
 
-        self._model, self._frame_skip = model, frame_skip
+        self._model = model
+        self._frame_skip = frame_skip
         self._datas = [mujoco.MjData(model) for _ in range(n_envs)]
 
     def seconds(self, trajectory: Trajectory) -> float:
@@ -50,7 +51,9 @@ class BarePhysics:
         import mujoco
         import numpy as np
 
-        model, datas, frame_skip = self._model, self._datas, self._frame_skip
+        model = self._model
+        datas = self._datas
+        frame_skip = self._frame_skip
         whole = mujoco.mjtState.mjSTATE_INTEGRATION
         step = mujoco.mj_step
 
@@ -82,7 +85,8 @@ class Shadow:
     """
 
     def __init__(self, venv: Any, twin: Any) -> None:
-        self._venv, self._twin = venv, twin
+        self._venv = venv
+        self._twin = twin
         self._batched = hasattr(twin, "simulation")
         self._state: Any = None
         if self._batched:
@@ -91,7 +95,8 @@ class Shadow:
         else:
             twin.reset()
             base = twin.envs[0].unwrapped
-            model, frame_skip = base.model, base.frame_skip
+            model = base.model
+            frame_skip = base.frame_skip
         self._bare = BarePhysics(model, venv.num_envs, frame_skip)
 
     def remember(self) -> None:
@@ -138,7 +143,8 @@ def trajectory_of_gymnasium(venv: DummyVecEnv, actions: NDArray[Any]) -> Traject
     import numpy as np
 
     def state(env: Any) -> NDArray[Any]:
-        model, data = env.unwrapped.model, env.unwrapped.data
+        model = env.unwrapped.model
+        data = env.unwrapped.data
         values = np.empty(mujoco.mj_stateSize(model, whole))
         mujoco.mj_getState(model, data, values, whole)
         return values

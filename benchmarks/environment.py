@@ -190,9 +190,8 @@ def _against_stock(settings: dict[str, int]) -> tuple[float, float]:
     torch.set_num_threads(1)
     sides = [PPO("MlpPolicy", venv, seed=0, device="cpu", **settings) for venv in _both(PPO_ROBOT)]  # type: ignore[arg-type]
     for side in sides:
-        side.set_logger(
-            Logger(None, [])
-        )  # its own makes a folder in the temporary directory at every call
+        # Its own logger makes a folder in the temporary directory at every call.
+        side.set_logger(Logger(None, []))
         _learn(side)  # warm-up: torch loads and compiles at the first call
     seconds = [0.0, 0.0]
     for turn in range(2):

@@ -25,7 +25,8 @@ from benchmarks.makespan import JOBS, STEPS, job_file, makespan_s
 from orchestrator.core.processes.environment_variables import worker_thread_settings
 from orchestrator.machine import topology
 
-MOST_OF_LOCAL, MOST_OF_TUNE = 1.15, 0.8
+MOST_OF_LOCAL = 1.15
+MOST_OF_TUNE = 0.8
 
 TUNE = """
 import sys, time
@@ -77,7 +78,8 @@ def tune_s(cores: int) -> float | None:
 
 def makespan(repeats: int) -> list[Line]:
     cores = topology.detect().capacity
-    of_local, of_tune = [], []
+    of_local = []
+    of_tune = []
     seconds_by: dict[str, list[float]] = {"local": [], "ray": [], "tune": []}
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         file = job_file(Path(folder))

@@ -56,7 +56,6 @@ class Compared(NamedTuple):
     format: str
     difference: float
     """Largest absolute difference of actions."""
-    observations: int
     returns: list[float]
     """Of the evaluation through the exported policy."""
     expected: list[float]
@@ -105,7 +104,8 @@ def _train(folder: Path, ppo_steps: int, sac_steps: int) -> list[Path]:
             "[[jobs]]\n"
             + "".join(f"{key} = {_toml(values[key])}\n" for key in keys if key in values)
         )
-    (job_file := folder / "sac.toml").write_text("\n".join(tables))
+    job_file = folder / "sac.toml"
+    job_file.write_text("\n".join(tables))
     steps = {"total_timesteps": ppo_steps}
     orchestrator.run(ROBOTS, run_dir=folder / "ppo", overrides=steps, show=True)
     orchestrator.run(job_file, run_dir=folder / "sac", show=True)
@@ -136,10 +136,15 @@ def compare(run_dir: Path, observations: int) -> Iterator[Compared]:
                 returns, wanted = _evaluated(job, policy)
                 difference = float(np.abs(actions - expected).max())
                 algo = type(model).__name__
-                yield (
-                    row := Compared(job.name, algo, kind, difference, len(actions), returns, wanted)
+                print(f"{job.name} .{kind}: {difference:.1e}", file=sys.stderr, flush=True)
+                yield Compared(
+                    job=job.name,
+                    algo=algo,
+                    format=kind,
+                    difference=difference,
+                    returns=returns,
+                    expected=wanted,
                 )
-                print(f"{row.job} .{kind}: {difference:.1e}", file=sys.stderr, flush=True)
 
 
 def _visited(job: Path, model: Any, observations: int) -> Iterator[tuple[NDArray[Any], Actions]]:
@@ -193,7 +198,8 @@ def compiled(header: Path) -> Policy:
     facts = {
         kind: int(number) for kind, number in re.findall(r"_(OBSERVATIONS|ACTIONS) (\d+)", text)
     }
-    source, library = header.with_suffix(".c"), header.with_suffix(".so")
+    source = header.with_suffix(".c")
+    library = header.with_suffix(".so")
     source.write_text(
         f'#include "{header.name}"\nvoid act(int rows, const float *in, float *action, float *ctrl) {{\n'
         f"for (int i = 0; i < rows; i++) {name}_act(in + i * {facts['OBSERVATIONS']}, "
@@ -216,6 +222,11 @@ def compiled(header: Path) -> Policy:
     return act
 
 
+def _mean_text(row: Compared) -> str:
+    mean = f"{np.mean(row.returns):.2f}"
+    return f"{mean} =" if row.returns == row.expected else mean
+
+
 def table(rows: list[Compared]) -> str:
     """Largest difference of actions by format, and the mean returns of the evaluation.
 
@@ -232,10 +243,7 @@ def table(rows: list[Compared]) -> str:
     lines = [heads, ["---"] * len(heads)]
     for job, algo in dict.fromkeys((row.job, row.algo) for row in rows):
         of = {row.format: row for row in rows if (row.job, row.algo) == (job, algo)}
-        means = [
-            f"{np.mean(of[kind].returns):.2f}" + " =" * (of[kind].returns == of[kind].expected)
-            for kind in kinds
-        ]
+        means = [_mean_text(of[kind]) for kind in kinds]
         expected = f"{np.mean(next(iter(of.values())).expected):.2f}"
         lines.append(
             [job, algo, *(f"{of[kind].difference:.1e}" for kind in kinds), expected, *means]

@@ -30,7 +30,9 @@ from orchestrator.core.worker_spec import WorkerSpec
 if TYPE_CHECKING:
     from orchestrator.worker.training.algorithms import Model
 
-CORE, GPU, FAST = "one core", "the GPU", "the fast learner on one core"
+CORE = "one core"
+GPU = "the GPU"
+FAST = "the fast learner on one core"
 LEAST_STEPS = 1024
 """Fewest env_steps of a training in a repeat; at least one rollout and its update are run."""
 WIDE: Mapping[str, Any] = {"net_arch": [256, 256]}

@@ -4,12 +4,15 @@ time."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
+ORCHESTRATOR = (sys.executable, "-m", "orchestrator")
+"""The program, as a command that runs in :data:`ROOT`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +58,9 @@ def at_least(
 ) -> Line:
     """The line of a figure whose median should be at least ``least``, and ideally ``aim``."""
     middle = statistics.median(values)
-    target = "" if least is None else f"≥ {least:g}" if aim is None else f"≥ {least:g}, aim {aim:g}"
+    target = "" if least is None else f"≥ {least:g}"
+    if aim is not None:
+        target += f", aim {aim:g}"
     return Line(
         what=what,
         measured=spread(values),
@@ -80,10 +87,8 @@ def spread(values: Sequence[float], form: str = ".3g") -> str:
     """Median and range."""
     if max(values) >= 100:
         form = ",.0f"
-    low, middle, high = (
-        format(value, form) for value in (min(values), statistics.median(values), max(values))
-    )
-    return f"{middle} ({low} – {high})"
+    middle = statistics.median(values)
+    return f"{middle:{form}} ({min(values):{form}} – {max(values):{form}})"
 
 
 def both_ways(number: int, *sides: Any) -> tuple[Any, ...]:
@@ -111,6 +116,28 @@ def cpu_share(processes: Sequence[psutil.Process], seconds: float) -> float:
     since = time.perf_counter()
     time.sleep(seconds)
     return (taken_s() - before_s) / (time.perf_counter() - since)
+
+
+@contextlib.contextmanager
+def busy_loop(cpu: int | None = None) -> Iterator[None]:
+    """A process that always wants a CPU, in a session of its own, as programs of other users are.
+
+    :param cpu: the one that it is bound to; None: to none.
+    """
+    bound = [] if cpu is None else ["taskset", "-c", str(cpu)]
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(
+        [*bound, sys.executable, "-I", "-S", "-c", "while True: pass"],
+        stdin=nothing,
+        stdout=nothing,
+        stderr=nothing,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def keep_to_one_core() -> None:
@@ -164,9 +191,8 @@ def print_table(
         for line in lines:
             print(f"| {line.what} | {line.measured} | {line.target} | {line.verdict} |", flush=True)
         record["parts"][name] = [asdict(line) for line in lines]
-        if (
-            arguments.json is not None
-        ):  # after every part, so that an interrupted measurement keeps its figures
+        if arguments.json is not None:
+            # After every part, so that an interrupted measurement keeps its figures.
             arguments.json.write_text(
                 json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
             )

@@ -18,7 +18,8 @@ class Noise(gymnasium.Env[Image, Any]):
     """Shows one of 16 images of noise at every step, each as large as those of Atari games: 84 × 84
     × 4."""
 
-    observation_space, action_space = spaces.Box(0, 255, (84, 84, 4), np.uint8), spaces.Discrete(6)
+    observation_space = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    action_space = spaces.Discrete(6)
 
     def __init__(self, seed: int) -> None:
         self._images = np.random.default_rng(seed).integers(0, 256, (16, 84, 84, 4), np.uint8)

@@ -19,9 +19,16 @@ if TYPE_CHECKING:
 LEAST_STEPS = 4096
 """Fewest env_steps of a learner in a repeat; at least one iteration is run."""
 BUFFER = (
-    *("observations", "actions", "rewards", "episode_starts"),
-    *("values", "log_probs", "advantages", "returns"),
+    "observations",
+    "actions",
+    "rewards",
+    "episode_starts",
+    "values",
+    "log_probs",
+    "advantages",
+    "returns",
 )
+"""What a rollout has for an update, by its name in the buffer."""
 
 
 class SB3Learner:
@@ -36,7 +43,8 @@ class SB3Learner:
 
         model.set_logger(Logger(folder=None, output_formats=[]))
         _, self._callback = model._setup_learn(1, None)
-        self.model, self.shadow = model, shadow
+        self.model = model
+        self.shadow = shadow
 
     @property
     def env_steps(self) -> int:
@@ -114,7 +122,9 @@ class Update:
     def __init__(
         self, model: Any, rollout: Mapping[str, NDArray[Any]], parameters: Mapping[str, Any]
     ) -> None:
-        self._model, self._rollout, self._parameters = model, rollout, parameters
+        self._model = model
+        self._rollout = rollout
+        self._parameters = parameters
 
     @property
     def minibatches(self) -> int:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 Targets = tuple[float, float] | tuple[()]
 """The least value and the aim; or no target."""
-FAST, STOCK = "fast", "sb3"
+FAST = "fast"
+STOCK = "sb3"
 IN_JOB = "fast, over the environment of a job"
 GYMNASIUM: Mapping[str, Targets] = {
     "Ant-v5": (2.0, 2.5),
@@ -155,9 +156,8 @@ def over_batch(spec: WorkerSpec, learner: str) -> SB3Learner:
     from benchmarks.interleaved_learners import SB3Learner
     from orchestrator.worker.envs import env_factory
 
-    venv, twin = (
-        env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed) for _ in range(2)
-    )
+    venv = env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)
+    twin = env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)
     model = built(spec, learner, env_factory.normalized_env(spec, venv) if spec.normalize else venv)
     return SB3Learner(model, Shadow(venv, twin))
 
@@ -226,7 +226,8 @@ def minibatches(spec: WorkerSpec, what: str, repeats: int, targets: Targets) -> 
             seconds[learner].append(
                 statistics.fmean(updates[learner].seconds() for _ in range(TURNS))
             )
-    fast_ms, stock_ms = (statistics.median(seconds[learner]) * 1e3 for learner in (FAST, STOCK))
+    fast_ms = statistics.median(seconds[FAST]) * 1e3
+    stock_ms = statistics.median(seconds[STOCK]) * 1e3
     whole = f"one minibatch of {stock.batch_size} on {what}"
     products = roofline.minibatch(networks(stock), stock.batch_size)
     return [
@@ -249,10 +250,8 @@ def networks(model: Any) -> Networks:
     """The networks of a PPO whose actor and critic have the same hidden layers."""
     hidden = model.policy.net_arch
     hidden = hidden["pi"] if isinstance(hidden, dict) else hidden
-    observation, actions = (
-        math.prod(model.observation_space.shape),
-        math.prod(model.action_space.shape),
-    )
+    observation = math.prod(model.observation_space.shape)
+    actions = math.prod(model.action_space.shape)
     return roofline.Networks(observation=observation, actions=actions, hidden=hidden)
 
 

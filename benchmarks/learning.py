@@ -39,11 +39,9 @@ def mean_std(returns: Sequence[float]) -> str:
 
 
 def signed(number: float) -> str:
-    return (
-        f"{number:+.2f}".replace("-", "−")
-        if math.isfinite(number)
-        else ("+∞" if number > 0 else "−∞")
-    )
+    if math.isfinite(number):
+        return f"{number:+.2f}".replace("-", "−")
+    return "+∞" if number > 0 else "−∞"
 
 
 def probability(p: float) -> str:
@@ -222,9 +220,12 @@ def against_published(side: Side, figures: str | None = None) -> list[str]:
     ]
     for robot, trained in ours.items():
         returns = values(trained, "final")
-        (least, most), (low, high) = published.means(robot), published.band(robot)
+        least, most = published.means(robot)
+        low, high = published.band(robot)
         mean = float(np.mean(returns))
-        verdict = "within" if low <= mean <= high else "above" if mean > high else "below"
+        verdict = "within"
+        if not low <= mean <= high:
+            verdict = "above" if mean > high else "below"
         lines.append(
             f"| {robot} | {_mean_interval(returns)} | {least:,.0f} – {most:,.0f} | {low:,.0f} – {high:,.0f} |"
             f" {verdict} |"
@@ -319,7 +320,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     try:
-        a, b = read(given.sb3_run), read(given.fast_run)
+        a = read(given.sb3_run)
+        b = read(given.fast_run)
         folder = None if given.output is None else given.output.name
         print(report(a, b, folder))
         side = None if given.published is None else read(given.published)

@@ -42,7 +42,8 @@ OURS = STYLES[1]
 GRID_POINTS = 100
 ABOVE_IN = 0.3
 """Space for a legend."""
-ROW_IN, NAMES_IN = 0.19, 1.9
+ROW_IN = 0.19
+NAMES_IN = 1.9
 SAME = SERIES[2]
 """Colour of sources with the same settings."""
 

@@ -205,10 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sides = read(given.folder, ranks, given.seeds)
         print(report(sides))
         if given.output is not None:
-            labels, robots = (
-                [count(number, "rank") for number in sides],
-                [{"quadruped": one} for one in sides.values()],
-            )
+            labels = [count(number, "rank") for number in sides]
+            robots = [{"quadruped": one} for one in sides.values()]
             picture = learning_figures.side_by_side(
                 "learning-ranks", "Learning over ranks", labels, robots
             )

@@ -25,7 +25,6 @@ import random
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -35,7 +34,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.harness import ROOT, Line, at_most, print_table
+from benchmarks.harness import ORCHESTRATOR, ROOT, Line, at_most, print_table
 from benchmarks.simulated_cluster import make_jobs
 from benchmarks.training_speed import slower
 from orchestrator.core.job import Attempt, Running
@@ -49,7 +48,9 @@ VIEWERS = 5
 MEASURED_S = 60.0
 MANY = 1_000
 WARM_UP_S = 15.0
-MOST_SHARE, MOST_PAINT_MS, MOST_PAGE_KIB = 0.5, 500.0, 300.0
+MOST_SHARE = 0.5
+MOST_PAINT_MS = 500.0
+MOST_PAGE_KIB = 300.0
 ENV_STEPS_A_SECOND = 2_000
 
 
@@ -116,7 +117,7 @@ def pretended(count: int) -> Iterator[PretendedRun]:
 @contextlib.contextmanager
 def serving(root: Path) -> Iterator[tuple[psutil.Process, int]]:
     """The process of a server, and its port."""
-    command = [sys.executable, "-m", "orchestrator", "serve", str(root), "--port", "0"]
+    command = [*ORCHESTRATOR, "serve", str(root), "--port", "0"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as child:
@@ -158,7 +159,8 @@ def viewed(root: Path) -> Iterator[psutil.Process]:
 
 def cost(repeats: int) -> list[Line]:
     """Share of a core, in per cent, with and without something that changes."""
-    busy, idle = [], []
+    busy = []
+    idle = []
     for _ in range(repeats):
         with pretended(RUNNING) as run, viewed(run.paths.root) as server:
             _advance_for(run, WARM_UP_S)
@@ -192,7 +194,8 @@ def _cpu_s(server: psutil.Process) -> float:
 
 def chromium_driver() -> Any:
     """Chromium without a window, as Debian's packages and selenium start it."""
-    chromium, driver_path = shutil.which("chromium"), shutil.which("chromedriver")
+    chromium = shutil.which("chromium")
+    driver_path = shutil.which("chromedriver")
     if chromium is None or driver_path is None:
         raise SystemExit("there is no browser here: apt-get install chromium chromium-driver")
     from selenium import webdriver

@@ -223,9 +223,8 @@ def measure_missing(
             if limit_s is not None:
                 print(f"{name}: about {section.about_s(len(levels(machine))):.0f} s", flush=True)
                 new = measure(name, machine, out, limit_s)
-                kept = {
-                    key: entry[key] for key in Content._fields if not new[key]
-                }  # of the call before
+                # What this call has not measured stays as in the call before.
+                kept = {key: entry[key] for key in Content._fields if not new[key]}
                 entry = {**new, **kept, "seconds": entry["seconds"] + new["seconds"]}
             elif entry["state"] == "not measured":
                 entry = {**entry, "message": "no time left"}
@@ -270,7 +269,8 @@ def in_words(entry: Mapping[str, Any]) -> str:
 
 
 def markdown(document: Mapping[str, Any]) -> str:
-    machine, versions = document["machine"], document["versions"]
+    machine = document["machine"]
+    versions = document["versions"]
     cpus = len(machine["cpus"])
     cores = machine["physical_cores"]
     quota = machine["cpu_quota"]

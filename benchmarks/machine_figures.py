@@ -14,9 +14,12 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.features.bench import rank_analysis, scaling_analysis, strong_scaling
 from orchestrator.features.bench.rank_benchmark import REFERENCE_WAY
 
-STEPS, COST = "env_steps/s", "cost"
-CPU_MS, WAIT_MS = "CPU, ms per 1,000 env_steps", "waiting for a CPU, ms per 1,000 env_steps"
-MAKESPAN, OF_BOUND = "makespan, s", "makespan / lower bound"
+STEPS = "env_steps/s"
+COST = "cost"
+CPU_MS = "CPU, ms per 1,000 env_steps"
+WAIT_MS = "waiting for a CPU, ms per 1,000 env_steps"
+MAKESPAN = "makespan, s"
+OF_BOUND = "makespan / lower bound"
 LESS_IS_BETTER = (COST, CPU_MS, WAIT_MS, MAKESPAN, OF_BOUND)
 
 Values = dict[str, list[float]]
@@ -94,7 +97,8 @@ def of_makespans(folder: str, out: Path) -> Content:
     strong = samples.read(out / folder).strong
     if strong is None:
         raise UsageError("no makespan is measured yet")
-    entries, job_ids = strong["levels"], strong["total_timesteps"]
+    entries = strong["levels"]
+    job_ids = strong["total_timesteps"]
     lost = {level: strong_scaling.incomplete(entry, job_ids) for level, entry in entries.items()}
     seconds = {
         int(level): entry["makespan_s"] for level, entry in entries.items() if not lost[level]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import ORCHESTRATOR, ROOT
 
 JOBS = 8
 STEPS = 10_240
-COMMAND = [sys.executable, "-m", "orchestrator"]
 
 
 def job_file(folder: Path) -> Path:
@@ -29,7 +27,7 @@ def makespan_s(file: Path, *options: str) -> float:
     """Makespan of ``run FILE`` with ``options``: from the first submission to the last end."""
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         run_dir = Path(folder, "run")
-        command = [*COMMAND, "run", str(file), "--run-dir", str(run_dir), "--json", *options]
+        command = [*ORCHESTRATOR, "run", str(file), "--run-dir", str(run_dir), "--json", *options]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")

@@ -158,7 +158,8 @@ def measure(
     root: Path, nodes: int, *, jobs_a_node: int, report_every_s: float, seconds: float
 ) -> Load:
     """``seconds`` of a cluster whose jobs are all training, after one report of each."""
-    count, parts = nodes * jobs_a_node, Parts()
+    count = nodes * jobs_a_node
+    parts = Parts()
     source = Training(root / "away", report_every_s).batches()
     batches = [next(source) for _ in range(math.ceil(seconds / report_every_s) + 2)]
     paths = RunPaths(root / "run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
@@ -12,35 +12,30 @@ Result = TypeVar("Result")
 
 
 class Parts:
-    """Wall time, CPU time and number of calls by part, for one thread."""
+    """CPU time by part, for one thread."""
 
     def __init__(self) -> None:
-        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.cpu_s: defaultdict[str, float] = defaultdict(float)
-        self.calls: Counter[str] = Counter()
         self._inside: list[str] = []
-        self._since = time.perf_counter(), time.process_time()
+        self._since_s = time.process_time()
 
     def clear(self) -> None:
         """Reset all figures."""
-        for booked in (self.seconds, self.cpu_s, self.calls):
-            booked.clear()
+        self.cpu_s.clear()
 
     def enter(self, part: str) -> None:
         self._book()
         self._inside.append(part)
-        self.calls[part] += 1
 
     def leave(self) -> None:
         self._book()
         self._inside.pop()
 
     def _book(self) -> None:
-        now = time.perf_counter(), time.process_time()
+        now_s = time.process_time()
         if self._inside:
-            self.seconds[self._inside[-1]] += now[0] - self._since[0]
-            self.cpu_s[self._inside[-1]] += now[1] - self._since[1]
-        self._since = now
+            self.cpu_s[self._inside[-1]] += now_s - self._since_s
+        self._since_s = now_s
 
     def timed(self, part: str, call: Callable[..., Result]) -> Callable[..., Result]:
         @functools.wraps(call)
@@ -63,7 +58,9 @@ class Parts:
 
 class _Timed:
     def __init__(self, parts: Parts, part: str, it: object) -> None:
-        self._parts, self._part, self._it = parts, part, it
+        self._parts = parts
+        self._part = part
+        self._it = it
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._it, name)

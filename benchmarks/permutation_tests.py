@@ -59,13 +59,9 @@ class Pair:
     def difference(self) -> float:
         """B's mean minus A's, in pooled standard deviations; 0 where all returns are equal."""
         raw = float(self.b.mean() - self.a.mean())
-        return (
-            0.0
-            if raw == 0
-            else raw / self.spread
-            if self.spread > 0
-            else math.copysign(math.inf, raw)
-        )
+        if raw == 0:
+            return 0.0
+        return raw / self.spread if self.spread > 0 else math.copysign(math.inf, raw)
 
     def without(self, shift: float) -> Pair:
         """The pair with ``shift`` standard deviations subtracted from B's returns."""
@@ -188,7 +184,10 @@ def _edge(kept: Callable[[float], bool], centre: float, reach: float) -> float:
     outside = centre + reach
     while abs(outside - inside) > 0.001:
         middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if kept(middle) else (inside, middle)
+        if kept(middle):
+            inside = middle
+        else:
+            outside = middle
     return inside
 
 
@@ -234,5 +233,8 @@ class Design:
             return math.inf
         while high - low > 0.01:
             middle = (low + high) / 2
-            low, high = (middle, high) if self.power(middle) < power else (low, middle)
+            if self.power(middle) < power:
+                low = middle
+            else:
+                high = middle
         return high

@@ -39,7 +39,8 @@ class Agent(nn.Module):
             ]
             return nn.Sequential(*hidden, layer(64, outputs, gain))
 
-        self.actor, self.critic = network(actions, 0.01), network(1, 1.0)
+        self.actor = network(actions, 0.01)
+        self.critic = network(1, 1.0)
         self.log_std = nn.Parameter(torch.zeros(actions))
 
     def forward(
@@ -78,18 +79,22 @@ class PlainPPO:
     ) -> None:
         torch.manual_seed(seed)
         np.random.seed(seed)
-        observation, actions = (
-            space.shape or () for space in (venv.observation_space, venv.action_space)
-        )
-        self.n_steps, self.batch_size, self.n_epochs = n_steps, batch_size, n_epochs
-        self.gamma, self.gae_lambda, self.clip_range = gamma, gae_lambda, clip_range
-        self.ent_coef, self.vf_coef, self.max_grad_norm = ent_coef, vf_coef, max_grad_norm
+        observation = venv.observation_space.shape or ()
+        actions = venv.action_space.shape or ()
+        self.n_steps = n_steps
+        self.batch_size = batch_size
+        self.n_epochs = n_epochs
+        self.gamma = gamma
+        self.gae_lambda = gae_lambda
+        self.clip_range = clip_range
+        self.ent_coef = ent_coef
+        self.vf_coef = vf_coef
+        self.max_grad_norm = max_grad_norm
         self.venv = venv
         self.agent = Agent(observation[0], actions[0])
         self.optimizer = torch.optim.Adam(self.agent.parameters(), learning_rate, eps=1e-5)
-        self.observations, self.actions = (
-            torch.zeros(n_steps, venv.num_envs, *shape) for shape in (observation, actions)
-        )
+        self.observations = torch.zeros(n_steps, venv.num_envs, *observation)
+        self.actions = torch.zeros(n_steps, venv.num_envs, *actions)
         self.log_probs, self.rewards, self.begins, self.values = torch.zeros(
             4, n_steps, venv.num_envs
         )
@@ -99,7 +104,8 @@ class PlainPPO:
     def collect_rollouts(self) -> None:
         space: Any = self.venv.action_space
         for step in range(self.n_steps):
-            self.observations[step], self.begins[step] = self.next_observation, self.next_begin
+            self.observations[step] = self.next_observation
+            self.begins[step] = self.next_begin
             with torch.no_grad():
                 actions, self.log_probs[step], _, self.values[step] = self.agent(
                     self.next_observation
@@ -121,7 +127,8 @@ class PlainPPO:
         going_on = 1 - self.next_begin
         for step in reversed(range(self.n_steps)):
             delta = self.rewards[step] + self.gamma * next_values * going_on - self.values[step]
-            advantages[step] = last = delta + self.gamma * self.gae_lambda * going_on * last
+            last = delta + self.gamma * self.gae_lambda * going_on * last
+            advantages[step] = last
             next_values = self.values[step]
             going_on = 1 - self.begins[step]
         return advantages

@@ -17,12 +17,11 @@ import os
 import resource
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Line, at_most, both_ways, print_table
+from benchmarks.harness import ORCHESTRATOR, ROOT, Line, at_most, both_ways, print_table
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.experiment.processes.policy_process import PolicyProcess
 from orchestrator.features.pictures.previews import StillsRequest
@@ -37,15 +36,7 @@ def trained(jobs: Path, folder: str, *, preview: bool) -> RunPaths:
     settings = [
         f"--set={one}" for one in (*SETTINGS, f"preview={str(preview).lower()}", "video=false")
     ]
-    command = [
-        sys.executable,
-        "-m",
-        "orchestrator",
-        "run",
-        str(jobs),
-        f"--run-dir={run_dir}",
-        *settings,
-    ]
+    command = [*ORCHESTRATOR, "run", str(jobs), f"--run-dir={run_dir}", *settings]
     environment = {**os.environ, "MUJOCO_GL": "disable"}
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env=environment)
     return RunPaths(run_dir)

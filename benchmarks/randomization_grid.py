@@ -34,7 +34,8 @@ from orchestrator.jobfile import from_mapping
 from orchestrator.report import grid_section
 from orchestrator.report.grid_section import GridPanel
 
-MASS, FRICTION = "body.*.mass", "geom.*.friction"
+MASS = "body.*.mass"
+FRICTION = "geom.*.friction"
 """Friction is the larger one of two geoms that touch, so that all of them must change."""
 SHARES = ("*0.7", "*0.85", "*1", "*1.15", "*1.3")
 RANDOMIZE = {MASS: "scale(0.7, 1.3)", FRICTION: "scale(0.7, 1.3)"}

@@ -57,7 +57,8 @@ class Networks:
     def joined(self) -> list[tuple[int, int]]:
         """The layers of both. The first layers share their inputs and are one product, which is
         faster than two."""
-        (inputs, of_actor), (_, of_critic) = self.actor[0], self.critic[0]
+        inputs, of_actor = self.actor[0]
+        _, of_critic = self.critic[0]
         return [(inputs, of_actor + of_critic), *self.actor[1:], *self.critic[1:]]
 
 

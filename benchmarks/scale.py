@@ -139,21 +139,17 @@ def cluster_row(measured: Mapping[str, Any]) -> Sequence[str]:
 
 
 CLUSTER_HEAD = (
-    *(
-        "nodes",
-        "jobs",
-        "attempts / nodes lost",
-        "jobs lost",
-        "makespan / ideal",
-        "events/s offered",
-        "handled",
-    ),
-    *(
-        "driver",
-        "supervisor · slots · ledger · summary · directories · view",
-        "MiB, pending / most",
-        "wall",
-    ),
+    "nodes",
+    "jobs",
+    "attempts / nodes lost",
+    "jobs lost",
+    "makespan / ideal",
+    "events/s offered",
+    "handled",
+    "driver",
+    "supervisor · slots · ledger · summary · directories · view",
+    "MiB, pending / most",
+    "wall",
 )
 
 
@@ -176,12 +172,15 @@ def stream_row(measured: Mapping[str, Any]) -> Sequence[str]:
 
 
 STREAM_HEAD = (
-    *("nodes", "jobs", "reports every", "batches/s", "cores", "wall seconds a second"),
-    *(
-        "unpickling · files · replies · supervisor · ledger · summary",
-        "a batch",
-        "fills a core at nodes",
-    ),
+    "nodes",
+    "jobs",
+    "reports every",
+    "batches/s",
+    "cores",
+    "wall seconds a second",
+    "unpickling · files · replies · supervisor · ledger · summary",
+    "a batch",
+    "fills a core at nodes",
     "falls behind at nodes",
 )
 
@@ -225,13 +224,10 @@ def main() -> None:
     parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        what, *numbers = arguments.one
+        what, *texts = arguments.one
+        numbers = [float(text) if "." in text else int(text) for text in texts]
         with tempfile.TemporaryDirectory(dir=arguments.folder) as root:
-            print(
-                json.dumps(
-                    MEASURED[what](Path(root), *(float(n) if "." in n else int(n) for n in numbers))
-                )
-            )
+            print(json.dumps(MEASURED[what](Path(root), *numbers)))
         return
     chosen = arguments.only.split(",")
     if unknown := set(chosen) - MEASURED.keys():

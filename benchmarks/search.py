@@ -14,23 +14,22 @@ import contextlib
 import functools
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import orchestrator
 from benchmarks import search_learning, search_ledger, search_simulation
-from benchmarks.harness import ROOT, Line, at_most, both_ways, print_table
+from benchmarks.harness import ROOT, Line, at_most, both_ways, busy_loop, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.machine import topology
 
 SHORT_ENV_STEPS = 20_480
-TINY_N_ENVS, TINY_N_STEPS = 2, 32
+TINY_N_ENVS = 2
+TINY_N_STEPS = 32
 
 
 def short_jobs(
@@ -80,7 +79,8 @@ def measured_run(count: int, how: str, **settings: int) -> ShortRun:
         before = sum(os.times()[:4])
         begun = time.perf_counter()
         run = orchestrator.run(path, run_dir=Path(name) / "run")
-        makespan_s, cpu_s = time.perf_counter() - begun, sum(os.times()[:4]) - before
+        makespan_s = time.perf_counter() - begun
+        cpu_s = sum(os.times()[:4]) - before
         assert run.ok
         weights = [weights_of(result.job_dir) for result in run.results]
     return ShortRun(makespan_s=makespan_s, cpu_s=cpu_s, weights=weights)
@@ -138,29 +138,17 @@ def tiny(repeats: int, *, jobs: int, load: int) -> list[Line]:
     runs: dict[int, list[dict[str, ShortRun]]] = {0: [], load: []}
     for number in range(repeats):
         for loops in both_ways(number, *runs):
-            with busy_loops(loops):
+            with contextlib.ExitStack() as beside:
+                for _ in range(loops):
+                    beside.enter_context(busy_loop())
                 hows = both_ways(number, "exec", "auto")
                 runs[loops].append({how: measured_run(jobs, how, **settings) for how in hows})
     lines = []
     for loops, of_load in runs.items():
-        beside = f"beside {loops} busy loops" if loops else "idle"
+        load_text = f"beside {loops} busy loops" if loops else "idle"
         what = f"{jobs} jobs of {settings['env_steps']} env_steps of runner on {topology.detect().capacity} cores"
-        lines += start_lines(f"{what}, {beside}", of_load, "auto", 1.0)
+        lines += start_lines(f"{what}, {load_text}", of_load, "auto", 1.0)
     return lines
-
-
-@contextlib.contextmanager
-def busy_loops(count: int) -> Iterator[None]:
-    """``count`` processes that always want a CPU, in a session each, as programs of other users
-    are."""
-    command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
-    loops = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
 
 
 def derl(_: int) -> list[Line]:

@@ -54,7 +54,8 @@ def best_so_far(searches: Mapping[str, Sequence[Curve]]) -> Drawn:
     drawn, (axes,) = drawing.panels(1, columns=1, height_in=2.2, legend_in=ABOVE_IN)
     for curves, style in zip(searches.values(), STYLES, strict=False):
         for one in curves:
-            steps, values = [*one.env_steps, one.whole], [*one.values, one.values[-1]]
+            steps = [*one.env_steps, one.whole]
+            values = [*one.values, one.values[-1]]
             axes.step(steps, values, where="post", color=style.colour, linewidth=0.6, alpha=0.5)
         grid = np.linspace(
             max(one.env_steps[0] for one in curves), min(one.whole for one in curves), 200

@@ -35,7 +35,8 @@ from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.job_names import without_seed
 
 ROBOT = ROOT / "mjcf/quadruped.xml"
-HIPS, SERVOS = "model.body.*_thigh.pos", "model.actuator.*.forcerange"
+HIPS = "model.body.*_thigh.pos"
+SERVOS = "model.actuator.*.forcerange"
 LEARNING_RATE = "ppo.learning_rate"
 JOB: dict[str, Any] = {
     "task": "forward",
@@ -80,7 +81,8 @@ WIDE: dict[str, dict[str, Any]] = {
 }
 """Six dimensions around usual values: at most points the robot stands or shuffles, at some it walks
 well."""
-SAMPLED_ENV_STEPS, SAMPLED_TRIALS = 61_440, 60
+SAMPLED_ENV_STEPS = 61_440
+SAMPLED_TRIALS = 60
 SAMPLERS = ("random", "tpe")
 """The first is what the others are compared with."""
 

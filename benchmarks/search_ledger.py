@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import pickle
 import random
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.harness import ROOT, Line, at_most, cpu_share, cpu_timed
+from benchmarks.harness import ORCHESTRATOR, ROOT, Line, at_most, cpu_share, cpu_timed
 from orchestrator import jobfile
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
@@ -92,36 +91,7 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
             value = chance.gauss(100.0, 10.0)
             (job,) = trial_jobs(experiment, number, point)
             ledger.put_jobs([(number, job, "0" * 64)])
-            cpus = (number % 2,)
-            ended = AttemptOutcome(cause=None)
-            attempt = Attempt(
-                job_id=job.job_id, number=0, cpus=cpus, gpus=(), pid=None, started_at=now + number
-            )
-            ledger.start_attempt(attempt, queue_s=0.1)
-            record = ExitRecord(
-                code=0,
-                message="",
-                env_steps=ENV_STEPS,
-                ep_rew_mean=value,
-                learner="fast",
-                cpu_s=1.0,
-            )
-            end_s = now + number + 1.0
-            ledger.end_attempt(
-                job.job_id,
-                0,
-                ended_at=end_s,
-                wall_s=1.0,
-                returncode=0,
-                outcome=ended,
-                record=record,
-                max_rss_mib=300.0,
-            )
-            ledger.set_state(job.job_id, Succeeded())
-            directory = paths.job(job.job_id)
-            directory.root.mkdir(parents=True)
-            for file in (directory.model, directory.vecnormalize):
-                file.touch()
+            _enter_training(ledger, paths, number, job.job_id, value, now + number)
             told = {"values": [value], "measures": None, "env_steps": ENV_STEPS}
             sampler.tell(number, point, TrialOutcome(values=(value,), env_steps=ENV_STEPS))
             events += [
@@ -133,6 +103,42 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
         ledger.commit()
     SearchPaths(paths.root).sampler.write_bytes(pickle.dumps((1 + 3 * trials, sampler)))
     ledger.close()
+
+
+def _enter_training(
+    ledger: Ledger, paths: RunPaths, number: int, job_id: str, value: float, started_at: float
+) -> None:
+    """Enter that a job has succeeded in one attempt, which took a second.
+
+    :param value: its return.
+    """
+    attempt = Attempt(
+        job_id=job_id, number=0, cpus=(number % 2,), gpus=(), pid=None, started_at=started_at
+    )
+    record = ExitRecord(
+        code=0,
+        message="",
+        env_steps=ENV_STEPS,
+        ep_rew_mean=value,
+        learner="fast",
+        cpu_s=1.0,
+    )
+    ledger.start_attempt(attempt, queue_s=0.1)
+    ledger.end_attempt(
+        job_id,
+        0,
+        ended_at=started_at + 1.0,
+        wall_s=1.0,
+        returncode=0,
+        outcome=AttemptOutcome(cause=None),
+        record=record,
+        max_rss_mib=300.0,
+    )
+    ledger.set_state(job_id, Succeeded())
+    directory = paths.job(job_id)
+    directory.root.mkdir(parents=True)
+    for file in (directory.model, directory.vecnormalize):
+        file.touch()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +161,7 @@ def resume(folder: Path, path: Path, next_trial: int) -> Resumption:
     while."""
     paths = RunPaths(folder / "run")
     jobs = [f"runner-t{number:05d}-s0" for number in (next_trial, next_trial + 1)]
-    command = [sys.executable, "-m", "orchestrator", "run", str(path), "--run-dir", str(paths.root)]
+    command = [*ORCHESTRATOR, "run", str(path), "--run-dir", str(paths.root)]
     begun = time.monotonic()
     with (folder / "output.txt").open("wb") as output:
         supervisor = psutil.Popen(
@@ -199,11 +205,10 @@ def _peak_mib(pid: int) -> float:
 def replay(events: int) -> float:
     """Seconds for rebuilding the history of a search from so many events, half of them asks and
     half tells."""
-    point, told = (
-        {"a": 0.5, "b": 0.5, "c": 0.5},
-        {"values": [1.0], "measures": None, "env_steps": 1},
-    )
-    history, both = History(), list[SearchEvent]()
+    point = {"a": 0.5, "b": 0.5, "c": 0.5}
+    told = {"values": [1.0], "measures": None, "env_steps": 1}
+    history = History()
+    both = list[SearchEvent]()
     for number in range(events // 2):
         content = {"point": point, "jobs": [f"job-t{number:05d}-s0"]}
         both.append(SearchEvent(kind="asked", content=content, at=float(number), id=2 * number + 1))

@@ -19,9 +19,12 @@ SPEEDS = {"quadruped": 15_005, "Ant-v5": 2_966}
 START_S = 0.05
 """Of a forked worker, until its first env_step: ``import_s`` in ``exit.json``, measured by hand on
 2026-11-21."""
-BODIES, ENV_STEPS, SPREAD = 4_000, 5_000_000, 8.0
-"""The search of Gupta et al. (2021), "Embodied intelligence via learning and evolution", and the
-ratio between the most and the least expensive of its bodies that is assumed here."""
+BODIES = 4_000
+"""In the search of Gupta et al. (2021), "Embodied intelligence via learning and evolution"."""
+ENV_STEPS = 5_000_000
+"""Of each of these bodies."""
+SPREAD = 8.0
+"""Ratio between the most and the least expensive of them, which is assumed here."""
 
 
 class Outcome(NamedTuple):

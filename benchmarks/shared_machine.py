@@ -23,7 +23,6 @@ import csv
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import sysconfig
@@ -34,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import ROOT, both_ways, busy_loop, spread
 
 PATIENCE_S = 120.0
 ARRIVAL_S = 2.0
@@ -81,7 +80,7 @@ def main() -> None:
 
 
 def show_placement(options: Options, folder: Path) -> None:
-    with hog(0), contextlib.ExitStack() as stack:
+    with busy_loop(0), contextlib.ExitStack() as stack:
         runs = []
         for number in range(options.runs):
             runs.append(
@@ -101,42 +100,34 @@ def compare_disturbed(options: Options, folder: Path) -> None:
     ratios: list[float] = []
     for repeat in range(options.repeats):
         speeds: dict[bool, float] = {}
-        for is_disturbed in (False, True) if repeat % 2 == 0 else (True, False):
+        for is_disturbed in both_ways(repeat, False, True):
             run = Run(options, folder / f"{repeat}-{is_disturbed}", os.getuid())
-            with run.running(), contextlib.ExitStack() as hogs:
+            with run.running(), contextlib.ExitStack() as loops:
                 (cpu,) = run.until_launched()
                 if is_disturbed:
                     time.sleep(ARRIVAL_S)
-                    hogs.enter_context(hog(cpu))
+                    loops.enter_context(busy_loop(cpu))
                     arrived_at = time.time()
                 run.until_ended()
             moved_at = run.moved_at()
             begin = (moved_at or arrived_at) if is_disturbed else 0.0
             speeds[is_disturbed] = run.speed_since(begin)
+            how = "undisturbed"
             if is_disturbed:
                 how = "stayed" if moved_at is None else f"moved after {moved_at - arrived_at:.1f} s"
-                print(
-                    f"repeat {repeat}: {how}; CPUs {run.cpus()}; weights {run.weights()[:12]}",
-                    flush=True,
-                )
-            else:
-                print(
-                    f"repeat {repeat}: undisturbed; CPUs {run.cpus()}; weights {run.weights()[:12]}",
-                    flush=True,
-                )
+            about = f"{how}; CPUs {run.cpus()}; weights {run.weights()[:12]}"
+            print(f"repeat {repeat}: {about}", flush=True)
         ratios.append(speeds[True] / speeds[False])
-    low = min(ratios)
-    high = max(ratios)
-    print(
-        f"env_steps/s, disturbed / undisturbed: {statistics.median(ratios):.3f} ({low:.3f} - {high:.3f})"
-    )
+    print(f"env_steps/s, disturbed / undisturbed: {spread(ratios, '.3f')}")
 
 
 class Run:
     """An experiment with one job, in a directory of its own."""
 
     def __init__(self, options: Options, folder: Path, uid: int) -> None:
-        self.uid, self._folder, self._options = uid, folder, options
+        self.uid = uid
+        self._folder = folder
+        self._options = options
         folder.mkdir()
         shutil.copy(ROOT / "mjcf/hopper.xml", folder)
         keys = f"total_timesteps = {options.env_steps}\neval_episodes = 0\npreview = false"
@@ -148,11 +139,9 @@ class Run:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        who = (
-            []
-            if os.geteuid() != 0
-            else ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
-        )
+        who = []
+        if os.geteuid() == 0:
+            who = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
         command = [
             *who,
             self._options.python,
@@ -248,21 +237,6 @@ class Run:
     def _file(self, name: str) -> Path:
         (job,) = (self._folder / "run/jobs").iterdir()
         return job / name
-
-
-@contextlib.contextmanager
-def hog(cpu: int) -> Iterator[None]:
-    """A program bound to a CPU, in a session of its own."""
-    command = ["taskset", "-c", str(cpu), sys.executable, "-I", "-S", "-c", "while True: pass"]
-    nothing = subprocess.DEVNULL
-    process = subprocess.Popen(
-        command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
-    )
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 if __name__ == "__main__":

@@ -75,7 +75,10 @@ class Nodes(ClusterSlots):
         super().__init__()
         self.losses = 0
         """Detected losses of nodes so far."""
-        self._cores_each, self._rates, self._now, self._chance = cores, rates, now, chance
+        self._cores_each = cores
+        self._rates = rates
+        self._now = now
+        self._chance = chance
         for node in range(count):
             self._join(node)
         mean_s = DAY_S / rates.losses_a_node_day
@@ -233,12 +236,10 @@ class Work:
     ) -> None:
         self._whole_s = {job.job_id: job.spec.total_timesteps / STEPS_PER_S for job in jobs}
         self._left_s = dict(self._whole_s)
-        self._rates, self._nodes, self._now, self._progress_every_s = (
-            rates,
-            nodes,
-            now,
-            progress_every_s,
-        )
+        self._rates = rates
+        self._nodes = nodes
+        self._now = now
+        self._progress_every_s = progress_every_s
         self.redone_s = 0.0
         """Training time lost: since the last checkpoint before an attempt was lost."""
 

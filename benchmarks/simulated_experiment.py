@@ -61,8 +61,6 @@ class FilesOfEnds(FakeExecutor):
         super().__init__(launches=deque(maxlen=0), gather_s=GATHER_S)
         self.heard: Counter[str] = Counter()
         """Number of events by kind."""
-        self.busiest: tuple[int, float] = 0, 0.0
-        """Largest number of events at once, and when."""
         self._paths = paths
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
@@ -71,7 +69,6 @@ class FilesOfEnds(FakeExecutor):
             self.heard[type(event).__name__] += 1
             if isinstance(event, Exited) and event.returncode == ExitCode.SUCCEEDED:
                 self._write_exit_record(event.handle)
-        self.busiest = max(self.busiest, (len(events), self.time_s))
         return events
 
     def _write_exit_record(self, handle: Handle) -> None:
@@ -95,13 +92,9 @@ class Outcome:
     ideal_s: float
     """Lower bound of any schedule without failures: all cores busy, or the longest job."""
     events: Mapping[str, int]
-    busiest: tuple[int, float]
     wall_s: float
-    seconds: Mapping[str, float]
-    """Wall time by part."""
     cpu_s: Mapping[str, float]
     """CPU time by part."""
-    calls: Mapping[str, int]
     peak_mib: float
     pending_mib: float
     """Memory of the driver with all jobs pending."""
@@ -182,11 +175,8 @@ def simulate(
         simulated_s=executor.time_s,
         ideal_s=ideal_s,
         events=dict(executor.heard),
-        busiest=executor.busiest,
         wall_s=wall_s,
-        seconds=dict(parts.seconds),
         cpu_s=dict(parts.cpu_s),
-        calls=dict(parts.calls),
         peak_mib=peak_mib(),
         pending_mib=pending_mib,
     )

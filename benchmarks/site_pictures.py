@@ -14,7 +14,6 @@ import argparse
 import base64
 import io
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any
 
 from PIL import Image
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import ORCHESTRATOR, ROOT
 from benchmarks.live_page import chromium_driver, serving
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import summary
@@ -107,11 +106,10 @@ def main() -> None:
     job_file = options.job_file.absolute()
     output = options.output.absolute()
     output.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "orchestrator"]
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / job_file.stem
         with subprocess.Popen(
-            [*command, "run", str(job_file), "--run-dir", str(run_dir)], cwd=ROOT
+            [*ORCHESTRATOR, "run", str(job_file), "--run-dir", str(run_dir)], cwd=ROOT
         ) as run:
             try:
                 while run.poll() is None and not half_have_ended(run_dir):
@@ -125,7 +123,7 @@ def main() -> None:
             except BaseException:
                 run.terminate()
                 raise
-        subprocess.run([*command, "report", str(run_dir)], cwd=ROOT, check=True)
+        subprocess.run([*ORCHESTRATOR, "report", str(run_dir)], cwd=ROOT, check=True)
         take(REPORT, (run_dir / "report/index.html").as_uri(), output)
 
 

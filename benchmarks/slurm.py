@@ -38,7 +38,8 @@ from orchestrator.supervisor.supervisor import Supervisor
 SECONDS_JOBS = 1000
 SECONDS = SlurmSettings(array=4, cpus_per_task=2, mem_mib=1000)
 AT_ONCE = 8
-LEAST_BETWEEN_S, MOST_OF_LOCAL = 10.0, 1.1
+LEAST_BETWEEN_S = 10.0
+MOST_OF_LOCAL = 1.1
 
 
 class CountedCommand(SlurmCommand):
@@ -96,7 +97,10 @@ def seconds_jobs(root: Path) -> tuple[float, float]:
 
 
 def jobs(repeats: int) -> list[Line]:
-    rates, costs, submissions, between_s = [], [], [], []
+    rates = []
+    costs = []
+    submissions = []
+    between_s = []
     with slurm_at_hand(), tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         for number in range(repeats):
             with counted() as calls:

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 NODES = ("node0", "node1")
-CPUS, MEMORY_MIB = 4, 8400
-"""Of each node, as Slurm is told."""
+CPUS = 4
+"""Of each node, as Slurm is told; as is the next."""
+MEMORY_MIB = 8400
 PATIENCE_S = 60.0
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "setpriv")
 SBIN = f"/usr/sbin{os.pathsep}/sbin"

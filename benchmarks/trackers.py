@@ -49,7 +49,8 @@ def cost(tracker: str, repeats: int, *, env_steps: int) -> list[Line]:
 def _watched(seconds: list[float], run_dir: Path) -> Iterator[None]:
     """Append the CPU seconds that the tracker's processes have taken by the end, or a little before
     it."""
-    has_ended, taken = threading.Event(), dict[int, float]()
+    has_ended = threading.Event()
+    taken = dict[int, float]()
 
     def watch() -> None:
         tracker: psutil.Process | None = None

@@ -6,13 +6,12 @@ from __future__ import annotations
 import contextlib
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.harness import ROOT, Line, both_ways
+from benchmarks.harness import ORCHESTRATOR, ROOT, Line, both_ways
 from orchestrator.analysis import run_reader
 from orchestrator.machine import topology
 
@@ -44,7 +43,8 @@ def slower(
     :param beside: begins with the run directory as its argument, and lasts as long as the training.
     :raises subprocess.CalledProcessError: a run failed.
     """
-    shares, waits = [], []
+    shares = []
+    waits = []
     for number in range(repeats):
         found: dict[bool, Training] = {}
         for is_with in both_ways(number, False, True):
@@ -77,7 +77,7 @@ def _train(run_dir: Path, env_steps: int, tables: str) -> Training:
         f'[[jobs]]\nname = "hopper"\nxml = "{ROOT / "mjcf" / "hopper.xml"}"\nseeds = {seeds}\n',
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "orchestrator", "run", str(path), "--run-dir", str(run_dir)]
+    command = [*ORCHESTRATOR, "run", str(path), "--run-dir", str(run_dir)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     jobs = [run_reader.iterations(table) for table in run_dir.glob("jobs/*/timings.csv")]
     wall_s = [sum(row.wall_s for row in job) for job in jobs]

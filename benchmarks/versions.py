@@ -132,7 +132,8 @@ def learner(before: Side, repeats: int) -> list[Line]:
 def _trained(name: str, side: Side) -> TrainingSpeed:
     """Train one of :data:`LEARNERS`."""
     with tempfile.TemporaryDirectory() as folder:
-        job_file, run_dir = Path(folder) / "versions.toml", Path(folder) / "run"
+        job_file = Path(folder) / "versions.toml"
+        run_dir = Path(folder) / "run"
         job_file.write_text(
             LEARNER_FILE.format(
                 steps=LEARNER_STEPS,

@@ -82,7 +82,8 @@ def options() -> argparse.Namespace:
         "--retry", action="store_true", help="train contenders again that have failed before"
     )
     parsed = parser.parse_args()
-    parsed.only, parsed.robots = parsed.only.split(","), parsed.robots.split(",")
+    parsed.only = parsed.only.split(",")
+    parsed.robots = parsed.robots.split(",")
     for option, given, valid in (
         ("only", parsed.only, CONTENDERS),
         ("robots", parsed.robots, ROBOTS),
@@ -144,7 +145,8 @@ def measure(asked: argparse.Namespace, results: Results, save: Callable[[], None
             asked.only, asked.robots, repeats=asked.repeats, env_steps=steps, core=core
         )
     else:
-        cores, steps = asked.cores, asked.return_steps
+        cores = asked.cores
+        steps = asked.return_steps
         measurement.returns(
             asked.only, asked.robots, seeds=asked.seeds, env_steps=steps, cores=cores
         )

@@ -24,10 +24,8 @@ class GymnasiumVector:
         )
         self._seed = seed
         self.num_envs = 1
-        self.observation_space, self.action_space = (
-            self._envs.single_observation_space,
-            self._envs.single_action_space,
-        )
+        self.observation_space = self._envs.single_observation_space
+        self.action_space = self._envs.single_action_space
         self.returns: list[float] = []
         self._sum = 0.0
 

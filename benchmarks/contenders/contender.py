@@ -139,13 +139,20 @@ class Training:
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="contender-")
         folder = Path(self._folder.name)
-        self._result, self._log = folder / "result.json", folder / "log"
+        self._result = folder / "result.json"
+        self._log = folder / "log"
         os.sched_setaffinity(0, {core})  # inherited; this process itself only waits
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    *(str(python), "-m", f"{__package__}.{contender.runner}", contender.name),
-                    *(robot, str(env_steps), str(seed), str(self._result)),
+                    str(python),
+                    "-m",
+                    f"{__package__}.{contender.runner}",
+                    contender.name,
+                    robot,
+                    str(env_steps),
+                    str(seed),
+                    str(self._result),
                 ],
                 cwd=folder,
                 env={**os.environ, **CPU_ONLY, "PYTHONPATH": str(ROOT)},
@@ -193,5 +200,8 @@ def reason(output: str, status: int) -> str:
     traceback."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     marked = [line for line in lines if line.startswith("ERROR: ")]
-    killed = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-    return (marked[:1] or ([] if status < 0 else lines[-1:]) or [killed])[0][:LONGEST_REASON]
+    if marked:
+        return marked[0][:LONGEST_REASON]
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return lines[-1][:LONGEST_REASON] if lines else f"exit status {status}"

@@ -155,17 +155,20 @@ class Report:
             lines.append(
                 f"**{len(shared)} of {len(trainings)} trainings shared their core with other processes.**"
             )
-        seeds = [len(self._returns(robot, name)) for robot in robots for name in CONTENDERS]
-        if any(seeds):
-            words = (
-                f"{count(max(seeds), 'seed')}{': median (least – most)' if max(seeds) > 1 else ''}"
-            )
+        seeds = max(
+            (len(self._returns(robot, name)) for robot in robots for name in CONTENDERS), default=0
+        )
+        if seeds:
+            words = count(seeds, "seed")
+            if seeds > 1:
+                words += ": median (least – most)"
             lines.append(f"Returns are the means of the last 100 episodes of training, of {words}.")
         return lines
 
     def _row(self, robot: str, name: str) -> str | None:
         """None where the contender has never been asked to train on the robot."""
-        speeds, ratios = [], []
+        speeds = []
+        ratios = []
         versions: dict[str, str] = {}
         for round_ in self._rounds(robot):
             if mine := round_["trainings"].get(name):

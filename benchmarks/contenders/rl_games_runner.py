@@ -22,7 +22,8 @@ PARTS = {"HalfCheetah-v5": "halfcheetah", "Ant-v5": "ant"}
 
 def own_settings(robot: str) -> dict[str, Any]:
     """The parameters in the package's file for this robot over EnvPool."""
-    yaml, package = importlib.import_module("yaml"), importlib.import_module("rl_games")
+    yaml = importlib.import_module("yaml")
+    package = importlib.import_module("rl_games")
     file = Path(package.__path__[0]) / "configs" / "mujoco" / f"{PARTS[robot]}_envpool.yaml"
     params: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))["params"]
     return params
@@ -83,7 +84,8 @@ def common_settings() -> dict[str, Any]:
 
 def train(asked: Asked) -> None:
     params = own_settings(asked.robot) if asked.contender == "rl_games_own" else common_settings()
-    config, watch = params["config"], Stopwatch()
+    config = params["config"]
+    watch = Stopwatch()
     of_one = config["num_actors"] * config["horizon_length"]
     epochs = stopwatch.iterations(asked.env_steps, of_one)
     params["seed"] = asked.seed

@@ -93,9 +93,8 @@ def fast_wide(asked: Asked) -> Any:
 def train(asked: Asked) -> None:
     watch = Stopwatch()
     model = model_of(asked)
-    model.set_logger(
-        Logger(folder=None, output_formats=[])
-    )  # its own makes a temporary folder at every `learn`
+    # Its own logger makes a temporary folder at every `learn`.
+    model.set_logger(Logger(folder=None, output_formats=[]))
     of_one = model.n_steps * model.n_envs
     for number in range(stopwatch.iterations(asked.env_steps, of_one)):
         # Without a callback, for which the fast learner would evaluate every step as stock PPO

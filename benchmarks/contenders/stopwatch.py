@@ -14,17 +14,34 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-N_STEPS, BATCH_SIZE, N_EPOCHS = 2048, 64, 10
-LEARNING_RATE, GAMMA, GAE_LAMBDA, CLIP_RANGE = 3e-4, 0.99, 0.95, 0.2
-ENT_COEF, VF_COEF, MAX_GRAD_NORM, ADAM_EPS = 0.0, 0.5, 0.5, 1e-5
+N_STEPS = 2048
+BATCH_SIZE = 64
+N_EPOCHS = 10
+LEARNING_RATE = 3e-4
+GAMMA = 0.99
+GAE_LAMBDA = 0.95
+CLIP_RANGE = 0.2
+ENT_COEF = 0.0
+VF_COEF = 0.5
+MAX_GRAD_NORM = 0.5
+ADAM_EPS = 1e-5
 HIDDEN = (64, 64)
 """Units of the two tanh layers, of the policy and again of the value function."""
 EPISODES = 100
 """The last episodes of training, of which the mean return is reported: the sums of the rewards of
 gymnasium's robot."""
 PACKAGES = (
-    *("torch", "numpy", "gymnasium", "mujoco", "stable_baselines3"),
-    *("sbx-rl", "jax", "rl-games", "envpool", "torchrl", "tensordict"),
+    "torch",
+    "numpy",
+    "gymnasium",
+    "mujoco",
+    "stable_baselines3",
+    "sbx-rl",
+    "jax",
+    "rl-games",
+    "envpool",
+    "torchrl",
+    "tensordict",
 )
 
 
@@ -39,6 +56,17 @@ class Asked:
     result: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The end of an iteration."""
+
+    env_steps: int
+    """Of the training so far."""
+    wall_s: float
+    """By the clock of the machine, and ``cpu_s`` by that of the process."""
+    cpu_s: float
+
+
 class Stopwatch:
     """Times of the ends of iterations, a rollout with its update each.
 
@@ -46,28 +74,31 @@ class Stopwatch:
     """
 
     def __init__(self) -> None:
-        self._marks: list[tuple[int, float, float]] = []
+        self._marks: list[Mark] = []
 
     def mark(self, env_steps: int) -> None:
         """An iteration has ended.
 
         :param env_steps: of the training so far.
         """
-        self._marks.append((env_steps, time.perf_counter(), time.process_time()))
+        self._marks.append(Mark(env_steps, time.perf_counter(), time.process_time()))
 
     def write(self, result: Path, returns: Sequence[float]) -> None:
         """Write the result of a training.
 
         :param returns: of all episodes of the training, or of the last ones, without discount.
         """
-        (first, begun, cpu_begun), (last, ended, cpu_ended) = self._marks[0], self._marks[-1]
+        first = self._marks[0]
+        last = self._marks[-1]
+        counted = last.env_steps - first.env_steps
+        wall_s = last.wall_s - first.wall_s
         recent = list(returns)[-EPISODES:]
         record = {
-            "env_steps": last,
-            "counted_env_steps": last - first,
-            "wall_s": ended - begun,
-            "cpu_s": cpu_ended - cpu_begun,
-            "env_steps_per_s": (last - first) / (ended - begun),
+            "env_steps": last.env_steps,
+            "counted_env_steps": counted,
+            "wall_s": wall_s,
+            "cpu_s": last.cpu_s - first.cpu_s,
+            "env_steps_per_s": counted / wall_s,
             "episode_return": sum(recent) / len(recent) if recent else None,
             "episodes": len(recent),
             "versions": installed(),

@@ -151,9 +151,8 @@ class Measurement:
             Task(contender=name, robot=robot, env_steps=env_steps, seed=seed)
             for seed in range(seeds)
             for robot in robots
-            for name in reversed(
-                names
-            )  # the slowest are the last of them, and should not begin last
+            # The slowest are the last of them, and should not begin last.
+            for name in reversed(names)
             if seed not in self.results.returns_of(robot, name, env_steps)
         ]
 

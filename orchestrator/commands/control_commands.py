@@ -69,7 +69,7 @@ def status(
     """Show the state of every job of a run directory; without one, of the only one here, otherwise
     your experiments.
     """
-    found = _find_run_dir(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
+    found = _find_or_list(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
     if found is None:
         return
     from orchestrator.experiment.from_outside import control
@@ -91,11 +91,11 @@ def status(
     raise typer.Exit(control.exit_code_of(last) if with_exit_code and last is not None else 0)
 
 
-def _find_run_dir(
+def _find_or_list(
     run_dir: Path | None, command: str, *, needs_one: bool, as_json: bool = False
 ) -> Path | None:
-    """``run_dir``, or the only one here. Where there is not exactly one, lists the user's
-    experiments; returns None.
+    """``run_dir``, or the only one here. Where there is not exactly one, print the list of the
+    user's experiments; return None.
     """
     from orchestrator.experiment.directory import run_directory
 
@@ -112,10 +112,12 @@ def _find_run_dir(
 def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
     from orchestrator.experiment.from_outside import control
 
-    yield (snapshot := control.status(run_dir))
-    while watch and not snapshot.over:
+    while True:
+        snapshot = control.status(run_dir)
+        yield snapshot
+        if not watch or snapshot.over:
+            return
         time.sleep(WATCH_EVERY_S)
-        yield (snapshot := control.status(run_dir))
 
 
 @app.command()
@@ -146,7 +148,7 @@ def logs(
     """Show the output of a job's worker: on a terminal with escape sequences made visible,
     otherwise as it is.
     """
-    found = _find_run_dir(run_dir, "logs", needs_one=follow or attempt is not None)
+    found = _find_or_list(run_dir, "logs", needs_one=follow or attempt is not None)
     if found is None:
         return
     from orchestrator.experiment.from_outside import worker_logs
@@ -261,10 +263,11 @@ def set_(
         raise UsageError(
             f"set: {setting}: expected max_parallel=N, such as max_parallel=8; {other}"
         )
-    if not (value.isdecimal() and value.isascii() and 0 < int(value) < shared.MOST_JOBS):
+    number = shared.parse_jobs_at_once(value)
+    if number is None:
         why = "a whole number from 1 on; `pause` and `stop` end jobs"
         raise UsageError(f"set: {setting}: {value or 'nothing'} is not {why}")
-    shared.print_text(control.set_max_parallel(run_dir, int(value)))
+    shared.print_text(control.set_max_parallel(run_dir, number))
 
 
 @app.command()
@@ -351,30 +354,30 @@ def play(
         stochastic=stochastic,
         output=output,
     )
-    if job is not None:
-        _play(run_dir, job, request)
-    if job is None or gif:
-        with shared.interruptible("stopped"):
-            if job is None:
-                written = _play_all(run_dir, request, as_gif=gif)
-            else:
-                from orchestrator.core.files import video_file
-                from orchestrator.experiment.from_outside import control
-
-                paths = control.find(run_dir, job)
-                written = [video_file.write_gif(paths, output or paths.root)]
-            shared.print_text("\n".join(f"wrote {path}" for path in written))
+    with shared.interruptible("stopped"):
+        written = (
+            _play_all(run_dir, request, as_gif=gif)
+            if job is None
+            else _play(run_dir, job, request, as_gif=gif)
+        )
+        for path in written:
+            shared.print_text(f"wrote {path}")
 
 
-def _play(run_dir: Path, job: str, request: PlayRequest) -> None:
+def _play(run_dir: Path, job: str, request: PlayRequest, *, as_gif: bool) -> list[Path]:
+    """Show the policy of a job. Returns the files that this process has written: the GIF."""
     from orchestrator.experiment.from_outside import control
     from orchestrator.experiment.processes import policy_process
 
-    with shared.interruptible("stopped"):
-        paths = control.find(run_dir, job)
-        if (warning := policy_process.robot_warning(paths)) is not None:
-            shared.print_progress(f"warning: {warning}")
-        policy_process.use(paths, request)
+    paths = control.find(run_dir, job)
+    if (warning := policy_process.robot_warning(paths)) is not None:
+        shared.print_progress(f"warning: {warning}")
+    policy_process.use(paths, request)
+    if not as_gif:
+        return []
+    from orchestrator.core.files import video_file
+
+    return [video_file.write_gif(paths, request.output or paths.root)]
 
 
 def _play_all(run_dir: Path, request: PlayRequest, *, as_gif: bool) -> list[Path]:

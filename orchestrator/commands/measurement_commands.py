@@ -1,4 +1,4 @@
-"""Commands that measure this machine, and report."""
+"""The command `report`."""
 
 from __future__ import annotations
 

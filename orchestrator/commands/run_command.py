@@ -16,12 +16,12 @@ import typer
 from typer import Argument, Option
 
 from orchestrator.commands.shared_options import (
-    MOST_JOBS,
     AsJson,
     Learner,
     Settings,
     literal,
     overrides,
+    parse_jobs_at_once,
     print_json,
     stoppable,
 )
@@ -191,6 +191,7 @@ def run(
     from orchestrator.experiment.examination import preflight
 
     is_run_dir = jobs.is_dir()
+    # A child that will examine robots: it imports its packages while the job file is read.
     with contextlib.nullcontext() if is_run_dir else preflight.Child() as warm:
         from orchestrator.experiment.planning import end_time, run_plan
 
@@ -219,9 +220,10 @@ def run(
         )
         with stoppable("stopped; nothing was launched"):
             experiment, run_options = run_plan.with_on_change(declared.experiment, run_options)
-            if not dry_run:
+            if dry_run:
+                _show_plan(experiment, run_options, warm, as_json=as_json)
+            else:
                 raise typer.Exit(_run(experiment, run_options, warm, process, as_json=as_json))
-            _show_plan(experiment, run_options, warm, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,14 +279,16 @@ def _show_plan(
 
 
 def _jobs_at_once(text: str) -> int | Literal["auto", "idle"]:
-    """:raises UsageError: it is neither."""
+    """The value of ``--max-parallel``. :raises UsageError: it is none."""
     if text == "auto":
         return "auto"
     if text == "idle":
         return "idle"
-    if text.isdecimal() and text.isascii() and 0 < int(text) < MOST_JOBS:
-        return int(text)
-    raise UsageError(f"run: --max-parallel {text}: expected a whole number from 1 on, auto or idle")
+    number = parse_jobs_at_once(text)
+    if number is None:
+        expected = "expected a whole number from 1 on, auto or idle"
+        raise UsageError(f"run: --max-parallel {text}: {expected}")
+    return number
 
 
 def _refuse_robots(folder: Path) -> None:

@@ -55,6 +55,14 @@ Learner = Annotated[
 ]
 
 
+def parse_jobs_at_once(text: str) -> int | None:
+    """``max_parallel`` as a number; None for what is no number of jobs."""
+    if not (text.isdecimal() and text.isascii()):
+        return None
+    number = int(text)
+    return number if 0 < number < MOST_JOBS else None
+
+
 def overrides(settings: list[str] | None, learner: str | None) -> dict[str, Any]:
     """Settings of all jobs, by dotted key, from ``--set`` and ``--learner``."""
     from orchestrator.jobfile import parse_override

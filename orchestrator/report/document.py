@@ -57,8 +57,14 @@ def table(
     shown: int = 40,
 ) -> Table:
     """A table with a row for each item."""
-    read = [[cell(item) for cell in columns.values()] for item in items]
-    rows = [[cell if isinstance(cell, Cell) else Cell(text=cell) for cell in row] for row in read]
+
+    def row(item: Item) -> list[Cell]:
+        contents = [content_of(item) for content_of in columns.values()]
+        return [
+            content if isinstance(content, Cell) else Cell(text=content) for content in contents
+        ]
+
+    rows = list(map(row, items))
     return Table(columns=list(columns), text=text, rows=rows, caption=caption, shown=shown)
 
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
 
 from orchestrator.report.document import Figure
@@ -28,26 +28,36 @@ WIDTH_IN = 8.4
 there."""
 PNG_DPI = 150
 
+
+class Colour(NamedTuple):
+    """On a light and on a dark page."""
+
+    light: str
+    """Figures are drawn with it; a page replaces it by a variable."""
+    dark: str
+
+
 COLOURS = {
-    "ink": ("#1f2328", "#e6edf3"),
-    "dim": ("#59636e", "#9198a1"),
-    "grid": ("#d8dee4", "#343b44"),
-    "face": ("#fffffe", "#0f141a"),
-    "blue": ("#0b6bb8", "#58a6ff"),
-    "orange": ("#c8560a", "#f0883e"),
-    "green": ("#1a7f45", "#3fb950"),
-    "red": ("#c62834", "#ff7b72"),
-    "purple": ("#7a48c9", "#bc8cff"),
-    "teal": ("#0f7f86", "#39c5cf"),
-    "yellow": ("#9a7000", "#d8a72a"),
-    "pink": ("#b8357f", "#f778ba"),
-    "gray": ("#8b949e", "#6e7781"),
+    "ink": Colour("#1f2328", "#e6edf3"),
+    "dim": Colour("#59636e", "#9198a1"),
+    "grid": Colour("#d8dee4", "#343b44"),
+    "face": Colour("#fffffe", "#0f141a"),
+    "blue": Colour("#0b6bb8", "#58a6ff"),
+    "orange": Colour("#c8560a", "#f0883e"),
+    "green": Colour("#1a7f45", "#3fb950"),
+    "red": Colour("#c62834", "#ff7b72"),
+    "purple": Colour("#7a48c9", "#bc8cff"),
+    "teal": Colour("#0f7f86", "#39c5cf"),
+    "yellow": Colour("#9a7000", "#d8a72a"),
+    "pink": Colour("#b8357f", "#f778ba"),
+    "gray": Colour("#8b949e", "#6e7781"),
 }
-"""Name → colour on a light and on a dark page. Figures are drawn with the first; a page replaces it
-by a variable."""
-INK, DIM, GRID, FACE = (COLOURS[name][0] for name in ("ink", "dim", "grid", "face"))
+INK = COLOURS["ink"].light
+DIM = COLOURS["dim"].light
+GRID = COLOURS["grid"].light
+FACE = COLOURS["face"].light
 SERIES = tuple(
-    COLOURS[name][0]
+    COLOURS[name].light
     for name in ("blue", "orange", "green", "purple", "red", "teal", "pink", "yellow")
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -56,14 +66,25 @@ STYLE: Any = {
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 8.5,
-    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7.5),
-    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
-    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), DIM),
-    **dict.fromkeys(
-        ("axes.linewidth", "xtick.major.width", "ytick.major.width", "grid.linewidth"), 0.6
-    ),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-    **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "none"),
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "axes.edgecolor": DIM,
+    "xtick.color": DIM,
+    "ytick.color": DIM,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "grid.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
     "axes.titlelocation": "left",
     "axes.axisbelow": True,
     "grid.color": GRID,
@@ -76,7 +97,7 @@ SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 LINK = "{http://www.w3.org/1999/xlink}href"
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
-_VARIABLES = {light: f"var(--{name})" for name, (light, _) in COLOURS.items()}
+_VARIABLES = {colour.light: f"var(--{name})" for name, colour in COLOURS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,15 +190,24 @@ def _inline(svg: bytes, title: str) -> str:
 
 # -- what figures share
 
+
+class Phase(NamedTuple):
+    """A phase of an iteration."""
+
+    title: str
+    """Its name in figures and tables."""
+    colour: str
+
+
 PHASES = {
-    "env": ("physics and environment", COLOURS["blue"][0]),
-    "policy": ("policy", COLOURS["teal"][0]),
-    "gae": ("advantages (GAE)", COLOURS["yellow"][0]),
-    "backward": ("backward", COLOURS["orange"][0]),
-    "optimizer": ("optimiser step", COLOURS["purple"][0]),
-    "rest": ("rest (losses, buffers, logging)", COLOURS["gray"][0]),
+    "env": Phase("physics and environment", COLOURS["blue"].light),
+    "policy": Phase("policy", COLOURS["teal"].light),
+    "gae": Phase("advantages (GAE)", COLOURS["yellow"].light),
+    "backward": Phase("backward", COLOURS["orange"].light),
+    "optimizer": Phase("optimiser step", COLOURS["purple"].light),
+    "rest": Phase("rest (losses, buffers, logging)", COLOURS["gray"].light),
 }
-"""Phases of an iteration, in their order: the name in figures, and the colour."""
+"""In their order."""
 
 
 def empty_figure(height_in: float) -> Drawn:
@@ -233,7 +263,8 @@ def plain_ticks(axes: Axes, *, x: bool = False, y: bool = False, most: int = 5) 
     """At most ``most`` ticks with short numbers on the given axes."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    for axis in ([axes.xaxis] if x else []) + ([axes.yaxis] if y else []):
+    chosen = [axis for axis, is_chosen in ((axes.xaxis, x), (axes.yaxis, y)) if is_chosen]
+    for axis in chosen:
         axis.set_major_locator(MaxNLocator(most))
         axis.set_major_formatter(FuncFormatter(short))
 
@@ -255,22 +286,30 @@ def colour_legend(
 
 
 def phase_legend(drawn: Drawn) -> None:
-    labels, colours = zip(*PHASES.values(), strict=True)
-    colour_legend(drawn, colours, labels, columns=3)
+    phases = PHASES.values()
+    colours = [phase.colour for phase in phases]
+    colour_legend(drawn, colours, [phase.title for phase in phases], columns=3)
 
 
 def time_unit(span_s: float) -> tuple[float, str]:
     """Seconds in the unit that suits ``span_s``, and its name."""
-    units = ((3600.0, "hours"), (60.0, "minutes"))
-    return next(((size, name) for size, name in units if span_s > 3 * size), (1.0, "seconds"))
+    if span_s > 3 * 3600.0:
+        return 3600.0, "hours"
+    if span_s > 3 * 60.0:
+        return 60.0, "minutes"
+    return 1.0, "seconds"
 
 
 # -- Gantt charts: bars of jobs on the CPUs that they ran on, over time
 
-LETTER_IN, FEWEST_LETTERS = 0.068, 4
-"""Width of a letter in a bar's name, and the letters without which a name is left out."""
-NAMED_LANE_IN, LABEL_IN = 0.11, 0.13
-"""Height of a lane from which on its bars have names; height of a lane's label."""
+LETTER_IN = 0.068
+"""Width of a letter in a bar's name."""
+FEWEST_LETTERS = 4
+"""A name is left out where there is room for fewer of its letters."""
+NAMED_LANE_IN = 0.11
+"""Height of a lane from which on its bars have names."""
+LABEL_IN = 0.13
+"""Height of a lane's label."""
 MANY_BARS = 80
 """From so many bars in a lane on, their edges are thin."""
 
@@ -297,19 +336,30 @@ def lanes(bars: Sequence[Bar]) -> Lanes:
     """CPU → its bars; where a bar has no CPUs, or CPUs of several machines, as few slots as hold
     all bars.
     """
-    rows: dict[str, list[Bar]] = {}
     if all(bar.cpus and ", " not in bar.node for bar in bars):
-        for node, cpu, place in sorted(
-            (bar.node, cpu, place) for place, bar in enumerate(bars) for cpu in bar.cpus
-        ):
-            rows.setdefault(f"{node} CPU {cpu}".strip(), []).append(bars[place])
-        return rows
+        return _lanes_of_cpus(bars)
+    return _lanes_of_slots(bars)
+
+
+def _lanes_of_cpus(bars: Sequence[Bar]) -> Lanes:
+    rows: dict[str, list[Bar]] = {}
+    on_cpus = [(bar.node, cpu, place) for place, bar in enumerate(bars) for cpu in bar.cpus]
+    for node, cpu, place in sorted(on_cpus):
+        rows.setdefault(f"{node} CPU {cpu}".strip(), []).append(bars[place])
+    return rows
+
+
+def _lanes_of_slots(bars: Sequence[Bar]) -> Lanes:
+    """Each bar is in the first slot that is free when it begins."""
+    rows: dict[str, list[Bar]] = {}
     free_at: list[float] = []
     for bar in sorted(bars, key=lambda bar: bar.begin_s):
-        slot = next(
-            (slot for slot, free in enumerate(free_at) if free <= bar.begin_s), len(free_at)
-        )
-        free_at[slot : slot + 1] = [bar.end_s]
+        free = (slot for slot, free_s in enumerate(free_at) if free_s <= bar.begin_s)
+        slot = next(free, len(free_at))
+        if slot == len(free_at):
+            free_at.append(bar.end_s)
+        else:
+            free_at[slot] = bar.end_s
         rows.setdefault(f"slot {slot}", []).append(bar)
     return rows
 

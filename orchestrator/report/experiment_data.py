@@ -19,7 +19,7 @@ from orchestrator.analysis.throughput_ratios import efficiency_facts
 from orchestrator.core import job_parts
 from orchestrator.core.exit_record import read_exit_record
 from orchestrator.core.paths import JobPaths, RunPaths
-from orchestrator.core.timing_columns import COLUMNS, PHASES, SUMMABLE, Iteration
+from orchestrator.core.timing_columns import PHASES, SUMMABLE, Iteration
 from orchestrator.experiment.directory import run_directory
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import AttemptRow, JobRow, SummaryRow
@@ -40,38 +40,32 @@ from orchestrator.report.number_format import plain
 from orchestrator.supervisor import start_choice
 
 COPIED = (
-    *(
-        "job_id",
-        "name",
-        "state",
-        "cause",
-        "message",
-        "task",
-        "seed",
-        "learner",
-        "learner_reason",
-        "attempts",
-    ),
-    *(
-        "env_steps",
-        "total_timesteps",
-        "ep_rew_mean_first",
-        "ep_rew_mean",
-        "eval_mean",
-        "env_steps_per_s",
-        "queue_s",
-    ),
-    *(
-        "wall_s",
-        "import_s",
-        "first_step_s",
-        "checkpoint_s",
-        "eval_s",
-        "max_rss_mib",
-        "ranks",
-        "node",
-        "cpus",
-    ),
+    "job_id",
+    "name",
+    "state",
+    "cause",
+    "message",
+    "task",
+    "seed",
+    "learner",
+    "learner_reason",
+    "attempts",
+    "env_steps",
+    "total_timesteps",
+    "ep_rew_mean_first",
+    "ep_rew_mean",
+    "eval_mean",
+    "env_steps_per_s",
+    "queue_s",
+    "wall_s",
+    "import_s",
+    "first_step_s",
+    "checkpoint_s",
+    "eval_s",
+    "max_rss_mib",
+    "ranks",
+    "node",
+    "cpus",
 )
 """Columns of ``summary.json`` that the report repeats."""
 MAY_DIFFER = {*COST_NEUTRAL_KEYS, "cores", "ranks", "backend", "mode", "total_timesteps"}
@@ -164,9 +158,8 @@ def _ledger(
     with run_directory.reading_ledger(paths) as ledger:
         rows = ledger.summary()
         declared = {row.job_id: row for row in ledger.jobs()}
-        known = declared.keys() & {
-            row["job_id"] for row in rows
-        }  # a run that begins meanwhile may restart jobs
+        # A run that begins meanwhile may restart jobs.
+        known = declared.keys() & {row["job_id"] for row in rows}
         rows = [row for row in rows if row["job_id"] in known]
         attempts = [row for row in ledger.attempts() if row["job_id"] in known]
         return rows, declared, attempts
@@ -179,10 +172,7 @@ def _attempt(
     cpu_s = row["cpu_s"]
     until = row["ended_at"]
     if cpu_s is not None:
-        ranks = declared.job.resources.ranks
-        exits = job.attempt(row["number"]).exits()
-        records = (read_exit_record(path) for rank, path in exits.items() if 0 < rank < ranks)
-        cpu_s += sum(record.cpu_s or 0.0 for record in records if record is not None)
+        cpu_s += _cpu_s_of_other_ranks(job, row["number"], declared.job.resources.ranks)
     if until is None:
         until = now if running else _last_written(job.timings_csv, row["started_at"])
     at_work = running and row["ended_at"] is None
@@ -196,6 +186,13 @@ def _attempt(
         "at_work": at_work,
         "until": max(until, row["started_at"]),
     }
+
+
+def _cpu_s_of_other_ranks(job: JobPaths, number: int, ranks: int) -> float:
+    """CPU seconds of the ranks from 1 on of an attempt, as far as they have written them."""
+    exits = job.attempt(number).exits()
+    records = (read_exit_record(path) for rank, path in exits.items() if 0 < rank < ranks)
+    return sum(record.cpu_s or 0.0 for record in records if record is not None)
 
 
 def _last_written(path: Path, otherwise: float) -> float:
@@ -269,15 +266,20 @@ def _timings(path: Path) -> Timings:
 
 def _sums(rows: Sequence[Iteration]) -> Timings:
     """Sums and maxima over the rows of ``timings.csv``; a figure that no row has is None."""
-    columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))
-    known = {
-        name: [value for value in values if value is not None] for name, values in columns.items()
-    }
+
+    def known(column: str) -> list[float]:
+        values = (getattr(row, column) for row in rows)
+        return [value for value in values if value is not None]
+
+    def total(column: str) -> float | None:
+        values = known(column)
+        return sum(values) if values else None
+
     return {
         "iterations": len(rows),
         "env_steps": rows[-1].env_steps if rows else 0.0,
-        **{name: sum(known[name]) if known.get(name) else None for name in SUMMABLE},
-        **{name: max(known.get(name, ()), default=None) for name in ("rss_mib", "n_threads")},
+        **{column: total(column) for column in SUMMABLE},
+        **{column: max(known(column), default=None) for column in ("rss_mib", "n_threads")},
     }
 
 
@@ -414,11 +416,10 @@ def _speedup(jobs: Mapping[int, ReportedJob], base: Mapping[int, ReportedJob]) -
         (jobs[seed]["env_steps_per_s"], base[seed]["env_steps_per_s"])
         for seed in jobs.keys() & base.keys()
     ]
-    known = [
-        (speed, base_speed)
-        for speed, base_speed in pairs
-        if speed and base_speed and min(speed, base_speed) > 0
-    ]
-    speeds = [speed for speed, _ in known]
-    base_speeds = [base_speed for _, base_speed in known]
-    return ratio(speeds, base_speeds, paired=True) if known else None
+    speeds: list[float] = []
+    base_speeds: list[float] = []
+    for speed, base_speed in pairs:
+        if speed and base_speed and min(speed, base_speed) > 0:
+            speeds.append(speed)
+            base_speeds.append(base_speed)
+    return ratio(speeds, base_speeds, paired=True) if speeds else None

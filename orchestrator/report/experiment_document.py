@@ -37,7 +37,7 @@ from orchestrator.report.experiment_facts import (
 from orchestrator.report.grid_section import grid_sections
 from orchestrator.report.machine_section import machine_section
 from orchestrator.report.number_format import number, percent, plain
-from orchestrator.report.ranks_section import experiment_section
+from orchestrator.report.ranks_section import ranks_sections
 
 MOST_PANELS = 24
 MOST_VARIED = 12
@@ -76,7 +76,7 @@ def document(
             *_varied_sections(facts["varied"], jobs),
             *_schedule(facts["attempts"], jobs),
             *_phases(robots),
-            *experiment_section(facts["ranks"]),
+            *ranks_sections(facts["ranks"]),
             tables.jobs_section(jobs),
         ]
         if shown is not None and len(jobs) < facts["totals"]["jobs"]:
@@ -189,7 +189,7 @@ def _learning_curves(robots: Sequence[ReportedRobot], jobs: Mapping[str, Reporte
 def _varied_sections(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[Section]:
     succeeded = [job for job in jobs if job["state"] == "SUCCEEDED"]
     evaluated = bool(succeeded) and all(job["eval_mean"] is not None for job in succeeded)
-    panels = []
+    panels: list[figures.VariedKey] = []
     for name in dict.fromkeys(job["name"] for job in jobs):
         of_name = [job for job in jobs if job["name"] == name]
         rated = [
@@ -200,7 +200,7 @@ def _varied_sections(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[S
                 (point[key], value) for point, value in rated if key in point and value is not None
             ]
             if len({str(value) for value, _ in points}) > 1:
-                panels.append((name, key, points))
+                panels.append(figures.VariedKey(robot=name, key=key, points=points))
     if not panels:
         return []
     what = "Last return of training (no evaluation)"
@@ -208,11 +208,9 @@ def _varied_sections(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[S
     if evaluated:
         what = "Return of the evaluation without exploration"
         axis = "evaluated return"
-    which = (
-        f" The figure shows the first {MOST_VARIED} of {len(panels)}."
-        if len(panels) > MOST_VARIED
-        else ""
-    )
+    which = ""
+    if len(panels) > MOST_VARIED:
+        which = f" The figure shows the first {MOST_VARIED} of {len(panels)}."
     figure = Figure(
         name="varied-parameters",
         title="Return against varied parameters",
@@ -287,7 +285,7 @@ def _phases(robots: Sequence[ReportedRobot]) -> list[Section]:
     )
     columns: Columns[ReportedRobot] = {
         "robot": lambda robot: plain(robot["robot"]),
-        **{name: partial(_phase_ms, phase) for phase, (name, _) in PHASES.items()},
+        **{phase.title: partial(_phase_ms, name) for name, phase in PHASES.items()},
         "all": lambda robot: _milliseconds(robot["timed_s"], robot),
         "waiting for a CPU": lambda robot: _milliseconds(robot["run_delay_s"], robot),
     }

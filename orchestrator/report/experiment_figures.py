@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +30,10 @@ as one."""
 GRID_POINTS = 40
 """Points of a learning curve at which the interval over seeds is computed."""
 OUTCOME_COLOURS = {
-    "succeeded": COLOURS["green"][0],
-    "running": COLOURS["blue"][0],
-    "interrupted": COLOURS["yellow"][0],
-    "failed": COLOURS["red"][0],
+    "succeeded": COLOURS["green"].light,
+    "running": COLOURS["blue"].light,
+    "interrupted": COLOURS["yellow"].light,
+    "failed": COLOURS["red"].light,
 }
 """Outcome of an attempt → colour."""
 
@@ -81,9 +82,8 @@ def _panel(axes: Axes, title: str, runs: Mapping[str, Sequence[LearningCurve]]) 
                 alpha=1 if single else 0.5,
             )
     if any(len(seeds) > 1 for seeds in runs.values()):
-        axes.set_ylim(
-            axes.get_ylim()
-        )  # that of the seeds: an interval of two or three can be very wide
+        # The limits of the seeds stay: an interval of two or three can be very wide.
+        axes.set_ylim(axes.get_ylim())
     for colour, seeds in runs.items():
         if len(seeds) > 1:
             _median_curve(axes, seeds, colour)
@@ -226,14 +226,14 @@ def phases(robots: Sequence[ReportedRobot]) -> Drawn:
         drawn, left, below, drawing.WIDTH_IN - left - right, bar_in * len(robots)
     )
     begin = [0.0] * len(robots)
-    for name, (_, colour) in PHASES.items():
+    for name, phase in PHASES.items():
         shares = [robot["phases"][f"{name}_s"] / robot["timed_s"] * 100 for robot in robots]
         axes.barh(
             range(len(robots)),
             shares,
             left=begin,
             height=0.76,
-            color=colour,
+            color=phase.colour,
             edgecolor=FACE,
             linewidth=0.4,
         )
@@ -251,21 +251,35 @@ def phases(robots: Sequence[ReportedRobot]) -> Drawn:
     return drawn
 
 
-def varied_keys(
-    panels: Sequence[tuple[str, str, Sequence[tuple[Any, float]]]], rating: str
-) -> Drawn:
-    """One panel per robot and varied key: ``(robot, key, [(value, return), …])``; ``rating`` names
-    the return.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariedKey:
+    """The returns of a robot over the values of a key that its job varies."""
+
+    robot: str
+    key: str
+    points: Sequence[tuple[Any, float]]
+    """``(value, return)`` of each job."""
+
+    def values(self) -> list[Any]:
+        """Each value once: numbers in ascending order, others as they come."""
+        found: list[Any] = []
+        for value, _ in self.points:
+            if value not in found:  # a value may be a list or a table, which has no hash
+                found.append(value)
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in found):
+            found.sort()
+        return found
+
+
+def varied_keys(panels: Sequence[VariedKey], rating: str) -> Drawn:
+    """One panel per robot and varied key.
+
+    :param rating: the name of the return.
     """
     drawn, all_axes = drawing.panels(len(panels), columns=3, height_in=1.5)
-    for axes, (name, key, points) in zip(all_axes, panels, strict=True):
-        values: list[Any] = []
-        for value, _ in points:
-            if value not in values:  # a value may be a list or a table, which has no hash
-                values.append(value)
-        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            values.sort()
-        groups = [[result for other, result in points if other == value] for value in values]
+    for axes, panel in zip(all_axes, panels, strict=True):
+        values = panel.values()
+        groups = [[result for other, result in panel.points if other == value] for value in values]
         for place, group in enumerate(groups):
             axes.scatter(
                 [place] * len(group), group, s=14, color=SERIES[0], alpha=0.55, linewidths=0
@@ -284,8 +298,8 @@ def varied_keys(
         )
         axes.set_xlim(-0.5, len(values) - 0.5)
         drawing.plain_ticks(axes, y=True)
-        axes.set_title(plain(name, 36), fontsize=7.5)
-        axes.set_xlabel(plain(key, 44))
+        axes.set_title(plain(panel.robot, 36), fontsize=7.5)
+        axes.set_xlabel(plain(panel.key, 44))
     all_axes[0].set_ylabel(rating, color=INK)
     return drawn
 

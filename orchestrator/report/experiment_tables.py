@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.analysis.run_reader import EpisodeKind
 from orchestrator.core import job_parts
@@ -22,16 +22,20 @@ from orchestrator.report.thumbnails import thumbnails
 
 Evaluation: TypeAlias = Mapping[EpisodeKind, EpisodeEstimates] | None
 STATE_TONES: dict[str, Tone] = {
-    **{"SUCCEEDED": "good", "FAILED": "bad"},
-    **{"PENDING": "dim", "PAUSED": "dim", "CANCELLED": "dim"},
+    "SUCCEEDED": "good",
+    "FAILED": "bad",
+    "PENDING": "dim",
+    "PAUSED": "dim",
+    "CANCELLED": "dim",
 }
 LONGEST_MESSAGE = 400
 
 
 def previews(jobs: Sequence[ReportedJob], paths: RunPaths) -> dict[str, str]:
     """Group → image of its best job that has one, as a ``data:`` URL."""
-    by_return = sorted(jobs, key=_return_of, reverse=True)
-    best = {job["group"]: job for job in by_return[::-1] if job["preview"]}
+    best_first = sorted(jobs, key=_return_of, reverse=True)
+    # Of a group the last one stays in the table, which is the best.
+    best = {job["group"]: job for job in reversed(best_first) if job["preview"]}
     return thumbnails({group: paths.job(job["job_id"]).preview for group, job in best.items()})
 
 
@@ -46,13 +50,15 @@ def robots_section(
     """``images`` as :func:`previews` gives them; ``learners`` in words, empty where nothing has
     been trained.
     """
+
+    def preview(robot: ReportedRobot) -> Cell:
+        image = images.get(robot["group"])
+        text = f"picture of {plain(robot['robot'])}" if image else ""
+        return Cell(text=text, image=image)
+
     columns: Columns[ReportedRobot] = {
         "robot": _robot,
-        "preview": lambda robot: (
-            Cell(text=f"picture of {plain(robot['robot'])}", image=image)
-            if (image := images.get(robot["group"]))
-            else ""
-        ),
+        "preview": preview,
         "task": lambda robot: plain(robot["task"]),
         "return: first → last": _returns,
         "evaluation": lambda robot: _evaluation(robot["evaluation"]),
@@ -78,17 +84,17 @@ def robots_section(
         )
     missing = sum(robot["group"] not in images for robot in robots)
     if missing:
-        which = (
-            "No robot has a"
-            if missing == len(robots)
-            else f"{missing:,} of {len(robots):,} robots have no"
-        )
-        how = (
-            "at its end, a run draws those of robots that MuJoCo simulates and that are evaluated (“preview = true”), "
-            "where there is a GL library; “play” makes one, too."
-        )
-        parts.append(Text(sentences=[f"{which} preview: {how}"], tone="dim"))
+        parts.append(_missing_previews(missing, len(robots)))
     return Section(title="Robots", parts=parts)
+
+
+def _missing_previews(missing: int, robots: int) -> Text:
+    which = "No robot has a" if missing == robots else f"{missing:,} of {robots:,} robots have no"
+    how = (
+        "at its end, a run draws those of robots that MuJoCo simulates and that are evaluated (“preview = true”), "
+        "where there is a GL library; “play” makes one, too."
+    )
+    return Text(sentences=[f"{which} preview: {how}"], tone="dim")
 
 
 def _robot(robot: ReportedRobot) -> Cell:
@@ -104,7 +110,9 @@ def _returns(robot: ReportedRobot) -> Cell:
     if last is None:
         return Cell(text=DASH)
     change = last["median"] - first["median"] if first else 0
-    tone: Tone = "good" if change > 0 else "bad" if change < 0 else ""
+    tone: Tone = ""
+    if change != 0:
+        tone = "good" if change > 0 else "bad"
     return Cell(text=f"{interval(first)} → {interval(last)}", tone=tone)
 
 
@@ -124,20 +132,36 @@ def _measures(evaluation: Evaluation) -> str:
     return ", ".join(f"{plain(name)} {interval(value)}" for name, value in known.items()) or DASH
 
 
+class FailureRow(NamedTuple):
+    """A row of the table of failures."""
+
+    job: ReportedJob
+    attempt: str
+    """Its number, from 1; a dash where no attempt has failed, but the job."""
+    why: FailedAttempt | ReportedJob
+    """Has cause and message."""
+
+
 def failures(jobs: Sequence[ReportedJob]) -> list[Section]:
     """Failed attempts, and jobs that failed without one; no section where there are none."""
-    rows: list[tuple[ReportedJob, str, FailedAttempt | ReportedJob]] = [
-        (job, str(failure["attempt"] + 1), failure) for job in jobs for failure in job["failures"]
+    rows = [
+        FailureRow(job, str(failure["attempt"] + 1), failure)
+        for job in jobs
+        for failure in job["failures"]
     ]
-    rows += [(job, DASH, job) for job in jobs if job["state"] == "FAILED" and not job["failures"]]
+    rows += [
+        FailureRow(job, DASH, job)
+        for job in jobs
+        if job["state"] == "FAILED" and not job["failures"]
+    ]
     if not rows:
         return []
-    columns: Columns[tuple[ReportedJob, str, FailedAttempt | ReportedJob]] = {
-        "job": lambda row: row[0]["job_id"],
-        "attempt": lambda row: row[1],
-        "cause": lambda row: str(row[2]["cause"]),
-        "message": lambda row: plain(row[2]["message"] or "", LONGEST_MESSAGE),
-        "state of the job": lambda row: _state(row[0]),
+    columns: Columns[FailureRow] = {
+        "job": lambda row: row.job["job_id"],
+        "attempt": lambda row: row.attempt,
+        "cause": lambda row: str(row.why["cause"]),
+        "message": lambda row: plain(row.why["message"] or "", LONGEST_MESSAGE),
+        "state of the job": lambda row: _state(row.job),
     }
     caption = "Attempts that failed. An attempt is one launch of a job, which is retried where another may succeed."
     text = ("job", "cause", "message", "state of the job")

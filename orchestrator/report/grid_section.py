@@ -34,7 +34,10 @@ class GridPanel(NamedTuple):
     points: Sequence[ReportedPoint]
 
     def mean(self, *places: int) -> float | None:
-        """The median over seeds at the values of these numbers."""
+        """The median over seeds at a point; None: not known.
+
+        :param places: of its values in :attr:`values`, one for each key.
+        """
         at = {
             key: values[place]
             for key, values, place in zip(self.keys, self.values, places, strict=True)
@@ -53,9 +56,9 @@ def grid_sections(robots: Sequence[ReportedRobot]) -> list[Section]:
     seeds = " Of several seeds: the median." if several else ""
     parts: list[Part] = []
     if panels:
-        which = f" The figure shows the first {MOST_PANELS} robots of {len(panels):,}." * (
-            len(panels) > MOST_PANELS
-        )
+        which = ""
+        if len(panels) > MOST_PANELS:
+            which = f" The figure shows the first {MOST_PANELS} robots of {len(panels):,}."
         figure = Figure(
             name="evaluation-grid",
             title="Evaluation grid",
@@ -98,7 +101,10 @@ def draw(panels: Sequence[GridPanel]) -> Drawn:
     """One panel for each robot."""
     drawn, all_axes = drawing.panels(len(panels), columns=3, height_in=1.9)
     for axes, panel in zip(all_axes, panels, strict=True):
-        (_draw_line if len(panel.keys) == 1 else _draw_map)(axes, panel)
+        if len(panel.keys) == 1:
+            _draw_line(axes, panel)
+        else:
+            _draw_map(axes, panel)
         axes.set_title(plain(panel.robot, 36), fontsize=7.5)
         axes.set_xlabel(plain(panel.keys[0], 40), fontsize=7, labelpad=1)
         axes.set_xticks(*_ticks(panel.values[0]))
@@ -107,12 +113,9 @@ def draw(panels: Sequence[GridPanel]) -> Drawn:
 
 
 def _draw_line(axes: Axes, panel: GridPanel) -> None:
-    known = [
-        (place, mean)
-        for place in range(len(panel.values[0]))
-        if (mean := panel.mean(place)) is not None
-    ]
-    axes.plot(*zip(*known, strict=True), color=SERIES[0], marker="o", markersize=4)
+    means = {place: panel.mean(place) for place in range(len(panel.values[0]))}
+    known = {place: mean for place, mean in means.items() if mean is not None}
+    axes.plot(list(known), list(known.values()), color=SERIES[0], marker="o", markersize=4)
     axes.set_xlim(-0.5, len(panel.values[0]) - 0.5)
     axes.set_ylabel("return", fontsize=7, labelpad=1)
     drawing.plain_ticks(axes, y=True)
@@ -121,13 +124,10 @@ def _draw_line(axes: Axes, panel: GridPanel) -> None:
 def _draw_map(axes: Axes, panel: GridPanel) -> None:
     from matplotlib.patches import Rectangle
 
-    columns, rows = map(len, panel.values)
-    cells = {
-        (x, y): mean
-        for x in range(columns)
-        for y in range(rows)
-        if (mean := panel.mean(x, y)) is not None
-    }
+    columns = len(panel.values[0])
+    rows = len(panel.values[1])
+    means = {(x, y): panel.mean(x, y) for x in range(columns) for y in range(rows)}
+    cells = {place: mean for place, mean in means.items() if mean is not None}
     low = min(cells.values())
     high = max(cells.values())
     for (x, y), mean in cells.items():

@@ -31,8 +31,8 @@ def html(document: Document, drawings: Mapping[str, Rendered], *, has_files: boo
         document=document,
         has_files=has_files,
         style=Markup((folder / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
-        light={name: light for name, (light, _) in COLOURS.items()},
-        dark={name: dark for name, (_, dark) in COLOURS.items()},
+        light={name: colour.light for name, colour in COLOURS.items()},
+        dark={name: colour.dark for name, colour in COLOURS.items()},
         drawings={name: Markup(drawing.inline) for name, drawing in drawings.items()},  # noqa: S704 - made by drawing.py
         kind=lambda part: type(part).__name__.lower(),
         breakable=lambda text: Markup("<wbr>").join(AFTER_PART.split(text)),

@@ -21,15 +21,17 @@ def number(value: float | None) -> str:
     size = abs(value)
     if size >= 1000:
         return f"{value:,.0f}"
+    if value == 0:
+        return "0"
+    if value == round(value):
+        return f"{value:.0f}"
+    if size >= 100:
+        return f"{value:.1f}"
     if size >= 1:
-        return (
-            f"{value:.0f}"
-            if value == round(value)
-            else f"{value:.1f}"
-            if size >= 100
-            else f"{value:.2f}"
-        )
-    return "0" if value == 0 else f"{value:.3f}" if size >= 0.1 else f"{value:.3g}"
+        return f"{value:.2f}"
+    if size >= 0.1:
+        return f"{value:.3f}"
+    return f"{value:.3g}"
 
 
 def percent(share: float | None) -> str:
@@ -50,15 +52,20 @@ def plain(text: object, longest: int | None = None) -> str:
     """``text`` on one line, without characters that XML forbids; a longer one without its
     middle.
     """
-    kept = "".join(
-        " " if character.isspace() else character
-        for character in str(text)
-        if character.isspace() or unicodedata.category(character) not in ("Cc", "Cs", "Cn", "Co")
-    ).strip()
+    kept = "".join(map(_allowed, str(text))).strip()
     if longest is None or len(kept) <= longest:
         return kept
     tail = (longest - 1) // 3
     return f"{kept[: longest - 1 - tail]}…{kept[len(kept) - tail :]}"
+
+
+def _allowed(character: str) -> str:
+    """A blank for every kind of space; nothing for a control, surrogate, unassigned or private
+    character.
+    """
+    if character.isspace():
+        return " "
+    return "" if unicodedata.category(character) in ("Cc", "Cs", "Cn", "Co") else character
 
 
 def sentence(text: str) -> str:

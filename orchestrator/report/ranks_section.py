@@ -20,7 +20,8 @@ ITSELF: EstimateFacts = {"median": 1.0, "low": None, "high": None, "n": 1}
 """The ratio of the base of a comparison to itself."""
 
 
-def experiment_section(robots: Sequence[RanksOfRobot]) -> list[Section]:
+def ranks_sections(robots: Sequence[RanksOfRobot]) -> list[Section]:
+    """No section where no job had several ranks."""
     if not robots:
         return []
     columns: Columns[tuple[RanksOfRobot, RanksRow]] = {
@@ -56,9 +57,9 @@ def _figure(robots: Sequence[RanksOfRobot]) -> Figure:
     for robot in robots:
         for row in robot["rows"]:
             if row["speedup"] and row["efficiency"]:
-                name = plain(robot["robot"], 30) + (
-                    f" · {row['mode']}" if row["mode"] == "parameter-server" else ""
-                )
+                name = plain(robot["robot"], 30)
+                if row["mode"] == "parameter-server":
+                    name += f" · {row['mode']}"
                 speedups.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = row["speedup"]
                 efficiencies.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = row[
                     "efficiency"

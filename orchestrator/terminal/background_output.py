@@ -54,8 +54,11 @@ class BackgroundWriter(io.BufferedIOBase):
         self._notice = notice
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = self._dropped = self._written_bytes = 0
-        self._is_writing = self._is_ended = False
+        self._waiting_bytes = 0
+        self._dropped = 0
+        self._written_bytes = 0
+        self._is_writing = False
+        self._is_ended = False
         self._is_gone = descriptor is None
         """Whether nobody will ever read again."""
         if descriptor is not None:

@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.machine.doctor import Finding, Level
-from orchestrator.terminal.output import console
-from orchestrator.terminal.output import show as show_on
+from orchestrator.terminal import output
 
 STYLE: Mapping[Level, str] = {"ok": "green", "note": "cyan", "warning": "yellow"}
 
@@ -25,4 +24,4 @@ def show(findings: Sequence[Finding], on: Console | None = None) -> None:
         table.add_row(
             Text(finding.level, style=STYLE[finding.level]), Text(finding.title, style="bold"), body
         )
-    show_on(on or console(), table)
+    output.show(on or output.console(), table)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -156,15 +157,15 @@ def _of_attempt(
 ) -> JobLine:
     """:param ended: the state of its job; None while it runs."""
     last = attempt.progress
-    total = attempt.job.spec.total_timesteps
     steps = 0 if last is None else last.env_steps
     is_starting = last is None or last.phase == "starting"
     rate = None if last is None or ended else last.env_steps_per_s
+    share = None if is_starting else min(1.0, steps / attempt.job.spec.total_timesteps)
     return JobLine(
         job_id=attempt.job.job_id,
         state=ended or _activity(attempt.phase, silent_s),
         is_running=ended is None,
-        share=1.0 if ended == "SUCCEEDED" else None if is_starting else min(1.0, steps / total),
+        share=1.0 if ended == "SUCCEEDED" else share,
         env_steps=None if is_starting else steps,
         env_steps_per_s=rate,
         ep_rew_mean=None if last is None else last.ep_rew_mean,
@@ -218,7 +219,9 @@ def of_rows(
 def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -> JobLine:
     is_running = row["state"] == "RUNNING"
     job = live.jobs.get(row["job_id"]) if live and is_running else None
-    phase = job.phase if job else "starting" if live else row["state"]
+    phase: str = row["state"]
+    if live:
+        phase = job.phase if job else "starting"
     is_starting = is_running and phase == "starting"  # from which checkpoint is not known yet
     rate = None if is_starting else row["env_steps_per_s"]
     has_return = not is_starting and (job is None or job.has_return)
@@ -250,17 +253,17 @@ def _activity(phase: str, silent_s: float | None) -> str:
     """What a running job does, and for how long its worker has reported nothing, if that is
     long.
     """
-    return (
-        f"{phase}, silent {duration(silent_s)}"
-        if silent_s is not None and silent_s >= SILENT_S
-        else phase
-    )
+    if silent_s is None or silent_s < SILENT_S:
+        return phase
+    return f"{phase}, silent {duration(silent_s)}"
 
 
 def _share(row: SummaryRow) -> float | None:
     if row["state"] == "SUCCEEDED":
         return 1.0
-    return min(1.0, row["env_steps"] / row["total_timesteps"]) if row["attempts"] else None
+    if not row["attempts"]:
+        return None
+    return min(1.0, row["env_steps"] / row["total_timesteps"])
 
 
 def _steps_to_go(row: SummaryRow, goals: Mapping[str, int]) -> int:
@@ -271,17 +274,14 @@ def _ended_work(snapshot: Snapshot) -> EndedWork:
     """What the present supervisor has brought to its end in one attempt each."""
     work = EndedWork()
     since = _since(snapshot)
+    if since is None:
+        return work
     for row in snapshot.rows:
+        if row["state"] != "SUCCEEDED" or row["attempts"] != 1:
+            continue
         begun = row["started_at"]
         ended = row["ended_at"]
-        is_whole = row["state"] == "SUCCEEDED" and row["attempts"] == 1
-        if (
-            is_whole
-            and since is not None
-            and begun is not None
-            and ended is not None
-            and begun >= since
-        ):
+        if begun is not None and ended is not None and begun >= since:
             work = work.with_attempt(env_steps=row["env_steps"], begun=begun, ended=ended)
     return work
 
@@ -309,16 +309,16 @@ def render(shown: JobsTable, width: int, height: int, title: str = "") -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    texts_lines = sum(
-        -(-len(text or "") // max(1, width - LONGEST_WORD))
-        for text in (*(note.text for note in shown.notes), shown.waiting)
-    )
-    room = max(1, height - LINES_AROUND - texts_lines)
+    texts = [*(note.text for note in shown.notes), shown.waiting or ""]
+    wrapped_width = max(1, width - LONGEST_WORD)
+    lines_of_texts = sum(math.ceil(len(text) / wrapped_width) for text in texts)
+    room = max(1, height - LINES_AROUND - lines_of_texts)
     running = list(itertools.islice(shown.running, room))
     room -= len(running)
+    # Those that have ended get half of what is left, or less where there are few of them.
     next_up = shown.next_up[: max(room - room // 2, room - len(shown.ended))]
     room -= len(next_up)
-    ended = [*reversed(shown.ended[max(0, len(shown.ended) - room) :])] if room else []
+    ended = list(itertools.islice(reversed(shown.ended), room))
     parts: list[RenderableType] = [Text(title, no_wrap=True, overflow="ellipsis"), totals(shown)]
     parts.append(jobs_table([*running, *next_up, *ended], width, has_bar=True))
     left = (
@@ -373,14 +373,10 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
 
     def returns(line: JobLine) -> str:
         end = f"{_return(line.ep_rew_mean):>{ends}}"
-        return (
-            end
-            if line.ep_rew_mean_first is None
-            else f"{_return(line.ep_rew_mean_first):>{starts}} → {end}"
-        )
+        if line.ep_rew_mean_first is None:
+            return end
+        return f"{_return(line.ep_rew_mean_first):>{starts}} → {end}"
 
-    firsts = {measure_of_task(line.measures or ()) for line in lines} - {None}
-    measure = (firsts.pop() or "") if len(firsts) == 1 else ""
     is_any_running = any(line.is_running for line in lines)
     is_all_done = all(line.share == 1.0 for line in lines)
     is_any_retried = any(line.attempts > 1 for line in lines)
@@ -396,11 +392,7 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         Column("state", lambda line: line.activity, style=lambda line: line.style),
         number_column("return", returns, rank=1, style=_return_style),
         number_column("evaluated", lambda line: _return(line.eval_mean), rank=6),
-        number_column(
-            measure, lambda line: number((line.measures or {}).get(measure), ",.2f"), rank=7
-        )
-        if measure
-        else None,
+        _column_of_measure(lines),
         bar if has_bar else None,
         number_column("done", lambda line: number(line.share, ".0%"), rank=7 if is_all_done else 1),
         number_column("env_steps", lambda line: number(line.env_steps or None, ","), rank=8),
@@ -427,6 +419,20 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
     return [column for column in columns if column is not None]
 
 
+def _column_of_measure(lines: Sequence[JobLine]) -> Column[JobLine] | None:
+    """That of the measure of the tasks; None where it is not the same in all of them."""
+    measures = {measure_of_task(line.measures or ()) for line in lines} - {None}
+    if len(measures) != 1:
+        return None
+    (measure,) = measures
+    assert measure is not None
+
+    def cell(line: JobLine) -> str:
+        return number((line.measures or {}).get(measure), ",.2f")
+
+    return number_column(measure, cell, rank=7)
+
+
 def _column_of_feature(name: str, lines: Sequence[JobLine]) -> Column[JobLine] | None:
     """None where no job has a value for it."""
     if all(line.columns.get(name) is None for line in lines):
@@ -434,11 +440,9 @@ def _column_of_feature(name: str, lines: Sequence[JobLine]) -> Column[JobLine] |
 
     def cell(line: JobLine) -> str:
         value = line.columns.get(name)
-        return (
-            number(value, ",.1f")
-            if isinstance(value, float)
-            else str(NONE if value is None else value)
-        )
+        if value is None:
+            return NONE
+        return number(value, ",.1f") if isinstance(value, float) else str(value)
 
     return number_column(name, cell, rank=5)
 
@@ -455,6 +459,8 @@ def _return(value: float | None) -> str:
 def _return_style(line: JobLine) -> str:
     first = line.ep_rew_mean_first
     last = line.ep_rew_mean
-    if first is None or last is None:
-        return "dim" if last is None else ""
-    return "green" if last > first else "red" if last < first else ""
+    if last is None:
+        return "dim"
+    if first is None or first == last:
+        return ""
+    return "green" if last > first else "red"

@@ -42,9 +42,8 @@ def writable(text: str, stream: TextIO) -> str:
     """``text`` with escapes in place of what the encoding of ``stream`` lacks: it may be one that
     refuses to write.
     """
-    encoding = (
-        getattr(stream, "encoding", None) or "utf-8"
-    )  # not every object in place of sys.stdout has one
+    # Not every object in place of sys.stdout has an encoding.
+    encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 

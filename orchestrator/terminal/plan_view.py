@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,51 +36,59 @@ EXECED = "started as new Python processes"
 LEFT_AS_IT_IS = {
     "SUCCEEDED": "do nothing",
     "PAUSED": "do nothing; `resume` queues it",
-    **dict.fromkeys(("FAILED", "CANCELLED"), "do nothing; `retry` queues it"),
+    "FAILED": "do nothing; `retry` queues it",
+    "CANCELLED": "do nothing; `retry` queues it",
 }
 
 
 def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
-    plan = dry.plan
-    jobs = dry.plan.jobs
-    where = _where(dry)
     refusals = _refusals(dry, run_dir)
-    launched = sum(prospect.is_launched for prospect in dry.prospects.values())
-    number = "none" if refusals or not launched else f"{launched:,}"
-    of_which = f", of which {number} would be launched" if refusals or launched < len(jobs) else ""
-    source = experiment.job_source
-    is_made = source is not None and source.makes_jobs
-    what = (
-        f"a {source.noun}"
-        if source is not None and is_made
-        else f"{count(len(jobs), 'job')}{of_which}"
-    )
-    order = "" if is_made else "in this order, "
-    heading = f"{experiment.name}: {what}, {plan.backend.slots.lanes} at once on {where}, {order}into {run_dir}"
-    warnings = [
-        Text(f"warning: {warning}", style="yellow") for warning in (*plan.warnings, *refusals)
-    ]
-    restriction = [plan.restriction] if plan.restriction else []
-    below = [
-        *_hyperparameters(jobs),
-        *_changed_robots(jobs),
-        *_changes(dry),
-        *dry.forecast.lines,
-        *_batch_script(dry),
-    ]
     above: list[str | Text] = [
-        *warnings,
-        *restriction,
-        *plan.choices,
+        *(
+            Text(f"warning: {warning}", style="yellow")
+            for warning in (*dry.plan.warnings, *refusals)
+        ),
+        *([dry.plan.restriction] if dry.plan.restriction else []),
+        *dry.plan.choices,
         *_lines_of_tables(experiment),
-        heading,
-        *(() if source is None else source.lines(experiment)),
+        _heading(experiment, dry, run_dir, is_refused=bool(refusals)),
     ]
+    source = experiment.job_source
+    if source is not None:
+        above += source.lines(experiment)
     above += _starts(dry.starts)
-    if is_made:
-        output.show(output.console(), *above, *dry.forecast.lines, *_batch_script(dry))
+    below = [*dry.forecast.lines, *_batch_script(dry)]
+    if source is not None and source.makes_jobs:
+        output.show(output.console(), *above, *below)
+        return
+    jobs = dry.plan.jobs
+    about_jobs = [*_hyperparameters(jobs), *_changed_robots(jobs), *_changes(dry)]
+    output.show_table(_columns(dry), jobs, above=[*above, ""], below=[*about_jobs, *below])
+
+
+def _heading(experiment: Experiment, dry: DryRun, run_dir: Path, *, is_refused: bool) -> str:
+    """What would be trained, how many jobs at once, where, and into which directory."""
+    source = experiment.job_source
+    if source is not None and source.makes_jobs:
+        what = f"a {source.noun}"
+        order = ""
     else:
-        output.show_table(_columns(dry), jobs, above=[*above, ""], below=below)
+        what = _number_of_jobs(dry, is_refused=is_refused)
+        order = "in this order, "
+    at_once = f"{dry.plan.backend.slots.lanes} at once on {_where(dry)}"
+    return f"{experiment.name}: {what}, {at_once}, {order}into {run_dir}"
+
+
+def _number_of_jobs(dry: DryRun, *, is_refused: bool) -> str:
+    """How many jobs there are and, if not all of them, how many would be launched."""
+    jobs = dry.plan.jobs
+    text = count(len(jobs), "job")
+    launched = sum(prospect.is_launched for prospect in dry.prospects.values())
+    if is_refused:
+        launched = 0
+    elif launched == len(jobs):
+        return text
+    return f"{text}, of which {f'{launched:,}' if launched else 'none'} would be launched"
 
 
 def _lines_of_tables(experiment: Experiment) -> list[str]:
@@ -171,39 +179,24 @@ def _changes(dry: DryRun) -> list[str]:
 def _hyperparameters(jobs: Sequence[Job]) -> list[str]:
     """What differs from the defaults of the jobs' algorithms."""
     heading = "Hyperparameters that differ from Stable-Baselines3's defaults (--json shows all):"
-    return ["", heading, *_by_values(jobs, _set_values)]
+    return ["", heading, *_by_values({job.job_id: _set_values(job) for job in jobs})]
 
 
 def _changed_robots(jobs: Sequence[Job]) -> list[str]:
     """Changes to the robots, what their episodes draw, and grids of evaluation, where any job has
     some.
     """
-    shown: list[str] = []
-    if any(job.spec.model_edits for job in jobs):
-        shown += [
-            "",
-            "Model edits:",
-            *_by_values(jobs, lambda job: _assignments(job.spec.model_edits)),
-        ]
-    if any(job.spec.randomize for job in jobs):
-        shown += [
-            "",
-            "Drawn anew for each episode:",
-            *_by_values(jobs, lambda job: _assignments(job.spec.randomize)),
-        ]
-    if any(job.spec.evaluate for job in jobs):
-        shown += [
-            "",
-            "Evaluated at each combination of:",
-            *_by_values(jobs, lambda job: _assignments(job.spec.evaluate)),
-        ]
-    if any(map(_changing_options, jobs)):
-        shown += [
-            "",
-            "Changing over the training:",
-            *_by_values(jobs, lambda job: _assignments(_changing_options(job))),
-        ]
-    return shown
+    lines: list[str] = []
+    for heading, changes_of in (
+        ("Model edits:", lambda job: job.spec.model_edits),
+        ("Drawn anew for each episode:", lambda job: job.spec.randomize),
+        ("Evaluated at each combination of:", lambda job: job.spec.evaluate),
+        ("Changing over the training:", _changing_options),
+    ):
+        changes = {job.job_id: changes_of(job) for job in jobs}
+        if any(changes.values()):
+            lines += ["", heading, *_by_values(changes)]
+    return lines
 
 
 def _changing_options(job: Job) -> dict[str, Any]:
@@ -214,29 +207,32 @@ def _changing_options(job: Job) -> dict[str, Any]:
     return changing | job_parts.under_keys(job_parts.in_training(job.spec.parts))
 
 
-def _by_values(jobs: Sequence[Job], values_of: Callable[[Job], str]) -> list[str]:
-    """Values, once for all jobs that have the same."""
+def _by_values(values: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Values, once for all jobs that have the same.
+
+    :param values: of each job, by its name.
+    """
     with_same: dict[str, list[str]] = {}
-    for job in jobs:
-        with_same.setdefault(values_of(job), []).append(job.job_id)
+    for job_id, of_job in values.items():
+        with_same.setdefault(_assignments(of_job), []).append(job_id)
     lines = [
-        f"  {'all jobs' if len(with_same) == 1 else listed(names, 3)}: {values or 'none'}"
-        for values, names in with_same.items()
+        f"  {'all jobs' if len(with_same) == 1 else listed(names, 3)}: {text or 'none'}"
+        for text, names in with_same.items()
     ]
     more = [f"  … and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     return [*lines[:SHOWN], *more]
 
 
-def _set_values(job: Job) -> str:
+def _set_values(job: Job) -> dict[str, Any]:
+    """The hyperparameters of a job that are not the defaults of its algorithm, by dotted key."""
     spec = job.spec
-    defaults = DEFAULTS[job.spec.algo]
+    defaults = DEFAULTS[spec.algo]
     values = {
         f"{spec.algo}.{key}": value
         for key, value in spec.hyperparameters.items()
         if value != defaults[key]
     }
-    values |= {f"policy_kwargs.{key}": value for key, value in spec.policy_kwargs.items()}
-    return _assignments(values)
+    return values | {f"policy_kwargs.{key}": value for key, value in spec.policy_kwargs.items()}
 
 
 def _assignments(values: Mapping[str, Any]) -> str:
@@ -244,23 +240,37 @@ def _assignments(values: Mapping[str, Any]) -> str:
 
 
 def _columns(dry: DryRun) -> list[Column[Job]]:
-    columns: list[Column[Job]] = [
-        Column("job", lambda job: job.job_id),
-        Column(
-            "robot",
-            lambda job: job.xml_source.name if job.xml_source else job.spec.robot_maker or NONE,
-            rank=1,
-        ),
+    """In the order in which they stand. Some are there only where a job differs from the
+    default.
+    """
+    jobs = dry.plan.jobs
+    resources = [job.resources for job in jobs]
+    defaults = ResourcesTable()
+    columns: list[Column[Job]] = [Column("job", lambda job: job.job_id)]
+    if any(
+        prospect.state is not None or prospect.action == "none"
+        for prospect in dry.prospects.values()
+    ):
+        columns += [
+            Column("state", lambda job: dry.prospects[job.job_id].state or "new"),
+            Column("this run would", lambda job: _prospect(dry.prospects[job.job_id])),
+        ]
+    columns.append(Column("robot", _robot, rank=1))
+    if any(job.spec.after for job in jobs):
+        columns.append(Column("after", lambda job: listed(job.spec.after, AFTER_SHOWN) or NONE))
+    columns += [
         Column("task", lambda job: job.spec.task or job.spec.env or job.spec.entry_point or ""),
         number_column("timesteps", lambda job: f"{job.spec.total_timesteps:,}"),
         number_column("n_envs", lambda job: str(job.spec.n_envs), rank=2),
+    ]
+    if any(one.ranks > 1 for one in resources):
+        columns.append(number_column("ranks", lambda job: str(job.resources.ranks)))
+    columns += [
         number_column("cores", lambda job: str(job.resources.cores), rank=2),
         number_column("threads", lambda job: str(job.resources.threads), rank=3),
         number_column("memory", lambda job: f"{job.resources.memory_mib:,} MiB", rank=4),
         number_column("GPUs", lambda job: str(job.resources.gpus), rank=5),
     ]
-    defaults = ResourcesTable()
-    resources = [job.resources for job in dry.plan.jobs]
     if any(one.nice for one in resources):
         columns.append(number_column("nice", lambda job: str(job.resources.nice), rank=3))
     if any(one.timeout_s != defaults.timeout for one in resources):
@@ -273,21 +283,13 @@ def _columns(dry: DryRun) -> list[Column[Job]]:
                 "free disk", lambda job: f"{job.resources.min_free_disk_mib:,} MiB", rank=4
             )
         )
-    if any(job.spec.checkpoint_every != Settings().checkpoint_every for job in dry.plan.jobs):
+    if any(job.spec.checkpoint_every != Settings().checkpoint_every for job in jobs):
         columns.append(number_column("checkpoint every", _checkpoint_every, rank=4))
-    if any(job.resources.ranks > 1 for job in dry.plan.jobs):
-        columns.insert(5, number_column("ranks", lambda job: str(job.resources.ranks)))
-    if any(job.spec.after for job in dry.plan.jobs):
-        columns.insert(2, Column("after", lambda job: listed(job.spec.after, AFTER_SHOWN) or NONE))
-    if any(
-        prospect.state is not None or prospect.action == "none"
-        for prospect in dry.prospects.values()
-    ):
-        columns[1:1] = [
-            Column("state", lambda job: dry.prospects[job.job_id].state or "new"),
-            Column("this run would", lambda job: _prospect(dry.prospects[job.job_id])),
-        ]
     return columns
+
+
+def _robot(job: Job) -> str:
+    return job.xml_source.name if job.xml_source else job.spec.robot_maker or NONE
 
 
 def _checkpoint_every(job: Job) -> str:
@@ -349,14 +351,18 @@ def _job_facts(job: Job, prospect: Prospect, start: StartChoice | None) -> dict[
     del facts["ranks"], facts["extended_from"]  # the first is among the resources
     facts["xml"] = None if job.xml_source is None else str(job.xml_source)
     facts["allow_outside"] = job.allow_outside
-    planned: dict[str, Any] = {
+    start_way = None
+    if start is not None:
+        start_way = "fork" if start.is_forked else "exec"
+    goes_on = prospect.action in ("resume", "extend")
+    return {
+        **facts,
+        "resources": asdict(job.resources),
+        "max_retries": job.max_retries,
         "state": prospect.state,
         "action": prospect.action,
         "changes": list(prospect.changes),
+        "start": start_way,
+        "why_start": None if start is None else start.why,
+        "resumes_from": prospect.env_steps if goes_on else None,
     }
-    planned["start"] = None if start is None else "fork" if start.is_forked else "exec"
-    planned["why_start"] = None if start is None else start.why
-    planned["resumes_from"] = (
-        prospect.env_steps if prospect.action in ("resume", "extend") else None
-    )
-    return {**facts, "resources": asdict(job.resources), "max_retries": job.max_retries, **planned}

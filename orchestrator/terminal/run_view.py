@@ -63,7 +63,8 @@ class LineReporter(SilentReporter):
             self.event("progress", jobs_table.totals(shown()).plain.replace("\n", " · "))
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        line = f"{time.strftime('%H:%M:%S')} {'warning: ' * (kind == 'warning')}{plain(message)}"
+        warning = "warning: " if kind == "warning" else ""
+        line = f"{time.strftime('%H:%M:%S')} {warning}{plain(message)}"
         self._out.write(writable(line, self._out) + "\n")
         self._out.flush()
 

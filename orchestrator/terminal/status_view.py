@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -22,9 +22,8 @@ from orchestrator.experiment.from_outside.control import Snapshot
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.supervisor.events import Note
-from orchestrator.terminal import jobs_table
+from orchestrator.terminal import jobs_table, output
 from orchestrator.terminal.output import console
-from orchestrator.terminal.output import show as put
 
 REASONS_SHOWN = 20
 MOST_ROWS = 1000
@@ -51,10 +50,10 @@ def show(snapshots: Iterable[Snapshot], *, in_place: bool) -> Snapshot | None:
                     jobs_table.render(shown, on.width, on.height, _title(snapshot)), refresh=True
                 )
             else:
-                put(on, *([] if last is None else [""]), _status(snapshot, on.width))
+                output.show(on, *([] if last is None else [""]), _status(snapshot, on.width))
             last = snapshot
     if live and last:
-        put(on, _status(last, on.width))
+        output.show(on, _status(last, on.width))
     return last
 
 
@@ -73,50 +72,48 @@ def show_end(
     :param notes: what features say of it.
     """
     on = console()
-    more = (
-        [f"… and {count(len(rows) - MOST_ROWS, 'more job')}, in summary.csv"]
-        if len(rows) > MOST_ROWS
-        else []
-    )
-    put(
-        on,
-        "",
-        summary(rows[:MOST_ROWS], on.width),
-        *more,
-        *_remarks(rows),
-        *(line for note in notes for line in ("", note.text)),
-    )
+    output.show(on, "", summary(rows[:MOST_ROWS], on.width))
+    if len(rows) > MOST_ROWS:
+        output.show(on, f"… and {count(len(rows) - MOST_ROWS, 'more job')}, in summary.csv")
+    for remark in _remarks(rows):
+        output.show(on, remark)
+    for note in notes:
+        output.show(on, "", note.text)
+    _show_results(on, root, rows, notes)
+    unsuccessful = {row["cause"] for row in rows if row["state"] in ("FAILED", "CANCELLED")}
+    if is_stopped and exit_code != 0:
+        output.show(on, Text(f"Stopped. {how_to_resume}", style="yellow"))
+    elif exit_code == 1 and unsuccessful:
+        advice = f"`logs {root} JOB` shows the output of one; `retry {root}` queues them again."
+        if unsuccessful == {Cause.INVALID}:
+            advice = "Correct what is said above and run the job file, which examines them again."
+        output.show(on, Text(f"Some jobs did not succeed. {advice}", style="red"))
+    paused = [
+        row["job_id"] for row in rows if row["state"] == "PAUSED" and row["cause"] != Cause.RUNG
+    ]
+    if paused:
+        jobs = count(len(paused), "job is", "jobs are")
+        advice = f"First, `resume {root}` queues what is paused again. {how_to_resume}"
+        text = f"{jobs} paused ({listed(paused, PAUSED_SHOWN)}). {advice}"
+        output.show(on, Text(text, style="yellow"))
+
+
+def _show_results(
+    on: Console, root: Path, rows: Sequence[SummaryRow], notes: Sequence[Note]
+) -> None:
+    """Say where the results are, and which commands show more of them."""
     is_any_done = any(row["state"] == "SUCCEEDED" for row in rows)
     if any(row["attempts"] for row in rows):
         model = "model.zip (of those that succeeded), " if is_any_done else ""
-        put(
-            on,
-            "",
-            f"Results in {root}: summary.csv, and in jobs/ the {model}progress.csv, timings.csv and logs of the jobs",
-        )
+        files = f"summary.csv, and in jobs/ the {model}progress.csv, timings.csv and logs"
+        output.show(on, "", f"Results in {root}: {files} of the jobs")
     if is_any_done:
         run_dir = shlex.quote(str(root))
         commands = "".join(
             f"orchestrator {note.command} {run_dir}    " for note in notes if note.command
         )
         play = f"(orchestrator play {run_dir} JOB shows what a job has learnt)"
-        put(on, f"Next: {commands}orchestrator report {run_dir}    {play}")
-    if is_stopped and exit_code != 0:
-        put(on, Text(f"Stopped. {how_to_resume}", style="yellow"))
-    elif exit_code == 1 and (
-        causes := {row["cause"] for row in rows if row["state"] in ("FAILED", "CANCELLED")}
-    ):
-        advice = f"`logs {root} JOB` shows the output of one; `retry {root}` queues them again."
-        if causes == {Cause.INVALID}:
-            advice = "Correct what is said above and run the job file, which examines them again."
-        put(on, Text(f"Some jobs did not succeed. {advice}", style="red"))
-    if paused := [
-        row["job_id"] for row in rows if row["state"] == "PAUSED" and row["cause"] != Cause.RUNG
-    ]:
-        jobs = count(len(paused), "job is", "jobs are")
-        advice = f"First, `resume {root}` queues what is paused again. {how_to_resume}"
-        text = f"{jobs} paused ({listed(paused, PAUSED_SHOWN)}). {advice}"
-        put(on, Text(text, style="yellow"))
+        output.show(on, f"Next: {commands}orchestrator report {run_dir}    {play}")
 
 
 def summary(rows: Sequence[SummaryRow], width: int) -> Table:
@@ -125,11 +122,11 @@ def summary(rows: Sequence[SummaryRow], width: int) -> Table:
 
 
 def _title(snapshot: Snapshot) -> str:
-    supervisor = (
-        f"Supervised by {snapshot.holder}." if snapshot.holder else "No supervisor is running."
-    )
+    supervisor = "No supervisor is running."
     if snapshot.was_killed:
         supervisor = "Its supervisor was killed, or its machine restarted."
+    elif snapshot.holder:
+        supervisor = f"Supervised by {snapshot.holder}."
     if snapshot.written is not None:
         age_s = max(0.0, time.time() - snapshot.written)
         supervisor += f" As of {age_s:.0f} s ago, when it wrote summary.json: the ledger is for its host only."
@@ -162,38 +159,40 @@ def _status(snapshot: Snapshot, width: int) -> Group:
 
 def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:
     """Below the table: the learners, and why jobs failed."""
+    lines: list[Text] = []
     learners = learner_summary(rows)
+    if learners:
+        lines += [Text(), Text(f"learner: {learners}", style="dim")]
     failed = [*reasons(rows), *_held_back(rows)]
-    lines = [Text(), Text(f"learner: {learners}", style="dim")] if learners else []
-    return (
-        lines
-        + [Text()] * bool(failed)
-        + [Text.assemble((job, "bold red"), f"  {why}") for job, why in failed]
-    )
+    if failed:
+        lines.append(Text())
+    return lines + [Text.assemble((job, "bold red"), f"  {why}") for job, why in failed]
 
 
 def reasons(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
     """``(job_id, reason)`` of the first few failed jobs, each with its cause and its place in the
     user's own code.
     """
-    failed = [row for row in rows if row["state"] == "FAILED"]
-    shown = [(row["job_id"], _reason(row)) for row in failed[:REASONS_SHOWN]]
-    return shown + (
-        [("…", f"and {len(failed) - REASONS_SHOWN} more")] if len(failed) > REASONS_SHOWN else []
-    )
+    return _first_few([(row["job_id"], _reason(row)) for row in rows if row["state"] == "FAILED"])
+
+
+def _first_few(reasons: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """``(job_id, reason)`` of the first jobs, and a line that counts the others."""
+    left = len(reasons) - REASONS_SHOWN
+    more = [("…", f"and {left} more")] if left > 0 else []
+    return [*reasons[:REASONS_SHOWN], *more]
 
 
 def _held_back(rows: Sequence[SummaryRow]) -> list[tuple[str, str]]:
     """The jobs that wait for others, where nothing else is left to be done."""
-    waiting = [row for row in rows if row.get("waits_for")]
     if any(row["state"] in ("PENDING", "RUNNING") and not row.get("waits_for") for row in rows):
         return []
-    shown = [
-        (row["job_id"], f"not run: waits for {row.get('waits_for')}")
-        for row in waiting[:REASONS_SHOWN]
-    ]
-    return shown + (
-        [("…", f"and {len(waiting) - REASONS_SHOWN} more")] if len(waiting) > REASONS_SHOWN else []
+    return _first_few(
+        [
+            (row["job_id"], f"not run: waits for {row.get('waits_for')}")
+            for row in rows
+            if row.get("waits_for")
+        ]
     )
 
 

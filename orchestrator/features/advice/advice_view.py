@@ -62,9 +62,11 @@ def _columns() -> list[Column[PhysicsChange]]:
 def _estimate_text(estimate: MedianEstimate | None, form: str, factor: float = 1.0) -> str:
     if estimate is None:
         return NONE
-    values = (estimate.median, estimate.low, estimate.high)
-    median, low, high = ("∞" if value is None else number(factor * value, form) for value in values)
-    return f"{median} ({low}–{high})"
+
+    def text(value: float | None) -> str:
+        return "∞" if value is None else number(factor * value, form)
+
+    return f"{text(estimate.median)} ({text(estimate.low)}–{text(estimate.high)})"
 
 
 def _introduction(row: RobotCheck, advice: PhysicsAdvice) -> Iterator[str]:
@@ -93,9 +95,11 @@ def _below(advice: PhysicsAdvice, faster: Sequence[PhysicsChange]) -> Iterator[s
             yield f"Not measured: {change.name}{remark}: {change.problem or change.mjcf}."
     if advice.contact_pairs:
         yield f"Contacts that cost most: {'; '.join(map(_contacts, advice.contact_pairs))}."
-    by_hand = [change for change in faster if change.mjcf]
-    yield from (f"In the MJCF, for “{change.name}”: {change.mjcf}" for change in by_hand)
-    if lines := [line for change in faster if change.is_usable for line in job_file_lines(change)]:
+    for change in faster:
+        if change.mjcf:
+            yield f"In the MJCF, for “{change.name}”: {change.mjcf}"
+    lines = [line for change in faster if change.is_usable for line in job_file_lines(change)]
+    if lines:
         yield "\nNothing is changed. To follow a piece of advice, add its lines to the job or to [defaults]:\n"
         if advice.own_xml is not None:
             yield "# the robot that the task brings, which `model` needs by its name"

@@ -52,14 +52,13 @@ def parse_timesteps(text: str) -> int:
     """
     plain_text = text.strip().lower()
     factor = _UNITS.get(plain_text[-1:], 1)
+    expected = f"a whole number from 1 to {MOST:_}, such as 200_000, 2e5 or 200k"
     try:
         number = float(plain_text[:-1] if factor > 1 else plain_text) * factor
         whole = round(number)
-    except (ValueError, OverflowError):
-        number = 0.5
-        whole = 0
+    except (ValueError, OverflowError):  # no number, or no finite one
+        raise UsageError(f"--timesteps {text}: expected {expected}") from None
     if abs(number - whole) > 1e-6 or not 1 <= whole <= MOST:
-        expected = f"a whole number from 1 to {MOST:_}, such as 200_000, 2e5 or 200k"
         raise UsageError(f"--timesteps {text}: expected {expected}")
     return whole
 
@@ -115,18 +114,13 @@ def _sorted_out(
     faults = {row.path: _fault(row, allow_outside=allow_outside) for row in rows}
     trained = list[RobotCheck]()
     left_out = list[LeftOut]()
-    distinct = {
-        location_of(row.path): row for row in reversed(rows)
-    }  # folders on the command line may overlap
+    # Folders on the command line may overlap: the first row of a file counts.
+    distinct = {location_of(row.path): row for row in reversed(rows)}
     for row in reversed(distinct.values()):
         reason = faults[row.path]
         whole = row.included_by
-        if (
-            reason is None
-            and whole is not None
-            and faults[whole] is None
-            and str(location_of(row.path)) not in named
-        ):
+        is_named = str(location_of(row.path)) in named
+        if reason is None and whole is not None and faults[whole] is None and not is_named:
             reason = f"a part of {whole}, which is trained"
         if reason is None:
             trained.append(row)
@@ -158,11 +152,10 @@ def _nothing_to_train(
         )
     else:
         what = f"{where}: no robot that can be trained; nothing was written"
-    shown = [f"    {entry.what}: {entry.reason}" for entry in left_out[:MOST_SHOWN]]
-    more = len(left_out) - len(shown)
-    return "\n".join(
-        [what, *shown, *([f"    and {more:,} more; `check` shows all"] if more else [])]
-    )
+    lines = [what, *(f"    {entry.what}: {entry.reason}" for entry in left_out[:MOST_SHOWN])]
+    if len(left_out) > MOST_SHOWN:
+        lines.append(f"    and {len(left_out) - MOST_SHOWN:,} more; `check` shows all")
+    return "\n".join(lines)
 
 
 def _head(
@@ -173,8 +166,35 @@ def _head(
     *,
     allow_outside: bool,
 ) -> list[str]:
-    n_steps = min(N_STEPS, max(8, (timesteps or TIMESTEPS) // (ITERATIONS * N_ENVS) // 8 * 8))
     name = _experiment_name(paths, target)
+    lines = [
+        comment(
+            "Written by `orchestrator init`. docs/presets.md describes presets; docs/job-file.md lists all keys."
+        ),
+        comment(
+            f"Training takes about {rough_duration(time.seconds)} here, {time.at_once} at a time (estimated)."
+        ),
+        *aligned_lines([(f"name = {toml(name)}", f"the results go to runs/{safe_name(name)}")]),
+        "",
+        "[defaults]",
+        *aligned_lines(_defaults(timesteps, allow_outside=allow_outside)),
+    ]
+    n_steps = min(N_STEPS, max(8, (timesteps or TIMESTEPS) // (ITERATIONS * N_ENVS) // 8 * 8))
+    if n_steps < N_STEPS:
+        remark = f"× {N_ENVS} environments = {n_steps * N_ENVS:_} env_steps between two updates"
+        lines += ["", "[defaults.ppo]", *aligned_lines([(f"n_steps = {n_steps}", remark)])]
+    if time.longest_s * 3 > USUAL_TIMEOUT_S:
+        hours = f'timeout = "{round(time.longest_s * 3 / 3600) + 1}h"'
+        lines += [
+            "",
+            "[defaults.resources]",
+            *aligned_lines([(hours, "a job that takes longer is ended")]),
+        ]
+    return lines
+
+
+def _defaults(timesteps: int | None, *, allow_outside: bool) -> list[tuple[str, str]]:
+    """Lines of the table, each with its remark."""
     advice = f'for quick results, with {toml(TIMESTEPS)} env_steps; "standard" and "thorough" train for longer'
     defaults = [('preset = "quick"', advice)]
     if timesteps is not None:
@@ -194,59 +214,43 @@ def _head(
         )
     if allow_outside:
         defaults.append(("allow_outside = true", "robots may use files outside of their folders"))
-    lines = [
-        comment(
-            "Written by `orchestrator init`. docs/presets.md describes presets; docs/job-file.md lists all keys."
-        ),
-        comment(
-            f"Training takes about {rough_duration(time.seconds)} here, {time.at_once} at a time (estimated)."
-        ),
-        *aligned_lines([(f"name = {toml(name)}", f"the results go to runs/{safe_name(name)}")]),
-        *("", "[defaults]"),
-        *aligned_lines(defaults),
-    ]
-    if n_steps < N_STEPS:
-        remark = f"× {N_ENVS} environments = {n_steps * N_ENVS:_} env_steps between two updates"
-        lines += ["", "[defaults.ppo]", *aligned_lines([(f"n_steps = {n_steps}", remark)])]
-    if time.longest_s * 3 > USUAL_TIMEOUT_S:
-        hours = f'timeout = "{round(time.longest_s * 3 / 3600) + 1}h"'
-        lines += [
-            "",
-            "[defaults.resources]",
-            *aligned_lines([(hours, "a job that takes longer is ended")]),
-        ]
-    return lines
+    return defaults
 
 
 def _experiment_name(paths: Sequence[Path], target: Path) -> str:
     """The name of the job file where one was chosen, otherwise that of the robots' folder or
     file.
     """
-    own = (
-        location_of(str(paths[0]))
-        if len(paths) == 1
-        else Path(os.path.commonpath([*map(location_of, map(str, paths))]))
-    )
+    locations = [location_of(str(path)) for path in paths]
+    common = Path(os.path.commonpath(locations))
     candidates = (
         target.stem if target.name != "jobs.toml" else "",
-        own.stem if own.is_file() else own.name,
+        common.stem if common.is_file() else common.name,
     )
     return next((name for name in candidates if name.strip() and is_showable(name)), "robots")
 
 
 def _table(entry: RobotEntry, robots: Sequence[RobotCheck]) -> list[str]:
-    periods = sorted({float(f"{row.figures['control_period_s']:.4g}") for row in robots})
-    acts = f"one action every {' to '.join(f'{period:g}' for period in dict.fromkeys((periods[0], periods[-1])))} s"
-    is_pattern = entry.name is None
-    lines = [] if entry.name is None else [(f"name = {toml(entry.name)}", "")]
-    lines += [
-        (f"xml = {toml(entry.xml)}", count(len(robots), "robot") if is_pattern else ""),
-        (
-            f"task = {toml(str(robots[0].task))}",
-            acts if is_pattern else f"{acts}; {robots[0].task_reason}",
-        ),
-    ]
+    xml = f"xml = {toml(entry.xml)}"
+    task = f"task = {toml(str(robots[0].task))}"
+    acts = f"one action every {_periods_text(robots)} s"
+    if entry.name is None:
+        lines = [(xml, count(len(robots), "robot")), (task, acts)]
+    else:
+        lines = [
+            (f"name = {toml(entry.name)}", ""),
+            (xml, ""),
+            (task, f"{acts}; {robots[0].task_reason}"),
+        ]
     return ["", "[[jobs]]", *aligned_lines(lines)]
+
+
+def _periods_text(robots: Sequence[RobotCheck]) -> str:
+    """``0.02``, or ``0.02 to 0.04`` where the control periods differ."""
+    periods = [float(f"{row.figures['control_period_s']:.4g}") for row in robots]
+    shortest = min(periods)
+    longest = max(periods)
+    return f"{shortest:g}" if shortest == longest else f"{shortest:g} to {longest:g}"
 
 
 def _remarks(left_out: Sequence[LeftOut], base: Path) -> list[str]:

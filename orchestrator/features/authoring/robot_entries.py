@@ -56,15 +56,13 @@ def entries(kinds: Mapping[Path, str], base: Path, folders: Iterable[Path]) -> l
         for pattern in find(dict(left), base, list(folders)):
             problems = Problems()
             robots = finder.find(pattern, None, 0, problems)
+            if problems or len(robots) < LEAST:
+                continue
             paths = [robot.xml for robot in robots if robot.xml in left]
+            is_exact = len(paths) == len(robots)
+            is_of_one_kind = len({left[path] for path in paths}) == 1
             own = {str(robot.name) for robot in robots}
-            kinds_of_it = {left[path] for path in paths}
-            if (
-                problems
-                or not LEAST <= len(robots) == len(paths)
-                or len(kinds_of_it) > 1
-                or own & names
-            ):
+            if not is_exact or not is_of_one_kind or own & names:
                 continue
             made.append(RobotEntry(xml=pattern, name=None, paths=paths))
             names |= own

@@ -43,7 +43,9 @@ USUAL_GIB = 2
 _VERSIONED = re.compile(r"([\w/]+)-v(\d+)\Z")
 _WRAPPED = "a job file has no wrappers; write a function that makes the wrapped environment, and name it as entry_point"
 _NO_KEY = {
-    **dict.fromkeys(("env_wrapper", "vec_env_wrapper", "frame_stack"), _WRAPPED),
+    "env_wrapper": _WRAPPED,
+    "vec_env_wrapper": _WRAPPED,
+    "frame_stack": _WRAPPED,
     "callback": "a job file has no callbacks",
     "env_kwargs": "was not taken over; set it by hand, as task_options of a task or env_kwargs of an env",
 }
@@ -107,26 +109,8 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
         raise UsageError(
             f"{path}: none of {len(left_out):,} entries can be imported; nothing was written\n{shown}"
         )
-    name = path.stem if target.name == "jobs.toml" else target.stem
-    lines = [
-        comment("Written by `orchestrator import-zoo`. docs/job-file.md lists all keys."),
-        f"name = {toml(name if is_showable(name) else algo)}",
-        *("", "[defaults]", f"algo = {toml(algo)}", ""),
-        *(
-            "[defaults.resources]",
-            *aligned_lines([('timeout = "7d"', "of a job; some of these trainings take long")]),
-        ),
-    ]
-    for job in jobs:
-        lines += _table(job)
-    if left_out:
-        lines += [
-            "",
-            comment("Not imported:"),
-            *(comment(f"{entry.what}: {entry.reason}") for entry in left_out),
-        ]
     return ZooJobFile(
-        text="\n".join(lines) + "\n",
+        text=_text(path, target, algo, jobs, left_out),
         algo=algo,
         jobs=len(jobs),
         entries_left_out=left_out,
@@ -138,6 +122,32 @@ def draft(path: Path, *, algo: str | None, names: Sequence[str], target: Path) -
         ],
         newer=sum(bool(job.remarks.keys() & {"task", "env"}) for job in jobs),
     )
+
+
+def _text(
+    path: Path, target: Path, algo: str, jobs: Sequence[_ZooJob], left_out: Sequence[LeftOut]
+) -> str:
+    """The job file ``target``, made of the file ``path`` of hyperparameters."""
+    name = path.stem if target.name == "jobs.toml" else target.stem
+    lines = [
+        comment("Written by `orchestrator import-zoo`. docs/job-file.md lists all keys."),
+        f"name = {toml(name if is_showable(name) else algo)}",
+        "",
+        "[defaults]",
+        f"algo = {toml(algo)}",
+        "",
+        "[defaults.resources]",
+        *aligned_lines([('timeout = "7d"', "of a job; some of these trainings take long")]),
+    ]
+    for job in jobs:
+        lines += _table(job)
+    if left_out:
+        lines += [
+            "",
+            comment("Not imported:"),
+            *(comment(f"{entry.what}: {entry.reason}") for entry in left_out),
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -234,9 +244,8 @@ def _environment(name: str, algo: str) -> tuple[str, str, str]:
 def _take(job: _ZooJob, key: str, content: Any) -> None:
     """Add one of the Zoo's keys to the job, or the reason why it is left out."""
     if key == "policy" and isinstance(content, str):
-        content = content.replace(
-            "LstmPolicy", "Policy"
-        )  # one name for all algorithms, in a job file
+        # In a job file, the policies of all algorithms have the same names.
+        content = content.replace("LstmPolicy", "Policy")
     if key in _NO_KEY:
         if content not in (None, False, 0, "", [], {}):
             job.refused[key] = _NO_KEY[key]
@@ -279,9 +288,8 @@ def _take_normalize(job: _ZooJob, content: Any) -> None:
         except ValueError as error:
             job.refused["normalize"] = str(error)
             return
-        value, rewards = (
-            zoo_values.boolean(options.pop(name, True)) for name in ("norm_obs", "norm_reward")
-        )
+        value = zoo_values.boolean(options.pop("norm_obs", True))
+        rewards = zoo_values.boolean(options.pop("norm_reward", True))
         if value != rewards:
             only = "observations" if value else "rewards"
             both = "observations and rewards" if value else "nothing"
@@ -312,12 +320,9 @@ def _fit_minibatch(job: _ZooJob) -> None:
     algo = job.algo
     if algo in OFF_POLICY or "batch_size" not in DEFAULTS[algo]:
         return
-    values = {
-        name: job.values.get(f"{algo}.{name}", DEFAULTS[algo][name])
-        for name in ("n_steps", "batch_size")
-    }
-    rollout = values["n_steps"] * job.values["n_envs"]
-    batch_size = values["batch_size"]
+    n_steps = job.values.get(f"{algo}.n_steps", DEFAULTS[algo]["n_steps"])
+    batch_size = job.values.get(f"{algo}.batch_size", DEFAULTS[algo]["batch_size"])
+    rollout = n_steps * job.values["n_envs"]
     sizes = near(batch_size, 1, rollout) if rollout % batch_size else []
     if sizes:
         job.values[f"{algo}.batch_size"] = sizes[0]
@@ -326,14 +331,15 @@ def _fit_minibatch(job: _ZooJob) -> None:
 
 
 def _fit_memory(job: _ZooJob) -> None:
-    if job.algo in OFF_POLICY:
-        base = job.name.rpartition("-v")[0]
-        size = job.values.get(f"{job.algo}.buffer_size", DEFAULTS[job.algo]["buffer_size"])
-        gib = (
-            math.ceil(size * (NUMBERS_A_TRANSITION.get(base, 0) * 8 + 12) / 2**30) + 1
-        )  # of torch and the networks
-        if gib > USUAL_GIB:
-            job.values["resources.memory"] = f"{gib} GiB"
+    """Set the memory of a job whose replay buffer needs more than usual."""
+    if job.algo not in OFF_POLICY:
+        return
+    base = job.name.rpartition("-v")[0]
+    size = job.values.get(f"{job.algo}.buffer_size", DEFAULTS[job.algo]["buffer_size"])
+    bytes_a_transition = 8 * NUMBERS_A_TRANSITION.get(base, 0) + 12
+    gib = math.ceil(size * bytes_a_transition / 2**30) + 1  # that of torch and the networks
+    if gib > USUAL_GIB:
+        job.values["resources.memory"] = f"{gib} GiB"
 
 
 def _settle(job: _ZooJob) -> None:
@@ -359,14 +365,13 @@ def _settle(job: _ZooJob) -> None:
         except SpecError as error:
             problem = error.problems[0]
         where = problem.where.removeprefix("jobs[0].")
-        at_fault = next(
-            (key for key in job.values if where == key or where.startswith(f"{key}.")), None
-        )
-        if at_fault in (None, "name", "task", "env"):
+        at_fault = [key for key in job.values if where == key or where.startswith(f"{key}.")]
+        if not at_fault or at_fault[0] in ("name", "task", "env"):
             raise ValueError(problem.message)
-        job.refused[str(at_fault)] = problem.message
-        job.remarks.pop(str(at_fault), None)
-        del job.values[str(at_fault)]
+        key = at_fault[0]
+        job.refused[key] = problem.message
+        job.remarks.pop(key, None)
+        del job.values[key]
 
 
 def _table(job: _ZooJob) -> list[str]:
@@ -374,6 +379,8 @@ def _table(job: _ZooJob) -> list[str]:
         (f"{key} = {toml(value)}", job.remarks.get(key, "")) for key, value in job.values.items()
     ]
     return [
-        *("", "[[jobs]]", *aligned_lines(lines)),
+        "",
+        "[[jobs]]",
+        *aligned_lines(lines),
         *(comment(f"without {key}: {reason}") for key, reason in job.refused.items()),
     ]

@@ -15,8 +15,10 @@ from orchestrator.core.worker_spec import Activation
 
 LONGEST = 10_000
 """Characters of a text that is parsed."""
-MOST_PARTS, DEEPEST = 32, 4
-"""Size and depth of lists and tables: YAML's aliases can make huge ones of a few lines."""
+MOST_PARTS = 32
+"""Size of a list or table: YAML's aliases can make huge ones of a few lines."""
+DEEPEST = 4
+"""Depth of lists and tables in one another."""
 _LINEAR = re.compile(r"lin_(.+)\Z")
 _ACTIVATIONS = {name.replace("_", ""): name for name in get_args(Activation)}
 
@@ -80,19 +82,19 @@ def number(value: Any) -> Any:
         return value
     if match := _LINEAR.match(value):
         return f"linear({match[1]}, 0)"
+    if "_" in value:  # Python would read 1_000 as a number
+        return value
     try:
-        return float(value) if "_" not in value else value
+        return float(value)
     except ValueError:
         return value
 
 
 def boolean(value: Any) -> bool | None:
     """A truth value, also as text; None for anything else."""
-    return (
-        value
-        if isinstance(value, bool)
-        else {"true": True, "false": False}.get(str(value).strip().lower())
-    )
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "false": False}.get(str(value).strip().lower())
 
 
 def policy_value(name: str, value: Any) -> Any:

@@ -39,12 +39,10 @@ def _check(merged: Mapping[str, Any], own: Sequence[Layer], report: Report) -> N
             message = 'is for numbers with stages, and this job has none; such as push_speed = "stages(0, 0.5, 1)"'
             report(["curriculum.advance", "curriculum"], message)
         return
-    keys, (number, *others) = (
-        [dotted for dotted, _ in stages],
-        dict.fromkeys(number for _, number in stages),
-    )
-    if others:
-        each = ", ".join(f"{dotted} has {number}" for dotted, number in stages)
+    keys = [dotted for dotted, _ in stages]
+    number = stages[0][1]
+    if any(other != number for _, other in stages):
+        each = ", ".join(f"{dotted} has {other}" for dotted, other in stages)
         report(keys, f"all numbers of a job have the same stages: {each}")
         return
     if not written:
@@ -54,19 +52,25 @@ def _check(merged: Mapping[str, Any], own: Sequence[Layer], report: Report) -> N
     if len(written) not in (1, number - 1):
         message = f"has {count(len(written), 'condition')} for {number} stages; expected one, or {number - 1}"
         report(["curriculum.advance"], message)
-    values = {**DEFAULTS[merged["algo"]], **merged[merged["algo"]]}
-    if (episodes := merged["curriculum"]["episodes"]) > (window := values["stats_window_size"]):
-        message = (
-            f"is {episodes}, and returns are averaged over {merged['algo']}.stats_window_size = {window} episodes; "
-            "expected at most as many"
-        )
-        report(["curriculum.episodes", "curriculum.advance"], message)
+    _check_episodes(merged, report)
     columns = _columns(merged)
     for text in written:
         try:
             resolve_column(parse_condition(text).column, columns)
         except ValueError as error:
             report(["curriculum.advance"], f'"{text}": {error}')
+
+
+def _check_episodes(merged: Mapping[str, Any], report: Report) -> None:
+    algo = merged["algo"]
+    episodes = merged["curriculum"]["episodes"]
+    window = {**DEFAULTS[algo], **merged[algo]}["stats_window_size"]
+    if episodes > window:
+        message = (
+            f"is {episodes}, and returns are averaged over {algo}.stats_window_size = {window} episodes; "
+            "expected at most as many"
+        )
+        report(["curriculum.episodes", "curriculum.advance"], message)
 
 
 def _settings(merged: Mapping[str, Any]) -> CurriculumSettings:
@@ -83,8 +87,9 @@ def _conditions(merged: Mapping[str, Any]) -> tuple[str, ...]:
     stages = numbers_with_stages(merged) if "task" in merged else []
     if not written or not stages:
         return ()
+    one_each = written if len(written) > 1 else written * (stages[0][1] - 1)
     found = []
-    for text in written if len(written) > 1 else written * (stages[0][1] - 1):
+    for text in one_each:
         condition = parse_condition(text)
         try:
             column = resolve_column(condition.column, _columns(merged))

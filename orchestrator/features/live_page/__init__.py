@@ -1,5 +1,5 @@
-"""`serve`: a page in the browser that lives while experiments run. It reads run directories, and
-nothing else.
+"""`serve`: a page in the browser that shows experiments while they run. It reads run directories,
+and nothing else.
 """
 
 from __future__ import annotations

@@ -68,17 +68,16 @@ class Guard:
 
         async def answer(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                present = {name for name, _ in message.get("headers", ())}
-                message["headers"] = [*message.get("headers", ())] + [
-                    (name, value) for name, value in HEADERS.items() if name not in present
-                ]
+                own = list(message.get("headers", ()))
+                present = {name for name, _ in own}
+                more = [(name, value) for name, value in HEADERS.items() if name not in present]
+                message["headers"] = [*own, *more]
             await send(message)
 
-        app = (
-            self._app
-            if refusal is None
-            else PlainTextResponse(f"{refusal[1]}\n", status_code=refusal[0])
-        )
+        app = self._app
+        if refusal is not None:
+            status, why = refusal
+            app = PlainTextResponse(f"{why}\n", status_code=status)
         await app(scope, receive, answer)
 
     def _refusal(
@@ -113,10 +112,9 @@ class Guard:
     def _has_token(self, headers: Mapping[str, str]) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         token = self._rules.token
-        is_it = token is not None and hmac.compare_digest(
-            given.strip().encode("latin-1"), token.encode()
-        )
-        return scheme.lower() == "bearer" and is_it
+        if token is None or scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(given.strip().encode("latin-1"), token.encode())
 
 
 def _is_own(headers: Mapping[str, str]) -> bool:

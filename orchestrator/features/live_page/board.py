@@ -111,9 +111,8 @@ class Board:
             if texts:
                 grow.append(f"{to_json(name)}:[{','.join(texts)}]")
         parts = [f'"put":{{{",".join(put)}}}', f'"grow":{{{",".join(grow)}}}']
-        parts += [
-            f'"{key}":{to_json(names)}'
-            for key, names in (("drop", drop), ("restart", restart))
-            if names
-        ]
+        if drop:
+            parts.append(f'"drop":{to_json(drop)}')
+        if restart:
+            parts.append(f'"restart":{to_json(restart)}')
         return f'{{"version":{self.version},{",".join(parts)}}}'

@@ -46,7 +46,8 @@ class Feed:
         self._source: Source | None = None
         self._board = Board()
         self._problem = ""
-        self._told = ""
+        self._last_traceback = ""
+        """What was printed of the last error: the same again is not printed."""
         self._failed_at = -AFTER_ERROR_S
         self._viewers = 0
         self._reading: asyncio.Task[None] | None = None
@@ -120,13 +121,13 @@ class Feed:
         self._failed_at = time.monotonic()
         self._problem = f"reading has failed ({type(error).__name__}); `serve` has printed where"
         text = "".join(traceback.format_exception(error))
-        if text != self._told:
+        if text != self._last_traceback:
             print(
                 f"serve: an unexpected error; everything is read anew after it:\n{text}",
                 file=sys.stderr,
                 flush=True,
             )
-        self._told = text
+        self._last_traceback = text
 
     def _tell(self) -> None:
         self._changed.set()

@@ -49,13 +49,12 @@ class FolderSource:
         runs = {key: self._listed_run(key, entry) for key, entry in self._entries.items()}
         changes.drop = [f"run:{key}" for key in self._shown - runs.keys()]
         self._shown = set(runs)
-        where = (
-            "your experiments on this machine" if self.root is None else str(self.root.absolute())
-        )
-        is_of = "folder" if self.root is None else page_kind(self.root)
-        changes.set(
-            "head", {"name": safe_text(where, LONGEST_TEXT), "runs": len(runs), "kind": is_of}
-        )
+        name = "your experiments on this machine"
+        kind = "folder"
+        if self.root is not None:
+            name = safe_text(str(self.root.absolute()), LONGEST_TEXT)
+            kind = page_kind(self.root)
+        changes.set("head", {"name": name, "runs": len(runs), "kind": kind})
         for key, run in runs.items():
             changes.set(f"run:{key}", _facts(key, run))
         return changes
@@ -76,9 +75,11 @@ class FolderSource:
         paths = RunPaths(Path(entry.run_dir))
         found = marks(paths, run_directory.holder(paths))
         known = self._known.get(key)
-        if known is None or known[0] != found:
-            known = self._known[key] = found, run_index.listed_run(entry)
-        return known[1]
+        if known is not None and known[0] == found:
+            return known[1]
+        run = run_index.listed_run(entry)
+        self._known[key] = found, run
+        return run
 
 
 def key_of(run_dir: str) -> str:

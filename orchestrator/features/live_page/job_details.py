@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,29 +25,26 @@ MOST_TIMES = 120
 MOST_KEPT = 50
 """Jobs whose files are not read again, by whoever looks, until they have changed."""
 FACTS = (
-    *(
-        "xml",
-        "task",
-        "algo",
-        "learner",
-        "learner_reason",
-        "seed",
-        "ranks",
-        "eval_mean",
-        "ep_rew_mean_first",
-        "queue_s",
-    ),
-    *(
-        "import_s",
-        "first_step_s",
-        "wall_s",
-        "checkpoint_s",
-        "eval_s",
-        "cpu_s",
-        "max_rss_mib",
-        "weights_sha256",
-    ),
-    *("divergences", "waits_for"),
+    "xml",
+    "task",
+    "algo",
+    "learner",
+    "learner_reason",
+    "seed",
+    "ranks",
+    "eval_mean",
+    "ep_rew_mean_first",
+    "queue_s",
+    "import_s",
+    "first_step_s",
+    "wall_s",
+    "checkpoint_s",
+    "eval_s",
+    "cpu_s",
+    "max_rss_mib",
+    "weights_sha256",
+    "divergences",
+    "waits_for",
 )
 """Columns of the summary that are listed."""
 
@@ -94,20 +92,16 @@ def details(run_dir: Path, job_id: str) -> dict[str, Any] | None:
     job = RunPaths(run_dir).job(job_id)
     values: dict[str, Any] = dict(found)
     listed = (*FACTS, *job_parts.column_names())
-    texts = {name: values[name] for name in listed if values.get(name) is not None}
+    known = {name: values[name] for name in listed if values.get(name) is not None}
     return {
         "id": job_id,
         "state": found["state"],
         "attempts": found["attempts"],
-        "message": None
-        if found["message"] is None
-        else safe_text(found["message"], LONGEST_TRACEBACK),
-        "traceback": None
-        if found["traceback"] is None
-        else safe_text(found["traceback"], LONGEST_TRACEBACK),
+        "message": _safe_or_none(found["message"]),
+        "traceback": _safe_or_none(found["traceback"]),
         "facts": {
             name: safe_text(value, LONGEST_TEXT) if isinstance(value, str) else brief(value)
-            for name, value in texts.items()
+            for name, value in known.items()
         },
         "measures": {
             safe_text(name, LONGEST_TEXT): brief(value)
@@ -117,6 +111,10 @@ def details(run_dir: Path, job_id: str) -> dict[str, Any] | None:
         "times": _times(job.timings_csv, mark(job.timings_csv)),
         "ended": [attempt_values(one) for one in attempts],
     }
+
+
+def _safe_or_none(text: str | None) -> str | None:
+    return None if text is None else safe_text(text, LONGEST_TRACEBACK)
 
 
 @lru_cache(maxsize=MOST_KEPT)
@@ -133,7 +131,7 @@ def times(rows: Sequence[Iteration]) -> list[tuple[int, float | int | None, floa
     """``(env_steps, env_steps per second, share of waiting for a CPU)``, each over a few
     iterations.
     """
-    stride = max(1, -(-len(rows) // MOST_TIMES))
+    stride = max(1, math.ceil(len(rows) / MOST_TIMES))
     points: list[tuple[int, float | int | None, float | int | None]] = []
     before = 0.0
     for first in range(0, len(rows), stride):
@@ -141,11 +139,13 @@ def times(rows: Sequence[Iteration]) -> list[tuple[int, float | int | None, floa
         wall_s = sum(one.wall_s for one in some)
         end = some[-1].env_steps
         delays = [one.run_delay_s for one in some if one.run_delay_s is not None]
-        is_first = not points
-        rate = (
-            brief((end - before) / wall_s) if wall_s > 0 and end > before and not is_first else None
-        )
-        delay = brief(sum(delays) / wall_s) if wall_s > 0 and len(delays) == len(some) else None
+        rate = None
+        delay = None
+        # The first point has no rate: where its env_steps began is not in the table.
+        if wall_s > 0 and points and end > before:
+            rate = brief((end - before) / wall_s)
+        if wall_s > 0 and len(delays) == len(some):
+            delay = brief(sum(delays) / wall_s)
         points.append((int(end), rate, delay))
         before = end
     return points

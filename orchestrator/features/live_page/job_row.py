@@ -1,10 +1,10 @@
-"""A job as the page has it: a list of values, in the order of :data:`FIELDS`."""
+"""A job as the page has it: a list of values, in the order of :class:`PageJob`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import plain, shortened
@@ -12,40 +12,6 @@ from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.terminal.jobs_table import of_rows
 
-FIELDS = (
-    *(
-        "position",
-        "name",
-        "seed",
-        "task",
-        "state",
-        "activity",
-        "share",
-        "steps",
-        "total",
-        "goal",
-        "rate",
-    ),
-    *(
-        "first",
-        "ret",
-        "evaluated",
-        "measure",
-        "measured",
-        "wall",
-        "started",
-        "ended",
-        "cpu",
-        "delay",
-        "attempts",
-    ),
-    *("ranks", "cpus", "node", "cause", "message", "media", "drawn"),
-)
-"""``activity``: what it does, if that is more than its state. ``goal``: env_steps at which it
-pauses at a rung. ``first``, ``ret``: mean return of the first and the last iteration. ``measure``,
-``measured``: name and mean of the first measure of its evaluation. ``wall``: seconds of the
-attempts that have ended. ``cpu``, ``delay``: of a running job, seconds of computing and of waiting
-for a CPU a second. ``media``, ``drawn``: see :class:`JobMedia`."""
 DIGITS = 5
 LONGEST_MESSAGE = 300
 
@@ -59,35 +25,97 @@ class JobMedia(NamedTuple):
     """When the newer one was written, seconds since the epoch."""
 
 
-def values(
+class PageJob(NamedTuple):
+    """What the page has of a job. None: not known, or without meaning in this state."""
+
+    position: int
+    name: str
+    seed: int
+    task: str
+    state: str
+    activity: str | None
+    """What it does, if that is more than its state."""
+    share: float | None
+    """Share of its training that is done."""
+    steps: int
+    total: int
+    goal: int | None
+    """env_steps at which it pauses at a rung."""
+    rate: float | None
+    """env_steps per second."""
+    first: float | None
+    """Mean return of the first iteration with one, and ``ret`` that of the last."""
+    ret: float | None
+    evaluated: float | None
+    measure: str | None
+    """Name of the first measure of its evaluation, and ``measured`` its mean."""
+    measured: float | None
+    wall: float | None
+    """Seconds of the attempts that have ended."""
+    started: float | None
+    ended: float | None
+    cpu: float | None
+    """Of a running job, seconds of computing a second, and ``delay`` of waiting for a CPU."""
+    delay: float | None
+    attempts: int
+    ranks: int
+    cpus: Sequence[int] | None
+    node: str | None
+    cause: str | None
+    message: str | None
+    """Why it failed."""
+    media: int
+    """As in :class:`JobMedia`, and so is ``drawn``."""
+    drawn: float | None
+
+
+FIELDS = PageJob._fields
+"""Their names, which the page is told beside the values."""
+
+
+def page_job(
     row: SummaryRow,
     position: int,
     live: LiveFacts | None,
     goals: Mapping[str, int],
-    media: JobMedia,
-) -> list[Any]:
-    """What :data:`FIELDS` names. None: not known, or without meaning in this state."""
+    pictures: JobMedia,
+) -> PageJob:
     (line,) = of_rows([row], live, goals)
-    is_running = row["state"] == "RUNNING"
     measures = row["measures"] or {}
     measure = measure_of_task(measures)
     measured = None if measure is None else measures[measure]
     message = row["message"] if row["state"] == "FAILED" else None
-    activity = None if line.activity == row["state"] else line.activity
-    steps = line.env_steps or row["env_steps"]
-    return [
-        *(position, row["name"], row["seed"], row["task"]),
-        *(row["state"], activity, brief(line.share), steps, row["total_timesteps"]),
-        goals.get(row["job_id"]),
-        brief(line.env_steps_per_s),
-        *(brief(line.ep_rew_mean_first), brief(line.ep_rew_mean), brief(row["eval_mean"]), measure),
-        *(brief(measured), tenths(row["wall_s"]), tenths(row["started_at"])),
-        None if is_running else tenths(row["ended_at"]),
-        *(brief(line.cpu_share), brief(line.run_delay_share), row["attempts"], row["ranks"]),
-        *(row["cpus"], row["node"], row["cause"]),
-        None if message is None else safe_text(message, LONGEST_MESSAGE),
-        *media,
-    ]
+    return PageJob(
+        position=position,
+        name=row["name"],
+        seed=row["seed"],
+        task=row["task"],
+        state=row["state"],
+        activity=None if line.activity == row["state"] else line.activity,
+        share=brief(line.share),
+        steps=line.env_steps or row["env_steps"],
+        total=row["total_timesteps"],
+        goal=goals.get(row["job_id"]),
+        rate=brief(line.env_steps_per_s),
+        first=brief(line.ep_rew_mean_first),
+        ret=brief(line.ep_rew_mean),
+        evaluated=brief(row["eval_mean"]),
+        measure=measure,
+        measured=brief(measured),
+        wall=tenths(row["wall_s"]),
+        started=tenths(row["started_at"]),
+        ended=None if row["state"] == "RUNNING" else tenths(row["ended_at"]),
+        cpu=brief(line.cpu_share),
+        delay=brief(line.run_delay_share),
+        attempts=row["attempts"],
+        ranks=row["ranks"],
+        cpus=row["cpus"],
+        node=row["node"],
+        cause=row["cause"],
+        message=None if message is None else safe_text(message, LONGEST_MESSAGE),
+        media=pictures.media,
+        drawn=pictures.drawn,
+    )
 
 
 def brief(value: float | None) -> float | int | None:

@@ -77,11 +77,14 @@ def open_server(root: Path | None, *, host: str, port: int, may_control: bool) -
     shown = f"[{host}]" if ":" in host else host
     if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
         shown = socket.gethostname()
-    address = f"http://{shown}:{listener.getsockname()[1]}/" + (f"#token={token}" if token else "")
+    address = f"http://{shown}:{listener.getsockname()[1]}/"
+    if token:
+        address += f"#token={token}"
     return LiveServer(address=address, listener=listener, server=QuietServer(config))
 
 
 def _token() -> str:
+    """The token of this user, made where there is none yet. :raises UsageError: it cannot be used."""
     path = secret_files.in_configuration(TOKEN_FILE)
     try:
         secret_files.create(path)

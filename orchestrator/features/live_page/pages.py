@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -36,13 +37,16 @@ from orchestrator.features.live_page.opened_file import OpenedFileResponse
 from orchestrator.features.live_page.run_source import RunSource, page_kind
 from orchestrator.report.thumbnails import thumbnail
 
+JAVASCRIPT = "text/javascript"
 ASSETS = {
     "page.css": "text/css",
     "icon.svg": "image/svg+xml",
-    **dict.fromkeys(
-        ("live.js", "stream.js", "jobs.js", "charts.js", "panel.js", "overview.js"),
-        "text/javascript",
-    ),
+    "live.js": JAVASCRIPT,
+    "stream.js": JAVASCRIPT,
+    "jobs.js": JAVASCRIPT,
+    "charts.js": JAVASCRIPT,
+    "panel.js": JAVASCRIPT,
+    "overview.js": JAVASCRIPT,
 }
 """Files beside this one that the page consists of, all of them our own."""
 MEDIA = {"preview.png": "image/png", "video.mp4": "video/mp4"}
@@ -115,7 +119,7 @@ class LivePages:
     async def _asset(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in ASSETS:
-            return _not_found()
+            raise _nothing_here()
         return Response(
             _asset_text(name), media_type=ASSETS[name], headers={"cache-control": "no-cache"}
         )
@@ -127,13 +131,10 @@ class LivePages:
 
     async def _events(self, request: Request) -> Response:
         run_dir = await self._run_dir(request)
-        if run_dir is None:
-            return _not_found()
-        feed = self._runs.get(run_dir)
-        if feed is None:
+        if run_dir not in self._runs:
             self._forget_idle()
-            feed = self._runs[run_dir] = Feed(partial(RunSource, run_dir))
-        return _stream(feed)
+            self._runs[run_dir] = Feed(partial(RunSource, run_dir))
+        return _stream(self._runs[run_dir])
 
     def _forget_idle(self) -> None:
         if len(self._runs) >= MOST_FEEDS:
@@ -141,17 +142,16 @@ class LivePages:
 
     async def _log(self, request: Request) -> Response:
         run_dir = await self._run_dir(request)
-        job = request.path_params["job"]
-        row = None if run_dir is None else await asyncio.to_thread(job_details.row, run_dir, job)
-        if run_dir is None or row is None:
-            return _not_found()
+        row = await asyncio.to_thread(job_details.row, run_dir, request.path_params["job"])
+        if row is None:
+            raise _nothing_here()
         try:
             attempt = int(request.query_params.get("attempt") or row["attempts"])
             rank = int(request.query_params.get("rank") or 0)
         except ValueError:
             return PlainTextResponse("attempt and rank are numbers\n", status_code=400)
         if not (1 <= attempt <= row["attempts"] and 0 <= rank < row["ranks"]):
-            return _not_found()
+            raise _nothing_here()
         path = RunPaths(run_dir).job(row["job_id"]).attempt(attempt - 1).log_of(rank)
         return StreamingResponse(
             _log_events(path, run_dir), media_type="text/event-stream", headers=EVENTS
@@ -161,46 +161,35 @@ class LivePages:
 
     async def _job(self, request: Request) -> Response:
         run_dir = await self._run_dir(request)
-        facts = (
-            None
-            if run_dir is None
-            else await asyncio.to_thread(job_details.details, run_dir, request.path_params["job"])
-        )
-        return (
-            _not_found()
-            if facts is None
-            else Response(to_json(facts), media_type="application/json", headers=NOT_KEPT)
-        )
+        facts = await asyncio.to_thread(job_details.details, run_dir, request.path_params["job"])
+        if facts is None:
+            raise _nothing_here()
+        return Response(to_json(facts), media_type="application/json", headers=NOT_KEPT)
 
     async def _media(self, request: Request) -> Response:
         run_dir = await self._run_dir(request)
         name = request.path_params["name"]
-        if run_dir is None or name not in MEDIA:
-            return _not_found()
+        if name not in MEDIA:
+            raise _nothing_here()
         file = await asyncio.to_thread(_open_file, run_dir, request.path_params["job"], name)
-        return (
-            _not_found()
-            if file is None
-            else OpenedFileResponse(file, media_type=MEDIA[name], headers=NOT_KEPT)
-        )
+        if file is None:
+            raise _nothing_here()
+        return OpenedFileResponse(file, media_type=MEDIA[name], headers=NOT_KEPT)
 
     async def _thumbnail(self, request: Request) -> Response:
         run_dir = await self._run_dir(request)
-        job = request.path_params["job"]
-        content = None if run_dir is None else await asyncio.to_thread(_small, run_dir, job)
-        return (
-            _not_found()
-            if content is None
-            else Response(content, media_type="image/jpeg", headers=NOT_KEPT)
-        )
+        content = await asyncio.to_thread(_small, run_dir, request.path_params["job"])
+        if content is None:
+            raise _nothing_here()
+        return Response(content, media_type="image/jpeg", headers=NOT_KEPT)
 
     # -- changes
 
     async def _control(self, request: Request) -> Response:
         """What the commands do; the guard has checked the token."""
         run_dir = await self._run_dir(request)
-        if run_dir is None or not self._may_control:
-            return _not_found()
+        if not self._may_control:
+            raise _nothing_here()
         try:
             asked = parsed_json(await _body(request))
             verb = asked["verb"]
@@ -215,12 +204,20 @@ class LivePages:
             return JSONResponse({"problem": text}, status_code=400)
         return JSONResponse({"message": safe_text(message, LARGEST_BODY)})
 
-    async def _run_dir(self, request: Request) -> Path | None:
+    async def _run_dir(self, request: Request) -> Path:
+        """The run directory that the address names.
+
+        :raises HTTPException: it names none.
+        """
         key = request.path_params["key"]
         if key == THIS:
-            return self._root if await self._is_of_one_run() else None
+            if self._root is None or not await self._is_of_one_run():
+                raise _nothing_here()
+            return self._root
         entry = await asyncio.to_thread(self._folder.find, key)
-        return None if entry is None else Path(entry.run_dir)
+        if entry is None:
+            raise _nothing_here()
+        return Path(entry.run_dir)
 
 
 def _act(run_dir: Path, verb: str, jobs: list[str]) -> str:
@@ -272,8 +269,9 @@ async def _log_events(path: Path, run_dir: Path) -> AsyncIterator[str]:
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _not_found() -> Response:
-    return PlainTextResponse("There is nothing here.\n", status_code=404)
+def _nothing_here() -> HTTPException:
+    """To be raised; Starlette answers with it."""
+    return HTTPException(404, "There is nothing here.\n")
 
 
 async def _busy(_request: Request, error: Exception) -> Response:

@@ -23,7 +23,7 @@ from orchestrator.experiment.from_outside.control import Snapshot
 from orchestrator.experiment.from_outside.run_follower import Mark, RunFollower, RunLook, mark
 from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatches
 from orchestrator.features.live_page.board import Changes
-from orchestrator.features.live_page.job_row import JobMedia, brief, safe_text, tenths, values
+from orchestrator.features.live_page.job_row import JobMedia, brief, page_job, safe_text, tenths
 from orchestrator.ledger import AttemptRow, SummaryRow
 from orchestrator.machine import provenance
 from orchestrator.report.experiment_facts import ReportedAttempt, attempt_outcome
@@ -121,7 +121,7 @@ class RunSource:
             before = self._shown.get(job_id)
             if before is None or before[0] is not row or before[1:] != made_of[1:]:
                 self._shown[job_id] = made_of
-                changes.set(f"job:{job_id}", values(row, position, live, snapshot.goals, media))
+                changes.set(f"job:{job_id}", page_job(row, position, live, snapshot.goals, media))
 
     def _name(self) -> str:
         """As `list` has it. Read only when it may have changed."""
@@ -142,30 +142,30 @@ class RunSource:
         if snapshot is None:
             return head
         shown_now = jobs_table.of_snapshot(snapshot)
-        is_left = any(row["state"] in ("PENDING", "RUNNING") for row in snapshot.rows)
-        can_resume = look.condition in ("killed", "ended") and (
-            is_left or snapshot.standing == "underway"
-        )
-        left = (
-            left_batch_jobs.by_files(self.paths) if look.condition in ("killed", "ended") else None
-        )
+        holder = snapshot.holder
         return {
             **head,
-            "supervisor": safe_text(str(snapshot.holder), LONGEST_TEXT)
-            if snapshot.holder
-            else None,
+            "supervisor": safe_text(str(holder), LONGEST_TEXT) if holder else None,
             "is_elsewhere": snapshot.written is not None,
-            "since": _moment(snapshot.holder.since) if snapshot.holder else None,
+            "since": _moment(holder.since) if holder else None,
             "counts": dict(shown_now.counts),
             "rate": brief(shown_now.env_steps_per_s),
             "remaining_s": brief(shown_now.remaining_s),
             "busy": brief(shown_now.cores_busy),
             "waiting": safe_text(shown_now.waiting or "", LONGEST_TEXT),
             "standing": snapshot.standing,
-            "resume": safe_text(resume_advice.how_to_resume(self.paths, left), LONGEST_TEXT)
-            if can_resume or left
-            else "",
+            "resume": safe_text(self._advice(look, snapshot), LONGEST_TEXT),
         }
+
+    def _advice(self, look: RunLook, snapshot: Snapshot) -> str:
+        """How to resume it; empty where nothing is left of it, or a supervisor runs."""
+        if look.condition not in ("killed", "ended"):
+            return ""
+        left = left_batch_jobs.by_files(self.paths)
+        is_left = any(row["state"] in ("PENDING", "RUNNING") for row in snapshot.rows)
+        if not (left or is_left or snapshot.standing == "underway"):
+            return ""
+        return resume_advice.how_to_resume(self.paths, left)
 
     # -- files of jobs
 
@@ -277,14 +277,14 @@ def latest(rows: Sequence[SummaryRow], most: int) -> list[SummaryRow]:
     begun = [row for row in rows if row["attempts"]]
     if len(begun) <= most:
         return begun
-    order = {"RUNNING": 0, **dict.fromkeys(TERMINAL, 2)}
-    return sorted(
-        begun,
-        key=lambda row: (
-            order.get(row["state"], 1),
-            -(row["ended_at"] or row["started_at"] or 0.0),
-        ),
-    )[:most]
+
+    def place(row: SummaryRow) -> tuple[int, float]:
+        latest_first = -(row["ended_at"] or row["started_at"] or 0.0)
+        if row["state"] == "RUNNING":
+            return 0, latest_first
+        return (2 if row["state"] in TERMINAL else 1), latest_first
+
+    return sorted(begun, key=place)[:most]
 
 
 def attempt_values(row: AttemptRow) -> dict[str, Any]:
@@ -311,8 +311,8 @@ def attempt_values(row: AttemptRow) -> dict[str, Any]:
 
 def section_values(section: LiveSection) -> dict[str, Any]:
     """As JSON types; see ``drawSections`` in ``overview.js`` for what is made of them."""
-    values: dict[str, Any] = _safe_value(json_value(dataclasses.asdict(section)))
-    return values
+    facts: dict[str, Any] = _safe_value(json_value(dataclasses.asdict(section)))
+    return facts
 
 
 def _safe_value(value: Any) -> Any:
@@ -343,10 +343,14 @@ def _moment(local_time: str) -> float | None:
 
 
 def _media(preview: float | None, video: float | None) -> JobMedia:
+    """:param preview: when it was written, and ``video`` likewise; None: there is none."""
+    media = 0
+    if preview is not None:
+        media += 1
+    if video is not None:
+        media += 2
     written = [at for at in (preview, video) if at is not None]
-    return JobMedia(
-        (preview is not None) + 2 * (video is not None), tenths(max(written, default=None))
-    )
+    return JobMedia(media, tenths(max(written, default=None)))
 
 
 def _written_at(path: str) -> float | None:

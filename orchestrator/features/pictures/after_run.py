@@ -57,16 +57,15 @@ def make_missing(
     drawings.extend(previews.drawings(ended.paths, stills, ended.slots.lanes, ended.reporter))
     if not drawings:
         return
-    rest = (
-        f"; the same command makes {count(len(later), 'more preview')} another time"
-        if later
-        else ""
-    )
+    rest = ""
+    if later:
+        rest = f"; the same command makes {count(len(later), 'more preview')} another time"
     ended.reporter.event(
         "pictures", f"making {_numbers_text(drawings)}{rest}", jobs=[*due, *stills]
     )
     left = drawing_processes.run(drawings, ended.slots, is_stopped)
-    if names := _numbers_text(left):  # otherwise the last one had been made
+    names = _numbers_text(left)
+    if names:  # otherwise the last one had been made
         text = f"stopped before {names} could be made; {repeat_call()} to make the rest"
         ended.reporter.event("warning", text, jobs=[job_id for one in left for job_id in one.left])
 

@@ -6,7 +6,6 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,13 +51,11 @@ class PlayedRobot:
     def shown_return(self) -> str:
         """Empty where it is not known."""
         value = self.episode_return
-        return (
-            ""
-            if value is None
-            else f"{value:,.0f}"
-            if abs(value) >= 10
-            else f"{round(value, 1) + 0.0:.1f}"
-        )
+        if value is None:
+            return ""
+        if abs(value) >= 10:
+            return f"{value:,.0f}"
+        return f"{round(value, 1) + 0.0:.1f}"  # 0.0 is added so that it is not -0.0
 
 
 def make(
@@ -78,9 +75,9 @@ def make(
     if not chosen:
         raise UsageError(f"{run_dir}: no job has a model.zip, which is written when it succeeds")
     with_policy = {_robot(row) for row in chosen}
-    if without := [
-        *dict.fromkeys(_robot(row) for row in snapshot.rows if _robot(row) not in with_policy)
-    ]:
+    robots = dict.fromkeys(map(_robot, snapshot.rows))
+    without = [robot for robot in robots if robot not in with_policy]
+    if without:
         report(
             f"left out, as they have no model.zip, which is written when a job succeeds: {listed(without, MOST_NAMED)}"
         )
@@ -98,17 +95,17 @@ def make(
             for row in chosen
         ]
         drawing_processes.run(drawings, SlotPool(topology.detect()), lambda: False)
-        robots = [
+        played = [
             PlayedRobot(name=_robot(row), episode_return=_return(row), video=one.video)
             for one, row in zip(drawings, chosen, strict=True)
             if not one.problem
         ]
         problems = [one.problem for one in drawings if one.problem]
-        if not robots:
+        if not played:
             raise OrchestratorError(f"{run_dir}: {problems[0]}")
         for problem in problems:
             report(f"left out: {problem}")
-        return _write(robots, request.output or snapshot.paths.root, as_gif=as_gif)
+        return _write(played, request.output or snapshot.paths.root, as_gif=as_gif)
 
 
 @dataclass(slots=True)
@@ -130,10 +127,11 @@ class RobotDrawing:
         assert self.request.output is not None
         return self.request.output / "video.mp4"
 
-    def begin(
-        self, cpus: tuple[int, ...]
-    ) -> PolicyProcess:  # not bound to them: others may train there
-        """:raises OSError: it cannot be started."""
+    def begin(self, cpus: tuple[int, ...]) -> PolicyProcess:
+        """It is not bound to ``cpus``: others may train there.
+
+        :raises OSError: it cannot be started.
+        """
         return PolicyProcess(self.job, self.request, is_quiet=True)
 
     def not_begun(self, why: str) -> None:
@@ -166,16 +164,17 @@ def _return(row: SummaryRow) -> float | None:
 
 
 def _rank(row: SummaryRow) -> float:
-    return -math.inf if (known := _return(row)) is None else known
+    known = _return(row)
+    return -math.inf if known is None else known
 
 
 def _write(robots: Sequence[PlayedRobot], folder: Path, *, as_gif: bool) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     video = folder / "mosaic.mp4"
-    animated = folder / "mosaic.gif"
     write_whole(video, as_video(pictures(robots), FPS))
     if not as_gif:
         return [video]
+    animated = folder / "mosaic.gif"
     write_whole(animated, video_as_gif(video, width=GIF_WIDTH, fps=GIF_FPS))
     return [video, animated]
 
@@ -185,21 +184,22 @@ def pictures(robots: Sequence[PlayedRobot]) -> Iterator[Image.Image]:
     from PIL import Image
 
     columns = math.ceil(math.sqrt(len(robots)))
+    rows = math.ceil(len(robots) / columns)
+    # Even numbers, as the encoder of videos wants them.
     width = min(TILE[0], WIDEST // columns) // 2 * 2
     height = width * TILE[1] // TILE[0] // 2 * 2
     tiles = [_tiles(robot, width, height) for robot in robots]
     shown: list[Image.Image | None] = [None] * len(robots)
     while True:
-        new = [next(iter(islice(one, 1)), None) for one in tiles]
+        new = [next(one, None) for one in tiles]
         if not any(new):
             return
         shown = [fresh or before for fresh, before in zip(new, shown, strict=True)]
-        whole = Image.new(
-            "RGB", (columns * width, math.ceil(len(robots) / columns) * height), "white"
-        )
+        whole = Image.new("RGB", (columns * width, rows * height), "white")
         for index, tile in enumerate(shown):
+            row, column = divmod(index, columns)
             if tile is not None:
-                whole.paste(tile, (index % columns * width, index // columns * height))
+                whole.paste(tile, (column * width, row * height))
         yield whole
 
 

@@ -24,10 +24,13 @@ from orchestrator.supervisor.events import Reporter
 
 MOST_DRAWN = 500
 """Of one run: whoever trains more jobs does not look at each of them."""
-FEWEST_IN_PROCESS, MOST_IN_PROCESS = 8, 64
+FEWEST_IN_PROCESS = 8
 """Jobs that one process draws: its start costs as much as drawing a few of them."""
-START_LIMIT_S, JOB_LIMIT_S = 120.0, 5.0
-"""Patience with a process, and added for each of its jobs."""
+MOST_IN_PROCESS = 64
+START_LIMIT_S = 120.0
+"""Patience with a process."""
+JOB_LIMIT_S = 5.0
+"""Added to it for each of its jobs."""
 CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 SHOWN = 3
 OFF = "`preview = false` in the job file switches previews off"
@@ -142,9 +145,8 @@ class StillsDrawing:
                 f"no previews of {listed(left, SHOWN)}: {message}. The same command draws them later; {OFF}"
             )
             return []
-        self.paths.job(left[0]).moment.unlink(
-            missing_ok=True
-        )  # its drawing has crashed, and would again
+        # The drawing of the first one has crashed, and would again.
+        self.paths.job(left[0]).moment.unlink(missing_ok=True)
         self._warn(f"no preview of {left[0]}: {message}")
         return [replace(self, jobs=left[1:])] if left[1:] else []
 

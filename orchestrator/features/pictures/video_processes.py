@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.experiment.processes.policy_process import (
@@ -22,11 +23,12 @@ TIME_LIMIT_S = 900.0
 
 def is_due(job: JobPaths) -> bool:
     """Whether video or film strip are missing, or older than the policy."""
-    model, *pictures = (
-        path.stat().st_mtime_ns if path.exists() else 0
-        for path in (job.model, job.video, job.preview)
-    )
-    return min(pictures) < model
+    return min(_written_at(job.video), _written_at(job.preview)) < _written_at(job.model)
+
+
+def _written_at(path: Path) -> int:
+    """In nanoseconds; 0 where there is no such file."""
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 @dataclass(frozen=True, slots=True)

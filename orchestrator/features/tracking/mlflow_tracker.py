@@ -24,8 +24,10 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT
 AT_ONCE = 1000
 """Values that MLflow takes in one request, which it stores as a whole."""
 PARAMS_AT_ONCE = 100
-LONGEST, LONGEST_NAME = 5000, 250
-"""Characters of a parameter, and of a name."""
+LONGEST = 5000
+"""Characters of a parameter or tag."""
+LONGEST_NAME = 250
+"""Characters of a name."""
 STEP = "env_steps"
 """Metric that every point has: its value is that of the last one."""
 
@@ -73,9 +75,8 @@ class MlflowTracker:
 
 def _beside(uri: str, name: str) -> str:
     """Folder for the files of an experiment in a database file."""
-    return (
-        Path(uri.removeprefix("sqlite:///")).absolute().parent / "mlartifacts" / safe_name(name)
-    ).as_uri()
+    database = Path(uri.removeprefix("sqlite:///")).absolute()
+    return (database.parent / "mlartifacts" / safe_name(name)).as_uri()
 
 
 class MlflowRun:
@@ -110,7 +111,8 @@ class MlflowRun:
         steps = self.position.env_steps
         numbers = {name: x for name, x in results.summary.items() if type(x) in (int, float)}
         at = int(1000 * float(results.summary.get("ended_at", self.position.began)))
-        values = {**{f"summary/{name}": x for name, x in numbers.items()}, **results.evaluation}
+        values = {f"summary/{name}": x for name, x in numbers.items()}
+        values.update(results.evaluation)
         metrics = _metrics(values, at, steps)
         for first in range(0, len(metrics), AT_ONCE):
             self._client.log_batch(run, metrics=metrics[first : first + AT_ONCE])
@@ -147,9 +149,8 @@ def _valid_name(name: str) -> str:
 
     A name that is changed ends with a hash, so that no two become the same.
     """
-    known = re.sub(
-        r"[^/\w.\- ]|^[./]|/(?=[./]|\Z)", "_", name
-    )  # no a//b nor a/../b: names are paths
+    # Neither a//b nor a/../b: names are paths.
+    known = re.sub(r"[^/\w.\- ]|^[./]|/(?=[./]|\Z)", "_", name)
     if known == name and len(name) <= LONGEST_NAME:
         return name
     return f"{known[: LONGEST_NAME - 9]} {hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -61,11 +61,8 @@ def publish(run_dir: Path, backend: str, chosen: Mapping[str, Any]) -> str:
     if failures and not is_complete:
         raise OrchestratorError(f"{run_dir}: {failures[0]}. The same command sends what is missing")
     ended = sum(state in TERMINAL for state in states)
-    rest = (
-        ""
-        if is_complete and ended == len(states)
-        else "; the same command sends what is still to come"
-    )
+    is_all = is_complete and ended == len(states)
+    rest = "" if is_all else "; the same command sends what is still to come"
     return (
         f"{run_dir}: {ended} of {len(states)} jobs have ended, and what "
         f"there is has been sent to {destination}{rest}"

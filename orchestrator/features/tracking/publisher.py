@@ -104,16 +104,15 @@ class Publisher:
         first = self._first % max(1, len(rows))
         ordered = [*rows[first:], *rows[:first]]
         # Previews are drawn when all results have been sent; none of these has to wait for them.
-        for number, (with_previews, row) in enumerate(
-            itertools.product((False, True)[: 1 + is_last], ordered)
-        ):
+        rounds = (False, True) if is_last else (False,)
+        for number, (with_previews, row) in enumerate(itertools.product(rounds, ordered)):
             if failures >= MOST_FAILURES and self._sent == sent:
                 self._first = first + number
                 return False
             try:
                 is_complete &= self._send(row, is_last=is_last, with_previews=with_previews)
             except Exception as error:
-                failures = failures + 1
+                failures += 1
                 is_complete = False
                 self._forget(row["job_id"])
                 self._report_failure(error, row["job_id"])
@@ -130,7 +129,8 @@ class Publisher:
         kind = VARYING.sub("", why.replace(job_id, ""))
         if kind not in self._reported and len(self._reported) < MOST_REPORTED:
             self._reported.add(kind)
-            self.report(f"{self.backend}: {job_id}{': ' if job_id else ''}{why}")
+            where = f"{self.backend}: {job_id}" if job_id else self.backend
+            self.report(f"{where}: {why}")
 
     def lock(self) -> None:
         """Keep other processes from sending to the tracker until :meth:`close`. :raises
@@ -214,7 +214,7 @@ class Publisher:
         job.position = _tell_results(job.run, results, where)
         job.position.write(where)
         job.run = None
-        self._sent = self._sent + 1
+        self._sent += 1
         job.is_done = True
         return True
 
@@ -227,11 +227,12 @@ class Publisher:
         """All that the tracker does not have."""
         while points := job.tail.new_points(0 if job.position is None else job.position.env_steps):
             if job.run is None:
-                job.run = self._open_run(
-                    job_id, job, job.tail.modified - points[-1].values.get(ELAPSED, 0.0)
-                )
-            job.position = job.run.position = replace(job.run.send(points), final="")
-            job.position.write(self._note(job_id))
+                began = job.tail.modified - points[-1].values.get(ELAPSED, 0.0)
+                job.run = self._open_run(job_id, job, began)
+            position = replace(job.run.send(points), final="")
+            job.run.position = position
+            job.position = position
+            position.write(self._note(job_id))
             self._sent += 1
 
     def _note(self, job_id: str) -> Path:
@@ -258,12 +259,12 @@ class Publisher:
             settings=tracked_job.settings(paths),
             position=position,
         )
-        if (
-            not position.run
-        ):  # kept before anything is sent, so that a killed process sends to the same one
-            tracked = replace(tracked, position=replace(position, run=self._tracker.begin(tracked)))
-            tracked.position.write(self._note(job_id))
-        job.position = tracked.position
+        if not position.run:
+            position = replace(position, run=self._tracker.begin(tracked))
+            # Kept before anything is sent, so that a killed process sends to the same run.
+            position.write(self._note(job_id))
+            tracked = replace(tracked, position=position)
+        job.position = position
         return self._tracker.open(tracked)
 
 

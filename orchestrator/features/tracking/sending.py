@@ -96,42 +96,65 @@ def run(paths: RunPaths, finish: Finish) -> bool:
 
 
 def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> bool:
-    due = dict.fromkeys((one.backend for one in publishers), 0.0)
-    incomplete = list(publishers)
-    has_begun = False
+    turns = Turns(list(publishers), jobs)
     while True:
         is_last = finish.is_set()
         began = time.process_time()
-        now = time.monotonic()
-        if due_now := [one for one in incomplete if is_last or now >= due[one.backend]]:
-            due_now.sort(
-                key=lambda one: one.failures
-            )  # a server that does not answer keeps no other tracker waiting
-            with contextlib.suppress(LedgerBusyError):
-                rows = jobs.read()
-                for publisher in due_now:
-                    failures = publisher.failures
-                    if publisher.turn(rows, is_last=is_last) and is_last:
-                        incomplete.remove(publisher)
-                        _say(f"{COMPLETE}{publisher.backend}")
-                        if publisher.left_out:
-                            late = f"{publisher.backend}: no time for {count(publisher.left_out, 'preview')}"
-                            warn(
-                                late,
-                                f"`publish {publisher.paths.root} --to {publisher.backend}` sends the rest",
-                            )
-                    due[publisher.backend] = time.monotonic() + (
-                        RETRY_S if publisher.failures > failures else 0.0
-                    )
-                if not has_begun:
-                    has_begun = True
-                    _say(HAS_BEGUN)
-        if is_last and not incomplete:
+        turns.take(is_last=is_last)
+        if is_last and not turns.incomplete:
             return True
         if is_last:
             time.sleep(FINAL_RETRY_S)
         else:
             finish.wait(READING.pause_s(time.process_time() - began))
+
+
+@dataclass(slots=True)
+class Turns:
+    """Who is sent something when."""
+
+    incomplete: list[Publisher]
+    """Those whose tracker does not have everything yet."""
+    jobs: JobRows
+    _due: dict[str, float] = field(default_factory=dict, init=False)
+    """Tracker → before which moment it is left alone, since it has failed."""
+    _has_begun: bool = field(default=False, init=False)
+
+    def take(self, *, is_last: bool) -> None:
+        """Send what is new to each tracker that is due; at last to all.
+
+        :raises LedgerError, OSError: the ledger cannot be read.
+        """
+        now = time.monotonic()
+        due = [one for one in self.incomplete if is_last or now >= self._due.get(one.backend, 0.0)]
+        if not due:
+            return
+        try:
+            rows = self.jobs.read()
+        except LedgerBusyError:  # it is read in the next turn
+            return
+        # A server that does not answer keeps no other tracker waiting.
+        for publisher in sorted(due, key=lambda one: one.failures):
+            self._send(publisher, rows, is_last=is_last)
+        if not self._has_begun:
+            self._has_begun = True
+            _say(HAS_BEGUN)
+
+    def _send(self, publisher: Publisher, rows: Sequence[SummaryRow], *, is_last: bool) -> None:
+        failures = publisher.failures
+        if publisher.turn(rows, is_last=is_last) and is_last:
+            self.incomplete.remove(publisher)
+            _say(f"{COMPLETE}{publisher.backend}")
+            _warn_of_left_out(publisher)
+        if publisher.failures > failures:
+            self._due[publisher.backend] = time.monotonic() + RETRY_S
+
+
+def _warn_of_left_out(publisher: Publisher) -> None:
+    if publisher.left_out:
+        late = f"{publisher.backend}: no time for {count(publisher.left_out, 'preview')}"
+        rest = f"`publish {publisher.paths.root} --to {publisher.backend}` sends the rest"
+        warn(late, rest)
 
 
 def main(run_dir: str, *, is_at_once: bool) -> int:

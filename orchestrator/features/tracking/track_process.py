@@ -36,8 +36,9 @@ HAS_BEGUN = "each tracker has been told for the first time"
 """A line of its log: what costs most is over."""
 COMPLETE = "complete: "
 """Begins lines of its log that name a tracker which has everything of the run."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
-"""From a start to the next one; each is twice the one before."""
+FIRST_PAUSE_S = 10.0
+"""From a start to the next one; each pause is twice the one before."""
+LONGEST_PAUSE_S = 600.0
 STEADY_S = 2.0
 """Cores that have been free for so long are not those of a job that is about to be launched."""
 MOST_BYTES = 1 << 16
@@ -127,7 +128,10 @@ class TrackProcess(BesideRun):
             )
         self._start_at = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        self._start(*([] if are_steadily_free else [GIVE_WAY]))
+        if are_steadily_free:
+            self._start()
+        else:
+            self._start(GIVE_WAY)
 
     @property
     def _may_starve(self) -> bool:
@@ -177,23 +181,29 @@ class TrackProcess(BesideRun):
 
     def _read_log(self) -> bool:
         """Take in what the process has said since. Returns whether there was something to read."""
-        new = b""
-        # The network's file system may be away: the experiment goes on.
-        with contextlib.suppress(OSError):
-            if files.log(self.run_dir).stat().st_size > self._read_up_to:
-                with open_regular(files.log(self.run_dir)) as log:
-                    log.seek(self._read_up_to)
-                    new = read_up_to(log, MOST_BYTES)
-        whole = new if len(new) == MOST_BYTES and b"\n" not in new else new[: new.rfind(b"\n") + 1]
-        self._read_up_to += len(whole)
-        for line in whole.decode(errors="replace").splitlines():
+        new = self._new_text_of_log()
+        is_one_long_line = len(new) == MOST_BYTES and b"\n" not in new
+        whole_lines = new if is_one_long_line else new[: new.rfind(b"\n") + 1]
+        self._read_up_to += len(whole_lines)
+        for line in whole_lines.decode(errors="replace").splitlines():
             if line.startswith(WARNING):
                 self._warn(line.removeprefix(WARNING))
             elif line.startswith(COMPLETE):
                 self._complete.add(line.removeprefix(COMPLETE))
             elif line == HAS_BEGUN:
                 self._has_begun = True
-        return bool(whole)
+        return bool(whole_lines)
+
+    def _new_text_of_log(self) -> bytes:
+        """At most :data:`MOST_BYTES` of what was written since it was read last."""
+        path = files.log(self.run_dir)
+        # The network's file system may be away: the experiment goes on.
+        with contextlib.suppress(OSError):
+            if path.stat().st_size > self._read_up_to:
+                with open_regular(path) as log:
+                    log.seek(self._read_up_to)
+                    return read_up_to(log, MOST_BYTES)
+        return b""
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:

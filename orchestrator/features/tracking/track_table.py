@@ -9,9 +9,10 @@ from pydantic import Field
 
 from orchestrator.keys.value_types import Expected, TomlTable, key
 
-NOT_IN_WANDB, LONGEST_IN_WANDB = r"/\\#?%:", 128
-"""Characters that W&B refuses in the name of a project, as in a regular expression's set; and its
-length."""
+NOT_IN_WANDB = r"/\\#?%:"
+"""Characters that W&B refuses in the name of a project, as in a regular expression's set."""
+LONGEST_IN_WANDB = 128
+"""Characters of the name of a project."""
 WANDB_PROJECT = f"^[^{NOT_IN_WANDB}]{{1,{LONGEST_IN_WANDB}}}$"
 WANDB_PROJECTS = f"a name of 1 to {LONGEST_IN_WANDB} characters without / \\ # ? % :"
 _Text = Annotated[str, MinLen(1)]

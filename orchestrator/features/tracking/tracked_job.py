@@ -67,7 +67,9 @@ class JobResults:
 
     @property
     def digest(self) -> str:
-        """Differs when there is something new to tell. It begins with :attr:`digest_of_numbers`."""
+        """Differs when there is something new to tell. It begins with :attr:`digest_of_numbers`,
+        and ends with when video and preview were written.
+        """
         return f"{self.digest_of_numbers} {_written_at(self.video)}, {_written_at(self.preview)}]"
 
     @property
@@ -75,17 +77,15 @@ class JobResults:
         """The same without video and preview, which may be made last of all and are then sent by
         themselves.
         """
-        return (
-            json.dumps([self.state, self.summary["env_steps"], _written_at(self.eval_file)])[:-1]
-            + ","
-        )
+        numbers = [self.state, self.summary["env_steps"], _written_at(self.eval_file)]
+        return json.dumps(numbers).removesuffix("]") + ","
 
     def pictures(self, known: str = "") -> Mapping[str, Path]:
         """``video`` and ``preview``, as far as they are there and not of the digest ``known``."""
-        there = (("video", self.video), ("preview", self.preview))
+        there = {"video": self.video, "preview": self.preview}
         return {
             name: path
-            for name, path in there
+            for name, path in there.items()
             if path is not None and str(_written_at(path)) not in known
         }
 
@@ -111,11 +111,10 @@ def settings(paths: JobPaths) -> dict[str, Any]:
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        flat |= (
-            _flat(value, f"{prefix}{name}.")
-            if isinstance(value, Mapping)
-            else {f"{prefix}{name}": value}
-        )
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
     return flat
 
 
@@ -139,23 +138,23 @@ def results(paths: JobPaths, row: SummaryRow) -> JobResults:
             name: value for name, value in row.items() if value is not None and name not in left_out
         },
         evaluation={name: value for name, value in means.items() if value is not None},
-        **{
-            name: path if path.is_file() else None
-            for name, path in (
-                ("eval_file", paths.eval),
-                ("video", paths.video),
-                ("preview", paths.preview),
-            )
-        },
+        eval_file=_if_file(paths.eval),
+        video=_if_file(paths.video),
+        preview=_if_file(paths.preview),
     )
+
+
+def _if_file(path: Path) -> Path | None:
+    return path if path.is_file() else None
 
 
 def _place(at: Mapping[str, float | str]) -> str:
     """``body.trunk.mass *0.7 geom.floor.friction 0.4``"""
-    return " ".join(
-        f"{key} {value if isinstance(value, str) else repr(value).removesuffix('.0')}"
-        for key, value in at.items()
-    )
+    return " ".join(f"{key} {_value_text(value)}" for key, value in at.items())
+
+
+def _value_text(value: float | str) -> str:
+    return value if isinstance(value, str) else repr(value).removesuffix(".0")
 
 
 class ProgressTail:
@@ -179,15 +178,17 @@ class ProgressTail:
         there before.
         """
         points: list[Point] = []
-        while not points and (
-            lines := self._table.new_lines()[0]
-        ):  # a part of the table may have none beyond `after`
-            [header], rows = _cells(self._table.header), _cells(lines)
-            for cells in rows:
-                values = dict(_numbers(header, cells)) if len(cells) == len(header) else {}
+        while not points:  # a part of the table may have none beyond `after`
+            lines = self._table.new_lines()[0]
+            if not lines:
+                break
+            (header,) = _cells(self._table.header)
+            for cells in _cells(lines):
+                values = _numbers(header, cells) if len(cells) == len(header) else {}
                 env_steps = values.get(STEP)
                 if env_steps is not None and env_steps > after:
-                    points.append(Point(after := int(env_steps), values))
+                    after = int(env_steps)
+                    points.append(Point(after, values))
         return points
 
 
@@ -195,10 +196,12 @@ def _cells(lines: bytes) -> list[list[str]]:
     return list(csv.reader(lines.decode("utf-8", "replace").replace("\0", "").splitlines()))
 
 
-def _numbers(header: Sequence[str], cells: Sequence[str]) -> list[tuple[str, float]]:
-    numbers = []
+def _numbers(header: Sequence[str], cells: Sequence[str]) -> dict[str, float]:
+    """The finite numbers of a row, by column."""
+    numbers: dict[str, float] = {}
     for name, cell in zip(header, cells, strict=True):
-        with contextlib.suppress(ValueError):
-            if math.isfinite(value := float(cell)):
-                numbers.append((name, value))
+        with contextlib.suppress(ValueError):  # the cell is empty, or text
+            value = float(cell)
+            if math.isfinite(value):
+                numbers[name] = value
     return numbers

@@ -20,23 +20,25 @@ from orchestrator.features.tracking.track_table import LONGEST_IN_WANDB, NOT_IN_
 from orchestrator.features.tracking.tracked_job import JobResults, Point
 from orchestrator.features.tracking.tracker_protocol import Position, TrackedJob
 
-HEADER, BLOCK = 7, 1 << 15
-"""Bytes of the head of W&B's transaction log, and of each of its blocks (the log format of
-LevelDB)."""
+HEADER = 7
+"""Bytes of the head of W&B's transaction log, and of the header of each fragment in it: the log
+format of LevelDB."""
+BLOCK = 1 << 15
+"""Bytes of each of its blocks."""
 WRITE_LIMIT_S = 5.0
 POLL_S = 0.02
-FULL, LAST = 1, 4
-"""Types of fragments that end a record."""
+FULL = 1
+"""Type of a fragment that is a whole record."""
+LAST = 4
+"""Type of the last fragment of a record."""
 
 
 class WandbTracker:
     """:param options: those of ``track.wandb``."""
 
     def __init__(self, paths: RunPaths, experiment: str, options: Mapping[str, Any]) -> None:
-        self._project = (
-            options.get("project")
-            or re.sub(f"[{NOT_IN_WANDB}]", "-", experiment)[:LONGEST_IN_WANDB]
-        )
+        allowed = re.sub(f"[{NOT_IN_WANDB}]", "-", experiment)[:LONGEST_IN_WANDB]
+        self._project = options.get("project") or allowed
         self._entity = options.get("entity")
         self._folder = paths.root / "wandb"
         self._settings = wandb.Settings(
@@ -142,7 +144,9 @@ def last_step(folder: Path, run_id: str) -> int | None:
     log.
     """
     logs = list(folder.glob(f"*run-*/run-{run_id}.wandb"))
-    return max((step for path in logs for step in logged_steps(path)), default=0) if logs else None
+    if not logs:
+        return None
+    return max((step for path in logs for step in logged_steps(path)), default=0)
 
 
 def logged_steps(path: Path) -> Iterator[int]:

@@ -203,11 +203,11 @@ def labels(model: mujoco.MjModel, pairs: Collection[GeomPair]) -> list[str]:
     return [f"{geom_label(model, first)}–{geom_label(model, second)}" for first, second in pairs]
 
 
-def neighbours(model: mujoco.MjModel, pairs: Collection[GeomPair]) -> Mapping[tuple[int, int], str]:
+def exclusions(model: mujoco.MjModel, pairs: Collection[GeomPair]) -> Mapping[tuple[int, int], str]:
     """The bodies of the geoms of ``pairs``, and for each two the MJCF that excludes contacts
     between them.
     """
-    bodies = {tuple(sorted(model.geom_bodyid[list(pair)].tolist())): None for pair in pairs}
+    bodies = {tuple(sorted(model.geom_bodyid[list(pair)].tolist())) for pair in pairs}
 
     def name(body: int) -> str:
         return model.body(body).name or f"(body {body}, to be named)"

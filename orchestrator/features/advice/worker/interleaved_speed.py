@@ -79,8 +79,8 @@ class SpeedComparison:
     ratios: list[float] = field(default_factory=list)
     """Speed-up in each slice."""
 
-    def compare(self, piece: SpeedSlice) -> float:
-        """One more ratio; returns the CPU seconds of the original.
+    def compare(self, piece: SpeedSlice) -> None:
+        """Add one more ratio.
 
         :raises PhysicsDiverged: as :meth:`SpeedSlice.seconds`.
         """
@@ -91,7 +91,6 @@ class SpeedComparison:
             after = piece.seconds(self.changed)
             before = piece.seconds(self.original)
         self.ratios.append(before / max(after, 1e-9))
-        return before
 
 
 def random_actions(simulation: Simulation, rng: np.random.Generator, steps: int) -> Floats:
@@ -99,7 +98,6 @@ def random_actions(simulation: Simulation, rng: np.random.Generator, steps: int)
     have none.
     """
     actions = simulation.task.actions
-    low, high = (
-        np.nan_to_num(bound, posinf=1.0, neginf=-1.0) for bound in (actions.low, actions.high)
-    )
+    low = np.nan_to_num(actions.low, posinf=1.0, neginf=-1.0)
+    high = np.nan_to_num(actions.high, posinf=1.0, neginf=-1.0)
     return rng.uniform(low, high, (steps, simulation.n_envs, len(low)))

@@ -32,9 +32,13 @@ def median_estimate(values: Sequence[float]) -> MedianEstimate:
     ):
         below += 1
         outside += math.comb(count, below) * 0.5**count
-    bounds = float(ordered[below]), float(ordered[count - 1 - below])
-    middle = float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    low, median, high = (
-        number if math.isfinite(number) else None for number in (bounds[0], middle, bounds[1])
+    return MedianEstimate(
+        median=_finite(float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2),
+        low=_finite(float(ordered[below])),
+        high=_finite(float(ordered[count - 1 - below])),
     )
-    return MedianEstimate(median=median, low=low, high=high)
+
+
+def _finite(number: float) -> float | None:
+    """None where it is not finite."""
+    return number if math.isfinite(number) else None

@@ -63,8 +63,10 @@ LEAST_STARTS = 6
 MOST_STARTS = 40
 LEAST_RATIOS = 6
 MOST_RATIOS = 100
-SAMPLE_SHARE, MOTION_SHARE = 0.1, 0.4
-"""Shares of the CPU time for sampling states and for comparing motions; the rest is for speed."""
+SAMPLE_SHARE = 0.1
+"""Share of the CPU time for sampling states."""
+MOTION_SHARE = 0.4
+"""Share of the CPU time for comparing motions; the rest is for speed."""
 SAME_PERIOD = 1e-3
 SHOWN_PAIRS = 5
 LARGE_DEVIATION = 0.1
@@ -165,28 +167,46 @@ class _Advisor:
         motion = test.motion(model, task.frame_skip)
         own = trajectory_deviation.deviations(motion, reference, test.is_compared, size_m)
         comparison = _Comparison(test=test, reference=reference, own=own, size_m=size_m)
-        changes: list[tuple[ChangeCandidate, PhysicsChange]] = []
-        for number, candidate in enumerate(candidates):
-            left_s = budget_s - (time.thread_time() - self._begun)
-            change = self._measure(candidate, comparison, left_s / (len(candidates) + 1 - number))
-            changes += [] if change is None else [(candidate, change)]
-        if (together := _together(changes)) is not None:
-            left_s = budget_s - (time.thread_time() - self._begun)
-            change = self._measure(together, comparison, left_s)
-            changes += [] if change is None else [(together, change)]
-        in_order = sorted((change for _, change in changes), key=_speed, reverse=True)
+        changes = self._measure_all(candidates, comparison, budget_s)
         return PhysicsAdvice(
-            cpu_s=time.thread_time() - self._begun,
+            cpu_s=self._spent_s,
             env_steps_per_s=N_ENVS / self._step_cpu_s,
             size_m=size_m,
             horizon_s=float(test.is_compared.sum(axis=0).mean()) * task.step_s,
             starts=len(test.starts),
             states=use.census.states,
             deviation=trajectory_deviation.estimate(own),
-            changes=in_order,
+            changes=sorted(changes, key=_speed, reverse=True),
             contact_pairs=use.census.contact_pairs(SHOWN_PAIRS),
             notes=_notes(model, use, own),
         )
+
+    @property
+    def _spent_s(self) -> float:
+        """CPU seconds since the beginning."""
+        return time.thread_time() - self._begun
+
+    def _measure_all(
+        self, candidates: Sequence[ChangeCandidate], comparison: _Comparison, budget_s: float
+    ) -> list[PhysicsChange]:
+        """Measure each change by itself, then the best ones of them together.
+
+        What is left of the time is shared among those that are still to be measured.
+        """
+        measured: list[tuple[ChangeCandidate, PhysicsChange]] = []
+        for number, candidate in enumerate(candidates):
+            still_to_do = len(candidates) - number + 1  # the last one is that of all together
+            cpu_s = (budget_s - self._spent_s) / still_to_do
+            change = self._measure(candidate, comparison, cpu_s)
+            if change is not None:
+                measured.append((candidate, change))
+        changes = [change for _, change in measured]
+        together = _together(measured)
+        if together is not None:
+            change = self._measure(together, comparison, budget_s - self._spent_s)
+            if change is not None:
+                changes.append(change)
+        return changes
 
     def _simulation_of(
         self, version: RobotVersion, *, n_envs: int = N_ENVS, autoreset: bool = True
@@ -262,8 +282,10 @@ class _Advisor:
     def _measure(
         self, candidate: ChangeCandidate, comparison: _Comparison, cpu_s: float
     ) -> PhysicsChange | None:
-        """:param cpu_s: for the motion and the speed together; the least number of ratios is
-        measured in any case.
+        """Measure a change; None where it changes nothing of the robot.
+
+        :param cpu_s: for the motion and the speed together; the least number of ratios is measured
+            in any case.
         """
         until = time.thread_time() + cpu_s
         change = PhysicsChange(
@@ -352,10 +374,10 @@ class _Advisor:
     @functools.cached_property
     def _file(self) -> Path:
         """A copy of the original, with the job's own edits."""
-        edits = self._request.model_edits
-        return (
-            self._variants.edited_robot(edits).bundle if edits else self._variants.bundle
-        ).write(self._folder)
+        bundle = self._variants.bundle
+        if self._request.model_edits:
+            bundle = self._variants.edited_robot(self._request.model_edits).bundle
+        return bundle.write(self._folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,7 +424,10 @@ def _together(changes: Sequence[tuple[ChangeCandidate, PhysicsChange]]) -> Chang
 
 
 def _speed(change: PhysicsChange) -> float:
-    return (change.speedup and change.speedup.median) or 0.0
+    """0 where it is not known."""
+    if change.speedup is None or change.speedup.median is None:
+        return 0.0
+    return change.speedup.median
 
 
 def _notes(model: mujoco.MjModel, use: PhysicsUse, own: Floats) -> list[str]:

@@ -204,7 +204,7 @@ def _collisions(model: mujoco.MjModel, census: CollisionCensus) -> Iterator[Chan
                 remark=remark,
             )
     if always := census.always_touching():
-        elements = collision_census.neighbours(model, always)
+        elements = collision_census.exclusions(model, always)
         pairs = ", ".join(collision_census.labels(model, always[:5]))
         yield ChangeCandidate(
             name="no contact of geoms that always touch",

@@ -81,11 +81,11 @@ def size(model: mujoco.MjModel, pose: Floats) -> float:
     """
     data = posed_data(model, pose)
     geoms = np.flatnonzero(model.body_weldid[model.geom_bodyid] != 0)
-    places = np.concatenate((data.xipos[jointed_bodies(model)], data.geom_xpos[geoms]))
-    radii = np.concatenate((np.zeros(len(places) - len(geoms)), model.geom_rbound[geoms]))[:, None]
-    return max(
-        1e-3, float(np.linalg.norm((places + radii).max(axis=0) - (places - radii).min(axis=0)))
-    )
+    bodies = jointed_bodies(model)
+    places = np.concatenate((data.xipos[bodies], data.geom_xpos[geoms]))
+    radii = np.concatenate((np.zeros(len(bodies)), model.geom_rbound[geoms]))[:, None]
+    box = (places + radii).max(axis=0) - (places - radii).min(axis=0)
+    return max(1e-3, float(np.linalg.norm(box)))
 
 
 def deviations(

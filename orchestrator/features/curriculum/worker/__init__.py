@@ -1,1 +1,1 @@
-"""Its part in the worker."""
+"""Stages of a training in its worker."""

@@ -44,13 +44,15 @@ class _Header:
         ]
 
     def text(self) -> str:
-        policy = self._policy
         facts = self._policy.metadata
         name = self._name
         macro = self._macro
-        outputs = "float action[{0}_ACTIONS]" + (
-            ", float ctrl[{0}_ACTIONS]" if policy.controls is not None else ""
-        )
+        parameters = [
+            f"const float observation[{macro}_OBSERVATIONS]",
+            f"float action[{macro}_ACTIONS]",
+        ]
+        if self._policy.controls is not None:
+            parameters.append(f"float ctrl[{macro}_ACTIONS]")
         period = "NAN" if facts.control_period_s is None else repr(facts.control_period_s)
         lines = [
             f"/* The policy of job {_comment(facts.job)} ({facts.algo}, {facts.env_steps} env_steps, task "
@@ -77,7 +79,7 @@ class _Header:
             *self._strings("ctrl_units", facts.ctrl_units),
             *self._constants(),
             "",
-            f"static inline void {name}_act(const float observation[{macro}_OBSERVATIONS], {outputs.format(macro)})",
+            f"static inline void {name}_act({', '.join(parameters)})",
             "{",
             *(f"    {line}" if line else "" for line in self._body()),
             "}",
@@ -120,7 +122,7 @@ class _Header:
         target = "b"
         for number, layer in enumerate(policy.layers):
             yield from self._layer(number, layer, source, target)
-            source, target = target, source
+            source, target = target, source  # what a layer has written is read by the next one
         yield from self._outputs(source)
 
     def _layer(self, number: int, layer: DenseLayer, source: str, target: str) -> Iterable[str]:
@@ -146,10 +148,9 @@ class _Header:
         yield "    action[i] = x;"
         if policy.controls is not None:
             yield f"    x = {name}_ctrl_middle[i] + {name}_ctrl_half[i] * x;"
-            yield (
-                f"    ctrl[i] = x < {name}_ctrl_low[i] ? {name}_ctrl_low[i] : x > {name}_ctrl_high[i] ? "
-                + (f"{name}_ctrl_high[i] : x;")
-            )
+            low = f"{name}_ctrl_low[i]"
+            high = f"{name}_ctrl_high[i]"
+            yield f"    ctrl[i] = x < {low} ? {low} : x > {high} ? {high} : x;"
         yield "}"
 
     def _array(self, name: str, values: np.ndarray[Any, Any]) -> Iterable[str]:
@@ -168,9 +169,8 @@ class _Header:
     @staticmethod
     def _table(kind: str, names: Sequence[str], units: Sequence[str]) -> Iterable[str]:
         for number, (name, unit) in enumerate(zip(names, units, strict=True)):
-            yield f" *   {kind}[{number}]: {_comment(name)}" + (
-                f" [{_comment(unit)}]" if unit else ""
-            )
+            in_unit = f" [{_comment(unit)}]" if unit else ""
+            yield f" *   {kind}[{number}]: {_comment(name)}{in_unit}"
 
 
 def _number(value: Any, suffix: str = "f") -> str:
@@ -182,16 +182,12 @@ def _number(value: Any, suffix: str = "f") -> str:
 
 def _comment(text: str) -> str:
     """``text`` in a comment, which it must not end."""
-    return "".join(character if character.isprintable() else "?" for character in text).replace(
-        "*/", "* /"
-    )
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return printable.replace("*/", "* /")
 
 
 def _string(text: str) -> str:
     """A literal of ``text`` in UTF-8, whatever the compiler takes the file's encoding to be."""
     plain = set(range(32, 127)) - {*b'"\\?'}
-    return (
-        '"'
-        + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode())
-        + '"'
-    )
+    content = "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode())
+    return f'"{content}"'

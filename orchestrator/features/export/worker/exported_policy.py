@@ -24,8 +24,10 @@ from orchestrator.core.decoding import field_values
 from orchestrator.core.errors import UsageError
 
 Floats = NDArray[np.float32]
-INPUT, ACTION, CTRL = "observation", "action", "ctrl"
-"""Names of the input and the outputs, in every format."""
+INPUT = "observation"
+"""Name of the input in every format; the next two are those of the outputs."""
+ACTION = "action"
+CTRL = "ctrl"
 LEAKY_SLOPE = 0.01
 """Of ``leaky_relu``, as torch has it."""
 

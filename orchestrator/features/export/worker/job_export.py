@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
     from orchestrator.worker.envs.simulation import Simulation
+    from orchestrator.worker.tasks import Task
 
 
 class _Interface(NamedTuple):
@@ -54,7 +55,8 @@ def export(options: argparse.Namespace) -> None:
     spec = dataclasses.replace(spec, device="cpu", n_envs=1)
     trained = trained_policy.read_checkpoint(paths, options.checkpoint)
     with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
-        import stable_baselines3  # noqa: F401  # before the user's folder is on the path: it may contain a random.py
+        # Before the user's folder is on the path: it may contain a random.py.
+        import stable_baselines3  # noqa: F401
 
     if spec.search_path is not None:
         sys.path.insert(0, spec.search_path)
@@ -65,14 +67,19 @@ def export(options: argparse.Namespace) -> None:
     content = policy_files.content(policy, options.to)
     options.to.parent.mkdir(parents=True, exist_ok=True)
     write_whole(options.to, content)
+    print(f"wrote {options.to}: {_summary(policy)}")
+
+
+def _summary(policy: ExportedPolicy) -> str:
     facts = policy.metadata
-    period = (
-        "" if facts.control_period_s is None else f", an action every {facts.control_period_s:g} s"
-    )
-    sizes = f"{count(len(facts.observation_names), 'observation')}, {count(len(facts.action_names), 'action')}"
-    print(
-        f"wrote {options.to}: {sizes}{period}{'' if policy.controls else '; without ctrl (see docs/export.md)'}"
-    )
+    parts = [
+        count(len(facts.observation_names), "observation"),
+        count(len(facts.action_names), "action"),
+    ]
+    if facts.control_period_s is not None:
+        parts.append(f"an action every {facts.control_period_s:g} s")
+    without = "" if policy.controls else "; without ctrl (see docs/export.md)"
+    return ", ".join(parts) + without
 
 
 def policy_of(
@@ -133,31 +140,36 @@ def _of_task(simulation: Simulation) -> _Interface:
     from orchestrator.worker.training.start_policy import names_of
 
     model = simulation.model
-    controls = _controls(simulation)
     names = names_of(simulation)
     size = simulation.observation_size - len(simulation.privileged_names)
     observations = (
-        _numbered_names("observation", size) if names is None else names.observations[:size]
+        _numbered_names("observation", size) if names is None else list(names.observations[:size])
     )
-    actions = len(simulation.task.actions.low)
-    are_ours = next(
-        kind for kind in type(simulation.task).__mro__ if "observe" in vars(kind)
-    ).__module__.startswith("orchestrator.")
-    is_known = (
-        controls is not None
-    )  # otherwise the user's own actions need not be those of the actuators
+    known_observations = observations
+    if not _has_our_observations(simulation.task):
+        known_observations = [""] * len(observations)
+    controls = _controls(simulation)
+    if controls is None:  # the user's own actions need not be those of the actuators
+        actions = len(simulation.task.actions.low)
+        action_names = _numbered_names("action", actions)
+        ctrl_units = [units.UNKNOWN] * actions
+    else:
+        action_names = list(input_names.controls(model))
+        ctrl_units = units.of_controls(model)
     return _Interface(
         control_period_s=simulation.control_period_s,
-        observation_names=list(observations),
-        observation_units=units.of_observations(
-            model, observations if are_ours else [""] * len(observations)
-        ),
-        action_names=list(input_names.controls(model))
-        if is_known
-        else _numbered_names("action", actions),
-        ctrl_units=units.of_controls(model) if is_known else [units.UNKNOWN] * actions,
+        observation_names=observations,
+        observation_units=units.of_observations(model, known_observations),
+        action_names=action_names,
+        ctrl_units=ctrl_units,
         controls=controls,
     )
+
+
+def _has_our_observations(task: Task) -> bool:
+    """Whether a class of this program makes the observations, and not one of the user."""
+    maker = next(kind for kind in type(task).__mro__ if "observe" in vars(kind))
+    return maker.__module__.startswith("orchestrator.")
 
 
 def _controls(simulation: Simulation) -> Controls | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -58,10 +59,7 @@ def network_of(model: Model) -> Network:
             case nn.Hardtanh() if part is parts[-1]:
                 limit = float(part.max_val)
             case _ if type(part) in NAMES and layers and not layers[-1].activation:
-                last = layers.pop()
-                layers.append(
-                    DenseLayer(weight=last.weight, bias=last.bias, activation=NAMES[type(part)])
-                )
+                layers[-1] = replace(layers[-1], activation=NAMES[type(part)])
             case _:
                 raise ExportError(f"its network has a layer that cannot be exported: {part}")
     return Network(tuple(layers), limit, bool(model.policy.squash_output))
@@ -103,7 +101,9 @@ def _leaves(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 def _dense(layer: nn.Linear, before: contrib.Affine | None) -> DenseLayer:
     """The layer, with a normalisation of its inputs in its weights."""
-    weight, bias = (part.detach().cpu().double().numpy() for part in (layer.weight, layer.bias))
+    weight = layer.weight.detach().cpu().double().numpy()
+    bias = layer.bias.detach().cpu().double().numpy()
     if before is not None:
-        weight, bias = weight * before.scale, bias + weight @ before.shift
+        bias = bias + weight @ before.shift
+        weight = weight * before.scale
     return DenseLayer(weight=weight.astype(np.float32), bias=bias.astype(np.float32), activation="")

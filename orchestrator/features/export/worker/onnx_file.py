@@ -24,10 +24,13 @@ from orchestrator.features.export.worker.exported_policy import (
     Floats,
 )
 
-OPSET, IR_VERSION = 17, 8
-"""Those of ONNX 1.12."""
-FLOAT, DOUBLE = 1, 11
-"""ONNX's numbers of the two types."""
+OPSET = 17
+"""That of ONNX 1.12, as is the next."""
+IR_VERSION = 8
+FLOAT = 1
+"""ONNX's number of the type float32."""
+DOUBLE = 11
+"""ONNX's number of the type float64."""
 
 
 def content(policy: ExportedPolicy) -> bytes:
@@ -49,15 +52,15 @@ def content(policy: ExportedPolicy) -> bytes:
     if policy.squash:
         shifted = graph.add("Add", graph.add("Tanh", x), np.float32(1))
         x = graph.add("Add", graph.add("Mul", shifted, policy.half_range), policy.low)
-    graph.add("Min", graph.add("Max", x, policy.low), policy.high, output=ACTION)
+    x = graph.add("Max", x, policy.low)
+    graph.add("Min", x, policy.high, output=ACTION)
     outputs = [ACTION]
     if (controls := policy.controls) is not None:
-        middle, half, low, high = (
-            values.astype(np.float32)
-            for values in (controls.middle, controls.half, controls.low, controls.high)
-        )
+        half = controls.half.astype(np.float32)
+        middle = controls.middle.astype(np.float32)
         x = graph.add("Add", graph.add("Mul", ACTION, half), middle)
-        graph.add("Min", graph.add("Max", x, low), high, output=CTRL)
+        x = graph.add("Max", x, controls.low.astype(np.float32))
+        graph.add("Min", x, controls.high.astype(np.float32), output=CTRL)
         outputs.append(CTRL)
 
     def value(name: str, width: int) -> Any:
@@ -91,7 +94,8 @@ class OnnxPolicy:
     def __init__(self, path: Path) -> None:
         runtime = _package("onnxruntime")
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
         self._session = runtime.InferenceSession(
             path.read_bytes(), options, providers=["CPUExecutionProvider"]
         )

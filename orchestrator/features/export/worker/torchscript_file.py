@@ -41,9 +41,8 @@ class TorchScriptPolicy:
         with _without_deprecation():
             self._module = torch.jit.load(io.BytesIO(path.read_bytes()), "cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
         metadata = json.loads(extra[METADATA])
-        self.observations, self.actions = (
-            len(metadata[f"{kind}_names"]) for kind in ("observation", "action")
-        )
+        self.observations = len(metadata["observation_names"])
+        self.actions = len(metadata["action_names"])
 
     def __call__(self, observation: NDArray[Any]) -> Mapping[str, Floats]:
         with torch.inference_mode():
@@ -82,11 +81,13 @@ class _Module(nn.Module):
         arrays = {
             "mean": nothing if scaling is None else scaling.mean,
             "std": nothing if scaling is None else scaling.std,
-            **{name: getattr(policy, name) for name in ("low", "high", "half_range")},
-            **{
-                f"ctrl_{name}": nothing if controls is None else getattr(controls, name)
-                for name in ("middle", "half", "low", "high")
-            },
+            "low": policy.low,
+            "high": policy.high,
+            "half_range": policy.half_range,
+            "ctrl_middle": nothing if controls is None else controls.middle,
+            "ctrl_half": nothing if controls is None else controls.half,
+            "ctrl_low": nothing if controls is None else controls.low,
+            "ctrl_high": nothing if controls is None else controls.high,
         }
         for name, values in arrays.items():
             self.register_buffer(name, torch.from_numpy(np.array(values)))
@@ -94,14 +95,13 @@ class _Module(nn.Module):
         for layer in policy.layers:
             outputs, inputs = map(int, layer.weight.shape)
             linear = nn.Linear(inputs, outputs)
+            parameters = {"weight": layer.weight, "bias": layer.bias}
             linear.load_state_dict(
-                {name: torch.from_numpy(getattr(layer, name)) for name in ("weight", "bias")}
+                {name: torch.from_numpy(values) for name, values in parameters.items()}
             )
-            layers += (
-                [linear, algorithms.activation(layer.activation)()]
-                if layer.activation
-                else [linear]
-            )
+            layers.append(linear)
+            if layer.activation:
+                layers.append(algorithms.activation(layer.activation)())
         self.network = nn.Sequential(*layers)
 
     def forward(self, observation: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -72,6 +72,13 @@ export function legend(series) {
   return series.length > 1 ? [element("p", { class: "legend" }, ...series.map((one, place) => element("span", { class: "series" }, samples[place], one.name)))] : [];
 }
 
+// A path through the points; with `steps` it goes sideways first, then up or down.
+function pathOf(points, steps) {
+  const [[firstX, firstY], ...others] = points;
+  const parts = others.map(([x, y]) => (steps ? `H${x}V${y}` : `L${x} ${y}`));
+  return `M${firstX} ${firstY}${parts.join("")}`;
+}
+
 // Lines, or with `dots` points, of `series`: [{ name, points: [[x, y], …], style }].
 export function lineChart({ label, series, width, height = 130, xLabel = "", yLabel = "", xEnd = 0, dots = false, zero = false, top = null }) {
   const all = series.flatMap((one) => one.points).filter(([, y]) => y !== null);
@@ -104,10 +111,7 @@ export function lineChart({ label, series, width, height = 130, xLabel = "", yLa
       }
       continue;
     }
-    const path = points.map(([a, b], place) => {
-      const corner = one.steps && place ? `H${x(a).toFixed(1)}` : "";
-      return place ? `${corner}${one.steps ? "V" : "L"}${one.steps ? "" : `${x(a).toFixed(1)} `}${y(b).toFixed(1)}` : `M${x(a).toFixed(1)} ${y(b).toFixed(1)}`;
-    }).join("");
+    const path = pathOf(points.map(([a, b]) => [x(a).toFixed(1), y(b).toFixed(1)]), one.steps);
     figure.append(svg("path", { class: `line ${one.style}`, d: path, fill: "none" }, svg("title", {}, one.name)));
   }
   return figure;

@@ -52,6 +52,9 @@ const COLUMNS = [
   { name: "attempts", number: true, rank: 3, text: (job) => String(job.attempts || "–"), value: (job) => job.attempts },
   { name: "on CPU", rank: 3, text: (job) => (job.state === "RUNNING" ? [job.node, (job.cpus ?? []).join(",")].filter(Boolean).join(" ") : ""), value: (job) => (job.cpus ?? [])[0] },
 ];
+const placeOf = (name) => COLUMNS.findIndex((column) => column.name === name);
+const STATE = placeOf("state"), MEASURE = placeOf("measure"), DONE = placeOf("done"), TIME = placeOf("time");
+const JOB = placeOf("job");
 export const HIGH_WAIT = 0.15;
 
 class Row {
@@ -61,10 +64,10 @@ class Row {
     this.cells = COLUMNS.map((column) => element("td", { class: [column.number ? "number" : "", column.phone ? "phone" : "", column.rank ? `rank${column.rank}` : ""].join(" ").trim() || null }));
     this.link = element("a", { href: jobHref(id) }, id);
     this.message = element("span", { class: "message", hidden: "" });
-    this.cells[0].append(this.link, this.message);
+    this.cells[JOB].append(this.link, this.message);
     this.share = element("i", { "aria-hidden": "true" });
     this.shareText = element("b");
-    this.cells[5].append(element("span", { class: "done" }, this.shareText, this.share));
+    this.cells[DONE].append(element("span", { class: "done" }, this.shareText, this.share));
     this.tr.append(...this.cells);
   }
 
@@ -73,9 +76,9 @@ class Row {
       const text = column.text(job, now);
       if (this.texts[place] === text) return;
       this.texts[place] = text;
-      if (place === 5) this.shareText.textContent = text;
-      else if (place) this.cells[place].textContent = text;
-      if (place === 1) this.cells[1].className = `state is-${job.state}${text.length > 24 ? " long" : ""}`;
+      if (place === DONE) this.shareText.textContent = text;
+      else if (place !== JOB) this.cells[place].textContent = text;
+      if (place === STATE) this.cells[place].className = `state is-${job.state}${text.length > 24 ? " long" : ""}`;
       if (column.name === "wait") this.cells[place].classList.toggle("waits", job.delay > HIGH_WAIT);
       if (column.name === "return") {
         this.cells[place].classList.toggle("up", job.first !== null && job.ret > job.first);
@@ -104,7 +107,7 @@ export class JobsTable {
     this.jobs = new Map();
     this.rows = new Map();
     this.order = [];
-    this.sort = { column: 1, down: false, isDefault: true };
+    this.sort = { column: STATE, down: false, isDefault: true };
     this.states = new Set();
     this.limit = SHOWN_AT_FIRST;
     this.sortedAt = 0;
@@ -125,7 +128,7 @@ export class JobsTable {
       sorter.append(element("option", { value: place }, column.name));
       return element("th", { scope: "col", class: [column.number ? "number" : "", column.rank ? `rank${column.rank}` : ""].join(" ").trim() || null }, button);
     });
-    sorter.value = "1";
+    sorter.value = String(STATE);
     sorter.addEventListener("change", () => this.sortBy(Number(sorter.value)));
     this.table.tHead.rows[0].append(...this.heads);
   }
@@ -194,11 +197,14 @@ export class JobsTable {
     const all = [...this.jobs.values()];
     const measures = new Set(all.map((job) => job.measure).filter(Boolean));
     const anyRunning = all.some((job) => job.state === "RUNNING");
-    const has = COLUMNS.map(({ name }) => (name === "measure" ? measures.size === 1
-      : name === "evaluated" ? all.some((job) => job.evaluated !== null)
-      : ["ETA", "CPU", "wait", "on CPU"].includes(name) ? anyRunning : true));
+    const isShown = (name) => {
+      if (name === "measure") return measures.size === 1;
+      if (name === "evaluated") return all.some((job) => job.evaluated !== null);
+      return anyRunning || !["ETA", "CPU", "wait", "on CPU"].includes(name);
+    };
+    const has = COLUMNS.map(({ name }) => isShown(name));
     this.heads.forEach((head, place) => { head.hidden = !has[place]; });
-    if (measures.size === 1) this.heads[4].firstChild.textContent = [...measures][0];
+    if (measures.size === 1) this.heads[MEASURE].firstChild.textContent = [...measures][0];
     const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
     let at = this.body.firstElementChild;
     for (const job of some) {
@@ -223,7 +229,11 @@ export class JobsTable {
     box.replaceChildren(...wanted.map((state) => {
       const pressed = this.states.has(state);
       const button = element("button", { type: "button", class: `is-${state}`, "data-state": state, "aria-pressed": String(pressed) }, `${SYMBOLS[state]} ${counts[state].toLocaleString("en-US")} ${state.toLowerCase()}`);
-      button.addEventListener("click", () => { this.states[pressed ? "delete" : "add"](state); this.arrange(); });
+      button.addEventListener("click", () => {
+        if (pressed) this.states.delete(state);
+        else this.states.add(state);
+        this.arrange();
+      });
       return button;
     }));
     if (focused) box.querySelector(`[data-state="${focused}"]`)?.focus();
@@ -235,8 +245,11 @@ export class JobsTable {
     for (const id of this.shown ?? []) {
       const job = this.jobs.get(id);
       if (job?.state === "RUNNING") {
-        const cell = this.rows.get(id)?.cells[9], text = COLUMNS[9].text(job, now);
-        if (cell && cell.textContent !== text) { cell.textContent = text; this.rows.get(id).texts[9] = text; }
+        const row = this.rows.get(id), text = COLUMNS[TIME].text(job, now);
+        if (row && row.texts[TIME] !== text) {
+          row.cells[TIME].textContent = text;
+          row.texts[TIME] = text;
+        }
       }
     }
   }

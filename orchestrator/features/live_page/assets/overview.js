@@ -44,7 +44,9 @@ function conditionText(head, jobs) {
   if (head.condition === "running") return `Supervised by ${head.supervisor}.${head.is_elsewhere ? " It runs on another host; this is what it wrote into summary.json last." : ""}`;
   if (head.condition !== "ended") return CONDITIONS[head.condition];
   const left = jobs.some((job) => ["PENDING", "RUNNING"].includes(job.state)) || head.standing === "underway";
-  return left ? "Interrupted: no supervisor is running." : jobs.some((job) => job.state === "PAUSED" && job.cause !== "rung") ? "Paused: no supervisor is running." : "The run has ended.";
+  if (left) return "Interrupted: no supervisor is running.";
+  const isPaused = jobs.some((job) => job.state === "PAUSED" && job.cause !== "rung");
+  return isPaused ? "Paused: no supervisor is running." : "The run has ended.";
 }
 
 export function drawHead(head, jobs, now) {

@@ -63,21 +63,22 @@ def largest_inertias(
     largest = np.zeros(len(joints))
     for number in range(POSES):
         data.qpos[:] = start
-        for joint in simple if number else ():
-            share, (low, high) = random.random(), model.jnt_range[joint]
-            if limited[joint]:
-                data.qpos[model.jnt_qposadr[joint]] = low + share * (high - low)
-            elif int(model.jnt_type[joint]) != slide:
-                data.qpos[model.jnt_qposadr[joint]] = math.pi * (2 * share - 1)
+        if number > 0:
+            for joint in simple:
+                share = random.random()
+                low, high = model.jnt_range[joint]
+                if limited[joint]:
+                    data.qpos[model.jnt_qposadr[joint]] = low + share * (high - low)
+                elif int(model.jnt_type[joint]) != slide:
+                    data.qpos[model.jnt_qposadr[joint]] = math.pi * (2 * share - 1)
         mujoco.mj_fwdPosition(model, data)
         matrix = np.zeros((model.nv, model.nv))
         mujoco.mj_fullM(model, data, matrix)
         below = np.diag(matrix)[dofs]
         largest = np.maximum(largest, below)
         if is_floating:
-            above = [_inertia_of_all(model, data, joint) for joint in joints] - (
-                below - model.dof_armature[dofs]
-            )
+            whole = np.array([_inertia_of_all(model, data, joint) for joint in joints])
+            above = whole - (below - model.dof_armature[dofs])
             largest = np.maximum(largest, above)
     return largest
 

@@ -23,9 +23,8 @@ def start_pose(model: mujoco.MjModel, joints: Sequence[UrdfJoint]) -> tuple[Floa
     pose = np.array(model.qpos0)
     moved = list[str]()
     followers = {joint.name: joint.mimic for joint in joints if joint.mimic is not None}
-    numbers = {
-        joint.name: number for joint in joints if (number := _number(model, joint.name)) >= 0
-    }
+    all_numbers = {joint.name: _number(model, joint.name) for joint in joints}
+    numbers = {name: number for name, number in all_numbers.items() if number >= 0}
     for name, number in numbers.items():
         low, high = model.jnt_range[number]
         if name not in followers and model.jnt_limited[number] and not low <= 0 <= high:
@@ -35,16 +34,17 @@ def start_pose(model: mujoco.MjModel, joints: Sequence[UrdfJoint]) -> tuple[Floa
     for name in followers:
         chain = [name]
         while chain[-1] in followers:
-            chain.append(followers[chain[-1]][0])
+            chain.append(followers[chain[-1]].joint)
         value = float(pose[model.jnt_qposadr[numbers[chain.pop()]]])
         for follower in reversed(chain):
-            _, factor, offset = followers[follower]
-            value = factor * value + offset
+            mimic = followers[follower]
+            value = mimic.factor * value + mimic.offset
         pose[model.jnt_qposadr[numbers[name]]] = value
     return pose, moved
 
 
 def _number(model: mujoco.MjModel, joint: str) -> int:
+    """-1 for one that the model does not have."""
     return int(mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, joint))
 
 

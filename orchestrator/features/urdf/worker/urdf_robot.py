@@ -17,7 +17,7 @@ import mujoco
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.text import count
 from orchestrator.features.urdf.settings import UrdfSettings
-from orchestrator.features.urdf.worker.servo_gains import servo_gains
+from orchestrator.features.urdf.worker.servo_gains import Floats, servo_gains
 from orchestrator.features.urdf.worker.start_pose import (
     CLEARANCE_M,
     lowest_point,
@@ -97,9 +97,9 @@ def _choose_geometry(
         compiler.attributes["discardvisual"] = "false"
         for link in robot.all("link"):
             link.children = [child for child in link.children if child.tag != "collision"]
-    used = ["collision"] + (
-        ["visual"] if compiler.attributes.get("discardvisual") == "false" else []
-    )
+    used = ["collision"]
+    if compiler.attributes.get("discardvisual") == "false":
+        used.append("visual")
     for link in robot.all("link"):
         for part in link.children:
             geometry = part.first("geometry") if part.tag in used else None
@@ -127,11 +127,8 @@ def _complete_robot(
         added += _add_start(spec, structure, settings)
         if not any(geom.contype or geom.conaffinity for geom in spec.geoms):
             warnings.append(_nothing_collides(settings))
-        if (
-            "integrator" not in _options(robot)
-            and settings.actuators == "position"
-            and structure.driven
-        ):
+        has_servos = settings.actuators == "position" and bool(structure.driven)
+        if has_servos and "integrator" not in _options(robot):
             spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
             added.append("integrator implicitfast, for the damping of the servos")
         _write(spec, target)
@@ -139,7 +136,7 @@ def _complete_robot(
         raise _explained_error(str(error), structure, meshes) from None
     finally:
         copy.unlink()
-    added += _not_driven(structure)
+    added += _about_not_driven(structure)
     return ConvertedRobot(xml=target, added=added, warnings=warnings, outside=meshes.outside)
 
 
@@ -149,12 +146,12 @@ def _options(robot: Node) -> dict[str, str]:
     return {} if option is None else option.attributes
 
 
-def _add_base(
-    spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings
-) -> Iterator[str]:
+def _add_base(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings) -> list[str]:
+    """Let the root move freely if it is to. Returns what it is, in words."""
     if settings.base == "fixed":
-        yield f'base: link "{structure.root}" is fixed to the world (urdf.base = "floating" frees it)'
-        return
+        return [
+            f'base: link "{structure.root}" is fixed to the world (urdf.base = "floating" frees it)'
+        ]
     if structure.root == WORLD:
         advice = 'remove this link and its joint, or set urdf.base = "fixed"'
         line = structure.links[WORLD].line
@@ -162,12 +159,12 @@ def _add_base(
             f'the root is the link "{WORLD}", which cannot have a floating base; {advice}', line
         )
     spec.body(structure.root).add_freejoint()
-    yield f'base: link "{structure.root}" moves freely'
+    return [f'base: link "{structure.root}" moves freely']
 
 
-def _keep_frames(spec: mujoco.MjSpec, structure: UrdfStructure) -> Iterator[str]:
-    """Links that are mere frames become sites, because MuJoCo fuses links that do not move with
-    their parents.
+def _keep_frames(spec: mujoco.MjSpec, structure: UrdfStructure) -> list[str]:
+    """Make sites of links that are mere frames, because MuJoCo fuses links that do not move with
+    their parents. Returns what was added.
     """
     fixed = {joint.child for joint in structure.joints if joint.kind == "fixed"}
     parts = ("inertial", "visual", "collision")
@@ -178,8 +175,7 @@ def _keep_frames(spec: mujoco.MjSpec, structure: UrdfStructure) -> Iterator[str]
     ]
     for name in frames:
         spec.body(name).add_site(name=name)
-    if frames:
-        yield f"sites for links without mass and geometry: {shown(frames)}"
+    return [f"sites for links without mass and geometry: {shown(frames)}"] if frames else []
 
 
 def _let_visuals_collide(spec: mujoco.MjSpec) -> None:
@@ -214,55 +210,75 @@ def _exclude(spec: mujoco.MjSpec, pairs: Iterable[tuple[str, str]]) -> None:
         spec.add_exclude(bodyname1=first, bodyname2=second)
 
 
-def _add_start(
-    spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings
-) -> Iterator[str]:
-    """Actuators, floor, height above it, links that do not collide, and the keyframe ``home``."""
-    frames = {site.name for site in spec.sites}
+def _add_start(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings) -> list[str]:
+    """Add actuators, floor, height above it, links that do not collide, and the keyframe ``home``.
+    Returns what was added.
+    """
     model = spec.copy().compile()
     data = mujoco.MjData(model)
     pose, moved = start_pose(model, structure.joints)
     data.qpos[:] = pose
     mujoco.mj_forward(model, data)
-    yield f"keyframe home: joints at 0{f', in the middle of limits without 0: {shown(moved)}' if moved else ''}"
-    bodies = {model.body(number).name for number in range(model.nbody)}
-    if fused := [name for name in structure.links if name not in bodies and name not in frames]:
-        kept = '<mujoco><compiler fusestatic="false"/></mujoco> in the URDF keeps them'
-        yield f"links that do not move are parts of their parents: {shown(fused)} ({kept})"
-    pairs = overlapping_bodies(model, data)
-    _exclude(spec, pairs)
-    if pairs:
-        named = shown([f"{first} and {second}" for first, second in pairs])
-        yield f"no contact between links that overlap at the start: {named}"
+    in_the_middle = f", in the middle of limits without 0: {shown(moved)}" if moved else ""
+    added = [f"keyframe home: joints at 0{in_the_middle}"]
+    added += _about_fused_links(spec, model, structure)
+    added += _exclude_overlaps(spec, model, data)
     lowest = lowest_point(model, data)
+    below = ""
     if settings.base == "floating" and lowest is not None:
         pose[2] = round(float(pose[2]) + CLEARANCE_M - lowest, 6)
         spec.body(structure.root).pos[2] = pose[2]
+        below = f", {CLEARANCE_M * 1000:g} mm below the robot"
     if settings.has_floor:
         _add_floor(spec)
-        yield "floor at z = 0" + (
-            f", {CLEARANCE_M * 1000:g} mm below the robot"
-            if settings.base == "floating" and lowest is not None
-            else ""
-        )
-    driven = structure.driven
+        added.append(f"floor at z = 0{below}")
+    return added + _add_actuators(spec, model, pose, structure.driven, settings)
+
+
+def _about_fused_links(
+    spec: mujoco.MjSpec, model: mujoco.MjModel, structure: UrdfStructure
+) -> list[str]:
+    """Names links that MuJoCo has fused with their parents, and that are no sites either."""
+    kept = {model.body(number).name for number in range(model.nbody)}
+    kept |= {site.name for site in spec.sites}
+    fused = [name for name in structure.links if name not in kept]
+    if not fused:
+        return []
+    advice = '<mujoco><compiler fusestatic="false"/></mujoco> in the URDF keeps them'
+    return [f"links that do not move are parts of their parents: {shown(fused)} ({advice})"]
+
+
+def _exclude_overlaps(spec: mujoco.MjSpec, model: mujoco.MjModel, data: mujoco.MjData) -> list[str]:
+    """Let links that touch at the start not collide."""
+    pairs = overlapping_bodies(model, data)
+    _exclude(spec, pairs)
+    if not pairs:
+        return []
+    named = shown([f"{first} and {second}" for first, second in pairs])
+    return [f"no contact between links that overlap at the start: {named}"]
+
+
+def _add_actuators(
+    spec: mujoco.MjSpec,
+    model: mujoco.MjModel,
+    pose: Floats,
+    driven: Sequence[UrdfJoint],
+    settings: UrdfSettings,
+) -> list[str]:
+    """Add an actuator for each driven joint, and the keyframe with their controls."""
     numbers = [int(model.joint(joint.name).id) for joint in driven]
     gains = [(0.0, 0.0)] * len(driven)
+    home = [0.0] * len(driven)
     if settings.actuators == "position" and driven:
         is_floating = settings.base == "floating"
         gains = servo_gains(model, pose, numbers, settings.frequency, is_floating=is_floating)
-    home = [float(pose[model.jnt_qposadr[number]]) for number in numbers]
+        home = [float(pose[model.jnt_qposadr[number]]) for number in numbers]
     for joint, number, (kp, kv) in zip(driven, numbers, gains, strict=True):
-        low, high = map(
-            float, model.jnt_range[number] if model.jnt_limited[number] else (-TURN, TURN)
-        )
+        limits = model.jnt_range[number] if model.jnt_limited[number] else (-TURN, TURN)
+        low, high = map(float, limits)
         _add_actuator(spec, joint, settings, (low, high), kp, kv)
-    spec.add_key(
-        name="home",
-        qpos=pose.tolist(),
-        ctrl=home if settings.actuators == "position" else [0.0] * len(home),
-    )
-    yield from _about_actuators(driven, settings, gains)
+    spec.add_key(name="home", qpos=pose.tolist(), ctrl=home)
+    return _about_actuators(driven, settings, gains)
 
 
 def _add_floor(spec: mujoco.MjSpec) -> None:
@@ -298,9 +314,9 @@ def _add_actuator(
 
 def _about_actuators(
     driven: Sequence[UrdfJoint], settings: UrdfSettings, gains: Sequence[tuple[float, float]]
-) -> Iterator[str]:
+) -> list[str]:
     if not driven:
-        return
+        return []
     forces = _range([joint.effort or 0.0 for joint in driven])
     actuators = count(len(driven), f"{settings.actuators} actuator")
     text = f"{actuators}, force at most {forces} N·m (slides: N) by <limit effort>"
@@ -310,7 +326,7 @@ def _about_actuators(
         text += (
             f", kp {kp}, kv {kv}: critically damped at {settings.frequency:g} Hz (urdf.frequency)"
         )
-    yield text
+    return [text]
 
 
 def _range(values: Sequence[float]) -> str:
@@ -321,29 +337,27 @@ def _range(values: Sequence[float]) -> str:
 
 def _nothing_collides(settings: UrdfSettings) -> str:
     missing = settings.collision
-    other = (
-        ' urdf.collision = "visual" lets <visual> geometry collide'
-        if missing == "collision"
-        else " correct it"
-    )
-    return f"no link has a <{missing}>, so nothing touches anything;{other}"
+    advice = "correct it"
+    if missing == "collision":
+        advice = 'urdf.collision = "visual" lets <visual> geometry collide'
+    return f"no link has a <{missing}>, so nothing touches anything; {advice}"
 
 
-def _not_driven(structure: UrdfStructure) -> Iterator[str]:
+def _about_not_driven(structure: UrdfStructure) -> list[str]:
     driven = {joint.name for joint in structure.driven}
     free = [
         one.name
         for one in structure.joints
         if one.name not in driven and one.kind != "fixed" and not one.mimic
     ]
-    if free:
-        yield f"joints that no actuator moves: {shown(free)}"
+    return [f"joints that no actuator moves: {shown(free)}"] if free else []
 
 
 def _write(spec: mujoco.MjSpec, target: Path) -> None:
     """:raises UrdfError: MuJoCo's MJCF writer loses something."""
     model = spec.compile()
-    spec.compiler.savecompiled = spec.compiler.savecanonical = False
+    spec.compiler.savecompiled = False
+    spec.compiler.savecanonical = False
     target.write_text(spec.to_xml(), encoding="utf-8")
     if lost := list(differing_fields(model, mujoco.MjModel.from_xml_path(str(target)))):
         raise UrdfError(
@@ -358,7 +372,11 @@ def _explained_error(message: str, structure: UrdfStructure, meshes: UrdfMeshes)
     )
     line = _LINE.search(message)
     element = _ELEMENT.search(message)
-    at = int(line[1]) if line else structure.line_of(element[1]) if element else None
+    at = None
+    if line:
+        at = int(line[1])
+    elif element:
+        at = structure.line_of(element[1])
     for copy, (source, of_mesh) in meshes.copied.items():
         if str(copy) in text or (at is None and element is not None and element[1] == copy.stem):
             text = text.replace(str(copy), str(source))

@@ -25,6 +25,16 @@ _LOOP = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mimic:
+    """A joint's position is ``factor`` times that of another, plus ``offset``."""
+
+    joint: str
+    """The one that it follows."""
+    factor: float
+    offset: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UrdfJoint:
     name: str
     kind: str
@@ -33,8 +43,8 @@ class UrdfJoint:
     line: int
     effort: float | None
     """Force in N or torque in N·m that drives it; None: nothing does."""
-    mimic: tuple[str, float, float] | None
-    """Joint that it follows, factor and offset; None: it follows none."""
+    mimic: Mimic | None
+    """None: it follows none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +71,9 @@ class UrdfStructure:
 
     def line_of(self, name: str) -> int | None:
         """The line of a link or joint."""
-        node = self.links.get(name)
-        return (
-            next((joint.line for joint in self.joints if joint.name == name), None)
-            if node is None
-            else node.line
-        )
+        if name in self.links:
+            return self.links[name].line
+        return next((joint.line for joint in self.joints if joint.name == name), None)
 
 
 def read_structure(
@@ -164,7 +171,9 @@ def _root(
     for link in reached:  # grows during the loop
         reached += below.get(link, ())
         depths |= dict.fromkeys(below.get(link, ()), depths[link] + 1)
-    if looping := sorted(set(links) - set(reached), key=list(links).index):
+    reached_links = set(reached)
+    looping = [link for link in links if link not in reached_links]
+    if looping:
         joints = [above[link] for link in looping]
         message = f"the joints {shown([repr(joint) for joint in joints])} form a loop: none of their links is the root"
         raise UrdfError(f"{message}; {_LOOP}", nodes[joints[0]].line)
@@ -237,40 +246,42 @@ def _check_effort(driven: Mapping[str, Node], default_effort: float | None) -> N
         )
 
 
-def _mimic(name: str, node: Node, nodes: Mapping[str, Node]) -> tuple[str, float, float] | None:
+def _mimic(name: str, node: Node, nodes: Mapping[str, Node]) -> Mimic | None:
     mimic = node.first("mimic")
     if mimic is None or node.attributes["type"] not in DRIVEN:
         return None
     followed = mimic.attributes.get("joint", "")
-    if (
-        followed not in nodes
-        or nodes[followed].attributes["type"] not in DRIVEN
-        or followed == name
-    ):
-        among = [
+    is_movable = followed in nodes and nodes[followed].attributes["type"] in DRIVEN
+    if not is_movable or followed == name:
+        others = [
             other
             for other, one in nodes.items()
             if other != name and one.attributes["type"] in DRIVEN
         ]
         message = f'<joint> "{name}" mimics "{followed}", expected the name of a joint that turns or slides'
-        raise UrdfError(f"{message}{_suggestion(followed, among)}", mimic.line)
+        raise UrdfError(f"{message}{_suggestion(followed, others)}", mimic.line)
     factor = mimic.number("multiplier")
     offset = mimic.number("offset")
-    return followed, 1.0 if factor is None else factor, 0.0 if offset is None else offset
+    return Mimic(
+        joint=followed,
+        factor=1.0 if factor is None else factor,
+        offset=0.0 if offset is None else offset,
+    )
 
 
 def _check_mimics(joints: Sequence[UrdfJoint]) -> None:
-    followed = {joint.name: joint.mimic[0] for joint in joints if joint.mimic is not None}
+    followed = {joint.name: joint.mimic.joint for joint in joints if joint.mimic is not None}
     for joint in joints:
-        chain, at = {joint.name: None}, joint.name  # keeps the order
-        while at in followed:
-            at = followed[at]
-            if at in chain:
-                cycle = " → ".join((*chain, at))
+        last = joint.name
+        chain = {last: None}  # a dict keeps the order
+        while last in followed:
+            last = followed[last]
+            if last in chain:
+                cycle = " → ".join((*chain, last))
                 raise UrdfError(
                     f"joints mimic each other ({cycle}); remove one <mimic>", joint.line
                 )
-            chain[at] = None
+            chain[last] = None
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:
