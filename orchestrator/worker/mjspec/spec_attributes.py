@@ -150,9 +150,8 @@ def _write_parameters(
         float(getattr(element, vector)[index]) * factor
         for ((vector, index, factor), *_) in parameters
     ]
-    if (
-        len(old) == 1 and old[0] < 0
-    ):  # MuJoCo stores kv and dampratio in one entry, distinguished by the sign
+    # MuJoCo stores kv and dampratio in one entry, distinguished by the sign.
+    if len(old) == 1 and old[0] < 0:
         old = [math.nan]
     new = _numbers(old, attribute, value)
     for number, entries in zip(new, parameters, strict=True):

@@ -130,9 +130,8 @@ def follow(model: mujoco.MjModel, camera: mujoco.MjvCamera) -> None:
     geoms = robot_geoms(model)
     camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
     camera.trackbodyid = model.body_rootid[model.geom_bodyid[geoms[0]]]
-    model.stat.extent = float(
-        np.linalg.norm(np.ptp(corners(model, data, geoms), axis=0))
-    )  # the reach of shadows
+    # The reach of shadows.
+    model.stat.extent = float(np.linalg.norm(np.ptp(corners(model, data, geoms), axis=0)))
     camera.distance = WINDOW_DISTANCE * model.stat.extent
     camera.azimuth = AZIMUTH
     camera.elevation = ELEVATION

@@ -89,9 +89,8 @@ def collect(xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> Bundle:
     """
     main = xml.absolute()
     collector = FileCollector(xml, 0, limit_bytes)
-    if (
-        collector.climbs and collector.folders
-    ):  # ``..`` must not lead from one outside folder into another
+    # ``..`` must not lead from one outside folder into another.
+    if collector.climbs and collector.folders:
         collector = FileCollector(xml, 2 * collector.climbs, limit_bytes)
     contents = collector.rewritten()
     origin = Path(os.path.commonpath([target.parent for target in contents]))

@@ -96,9 +96,8 @@ def guard_compiler(xml: Path, memory_mib: int | None) -> Iterator[None]:
     except MemoryError:
         raise MujocoAbortedError(f"{xml}: {too_large(memory_mib)}") from None
     except RuntimeError as error:
-        if "unknown exception" not in str(
-            error
-        ):  # raised by MuJoCo's compiler when it runs out of memory
+        # So MuJoCo's compiler says that it has run out of memory.
+        if "unknown exception" not in str(error):
             raise
         raise MujocoAbortedError(f"{xml}: {too_large(memory_mib)} (MuJoCo says: {error})") from None
 

@@ -222,9 +222,8 @@ class FileCollector:
         name = self._name(attribute)
         named = f"{here} {attribute.value}"
         absolute = lexical(Path(name)) if Path(name).is_absolute() else None
-        base = name.rpartition("/")[
-            2
-        ]  # with strippath MuJoCo uses the last part of an absolute path too
+        # With strippath MuJoCo uses the last part of an absolute path, too.
+        base = name.rpartition("/")[2]
         names = (base,) if absolute else (name, base)
         candidates = [
             folder.at(name)

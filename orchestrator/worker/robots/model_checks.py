@@ -86,9 +86,8 @@ def _float_arrays() -> list[str]:
 def _place_of_bad(model: mujoco.MjModel, name: str, values: NDArray[np.float64]) -> str:
     row = int(np.argwhere(~np.isfinite(values))[0][0])
     prefix, _, attribute = name.partition("_")
-    if prefix not in _NAMED or len(values) != getattr(
-        model, f"n{prefix}"
-    ):  # or its rows are vertices, controls, …
+    # Rows of such a prefix may also be vertices or controls.
+    if prefix not in _NAMED or len(values) != getattr(model, f"n{prefix}"):
         return f"{name}[{row}]"
     return f"{attribute} of {_NAMED[prefix]} '{getattr(model, prefix)(row).name or row}'"
 
@@ -106,9 +105,8 @@ def actuators(model: mujoco.MjModel, key: int) -> Iterator[str]:
         around_keyframe = (
             kind == "position" and key >= 0 and on_joint and bool(model.jnt_limited[joint])
         )
-        if (
-            kind != "muscle" and not around_keyframe
-        ):  # muscles and these servos have a default range
+        # Muscles and these servos have a default range.
+        if kind != "muscle" and not around_keyframe:
             unlimited.append(f"'{model.actuator(number).name or number}'")
     if unlimited:
         yield (

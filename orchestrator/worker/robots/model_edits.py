@@ -87,9 +87,8 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
             refuses the result.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # the examination of the edited robot repeats MuJoCo's warnings
+            # The examination of the edited robot repeats MuJoCo's warnings.
+            warnings.simplefilter("ignore")
             # Patterns before names, so that the more specific edit wins; then by key, for
             # reproducible results.
             in_order = sorted(edits.items(), key=lambda edit: (not is_pattern(edit[0]), edit[0]))

@@ -106,9 +106,8 @@ class BestMoment:
         """
         try:
             return self._content()
-        except (
-            Exception
-        ) as error:  # of any kind: the training and its evaluation are done, and need no picture
+        # Of any kind: the training and its evaluation are done, and need no picture.
+        except Exception as error:
             say(f"no preview: {failures.describe(error)}")
             return None
 

@@ -265,11 +265,11 @@ def explaining_failure(path: Path) -> Iterator[None]:
 
 
 class _Unpickler(pickle.Unpickler):
+    """Reads checkpoints of earlier versions, too."""
+
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == (
-            "orchestrator.worker.checkpoint",
-            "Place",
-        ):  # until 2026-11 an object of that name
+        # What LoopState was called until 2026-11.
+        if (module, name) == ("orchestrator.worker.checkpoint", "Place"):
             return LoopState
         return super().find_class(module, name)
 

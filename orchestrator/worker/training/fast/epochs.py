@@ -119,9 +119,8 @@ class Epoch:
         with np.errstate(invalid="ignore", divide="ignore"):
             deviations = np.sqrt(squares / (self._sizes * self._ranks.size - 1))
         normalized = (exact - self._of_rows(means)) / (self._of_rows(deviations) + 1e-8)
-        if (
-            self._wholes[-1] == 1
-        ):  # a single sample is not normalised; only the last minibatch can be so small
+        # A single sample is not normalised. Only the last minibatch can be so small.
+        if self._wholes[-1] == 1:
             normalized = np.where(self._wholes > 1, normalized, exact)
         result: Array = normalized.astype(advantages.dtype)
         return result

@@ -232,9 +232,8 @@ class Passes:
         after the activation: arrays of its own, because the activation is faster where there are no
         gaps."""
         for number, width in enumerate(shape.actor):
-            matrix = self._products[number][0].matrix[
-                :, :width
-            ]  # the actor's comes before the critic's
+            # The actor's product comes before the critic's.
+            matrix = self._products[number][0].matrix[:, :width]
             before, after = np.full((2, rows, 1 + width), self._activation.one, dtype)
             self._actor_alone.append((matrix, before[:, 1:], before, after))
 
@@ -339,9 +338,8 @@ def _backward(product: _Product) -> None:
     weight_t = product.weight_t
     if inputs_gradient is None:
         return
-    if (
-        len(weight_t) == 1
-    ):  # a single output, such as the critic's: the same numbers in half the time
+    # A single output, such as the critic's: the same numbers in half the time.
+    if len(weight_t) == 1:
         np.multiply(product.outputs_gradient, weight_t, out=inputs_gradient)
         return
     if product.copy_t is not None:

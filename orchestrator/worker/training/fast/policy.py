@@ -79,9 +79,8 @@ class PolicyNetwork:
         for begin in range(0, len(rows), CHUNK):
             end = min(begin + CHUNK, len(rows))
             count = end - begin
-            passes = self.passes(
-                1 << (count - 1).bit_length()
-            )  # few sizes, because each keeps its work space
+            # Rows up to the next power of two: few sizes, because each keeps its work space.
+            passes = self.passes(1 << (count - 1).bit_length())
             passes.x[:count] = rows[begin:end]
             passes.forward()
             means[begin:end] = passes.mean[:count]
