@@ -8,7 +8,6 @@ log-probabilities come out the same afterwards, because the policy does not chan
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from orchestrator.worker.runtime.sb3_internals import (
     LAST_OBS,
     update_info_buffer,
 )
-from orchestrator.worker.training.fast.rollout import truncated_episodes
+from orchestrator.worker.training.fast.rollout import check_finite, truncated_episodes
 
 
 def collect(
@@ -60,10 +59,7 @@ def collect(
             actions: NDArray[Any] = policy.get_distribution(tensor).get_actions().cpu().numpy()
         env_actions = actions
         if isinstance(space, spaces.Box):
-            numbers = actions.ravel()
-            # The fastest form of isfinite().all().
-            if not math.isfinite(numbers.dot(numbers)) and not np.isfinite(numbers).all():
-                raise ValueError(f"an action of the policy is not finite: {actions}")
+            check_finite(actions)
             if policy.squash_output:
                 env_actions = policy.unscale_action(actions)
             else:

@@ -17,9 +17,9 @@ import pickle
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,6 +43,15 @@ DAMAGED_REPLAY = "its replay buffer is damaged"
 ARCHIVE_ERROR = re.compile(r"PytorchStreamReader failed(?!.*alloc)")
 """How torch begins a message about the structure of an archive, which zipfile does not check in
 every detail."""
+
+
+class _RankPart(NamedTuple):
+    """What a rank tells the others when a checkpoint is written."""
+
+    oldest_env_steps: int | None
+    """Of its oldest checkpoint."""
+    state: dict[str, Any]
+    """What differs between ranks."""
 
 
 class CheckpointStore:
@@ -101,51 +110,61 @@ class CheckpointStore:
             self._before_writing()
             self._replay.save(rows)
             state = {"rows": rows, **state}
-        if ranks.size > 1:  # when all have answered, the replay buffers of all are on the disk
-            parts = ranks.all_gather_object(
-                (self._oldest(), {name: state[name] for name in OF_EACH_RANK})
+        if ranks.size > 1:
+            own = {name: state[name] for name in OF_EACH_RANK}
+            parts: list[_RankPart] = ranks.all_gather_object(
+                _RankPart(self._oldest_env_steps(), own)
             )
-            state["ranks"] = [own for _, own in parts]
+            # Now that all have answered, the replay buffers of all are on the disk.
             if ranks.rank > 0:
                 if not is_last:  # afterwards rank 0 removes all replay buffers
-                    self._forget_before(parts[0][0])
+                    self._forget_rows_before(parts[0].oldest_env_steps)
                 return
+            state = {**state, "ranks": [part.state for part in parts]}
+        self._write(env_steps, state)
+        paths = self._paths()
+        n_kept = KEPT
+        if ranks.size > 1 and self._replay is not None:
+            n_kept = max(KEPT, self._in_transfer(paths) + 1)
+        self._remove(paths[:-n_kept])
+
+    def _write(self, env_steps: int, state: Mapping[str, Any]) -> None:
         # Through memory: torch reports a full disk as a RuntimeError of its own.
         content = io.BytesIO()
         torch.save({"fingerprint": self._fingerprint, "env_steps": env_steps, **state}, content)
         self._before_writing()
         write_whole(self.path(env_steps), content.getvalue())
         self._written_at[self.path(env_steps)] = self._now()
-        paths = self._paths()
-        first = max(0, len(paths) - KEPT)
-        if ranks.size > 1 and self._replay is not None:
-            # Replay rows of other ranks may reach the run directory so much later or earlier than a
-            # checkpoint that none of the recently written ones can be resumed from there.
-            settled = self._now() - TRANSFER_S
-            whole = sum(self._written_at.get(path, -math.inf) <= settled for path in paths)
-            first = min(first, max(0, whole - 1))
-        self._drop_before(first)
+
+    def _in_transfer(self, paths: Sequence[Path]) -> int:
+        """How many of the checkpoints were written so recently that, in the run directory, replay
+        rows of other ranks may still be missing, or be there without the checkpoint.
+        """
+        settled = self._now() - TRANSFER_S
+        return sum(self._written_at.get(path, -math.inf) > settled for path in paths)
 
     def drop_replay(self) -> None:
         """Remove what only further training needs, of all ranks in this directory: the policy is
         saved.
         """
         if self._replay is not None:
-            self._drop_before(-1)
+            self._remove(self._paths()[:-1])
             for directory in self._directory.glob(f"{REPLAY}*"):
                 shutil.rmtree(directory)
 
-    def _drop_before(self, first: int) -> None:
-        for path in self._paths()[:first]:
+    def _remove(self, paths: Sequence[Path]) -> None:
+        """Remove checkpoints, and the replay rows that no other one needs."""
+        for path in paths:
             path.unlink(missing_ok=True)
             self._written_at.pop(path, None)
-        self._forget_before(self._oldest())
+        self._forget_rows_before(self._oldest_env_steps())
 
-    def _oldest(self) -> int | None:
+    def _oldest_env_steps(self) -> int | None:
+        """Of the oldest checkpoint; None where there is none."""
         paths = self._paths()
         return int(paths[0].stem.rpartition("-")[2]) if paths else None
 
-    def _forget_before(self, env_steps: int | None) -> None:
+    def _forget_rows_before(self, env_steps: int | None) -> None:
         if self._replay is not None and env_steps is not None:
             self._replay.forget_before(env_steps // self._n_envs)
 

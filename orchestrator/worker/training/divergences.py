@@ -39,7 +39,9 @@ class DivergenceCounter(VecEnvWrapper):
 
     def __init__(self, venv: VecEnv) -> None:
         super().__init__(venv)
-        self._episodes = np.zeros(2, np.int64)
+        self._episodes = 0
+        self._diverged = 0
+        """Of these episodes."""
         self.latest = ""
         """How physics diverged most recently; empty: it has not."""
 
@@ -47,9 +49,9 @@ class DivergenceCounter(VecEnvWrapper):
         result = self.venv.step(actions)
         _, _, dones, infos = result
         for env in np.flatnonzero(dones):
-            self._episodes[0] += 1
+            self._episodes += 1
             if "divergence" in infos[env]:
-                self._episodes[1] += 1
+                self._diverged += 1
                 if not self.latest:
                     say(f"an episode ended, which counts as a fall: {infos[env]['divergence']}")
                 self.latest = infos[env]["divergence"]
@@ -63,8 +65,9 @@ class DivergenceCounter(VecEnvWrapper):
 
     def take(self) -> NDArray[np.int64]:
         """Episodes since the last call, and how many of them diverged: ``(2,)``."""
-        taken = self._episodes.copy()
-        self._episodes[:] = 0
+        taken = np.array([self._episodes, self._diverged], np.int64)
+        self._episodes = 0
+        self._diverged = 0
         return taken
 
 

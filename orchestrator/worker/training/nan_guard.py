@@ -17,15 +17,17 @@ from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.fast.update import NonFiniteGradient
 
 LOSSES = (
-    *("train/loss", "train/policy_gradient_loss", "train/value_loss", "train/entropy_loss"),
-    *(
-        "train/policy_loss",
-        "train/critic_loss",
-        "train/actor_loss",
-        "train/ent_coef_loss",
-        "train/ent_coef",
-    ),
+    "train/loss",
+    "train/policy_gradient_loss",
+    "train/value_loss",
+    "train/entropy_loss",
+    "train/policy_loss",
+    "train/critic_loss",
+    "train/actor_loss",
+    "train/ent_coef_loss",
+    "train/ent_coef",
 )
+"""Logged values that are checked; an algorithm logs some of them."""
 LOOK_BACK = 1000
 """Rows of a replay buffer that are searched for the reason of an error."""
 

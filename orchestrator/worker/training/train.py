@@ -76,7 +76,7 @@ def run(
         ranks = join(spec.ranks, spec.backend, device, rendezvous, spec.collective_timeout_s)
         before_writing()
         if ranks.rank == 0:
-            _remove_what_was_half_written(paths)
+            _remove_partial_files(paths)
         env_indices = own_share(spec.n_envs, ranks)
         venv = _environments(spec, paths, env_indices)
         try:
@@ -118,15 +118,15 @@ def _complete(
         after_training.evaluate(attempt, stop_requested)
 
 
-def _remove_what_was_half_written(paths: JobPaths) -> None:
-    """What an earlier attempt was writing when it was killed."""
+def _remove_partial_files(paths: JobPaths) -> None:
+    """Remove what an earlier attempt was writing when it was killed."""
     tables = (paths.progress_csv, paths.timings_csv)
     for path in (*tables, paths.model, paths.vecnormalize, paths.eval, paths.moment):
         remove_partial_files(path.parent, path.name)
 
 
 def _environments(spec: WorkerSpec, paths: JobPaths, env_indices: range) -> VecEnv:
-    """Those of this rank."""
+    """The environments of this rank, not normalised."""
     return env_factory.make(
         spec,
         paths.root,
