@@ -183,18 +183,13 @@ def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:
     from orchestrator.worker.training.asymmetric_critic import privileged_values
 
     hidden = privileged_values(venv)
-    sizes = [
-        int(np.prod(space.shape or ())) for space in (venv.observation_space, venv.action_space)
-    ]
-    sizes[0] -= hidden
-    own = [exported.observations, exported.actions]
-    if own != sizes:
-        takes, has = (
-            f"{observations} observations and {actions} actions"
-            for observations, actions in (own, sizes)
-        )
+    observations = int(np.prod(venv.observation_space.shape or ())) - hidden
+    actions = int(np.prod(venv.action_space.shape or ()))
+    if (exported.observations, exported.actions) != (observations, actions):
+        of_policy = f"{exported.observations} observations and {exported.actions} actions"
+        of_job = f"{observations} observations and {actions} actions"
         raise PolicyError(
-            f"the exported policy has {takes}, and this job {has}; name a file that was exported from it"
+            f"the exported policy has {of_policy}, and this job {of_job}; name a file that was exported from it"
         )
 
     def act(observation: Any) -> tuple[Any, bool]:
@@ -249,10 +244,10 @@ def load_model(
         raise PolicyError(
             f"{trained.path} belongs to another job: its network has other shapes than that of {spec.job_id}"
         ) from None
-    if model.use_sde:  # its noise is drawn once a rollout
-        vars(model).update(
-            {name: value for name, value in spec.hyperparameters.items() if name == "n_steps"}
-        )
+    if model.use_sde:
+        # Its noise is drawn once a rollout, which has n_steps.
+        if "n_steps" in spec.hyperparameters:
+            vars(model)["n_steps"] = spec.hyperparameters["n_steps"]
         model.policy.reset_noise(venv.num_envs)  # type: ignore[operator]
     model.num_timesteps = state["env_steps"]
     model.env = None
@@ -287,7 +282,9 @@ def normalized_env(
             ) from error
     else:
         wrapped = env_factory.normalized_env(spec, venv)
-        if "obs_rms" in (statistics := trained.state["normalization"] or {}):
+        statistics = trained.state["normalization"] or {}
+        if "obs_rms" in statistics:
             wrapped.obs_rms = statistics["obs_rms"]
-    wrapped.training = wrapped.norm_reward = False
+    wrapped.training = False
+    wrapped.norm_reward = False
     return wrapped
