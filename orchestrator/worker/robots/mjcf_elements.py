@@ -14,6 +14,7 @@ from dataclasses import dataclass
 _TAG = re.compile(rb"""<([^\s<>/!?="']++)((?:[^<>"']|"[^"]*+"|'[^']*+')*+)>""")
 _ATTRIBUTE = re.compile(rb"""([^\s=/"'<>]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')""")
 _NO_TAGS = ((b"</", b">"), (b"<!--", b"-->"), (b"<![CDATA[", b"]]>"), (b"<?", b"?>"), (b"<!", b">"))
+"""How what is no opening tag begins and ends; longer beginnings first."""
 
 
 @dataclass(frozen=True, slots=True)

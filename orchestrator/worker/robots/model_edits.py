@@ -171,13 +171,11 @@ def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: 
         (spec.textures, model.tex_pathadr, spec.compiler.texturedir),
     ):
         for asset, start in zip(assets, addresses, strict=False):
-            resolved = paths[start : paths.index(b"\0", start)].decode() if start >= 0 else ""
-            if (
-                resolved
-                and asset.file
-                and not (folder / directory / asset.file).exists()
-                and Path(resolved).exists()
-            ):
+            if start < 0 or not asset.file:
+                continue
+            resolved = paths[start : paths.index(b"\0", start)].decode()
+            is_found_by_name = (folder / directory / asset.file).exists()
+            if resolved and not is_found_by_name and Path(resolved).exists():
                 asset.file = resolved
 
 
@@ -193,18 +191,20 @@ def _apply(
     attribute = key.rpartition(".")[2]
     has_changed = False
     for number, element in matching_elements(spec, "model", key):
-        here = f"model.{key}" + (f": {kind} {element.name!r}" if is_pattern(key) else "")
-        other = written.setdefault((kind, number, attribute), key) if is_pattern(key) else key
-        if other != key:
-            raise EditError(
-                f"{here} is edited by model.{other} too; leave one of them out, or name the element"
-            )
+        here = f"model.{key}"
+        if is_pattern(key):
+            here = f"{here}: {kind} {element.name!r}"
+            other = written.setdefault((kind, number, attribute), key)
+            if other != key:
+                raise EditError(
+                    f"{here} is edited by model.{other} too; leave one of them out, or name the element"
+                )
         try:
             has_changed |= set_attribute(element, kind, attribute, value)
         except AttributeEditError as problem:
-            hint = (
-                suggestion(attribute, attribute_names(element, kind)) if problem.is_unknown else ""
-            )
+            hint = ""
+            if problem.is_unknown:
+                hint = suggestion(attribute, attribute_names(element, kind))
             raise EditError(f"{here}: {problem}{hint}") from None
     return has_changed
 
