@@ -127,7 +127,9 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
 def _check_kinds(
     observations: gymnasium.Space[Any], actions: gymnasium.Space[Any], algo: str, algorithm: str
 ) -> None:
-    """:param algorithm: ``algo`` for people."""
+    """Refuse kinds of spaces that the algorithm cannot use. :param algorithm: ``algo`` for
+    people.
+    """
     from gymnasium import spaces
 
     if algo in OFF_POLICY and not isinstance(actions, spaces.Box):
@@ -151,6 +153,7 @@ def _check_kinds(
 def _check_actions(
     actions: gymnasium.Space[Any], request: ExaminationRequest, algorithm: str
 ) -> None:
+    """Refuse actions that the algorithm cannot choose."""
     import numpy as np
     from gymnasium import spaces
 

@@ -45,8 +45,11 @@ class BundleError(Exception):
 
 
 def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> bytes:
-    """:raises BundleError: it is too large, or not a readable regular file (a pipe would block for
-    ever).
+    """The content of a file of a robot.
+
+    :param named: what names it, for messages.
+    :raises BundleError: it is too large, or not a readable regular file (a pipe would block for
+        ever).
     """
     try:
         status = path.stat()
@@ -282,7 +285,10 @@ class FileCollector:
         return moved
 
     def _read(self, mapped: MappedPath, named: str, attribute: str | None) -> bytes:
-        """:param attribute: the one that leads to the file; None for the main file."""
+        """The content of a file, noting whether it lies outside of the robot's folder.
+
+        :param attribute: the one that leads to the file; None for the main file.
+        """
         earlier = self._contents.get(mapped.target, b"")  # of the same file, which counts once
         left = self._limit_bytes - self._total_bytes + len(earlier)
         if left < MAX_BYTES and _exists(mapped.source):

@@ -52,8 +52,9 @@ class EditedRobot:
     """As compiled from the specification, with which the MJCF is to be compared."""
 
     def check(self, written: mujoco.MjModel) -> None:
-        """:raises EditError: ``written``, which was compiled from a copy of the bundle, is another
-        robot.
+        """Compare the robot with ``written``, which was compiled from a copy of the bundle.
+
+        :raises EditError: it is another robot.
         """
         if differing := list(differing_fields(self.model, written)):
             lost = ", ".join(differing[:5])

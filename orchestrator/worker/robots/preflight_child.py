@@ -84,6 +84,9 @@ class RecentRobot:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         if self._variants is not None:
             self._variants.__exit__()
             self._variants = None
@@ -95,7 +98,7 @@ class RecentRobot:
         """
         asked = (xml, limit_bytes)
         if self._variants is not None and self._made_of != (*asked, self._variants.bundle.stamp()):
-            self.__exit__()
+            self._forget()
         if self._variants is None:
             self._variants = RobotVariants(collect(xml, limit_bytes))
             self._made_of = (*asked, self._variants.bundle.stamp())
@@ -203,7 +206,7 @@ class _Examination:
         """What ``use`` was called with; None where it was not."""
 
     def examine(self, request: ExaminationRequest) -> ExaminationAnswer:
-        """:raises BundleError, UnfitError: the request cannot be trained."""
+        """The answer to ``request``. :raises BundleError, UnfitError: it cannot be trained."""
         _import_before_users(request)
         if request.robot_maker is not None:
             return self._examine_made(request)
@@ -360,7 +363,9 @@ class _Source:
 def _read_source(
     request: ExaminationRequest, xml: Path, recent: RecentRobot, findings: ModelFindings
 ) -> _Source:
-    """:raises BundleError: as :func:`collect`.
+    """The robot as its files are.
+
+    :raises BundleError: as :func:`collect`.
     :raises UnfitError: it refers to files outside of its folder, and is not examined alone.
     """
     limit_bytes = MAX_TOTAL_BYTES
@@ -504,7 +509,9 @@ def _try_task(
 
 
 def _step_once(simulation: Simulation) -> None:
-    """:raises TaskError: what it returns is not finite.
+    """Make one control step with an action of zeros.
+
+    :raises TaskError: what it returns is not finite.
     :raises ValueError: its task cannot compute.
     :raises PhysicsDiverged: physics does.
     """
@@ -516,12 +523,13 @@ def _step_once(simulation: Simulation) -> None:
 
 
 def _cause(request: ExaminationRequest, error: Exception) -> Literal["robot", "code", "settings"]:
-    """What :attr:`ExaminationAnswer.cause` is for an error of a task. A built-in one fails because
-    of the robot.
-    """
-    if not isinstance(error, TaskError) or not (error.is_certain or ":" in str(request.task)):
+    """What :attr:`ExaminationAnswer.cause` is for an error of a task."""
+    if not isinstance(error, TaskError):
         return "robot"
-    return "settings" if error.is_certain and request.task != AUTO else "code"
+    if error.is_certain:
+        return "code" if request.task == AUTO else "settings"
+    is_users = ":" in str(request.task)
+    return "code" if is_users else "robot"  # a built-in task fails because of the robot
 
 
 def examine(

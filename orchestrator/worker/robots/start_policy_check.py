@@ -96,7 +96,10 @@ def check_init(
 
 
 def _check_training(request: ExaminationRequest, initial: StartPolicy) -> None:
-    """:raises UnfitStartPolicyError: it was trained by another algorithm, or normalised otherwise."""
+    """Compare how ``initial`` was trained with how the job trains.
+
+    :raises UnfitStartPolicyError: by another algorithm, or normalised otherwise.
+    """
     algo = request.init["algo"]
     if initial.algo != algo:
         raise UnfitStartPolicyError(
