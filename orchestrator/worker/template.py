@@ -137,7 +137,7 @@ class TokenMark:
         self._address: int | None = getenv(TOKEN_VARIABLE.encode()) if self._size else None
 
     def write(self, token: str) -> None:
-        """:raises ValueError: it is too long."""
+        """Put ``token`` in the place of the template's. :raises ValueError: it is too long."""
         content = os.fsencode(token)
         if len(content) > self._size:
             raise ValueError(

@@ -90,7 +90,7 @@ def moments_over_ranks(
 
 
 def require_equal(ranks: Ranks, digest: str, what: str) -> None:
-    """:raises RanksError: ``digest`` differs between ranks."""
+    """Compare ``digest`` over all ranks. :raises RanksError: it differs."""
     digests: Sequence[str] = ranks.all_gather_object(digest)
     different = ", ".join(
         str(number) for number, other in enumerate(digests) if other != digests[0]

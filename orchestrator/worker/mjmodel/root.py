@@ -127,7 +127,7 @@ def _root_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> list[int]:
 
 
 def _free_root(model: mujoco.MjModel, body: int, joint: int, height: float) -> Root:
-    """:param joint: the free joint of ``body``."""
+    """The root ``body`` with its free joint."""
     address = int(model.jnt_qposadr[joint])
     dof = int(model.jnt_dofadr[joint])
     x, y, z = (Coordinate(address=address + axis, dof=dof + axis, sign=1.0) for axis in range(3))

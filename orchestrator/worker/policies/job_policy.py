@@ -167,7 +167,10 @@ def make_env(
 
 
 def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
-    """:raises UsageError: it is not the directory of a job that has been launched."""
+    """Read a job; warn where its robot was altered since the training.
+
+    :raises UsageError: it is not the directory of a job that has been launched.
+    """
     paths, spec = read_job(absolute(job_dir))
     try:
         altered = altered_since_training(paths, spec.xml)

@@ -121,8 +121,9 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         return observation, {}
 
     def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        """:raises orchestrator.worker.envs.divergence.PhysicsDiverged: with ``on_divergence =
-        "fail"``.
+        """One control step.
+
+        :raises orchestrator.worker.envs.divergence.PhysicsDiverged: with ``on_divergence = "fail"``.
         """
         result = self._simulation.step(np.asarray(action)[None])
         terminated = False

@@ -24,7 +24,7 @@ RENDER_MODES = ("human", "rgb_array")
 
 
 def check_render_mode(render_mode: str | None) -> None:
-    """:raises UsageError: it is none of :data:`RENDER_MODES`, nor None."""
+    """Refuse unknown modes. :raises UsageError: it is none of :data:`RENDER_MODES`, nor None."""
     if render_mode not in (None, *RENDER_MODES):
         raise UsageError(
             f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}'

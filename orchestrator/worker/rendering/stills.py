@@ -51,7 +51,7 @@ class KeptMoment:
 
 
 def read(paths: JobPaths) -> KeptMoment:
-    """:raises OSError, ValueError: it cannot be read."""
+    """What the job's evaluation has kept. :raises OSError, ValueError: it cannot be read."""
     try:
         with np.load(paths.moment, allow_pickle=False) as arrays:
             state = arrays["state"]
@@ -104,8 +104,10 @@ def robot_as_drawn(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
 
 
 def main(options: argparse.Namespace) -> None:
-    """:raises OrchestratorError: nothing can be drawn here, or some could not be drawn, and the
-    others have been.
+    """Draw the still of each job.
+
+    :raises OrchestratorError: nothing can be drawn here, or some could not be drawn, and the
+        others have been.
     """
     if options.probe:
         offscreen.choose_gl()
@@ -132,7 +134,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def _try_gl() -> None:
-    """:raises offscreen.CannotRender: there is no OpenGL."""
+    """Render anything. :raises offscreen.CannotRender: there is no OpenGL."""
     try:
         import mujoco
 

@@ -39,7 +39,7 @@ class PolicyError(UsageError):
 
 
 class ReadPolicy(Protocol):
-    """A policy that was read from a file that a feature reads."""
+    """A policy that a feature has read from a file."""
 
     observations: int
     actions: int
@@ -211,18 +211,28 @@ def load_model(
     :param venv: an environment of the job; not kept.
     :raises PolicyError: the file is damaged, or the checkpoint is of another job.
     """
-    from orchestrator.worker.training import algorithms, learners
-
     # A model must not allocate gigabytes for a replay buffer that it does not use.
     small_buffer = {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
     if trained is None:
-        kind = algorithms.class_of(spec.algo)
-        try:
-            return kind.load(paths.model, device="cpu", custom_objects=small_buffer)
-        except Exception as error:
-            raise PolicyError(
-                f"{paths.model} cannot be loaded: {failures.describe(error)}"
-            ) from error
+        return _load_finished(spec, paths.model, small_buffer)
+    return _load_checkpoint(spec, trained, venv, small_buffer)
+
+
+def _load_finished(spec: WorkerSpec, path: Path, small_buffer: Mapping[str, int]) -> Model:
+    from orchestrator.worker.training import algorithms
+
+    kind = algorithms.class_of(spec.algo)
+    try:
+        return kind.load(path, device="cpu", custom_objects=dict(small_buffer))
+    except Exception as error:
+        raise PolicyError(f"{path} cannot be loaded: {failures.describe(error)}") from error
+
+
+def _load_checkpoint(
+    spec: WorkerSpec, trained: Checkpoint, venv: VecEnv, small_buffer: Mapping[str, int]
+) -> Model:
+    from orchestrator.worker.training import learners
+
     state = trained.state
     needed = {
         name: value
@@ -235,7 +245,7 @@ def load_model(
         device="cpu",
         ranks=1,
         n_envs=venv.num_envs,
-        hyperparameters=needed | small_buffer,
+        hyperparameters={**needed, **small_buffer},
     )
     model = learners.build(stock, venv).model
     try:
