@@ -128,7 +128,7 @@ def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
     for begin in range(0, count, rows_at_once):
         part = slice(begin, begin + rows_at_once)
         with torch.no_grad():
-            observations = rows(buffer, buffer.observations, part)
+            observations = policy_observations(buffer, buffer.observations, part)
             taken = buffer.to_torch(actions[part])
             if isinstance(model.action_space, spaces.Discrete):
                 taken = taken.long().flatten()
@@ -136,10 +136,12 @@ def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
             log_probs[part] = policy.get_distribution(observations).log_prob(taken).cpu().numpy()
 
 
-def rows(buffer: RolloutBuffer, arrays: Any, part: slice) -> Any:
-    """Observations as the policy takes them. :param arrays: ``(steps, n_envs, …)``, or one for each
-    key.
+def policy_observations(buffer: RolloutBuffer, arrays: Any, part: slice) -> Any:
+    """Rows of a rollout's observations as the policy takes them.
+
+    :param arrays: ``(steps, n_envs, …)``, or one for each key.
+    :param part: which of the ``steps × n_envs`` rows.
     """
     if isinstance(arrays, dict):
-        return {key: rows(buffer, array, part) for key, array in arrays.items()}
+        return {key: policy_observations(buffer, array, part) for key, array in arrays.items()}
     return buffer.to_torch(arrays.reshape(-1, *arrays.shape[2:])[part])

@@ -181,61 +181,69 @@ class CheckpointStore:
             state = self._newest_whole(ranks.size) if ranks.rank == 0 else None
             if ranks.size == 1:
                 return state
-            chosen: int | None = ranks.all_gather_object(state and state["env_steps"])[0]
+            own_choice = None if state is None else state["env_steps"]
+            chosen: int | None = ranks.all_gather_object(own_choice)[0]
             problem = None
             if chosen is None:
                 self._clear_replay()
             elif ranks.rank > 0:
                 try:
                     state = self._load(self.path(chosen))
+                    self._fill_replay(self.path(chosen), state)
                 except DamagedError as error:
                     problem = f"rank {ranks.rank}: {error}"
-            problems = [
-                problem for problem in ranks.all_gather_object(problem) if problem is not None
-            ]
+            problems = [one for one in ranks.all_gather_object(problem) if one is not None]
             if not problems:
                 return state
             if ranks.rank == 0 and chosen is not None:
                 self._set_aside(self.path(chosen), problems[0])
 
     def _newest_whole(self, ranks: int) -> dict[str, Any] | None:
+        """On rank 0: the newest state, with its replay buffer filled, or None.
+
+        :param ranks: number of ranks of this attempt.
+        """
         remove_partial_files(self._directory)
         for path in reversed(self._paths()):
             try:
-                return self._load(path, ranks)
+                state = self._load(path)
+                self._check_settings(path, state, ranks)
+                self._fill_replay(path, state)
+                return state
             except DamagedError as error:
                 self._set_aside(path, str(error))
         self._clear_replay()
         return None
 
-    def _load(self, path: Path, ranks: int | None = None) -> dict[str, Any]:
-        """The state in ``path``, once the replay buffer is filled as it was.
+    def _load(self, path: Path) -> dict[str, Any]:
+        """The state in ``path``. :raises DamagedError: its bytes are not those that were written."""
+        with explaining_failure(path), open_regular(path) as file:
+            return load(file.read())
 
-        :param ranks: number of ranks of this attempt, for rank 0, which compares the fingerprint.
-        :raises DamagedError: the bytes of its files are not those that were written.
-        """
+    def _check_settings(self, path: Path, state: Mapping[str, Any], ranks: int) -> None:
+        """Compare the fingerprint. :raises ValueError: the state is of another spec."""
         with explaining_failure(path):
-            with open_regular(path) as file:
-                state = load(file.read())
             fingerprint = state["fingerprint"]
-        if ranks is not None and fingerprint not in (self._fingerprint, *self._earlier):
-            before = len(state["ranks"]) if "ranks" in state else 1
-            what = (
-                f"resources.ranks = {before}, not {ranks}"
-                if before != ranks
-                else "other settings of this job"
-            )
-            raise ValueError(
-                f"{path} was written under {what}; "
-                "remove the checkpoints to train from the start, or restore the settings to resume"
-            )
-        if self._replay is not None and "rows" in state:
-            try:
-                with explaining_failure(path):
-                    self._replay.restore(state["rows"])
-            except DamagedError as error:
-                raise DamagedError(f"{DAMAGED_REPLAY}: {error}") from error
-        return state
+        if fingerprint in (self._fingerprint, *self._earlier):
+            return
+        before = len(state["ranks"]) if "ranks" in state else 1
+        what = "other settings of this job"
+        if before != ranks:
+            what = f"resources.ranks = {before}, not {ranks}"
+        raise ValueError(
+            f"{path} was written under {what}; "
+            "remove the checkpoints to train from the start, or restore the settings to resume"
+        )
+
+    def _fill_replay(self, path: Path, state: Mapping[str, Any]) -> None:
+        """Fill the replay buffer as it was. :raises DamagedError: its files are damaged."""
+        if self._replay is None or "rows" not in state:
+            return
+        try:
+            with explaining_failure(path):
+                self._replay.restore(state["rows"])
+        except DamagedError as error:
+            raise DamagedError(f"{DAMAGED_REPLAY}: {error}") from error
 
     def _set_aside(self, path: Path, problem: str) -> None:
         aside = path.replace(path.with_name(f"{path.name}{DAMAGED}"))

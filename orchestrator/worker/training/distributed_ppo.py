@@ -118,7 +118,8 @@ class DistributedPPO(ExtendedPPO):
     def _example(self) -> tuple[Any, torch.Tensor]:
         """Observations and actions of one step, all zero."""
         buffer = self.rollout_buffer
-        observations = batched_rollout.rows(buffer, buffer.observations, slice(0, buffer.n_envs))
+        first_step = slice(0, buffer.n_envs)
+        observations = batched_rollout.policy_observations(buffer, buffer.observations, first_step)
         return observations, self._as_actions(buffer.to_torch(buffer.actions[0]))
 
     def _as_actions(self, actions: torch.Tensor) -> torch.Tensor:
@@ -174,7 +175,7 @@ class DistributedPPO(ExtendedPPO):
         record_update(self, losses, variance, std, clip_range, clip_range_vf)
 
     def _loss(self, samples: Any, clip_range: float, clip_range_vf: float | None) -> _MinibatchLoss:
-        """:param samples: this rank's part of a minibatch."""
+        """PPO's loss over ``samples``, this rank's part of a minibatch."""
         values, log_prob, entropy = self._evaluate(
             samples.observations, self._as_actions(samples.actions)
         )

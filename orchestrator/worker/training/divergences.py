@@ -106,7 +106,10 @@ class Divergences(LoopPart):
         self._facts.divergences = self.total
 
     def after_row(self, iteration: int) -> None:
-        """:raises Diverged: physics has diverged in too many of the last episodes."""
+        """End the training where too many of the last episodes have diverged.
+
+        :raises Diverged: they have.
+        """
         episodes, diverged = (sum(column) for column in zip(*self.recent, strict=True))
         if diverged > ALWAYS_TOLERATED and 100 * diverged > PERCENT * episodes:
             latest = f"; most recently, {self._counter.latest}" if self._counter.latest else ""

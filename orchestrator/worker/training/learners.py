@@ -137,7 +137,10 @@ def _stock(spec: WorkerSpec) -> type[Model]:
 
 
 def _choose(spec: WorkerSpec, venv: VecEnv) -> _Choice:
-    """:raises ValueError: the spec asks for the fast learner, which cannot do it."""
+    """The learner of the spec, before anybody knows whether its policy can be made.
+
+    :raises ValueError: the spec asks for the fast learner, which cannot do it.
+    """
     if spec.learner == "sb3":
         return _Choice(kind=_stock(spec), name="sb3", reason="asked for")
     problem = unfit(spec, venv.observation_space, venv.action_space)

@@ -217,7 +217,7 @@ def copy_into(policy: BasePolicy, initial: StartPolicy, names: Names | None) -> 
         if common is None or all(axis is None for axis in axes):
             merged[name] = given[name]
         else:
-            merged[name] = _merged(name, own[name], given[name], axes, common)
+            merged[name] = _copied_by_name(name, own[name], given[name], axes, common)
     policy.load_state_dict(merged)
     if names is None or initial.names is None or common is None:
         text = "all observations and actions are equal: an exact copy"
@@ -261,7 +261,7 @@ def _check_sizes(
     )
 
 
-def _merged(
+def _copied_by_name(
     name: str,
     own: torch.Tensor,
     given: torch.Tensor,
@@ -280,8 +280,10 @@ def _merged(
 
 
 def _common_names(policy: BasePolicy, names: Names, others: Names) -> CommonNames:
-    """:raises UnfitStartPolicyError: no observation, or no action, has the same name in both, or
-    such a policy needs equal names.
+    """The observations and actions that have the same names in both.
+
+    :raises UnfitStartPolicyError: there is no observation or no action, or such a policy needs
+        equal names.
     """
     if type(policy) is not ActorCriticPolicy:
         allowed = "only ppo and a2c can start from a policy with other ones"

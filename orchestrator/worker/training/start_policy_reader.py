@@ -106,7 +106,7 @@ def _of_file(path: Path) -> StartPolicy:
     statistics = None
     with _explaining(path):
         saved = _saved_model(path)
-        described = _described(path, saved.policy)
+        description = _description(path, saved.policy)
         normalization = _normalization(paths)
         if normalization is not None and normalization["norm_obs"]:
             statistics = _statistics(normalization)
@@ -119,8 +119,8 @@ def _of_file(path: Path) -> StartPolicy:
                 )
     return StartPolicy(
         label="of Stable-Baselines3",
-        algo=described.algo,
-        activation=described.activation,
+        algo=description.algo,
+        activation=description.activation,
         names=None,
         policy=saved.policy,
         statistics=statistics,
@@ -206,12 +206,12 @@ def _activation_of_job(spec: WorkerSpec) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Described:
+class _Description:
     algo: str
     activation: str
 
 
-def _described(path: Path, policy: Mapping[str, Any]) -> _Described:
+def _description(path: Path, policy: Mapping[str, Any]) -> _Description:
     """Algorithm and activation, from what Stable-Baselines3 writes for people beside its pickles,
     which stay unread.
 
@@ -227,7 +227,7 @@ def _described(path: Path, policy: Mapping[str, Any]) -> _Described:
     named = re.search(r"(\w+)'>$", str(policy_kwargs.get("activation_fn", "")))
     kind = algorithms.policy_class(algo, "MlpPolicy")
     activation = activation_of(kind, None if named is None else named[1])
-    return _Described(algo=algo, activation=activation)
+    return _Description(algo=algo, activation=activation)
 
 
 def _statistics(values: Mapping[str, Any]) -> dict[str, Any]:

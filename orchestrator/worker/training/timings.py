@@ -74,8 +74,6 @@ class PhaseTimers:
     def __init__(self, model: Model, env: TimedVecEnv) -> None:
         self._env = env
         self._undo = contextlib.ExitStack()
-        self.remove = self._undo.close
-        """Removes all measuring from model and torch."""
         if isinstance(model, FastPPO):  # it measures itself
             self._seconds = model.seconds
             return
@@ -93,10 +91,16 @@ class PhaseTimers:
         for optimizer in algorithms.optimizers(model).values():
             self._time_optimizer(optimizer)
 
+    def remove(self) -> None:
+        """Remove all measuring from model and torch."""
+        self._undo.close()
+
     def take(self) -> dict[str, float]:
+        """Seconds of each phase since the last call."""
         taken = {"env_s": self._env.seconds, **self._seconds}
         self._env.seconds = 0.0
-        self._seconds.update(dict.fromkeys(self._seconds, 0.0))
+        for phase in self._seconds:
+            self._seconds[phase] = 0.0
         return taken
 
     def _timed_function(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:

@@ -194,7 +194,10 @@ class Training:
         self._attempt.reporter.report("training", self._model.num_timesteps, last=True)
 
     def _pause_at_rung(self) -> None:
-        """:raises ReachedRung: there is a checkpoint."""
+        """End the attempt where it is to be compared with others.
+
+        :raises ReachedRung: it is; there is a checkpoint.
+        """
         if self._checkpoints.is_at_rung:
             self._save_where_unsaved()
             steps = self._model.num_timesteps
@@ -233,7 +236,10 @@ class Training:
         clock.phase_done("train_s")
 
     def _end_iteration(self) -> None:
-        """:raises Diverged: physics has diverged too often."""
+        """Write the iteration's rows, and what parts do before and after.
+
+        :raises Diverged: physics has diverged too often.
+        """
         self._parts.after_update(self._iteration)
         self._parts.before_row()
         self._log.write_row(self._iteration)
@@ -301,7 +307,10 @@ def _equip(attempt: Attempt, loop: LoopState, log: TrainingLog) -> _Equipment:
     spec = attempt.spec
     model = attempt.model
     ranks = attempt.ranks
-    synchronizer = RankSynchronizer(model, ranks, parameter_server=spec.mode == "parameter-server")
+    shared: list[LoopPart] = []
+    if ranks.size > 1:
+        has_server = spec.mode == "parameter-server"
+        shared.append(RankSynchronizer(model, ranks, parameter_server=has_server))
     features = feature_parts(spec, model, loop.parts)
     assert model.env is not None
     venv: VecEnv = model.env
@@ -312,7 +321,7 @@ def _equip(attempt: Attempt, loop: LoopState, log: TrainingLog) -> _Equipment:
         venv = counter
     env = TimedVecEnv(venv, log.after_step)
     clock = timings.make(attempt.paths.timings_csv, model, env, ranks, keep=loop.timings_rows)
-    parts = LoopParts([clock, *divergences, *features.values(), synchronizer], features)
+    parts = LoopParts([clock, *divergences, *features.values(), *shared], features)
     return _Equipment(parts=parts, timings=clock, env=env)
 
 

@@ -97,7 +97,10 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
 
 
 def _envs_state(venv: Any) -> Any:
-    """:raises Unsaveable: the environments cannot be saved."""
+    """The state of all environments in their episodes.
+
+    :raises Unsaveable: it cannot be saved.
+    """
     if isinstance(venv, DummyVecEnv):
         return env_state.save(venv.envs)
     if hasattr(venv, "get_state"):
@@ -164,8 +167,10 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
 
 
 def _loop_state(saved: Any) -> LoopState:
-    """:param saved: its fields by name; an object in checkpoints of earlier versions. It may lack
-    fields that were added later, and have others that are gone.
+    """What a checkpoint holds of the loop. It may lack fields that were added later, and have
+    others that are gone.
+
+    :param saved: the fields by name; an object in checkpoints of earlier versions.
     """
     names = [field.name for field in dataclasses.fields(LoopState)]
     if isinstance(saved, LoopState):

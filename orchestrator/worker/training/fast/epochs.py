@@ -104,7 +104,7 @@ class Epoch:
         """Finished minibatches of this epoch."""
 
     def begin(self, order: NDArray[np.intp]) -> None:
-        """:param order: ``(n,)`` permutation of the samples."""
+        """Begin an epoch with the samples in ``order``, a permutation ``(n,)`` of them."""
         samples = self._samples
         rows = self._rows
         weights = rows.weights

@@ -132,7 +132,7 @@ def _act(network: PolicyNetwork, x: Array, actions: Array) -> None:
 
 
 def check_finite(actions: Array) -> None:
-    """:raises ValueError: an action is not finite."""
+    """Check actions of a step. :raises ValueError: one is not finite."""
     numbers = actions.ravel()
     # The fastest form of isfinite().all().
     if not math.isfinite(numbers.dot(numbers)) and not np.isfinite(numbers).all():
