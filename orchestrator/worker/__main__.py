@@ -57,9 +57,8 @@ def main(arguments: list[str]) -> NoReturn:
         exit_path.parent.mkdir(parents=True, exist_ok=True)
         run_attempt(paths, number, facts, channel)
         record = facts.record(ExitCode.SUCCEEDED)
-    except (
-        BaseException
-    ) as error:  # SystemExit of the user's code included: every end has its record
+    # SystemExit of the user's code included: every end has its record.
+    except BaseException as error:
         record = facts.record(*failures.classify(error))
     exit_with(record, exit_path)
 
@@ -95,10 +94,10 @@ def run_attempt(
         paths,
         facts,
         reporter,
-        requests.stop,
-        paths.attempt(number).rendezvous,
-        end_if_superseded,
-        requests.take_checkpoint,
+        stop_requested=requests.is_stop_requested,
+        rendezvous=paths.attempt(number).rendezvous,
+        before_writing=end_if_superseded,
+        checkpoint_requested=requests.take_checkpoint_request,
     )
 
 

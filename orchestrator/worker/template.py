@@ -42,9 +42,7 @@ def import_packages() -> None:
 
         from orchestrator.worker.envs import vec_env  # noqa: F401
         from orchestrator.worker.runtime import sb3_internals
-        from orchestrator.worker.training import (
-            train,  # noqa: F401
-        )
+        from orchestrator.worker.training import train  # noqa: F401
     sb3_internals.keep_compiler_out()
 
 
@@ -90,9 +88,8 @@ def _become_worker(
     """
     try:
         log, channel = descriptors
-        os.write(
-            channel, ForkAnswer(pid=os.getpid()).to_line()
-        )  # in the group of the template, which is killed with it
+        # Announced while it is in the template's process group, which is killed with the template.
+        os.write(channel, ForkAnswer(pid=os.getpid()).to_line())
         os.setsid()
         for stream in (1, 2):
             os.dup2(log, stream)
@@ -140,7 +137,7 @@ class TokenMark:
         self._address: int | None = getenv(TOKEN_VARIABLE.encode()) if self._size else None
 
     def write(self, token: str) -> None:
-        """:raises ValueError: it is too long."""
+        """Put ``token`` in the place of the template's. :raises ValueError: it is too long."""
         content = os.fsencode(token)
         if len(content) > self._size:
             raise ValueError(

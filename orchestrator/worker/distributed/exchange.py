@@ -89,9 +89,8 @@ class MessageSigner:
         content = pickle.dumps(value)
         messages = all_gather(self._signature(call, self._rank, content) + content)
         for rank, message in enumerate(messages):
-            if not hmac.compare_digest(
-                message[: self.BYTES], self._signature(call, rank, message[self.BYTES :])
-            ):
+            expected = self._signature(call, rank, message[self.BYTES :])
+            if not hmac.compare_digest(message[: self.BYTES], expected):
                 raise RankLostError(
                     f"rank {self._rank} received a message of rank {rank} that is not signed with the secret of this"
                     " attempt: another program writes to the ports of the ranks, or they were started with different"
@@ -147,7 +146,8 @@ class NetworkExchange:
 
     def all_gather_array(self, array: NDArray[Any]) -> NDArray[Any]:
         tensor = torch.from_numpy(array)
-        tensor = tensor if self._device is None else tensor.to(self._device)
+        if self._device is not None:
+            tensor = tensor.to(self._device)
         tensors = [torch.empty_like(tensor) for _ in range(self._size)]
         self._dist.all_gather(tensors, tensor, group=self.group)
         return np.stack([gathered.cpu().numpy() for gathered in tensors])

@@ -79,11 +79,13 @@ class ProcessGroup(Ranks):
         )
         self.shares_memory = shared is not None and backend == "gloo"
         self._small: Exchange
+        """For objects and flags, which are in main memory."""
         self._large: Exchange
-        if (
-            shared is not None and backend == "gloo"
-        ):  # gloo's threads would wake up a hundred times a second
-            self._small = self._large = shared
+        """For gradients and parameters."""
+        if shared is not None and backend == "gloo":
+            # Without gloo, whose threads would wake up a hundred times a second.
+            self._small = shared
+            self._large = shared
             return
         import torch.distributed as dist
 
@@ -92,7 +94,7 @@ class ProcessGroup(Ranks):
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=size, timeout=start_timeout
         )
-        # Objects and flags never go over nccl: they are in main memory.
+        # Never over nccl.
         self._small = shared or NetworkExchange(
             dist.new_group(backend="gloo", timeout=timeout), size, signer
         )
@@ -168,9 +170,9 @@ class ProcessGroup(Ranks):
             assert self._network is not None
             with self._measure_time():
                 self._network.all_reduce_tensor(gradients)
-        devices: list[int | str | torch.device] = (
-            [] if gradients.device.type == "cpu" else [gradients.device]
-        )
+        devices: list[int | str | torch.device] = []
+        if gradients.device.type != "cpu":
+            devices = [gradients.device]
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         done.set_result(gradients)
         return done

@@ -24,7 +24,7 @@ class Ranks:
     """All ranks, as one of them sees them: an
     :class:`orchestrator.worker.distributed.exchange.Exchange`.
 
-    This class is the only rank of an attempt, where every collective returns what it was given.
+    This class itself is an attempt's only rank: every collective returns what it was given.
 
     :raises RankLostError: (every collective) the ranks have lost each other.
     """
@@ -47,7 +47,8 @@ class Ranks:
 
     def any(self, *flags: bool) -> list[bool]:
         """Which of ``flags`` are true on any rank."""
-        return [bool(of_ranks.any()) for of_ranks in self.all_gather_array(np.array(flags)).T]
+        of_ranks = self.all_gather_array(np.array(flags))
+        return [bool(of_flag.any()) for of_flag in of_ranks.T]
 
     def close(self) -> None:
         """No collective follows."""
@@ -80,15 +81,16 @@ def moments_over_ranks(
     :param means: ``(n,)`` of this rank's numbers. :param squares: ``(n,)`` sums of squared
         distances from them.
     """
-    everywhere = ranks.all_gather_array(np.stack([means, squares]))
-    mean = everywhere[:, 0].mean(axis=0)
-    return mean, everywhere[:, 1].sum(axis=0) + count * np.square(everywhere[:, 0] - mean).sum(
-        axis=0
-    )
+    of_ranks = ranks.all_gather_array(np.stack([means, squares]))
+    means_of_ranks = of_ranks[:, 0]
+    squares_of_ranks = of_ranks[:, 1]
+    mean = means_of_ranks.mean(axis=0)
+    between = np.square(means_of_ranks - mean).sum(axis=0)
+    return mean, squares_of_ranks.sum(axis=0) + count * between
 
 
 def require_equal(ranks: Ranks, digest: str, what: str) -> None:
-    """:raises RanksError: ``digest`` differs between ranks."""
+    """Compare ``digest`` over all ranks. :raises RanksError: it differs."""
     digests: Sequence[str] = ranks.all_gather_object(digest)
     different = ", ".join(
         str(number) for number, other in enumerate(digests) if other != digests[0]

@@ -25,7 +25,7 @@ import select
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +36,10 @@ SLOT_BYTES = 2**20
 """Larger arrays take several rounds."""
 SPIN_S = 0.002
 """Time of polling before a rank sleeps, where every rank has a core of its own."""
-SLEEP_SHARE, LONGEST_SLEEP_S = 0.05, 0.001
+SLEEP_SHARE = 0.05
 """A sleep lasts this share of the time waited so far, so that waiting takes about that share longer
 than necessary."""
+LONGEST_SLEEP_S = 0.001
 _LINE = 128
 """Bytes between counters of different ranks: no two share a cache line, nor a pair of lines fetched
 together."""
@@ -49,6 +50,25 @@ _ORDERED = frozenset({"x86_64", "AMD64"})
 
 class RankUnreachableError(RuntimeError):
     """Another rank has ended, or does not answer in time."""
+
+
+class _RankFacts(NamedTuple):
+    """What ranks tell each other before they share memory."""
+
+    host: tuple[str, ...] | None
+    pid: int
+    cpus: set[int]
+    """CPUs that it may run on."""
+    file: int
+    """Descriptor of the memory, on rank 0."""
+    nonce: bytes
+    """What that memory begins with, on rank 0."""
+
+
+class _SharedMemory(NamedTuple):
+    memory: mmap.mmap
+    pidfds: list[int]
+    """Of every rank, to see when it ends."""
 
 
 class SharedMemoryAllreduce:
@@ -100,6 +120,7 @@ class SharedMemoryAllreduce:
         self._reduce(array, here=self._rank == 0)
 
     def _reduce(self, array: NDArray[Any], *, here: bool) -> None:
+        """:param here: whether this rank needs the sum."""
         for part in self._parts(array):
             slots = self._write(part)
             if here:
@@ -189,16 +210,14 @@ class SharedMemoryAllreduce:
         """All slots as arrays: by turn (0 or 1), then by rank."""
         begin = _LINE * (1 + 2 * self._size)
         count = self._slot_bytes // dtype.itemsize
-        self._slots[dtype] = [
-            [
-                np.frombuffer(
-                    self._memory, dtype, count, begin + self._slot_bytes * (2 * rank + which)
-                )
-                for rank in range(self._size)
-            ]
-            for which in range(2)
-        ]
-        return self._slots[dtype]
+
+        def slot(turn: int, rank: int) -> NDArray[Any]:
+            offset = begin + self._slot_bytes * (2 * rank + turn)
+            return np.frombuffer(self._memory, dtype, count, offset)
+
+        slots = [[slot(turn, rank) for rank in range(self._size)] for turn in range(2)]
+        self._slots[dtype] = slots
+        return slots
 
 
 def size_bytes(ranks: int, slot_bytes: int = SLOT_BYTES) -> int:
@@ -233,23 +252,28 @@ def connect(
         except OSError:  # not allowed here: then no rank shares
             host = None
     cpus = os.sched_getaffinity(0) if host is not None else set()
-    everyone = all_gather_object((host, os.getpid(), cpus, file, nonce))
-    hosts, pids, affinities, files, nonces = zip(*everyone, strict=True)
+    own = _RankFacts(host=host, pid=os.getpid(), cpus=cpus, file=file, nonce=nonce)
+    everyone: list[_RankFacts] = all_gather_object(own)
     shared: SharedMemoryAllreduce | None = None
-    if host is not None and all(other == host for other in hosts):
-        opened = _open_shared(pids, file=files[0], expected=nonces[0], slot_bytes=slot_bytes)
+    if host is not None and all(other.host == host for other in everyone):
+        opened = _open_shared(everyone, slot_bytes)
         if opened is not None:
-            spin_s = SPIN_S if size <= len(set[int]().union(*affinities)) else 0.0
-            memory, ends = opened
+            all_cpus = set[int]().union(*(other.cpus for other in everyone))
             shared = SharedMemoryAllreduce(
-                rank, size, memory, ends, timeout_s=timeout_s, spin_s=spin_s, slot_bytes=slot_bytes
+                rank,
+                size,
+                opened.memory,
+                opened.pidfds,
+                timeout_s=timeout_s,
+                spin_s=SPIN_S if size <= len(all_cpus) else 0.0,
+                slot_bytes=slot_bytes,
             )
-    everywhere = all(all_gather_object(shared is not None))
+    can_all_share = all(all_gather_object(shared is not None))
     if file >= 0:
         os.close(file)
-    if shared is not None and not everywhere:
+    if shared is not None and not can_all_share:
         shared.close()
-    return shared if everywhere else None
+    return shared if can_all_share else None
 
 
 def _host() -> tuple[str, ...] | None:
@@ -269,22 +293,19 @@ def _host() -> tuple[str, ...] | None:
         return None
 
 
-def _open_shared(
-    pids: Sequence[int], file: int, expected: bytes, slot_bytes: int
-) -> tuple[mmap.mmap, list[int]] | None:
-    """The first process' ``file``, which must begin with ``expected``, and a pidfd of each; None
-    where not allowed.
-    """
+def _open_shared(ranks: Sequence[_RankFacts], slot_bytes: int) -> _SharedMemory | None:
+    """The memory of rank 0; None where it cannot be opened."""
+    first = ranks[0]
     pidfds: list[int] = []
     try:
-        with open(f"/proc/{pids[0]}/fd/{file}", "r+b", buffering=0) as shared:  # noqa: PTH123
-            memory = mmap.mmap(shared.fileno(), size_bytes(len(pids), slot_bytes))
-        if memory[: len(expected)] != expected:  # another process with that pid
+        with open(f"/proc/{first.pid}/fd/{first.file}", "r+b", buffering=0) as shared:  # noqa: PTH123
+            memory = mmap.mmap(shared.fileno(), size_bytes(len(ranks), slot_bytes))
+        if memory[: len(first.nonce)] != first.nonce:  # another process with that pid
             return None
-        for pid in pids:
-            pidfds.append(os.pidfd_open(pid))
+        for rank in ranks:
+            pidfds.append(os.pidfd_open(rank.pid))
     except (OSError, ValueError):  # rank 0 is in another container, or of another user
         for pidfd in pidfds:
             os.close(pidfd)
         return None
-    return memory, pidfds
+    return _SharedMemory(memory=memory, pidfds=pidfds)

@@ -35,11 +35,8 @@ def actuator_kind(model: mujoco.MjModel, number: int) -> str:
     if dynamics == mujoco.mjtDyn.mjDYN_INTEGRATOR:
         return "intvelocity" if bias == mujoco.mjtBias.mjBIAS_AFFINE else "general"
     if gain == mujoco.mjtGain.mjGAIN_AFFINE:
-        return (
-            "damper"
-            if bias == mujoco.mjtBias.mjBIAS_NONE and gains[2] < 0 == gains[0]
-            else "general"
-        )
+        is_damper = bias == mujoco.mjtBias.mjBIAS_NONE and gains[0] == 0 and gains[2] < 0
+        return "damper" if is_damper else "general"
     if bias == mujoco.mjtBias.mjBIAS_NONE:
         return "motor" if dynamics == mujoco.mjtDyn.mjDYN_NONE else "general"
     if bias != mujoco.mjtBias.mjBIAS_AFFINE:

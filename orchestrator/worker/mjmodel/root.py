@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import mujoco
 import numpy as np
@@ -25,6 +24,9 @@ from orchestrator.worker.mjmodel.structure import (
     is_fixed,
     posed_data,
 )
+
+LEAST_ALIGNED = 0.999
+"""Cosine of the angle between a joint's axis and one of the world, for which it counts as this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,48 +92,77 @@ def find_root(model: mujoco.MjModel, pose: Floats) -> Root:
     :raises NoRootError: no such body can move along x.
     """
     data = posed_data(model, pose)
-    bodies = np.flatnonzero(model.body_jntnum).tolist()
-    bodies = [body for body in bodies if is_fixed(model, model.body_parentid[body])]
-    trees = {int(model.dof_treeid[dof]) for dof in np.flatnonzero(driven_dofs(model, data))}
-    bodies = [body for body in bodies if model.body_treeid[body] in trees] or bodies
+    bodies = _root_bodies(model, data)
     for body in bodies:
         height = float(data.xpos[body, 2]) - ground_below(model, data, data.xpos[body])
-        coordinates: dict[str, Any] = {}
         for joint in joints_of(model, body):
-            address = int(model.jnt_qposadr[joint])
-            dof = int(model.jnt_dofadr[joint])
-            kind = joint_type(model, joint)
-            if kind == FREE:
-                x, y, z = (
-                    Coordinate(address=address + axis, dof=dof + axis, sign=1.0)
-                    for axis in range(3)
-                )
-                quaternion = slice(address + 3, address + 7)
-                return Root(
-                    body=body,
-                    start_height=height,
-                    x=x,
-                    y=y,
-                    z=z,
-                    quaternion=quaternion,
-                    free_dof=dof,
-                )
-            axis = int(np.abs(data.xaxis[joint]).argmax())
-            if abs(data.xaxis[joint, axis]) < 0.999:
-                continue
-            coordinate = Coordinate(
-                address=address, dof=dof, sign=float(np.sign(data.xaxis[joint, axis]))
+            if joint_type(model, joint) == FREE:
+                return _free_root(model, body, joint, height)
+        coordinates = _coordinates(model, data, body)
+        x = coordinates.get("x")
+        if x is not None:
+            return Root(
+                body=body,
+                start_height=height,
+                x=x,
+                y=coordinates.get("y"),
+                z=coordinates.get("z"),
+                pitch=coordinates.get("pitch"),
             )
-            if kind == SLIDE:
-                coordinates.setdefault("xyz"[axis], coordinate)
-            elif kind == HINGE and axis == 1:
-                coordinates.setdefault("pitch", coordinate)
-        if "x" in coordinates:
-            return Root(body=body, start_height=height, **coordinates)
     raise NoRootError(
         "needs a free joint or a slide joint along x at the root (usually slide x, slide z and hinge y); "
         f"this robot has {_describe_roots(model, bodies)}"
     )
+
+
+def _root_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> list[int]:
+    """Bodies with joints whose parent is fixed; only those in trees with actuators, if there are
+    any.
+    """
+    with_joints = np.flatnonzero(model.body_jntnum).tolist()
+    bodies = [body for body in with_joints if is_fixed(model, model.body_parentid[body])]
+    trees = {int(model.dof_treeid[dof]) for dof in np.flatnonzero(driven_dofs(model, data))}
+    driven = [body for body in bodies if model.body_treeid[body] in trees]
+    return driven or bodies
+
+
+def _free_root(model: mujoco.MjModel, body: int, joint: int, height: float) -> Root:
+    """The root ``body`` with its free joint."""
+    address = int(model.jnt_qposadr[joint])
+    dof = int(model.jnt_dofadr[joint])
+    x, y, z = (Coordinate(address=address + axis, dof=dof + axis, sign=1.0) for axis in range(3))
+    return Root(
+        body=body,
+        start_height=height,
+        x=x,
+        y=y,
+        z=z,
+        quaternion=slice(address + 3, address + 7),
+        free_dof=dof,
+    )
+
+
+def _coordinates(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> dict[str, Coordinate]:
+    """What slide and hinge joints of ``body`` move along an axis of the world: ``x``, ``y``, ``z``
+    and ``pitch``, as far as there are such joints.
+    """
+    coordinates: dict[str, Coordinate] = {}
+    for joint in joints_of(model, body):
+        axis = int(np.abs(data.xaxis[joint]).argmax())
+        along = float(data.xaxis[joint, axis])
+        if abs(along) < LEAST_ALIGNED:
+            continue
+        coordinate = Coordinate(
+            address=int(model.jnt_qposadr[joint]),
+            dof=int(model.jnt_dofadr[joint]),
+            sign=float(np.sign(along)),
+        )
+        kind = joint_type(model, joint)
+        if kind == SLIDE:
+            coordinates.setdefault("xyz"[axis], coordinate)
+        elif kind == HINGE and axis == 1:
+            coordinates.setdefault("pitch", coordinate)
+    return coordinates
 
 
 def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:

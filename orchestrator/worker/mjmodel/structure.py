@@ -32,9 +32,9 @@ def driven_dofs(model: mujoco.MjModel, data: mujoco.MjData) -> NDArray[np.bool_]
     driven = np.zeros(model.nv, bool)
     for first, count in zip(data.moment_rowadr, data.moment_rownnz, strict=True):
         entries = slice(first, first + count)
-        driven[
-            data.moment_colind[entries][np.abs(data.actuator_moment[entries]) > _LEAST_LEVER]
-        ] = True
+        dofs = data.moment_colind[entries]
+        levers = np.abs(data.actuator_moment[entries])
+        driven[dofs[levers > _LEAST_LEVER]] = True
     return driven
 
 

@@ -11,6 +11,8 @@ import mujoco
 import numpy as np
 
 RELATIVE_TOLERANCE = 1e-9
+_MOST_DOTS = 2
+"""Levels of objects in objects whose fields are compared: ``vis.global_.fovy``."""
 _NOT_THE_ROBOT = re.compile(r"_|n?paths|nbuffer|\w+_pathadr|\w+_matid")
 """Fields that say where files were read from, and materials, for which MuJoCo's MJCF writer cannot
 write "none"."""
@@ -27,7 +29,9 @@ def differences(first: mujoco.MjModel, second: mujoco.MjModel) -> Iterator[tuple
     """The same fields with their values in both; those of ``opt`` are named ``opt.gravity``."""
     if model_bytes(first) == model_bytes(second):  # usually, and much faster than field by field
         return
-    yield from (field for field in _fields(first, second, "") if not _equal(*field[1:]))
+    for name, value, other in _fields(first, second, ""):
+        if not _equal(value, other):
+            yield name, value, other
 
 
 def model_bytes(model: mujoco.MjModel) -> bytes:
@@ -43,7 +47,10 @@ def _names(kind: Any) -> Sequence[str]:
 
 
 def _fields(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, Any]]:
-    for name in _names(first.__class__) if prefix.count(".") <= 2 else ():
+    """Every field with its values in both. :param prefix: of the names of the fields."""
+    if prefix.count(".") > _MOST_DOTS:
+        return
+    for name in _names(first.__class__):
         value = getattr(first, name)
         if isinstance(value, np.ndarray | int | float | bytes):
             yield prefix + name, value, getattr(second, name)
@@ -52,7 +59,7 @@ def _fields(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, An
 
 
 def _equal(value: Any, other: Any) -> bool:
-    if not isinstance(value, np.ndarray) and (value == other or isinstance(value, bytes)):
+    if isinstance(value, bytes):
         return bool(value == other)
     array = np.asarray(value)
     other = np.asarray(other)

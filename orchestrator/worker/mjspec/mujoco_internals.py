@@ -9,7 +9,7 @@ import mujoco
 
 @functools.cache
 def set_const_inputs() -> frozenset[str]:
-    """Fields of MjModel from which ``Batch.set_const`` computes others; its documentation names
-    them by this list.
+    """Fields of MjModel from which ``Batch.set_const`` computes others: its documentation refers to
+    this list.
     """
     return frozenset(mujoco.MjModel._setconst_inputs)

@@ -5,26 +5,38 @@ to set them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import mujoco
 import numpy as np
+
+from orchestrator.core.text import count
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-RENAMED = dict(
-    pair.split("=")
-    for pair in _names("""
-    actuatorfrclimited=actfrclimited actuatorfrcrange=actfrcrange actuatorgravcomp=actgravcomp diaginertia=inertia
-    fluidcoef=fluid_coefs focal=focal_length focalpixel=focal_pixel hfield=hfieldname mesh=meshname
-    principal=principal_length principalpixel=principal_pixel sensorsize=sensor_size solimpfriction=solimp_friction
-    solimplimit=solimp_limit solreffriction=solref_friction solreflimit=solref_limit user=userdata
-""")
-)
+RENAMED = {
+    "actuatorfrclimited": "actfrclimited",
+    "actuatorfrcrange": "actfrcrange",
+    "actuatorgravcomp": "actgravcomp",
+    "diaginertia": "inertia",
+    "fluidcoef": "fluid_coefs",
+    "focal": "focal_length",
+    "focalpixel": "focal_pixel",
+    "hfield": "hfieldname",
+    "mesh": "meshname",
+    "principal": "principal_length",
+    "principalpixel": "principal_pixel",
+    "sensorsize": "sensor_size",
+    "solimpfriction": "solimp_friction",
+    "solimplimit": "solimp_limit",
+    "solreffriction": "solref_friction",
+    "solreflimit": "solref_limit",
+    "user": "userdata",
+}
 """MJCF's name → MjSpec's, where they differ."""
 ORIENTATIONS = ("axisangle", "euler", "xyaxes", "zaxis")
 SHORTER = _names("""
@@ -39,40 +51,60 @@ HIDDEN = _names("""
 """Members of MjSpec elements that are not attributes to edit (or, like inertia, have another name
 in MJCF)."""
 
-Parameter = tuple[str, int, float]
-"""``(vector, index, factor)``: an entry of an actuator's parameter vectors and the factor it is
-stored with."""
-_TIME: list[list[Parameter]] = [[("dynprm", 0, 1.0)]]
-_POSITION: dict[str, list[list[Parameter]]] = {
-    "kp": [[("gainprm", 0, 1.0), ("biasprm", 1, -1.0)]],
-    "kv": [[("biasprm", 2, -1.0)]],
-    "dampratio": [[("biasprm", 2, 1.0)]],
-}
-_MUSCLE: dict[str, list[list[Parameter]]] = {
-    name: [[("gainprm", index, 1.0), ("biasprm", index, 1.0)]]
-    for index, name in enumerate(("force", "scale", "lmin", "lmax", "vmax", "fpmax", "fvmax"), 2)
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An entry of an actuator's parameter vectors."""
+
+    vector: str
+    index: int
+    factor: float = 1.0
+    """What the value of the attribute is multiplied by in it."""
+
+
+Parameters: TypeAlias = list[list[Parameter]]
+"""For each value of an attribute, the entries that hold it."""
+
+
+def _muscle(index: int) -> list[Parameter]:
+    """Muscles have equal parameters of gain and bias."""
+    return [Parameter("gainprm", index), Parameter("biasprm", index)]
+
+
+_TIME: Parameters = [[Parameter("dynprm", 0)]]
+_POSITION: dict[str, Parameters] = {
+    "kp": [[Parameter("gainprm", 0), Parameter("biasprm", 1, factor=-1.0)]],
+    "kv": [[Parameter("biasprm", 2, factor=-1.0)]],
+    "dampratio": [[Parameter("biasprm", 2)]],
 }
 _ACTUATOR = mujoco.mjtActuator
-SHORTCUTS: dict[Any, dict[str, list[list[Parameter]]]] = {
+SHORTCUTS: dict[Any, dict[str, Parameters]] = {
     _ACTUATOR.mjACTUATOR_POSITION: {**_POSITION, "timeconst": _TIME},
     _ACTUATOR.mjACTUATOR_INTVELOCITY: _POSITION,
-    _ACTUATOR.mjACTUATOR_VELOCITY: {"kv": [[("gainprm", 0, 1.0), ("biasprm", 2, -1.0)]]},
-    _ACTUATOR.mjACTUATOR_DAMPER: {"kv": [[("gainprm", 2, -1.0)]]},
-    _ACTUATOR.mjACTUATOR_ADHESION: {"gain": [[("gainprm", 0, 1.0)]]},
+    _ACTUATOR.mjACTUATOR_VELOCITY: {
+        "kv": [[Parameter("gainprm", 0), Parameter("biasprm", 2, factor=-1.0)]]
+    },
+    _ACTUATOR.mjACTUATOR_DAMPER: {"kv": [[Parameter("gainprm", 2, factor=-1.0)]]},
+    _ACTUATOR.mjACTUATOR_ADHESION: {"gain": [[Parameter("gainprm", 0)]]},
     _ACTUATOR.mjACTUATOR_CYLINDER: {
-        "area": [[("gainprm", 0, 1.0)]],
-        "bias": [[("biasprm", index, 1.0)] for index in range(3)],
+        "area": [[Parameter("gainprm", 0)]],
+        "bias": [[Parameter("biasprm", index)] for index in range(3)],
         "timeconst": _TIME,
     },
     _ACTUATOR.mjACTUATOR_MUSCLE: {
-        **_MUSCLE,
-        "range": [[("gainprm", index, 1.0), ("biasprm", index, 1.0)] for index in range(2)],
-        "timeconst": [*_TIME, [("dynprm", 1, 1.0)]],
-        "tausmooth": [[("dynprm", 2, 1.0)]],
+        "range": [_muscle(0), _muscle(1)],
+        "force": [_muscle(2)],
+        "scale": [_muscle(3)],
+        "lmin": [_muscle(4)],
+        "lmax": [_muscle(5)],
+        "vmax": [_muscle(6)],
+        "fpmax": [_muscle(7)],
+        "fvmax": [_muscle(8)],
+        "timeconst": [*_TIME, [Parameter("dynprm", 1)]],
+        "tausmooth": [[Parameter("dynprm", 2)]],
     },
 }
-"""Attributes of an actuator that depend on its MJCF element; one list of parameters for each
-value."""
+"""Attributes of an actuator that depend on its MJCF element."""
 ENUMS = {
     name: getattr(mujoco, f"mjt{name.title()}")
     for name in ("cone", "integrator", "jacobian", "solver")
@@ -91,12 +123,20 @@ class AttributeEditError(Exception):
 def attribute_names(element: Any, kind: str) -> list[str]:
     """Every attribute that can be edited, as MJCF spells it."""
     mjcf_names = {spec: name for name, spec in RENAMED.items()}
-    is_method = {name: callable(getattr(type(element), name)) for name in dir(type(element))}
-    own = [name for name, is_one in is_method.items() if not is_one and not name.startswith("_")]
-    names = [mjcf_names.get(name, name) for name in own if name not in HIDDEN or name in mjcf_names]
-    names += ["type"] if kind in ("geom", "site") else []
-    names += ORIENTATIONS if hasattr(element, "alt") else ()
-    return sorted({*names, *_shortcuts(element, kind)})
+    names = set(_shortcuts(element, kind))
+    for name in dir(type(element)):
+        is_method = callable(getattr(type(element), name))
+        if is_method or name.startswith("_"):
+            continue
+        if name in mjcf_names:
+            names.add(mjcf_names[name])
+        elif name not in HIDDEN:
+            names.add(name)
+    if kind in ("geom", "site"):
+        names.add("type")
+    if hasattr(element, "alt"):
+        names.update(ORIENTATIONS)
+    return sorted(names)
 
 
 def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
@@ -104,60 +144,64 @@ def set_attribute(element: Any, kind: str, attribute: str, value: Any) -> bool:
 
     :raises AttributeEditError: there is no such attribute, or ``value`` does not fit it.
     """
-    unknown = AttributeEditError(f"{kind} has no attribute {attribute!r} to edit", is_unknown=True)
     if attribute not in attribute_names(element, kind):
-        raise unknown
-    if parameters := _shortcuts(element, kind).get(attribute):
+        raise _unknown(kind, attribute)
+    parameters = _shortcuts(element, kind).get(attribute)
+    if parameters is not None:
         return _write_parameters(element, parameters, attribute, value)
     if attribute in ORIENTATIONS or attribute == "quat":
         return _write_orientation(element, attribute, value)
     name = RENAMED.get(attribute, attribute)
     current = getattr(element, name)
-    if type(current).__module__ == "mujoco._enums" or (kind == "option" and attribute in ENUMS):
-        new = _choice(ENUMS[attribute] if kind == "option" else type(current), attribute, value)
+    new: Any
+    if kind == "option" and attribute in ENUMS:
+        new = int(_choice(ENUMS[attribute], attribute, value))
+    elif type(current).__module__ == "mujoco._enums":
+        new = _choice(type(current), attribute, value)
     elif isinstance(current, bool | str):
         if type(value) is not type(current):
             expected = "true or false" if isinstance(current, bool) else "text"
             raise AttributeEditError(f"expected {expected}, found {value!r}")
         new = value
     elif isinstance(current, int | float):
-        (new,) = _numbers([float(current)], attribute, value)
-        if isinstance(current, int) and not (new.is_integer() and abs(new) < 2**31):
+        [number] = _numbers([float(current)], attribute, value)
+        if isinstance(current, int) and not (number.is_integer() and abs(number) < 2**31):
             raise AttributeEditError(
-                f"{attribute} takes a whole number of 32 bits, found {new:.15g}"
+                f"{attribute} takes a whole number of 32 bits, found {number:.15g}"
             )
-        new = type(current)(new)
+        new = type(current)(number)
     else:
         try:
             old = [float(number) for number in current]
             numbers = _numbers(old, attribute, value)
             setattr(element, name, numbers)
         except (AttributeError, TypeError, ValueError):  # it holds elements or texts
-            raise unknown from None
+            raise _unknown(kind, attribute) from None
         return not np.array_equal(numbers, old, equal_nan=True)
     setattr(element, name, new)
     return bool(new != current)
 
 
-def _shortcuts(element: Any, kind: str) -> dict[str, list[list[Parameter]]]:
+def _unknown(kind: str, attribute: str) -> AttributeEditError:
+    return AttributeEditError(f"{kind} has no attribute {attribute!r} to edit", is_unknown=True)
+
+
+def _shortcuts(element: Any, kind: str) -> dict[str, Parameters]:
     return SHORTCUTS.get(element.type, {}) if kind == "actuator" else {}
 
 
-def _write_parameters(
-    element: Any, parameters: Sequence[Sequence[Parameter]], attribute: str, value: Any
-) -> bool:
+def _write_parameters(element: Any, parameters: Parameters, attribute: str, value: Any) -> bool:
     old = [
-        float(getattr(element, vector)[index]) * factor
-        for ((vector, index, factor), *_) in parameters
+        float(getattr(element, first.vector)[first.index]) * first.factor
+        for first, *_ in parameters
     ]
-    if (
-        len(old) == 1 and old[0] < 0
-    ):  # MuJoCo stores kv and dampratio in one entry, distinguished by the sign
+    # MuJoCo stores kv and dampratio in one entry, distinguished by the sign.
+    if len(old) == 1 and old[0] < 0:
         old = [math.nan]
     new = _numbers(old, attribute, value)
     for number, entries in zip(new, parameters, strict=True):
-        for vector, index, factor in entries:
-            getattr(element, vector)[index] = number * factor
+        for entry in entries:
+            getattr(element, entry.vector)[entry.index] = number * entry.factor
     return new != old
 
 
@@ -174,11 +218,14 @@ def _write_orientation(element: Any, attribute: str, value: Any) -> bool:
 
 def _choice(kind: type, attribute: str, value: Any) -> Any:
     """The member of a MuJoCo enumeration that has the name ``value`` in MJCF."""
-    members = {name.rpartition("_")[2].lower(): member for name, member in kind.__members__.items()}  # type: ignore[attr-defined]
+    enumeration: Any = kind
+    members = {
+        name.rpartition("_")[2].lower(): member for name, member in enumeration.__members__.items()
+    }
     text = str(value).lower() if isinstance(value, bool | str) else ""
     if text not in members:
         raise AttributeEditError(f"{attribute} is one of {', '.join(members)}; found {value!r}")
-    return members[text] if attribute not in ENUMS else int(members[text])
+    return members[text]
 
 
 def _numbers(old: list[float], attribute: str, value: Any) -> list[float]:
@@ -189,15 +236,12 @@ def _numbers(old: list[float], attribute: str, value: Any) -> list[float]:
         values = list(value) if isinstance(value, list | tuple) else [value]
         least = 1 if attribute in SHORTER else len(old)
         if not least <= len(values) <= len(old):
-            expected = (
-                f"{least} to {len(old)} values"
-                if least < len(old)
-                else f"{len(old)} value{'s'[: len(old) > 1]}"
-            )
+            expected = count(len(old), "value")
+            if least < len(old):
+                expected = f"{least} to {expected}"
             raise AttributeEditError(f"{attribute} takes {expected}, found {len(values)}")
-    return [_number(*pair, attribute) for pair in zip(old, values, strict=False)] + old[
-        len(values) :
-    ]
+    new = [_number(*pair, attribute) for pair in zip(old, values, strict=False)]
+    return new + old[len(values) :]
 
 
 def _number(old: float, value: Any, attribute: str) -> float:

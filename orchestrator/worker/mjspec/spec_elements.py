@@ -15,6 +15,8 @@ _PLURALS = {"body": "bodies", "equality": "equalities", "mesh": "meshes"}
 _KINDS = "actuator body camera equality geom hfield joint key light material mesh pair sensor site tendon"
 LISTS = {kind: _PLURALS.get(kind, f"{kind}s") for kind in _KINDS.split()}
 """Kind of element → the MjSpec's list of them."""
+MOST_LISTED = 40
+"""Names in a message."""
 
 
 class EditError(Exception):
@@ -44,7 +46,9 @@ def matching_elements(spec: mujoco.MjSpec, table: str, key: str) -> list[tuple[i
         raise EditError(f"{here}: unknown kind of element{suggestion(kind, (*SINGLE, *LISTS))}")
     elements = list(enumerate(getattr(spec, LISTS[kind])))
     named = [(number, element) for number, element in elements if element.name == name]
-    matches = named or [pair for pair in elements if fnmatch.fnmatchcase(pair[1].name, name)]
+    matches = named or [
+        (number, element) for number, element in elements if fnmatch.fnmatchcase(element.name, name)
+    ]
     if not matches:
         what = "matches" if is_pattern(name) else "is called"
         names = [element.name for _, element in elements if element.name]
@@ -60,13 +64,11 @@ def suggestion(word: str, valid: Iterable[str]) -> str:
     names = list(dict.fromkeys(valid))
     plain = re.sub(r"[*?\[\]]", "", word)
     near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
-    near += [name for name in names if plain and plain in name and name not in near][
-        : 3 - len(near)
-    ]
+    if plain:
+        near += [name for name in names if plain in name and name not in near]
     if near:
-        return f"; did you mean {' or '.join(map(repr, near))}?"
-    return (
-        f"; there are {', '.join(names[:40])}{' …' if len(names) > 40 else ''}"
-        if names
-        else "; there is none"
-    )
+        return f"; did you mean {' or '.join(map(repr, near[:3]))}?"
+    if not names:
+        return "; there is none"
+    more = " …" if len(names) > MOST_LISTED else ""
+    return f"; there are {', '.join(names[:MOST_LISTED])}{more}"

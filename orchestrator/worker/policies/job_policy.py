@@ -36,7 +36,7 @@ from orchestrator.worker.policies.normalized_env import NormalizedEnv
 from orchestrator.worker.policies.rendered_vec_env import RenderedVecEnv
 from orchestrator.worker.policies.task_env import TaskEnv
 from orchestrator.worker.rendering import scenes, trained_policy
-from orchestrator.worker.rendering.live_view import RENDER_MODES
+from orchestrator.worker.rendering.live_view import check_render_mode
 from orchestrator.worker.rendering.trained_policy import LATEST, Checkpoint, PolicyError
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.training import evaluation, training_state
@@ -98,7 +98,8 @@ def load(
     """
     paths, spec = _job(job_dir)
     trained = _checkpoint(paths, spec, None if checkpoint is None else str(checkpoint))
-    seed = evaluation.environment_seed(spec) if seed is None else seed
+    if seed is None:
+        seed = evaluation.environment_seed(spec)
     with _explaining(spec), _importing_from(spec.search_path):
         venv = _environments(paths, spec, n_envs, render_mode, seed)
         generators = training_state.generators(torch.device("cpu"))
@@ -149,9 +150,11 @@ def make_env(
     :raises UsageError: as :func:`load`.
     """
     paths, spec = _job(job_dir)
-    spec = spec if normalize else dataclasses.replace(spec, normalize=False)
+    if not normalize:
+        spec = dataclasses.replace(spec, normalize=False)
     trained = _checkpoint(paths, spec, None) if spec.normalize else None
-    seed = evaluation.environment_seed(spec) if seed is None else seed
+    if seed is None:
+        seed = evaluation.environment_seed(spec)
     with _explaining(spec), _importing_from(spec.search_path):
         venv = _environments(paths, spec, n_envs, render_mode, seed)
         venv.seed(seed)
@@ -164,7 +167,10 @@ def make_env(
 
 
 def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
-    """:raises UsageError: it is not the directory of a job that has been launched."""
+    """Read a job; warn where its robot was altered since the training.
+
+    :raises UsageError: it is not the directory of a job that has been launched.
+    """
     paths, spec = read_job(absolute(job_dir))
     try:
         altered = altered_since_training(paths, spec.xml)
@@ -197,9 +203,8 @@ def _environments(
 
     :param n_envs: None for one ``gymnasium.Env``, which is then the only one in a ``DummyVecEnv``.
     """
-    if n_envs is not None and (
-        not isinstance(n_envs, int) or isinstance(n_envs, bool) or n_envs < 1
-    ):
+    is_number = isinstance(n_envs, int) and not isinstance(n_envs, bool)
+    if n_envs is not None and not (is_number and n_envs >= 1):
         raise UsageError(
             f"n_envs = {n_envs!r}: expected a whole number of at least 1, or None for one gymnasium.Env"
         )
@@ -209,18 +214,18 @@ def _environments(
             return DummyVecEnv(env_factory.makers(spec, paths.root, [0], seed))
         return env_factory.make(spec, paths.root, n_envs=n_envs, seed=seed)
     xml = Path(str(env_factory.robot_path(spec, paths.root)))
-    if render_mode not in (None, *RENDER_MODES):
-        raise UsageError(
-            f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}'
-        )
+    check_render_mode(render_mode)
     if n_envs is None:
-        settings: dict[str, Any] = {
-            "seed": seed,
-            "on_divergence": spec.on_divergence,
-            "render_mode": render_mode,
-        }
-        settings |= {"randomize": spec.randomize, "asymmetric": spec.asymmetric}
-        env = TaskEnv(xml, task=str(spec.task), task_options=spec.task_options, **settings)
+        env = TaskEnv(
+            xml,
+            task=str(spec.task),
+            render_mode=render_mode,
+            task_options=spec.task_options,
+            seed=seed,
+            on_divergence=spec.on_divergence,
+            randomize=spec.randomize,
+            asymmetric=spec.asymmetric,
+        )
         return DummyVecEnv([lambda: Monitor(env)])
     venv = env_factory.make(spec, paths.root, n_envs=n_envs, seed=seed, measuring=True)
     if render_mode is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -18,7 +19,9 @@ class NormalizedEnv(gymnasium.ObservationWrapper[Any, Any, Any]):
         self._statistics = statistics
         space = env.observation_space
         if isinstance(space, spaces.Dict):
-            keys = statistics.norm_obs_keys or () if statistics.norm_obs else ()
+            keys: Sequence[str] = ()
+            if statistics.norm_obs and statistics.norm_obs_keys is not None:
+                keys = statistics.norm_obs_keys
             parts = {
                 key: self._scaled_space(part) if key in keys else part
                 for key, part in space.spaces.items()

@@ -21,7 +21,7 @@ from orchestrator.core.gymnasium_ids import env_id
 from orchestrator.core.worker_spec import OnDivergence
 from orchestrator.worker.envs.poses import pose_of
 from orchestrator.worker.envs.simulation_factory import make_simulation
-from orchestrator.worker.rendering.live_view import RENDER_MODES, LiveView
+from orchestrator.worker.rendering.live_view import RENDER_MODES, LiveView, check_render_mode
 from orchestrator.worker.rendering.offscreen import Picture
 
 
@@ -83,10 +83,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
                 f'expected an MJCF file: gymnasium.make("{env_id(task)}", xml="my_robot.xml")'
             )
             raise UsageError(f"{_no_file(xml)}; {expected}")
-        if render_mode not in (None, *RENDER_MODES):
-            raise UsageError(
-                f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}'
-            )
+        check_render_mode(render_mode)
         try:
             self._simulation = make_simulation(
                 Path(xml),
@@ -105,12 +102,12 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         self.observation_space, self.action_space = self._simulation.env_spaces()
         [self._np_random] = self._simulation.generators
         period_s = self._simulation.control_period_s
+        # In real time.
         self.metadata = {**type(self).metadata, "render_fps": max(1, round(1 / period_s))}  # type: ignore[misc]
         self.render_mode = render_mode
-        terrain = self._simulation.terrain
-        self._view = (
-            None if render_mode is None else LiveView(Path(xml), render_mode, period_s, terrain)
-        )
+        self._view: LiveView | None = None
+        if render_mode is not None:
+            self._view = LiveView(Path(xml), render_mode, period_s, self._simulation.terrain)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -124,8 +121,9 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         return observation, {}
 
     def step(self, action: NDArray[Any]) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
-        """:raises orchestrator.worker.envs.divergence.PhysicsDiverged: with ``on_divergence =
-        "fail"``.
+        """One control step.
+
+        :raises orchestrator.worker.envs.divergence.PhysicsDiverged: with ``on_divergence = "fail"``.
         """
         result = self._simulation.step(np.asarray(action)[None])
         terminated = False

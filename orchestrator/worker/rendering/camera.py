@@ -26,17 +26,26 @@ model."""
 STILL_RATIO = 1.5
 """The computed camera stands still if that needs at most this many times the distance of one that
 follows."""
-SMOOTH_S, SMOOTH_HEIGHT_S = 0.5, 1.0
-"""Seconds over which the followed path is averaged, horizontally and vertically."""
-AZIMUTH, ELEVATION, FROM_ABOVE = 105.0, -18.0, -50.0
-"""Degrees: nearly from the side and slightly from above; from farther above for flat scenes."""
+SMOOTH_S = 0.5
+"""Seconds over which the followed path is averaged horizontally."""
+SMOOTH_HEIGHT_S = 1.0
+"""Seconds over which its height is averaged."""
+AZIMUTH = 105.0
+"""Degrees: nearly from the side."""
+ELEVATION = -18.0
+"""Degrees: slightly from above."""
+FROM_ABOVE = -50.0
+"""Degrees of elevation for flat scenes."""
 FLAT_RATIO = 0.15
 """Ratio of height to width of the occupied space below which the camera looks from above."""
 WINDOW_DISTANCE = 2.5
 """First distance of a window's camera, in diagonals of the robot."""
 
 _SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], float)
-_FOLLOWING = (mujoco.mjtCamLight.mjCAMLIGHT_TRACK, mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM)
+_FOLLOWING = (
+    int(mujoco.mjtCamLight.mjCAMLIGHT_TRACK),
+    int(mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM),
+)
 _UNBOUNDED = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
 
 
@@ -108,9 +117,7 @@ def choose(
     :param aspect: width of the picture divided by its height.
     """
     fixed_in_world = [cam for cam in range(model.ncam) if model.cam_bodyid[cam] == 0]
-    following = [
-        cam for cam in range(model.ncam) if int(model.cam_mode[cam]) in map(int, _FOLLOWING)
-    ]
+    following = [cam for cam in range(model.ncam) if int(model.cam_mode[cam]) in _FOLLOWING]
     for cam in dict.fromkeys(following + fixed_in_world):
         if _shows_all(model, cam, views, aspect):
             camera = mujoco.MjvCamera()
@@ -130,9 +137,8 @@ def follow(model: mujoco.MjModel, camera: mujoco.MjvCamera) -> None:
     geoms = robot_geoms(model)
     camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
     camera.trackbodyid = model.body_rootid[model.geom_bodyid[geoms[0]]]
-    model.stat.extent = float(
-        np.linalg.norm(np.ptp(corners(model, data, geoms), axis=0))
-    )  # the reach of shadows
+    # The reach of shadows.
+    model.stat.extent = float(np.linalg.norm(np.ptp(corners(model, data, geoms), axis=0)))
     camera.distance = WINDOW_DISTANCE * model.stat.extent
     camera.azimuth = AZIMUTH
     camera.elevation = ELEVATION
@@ -178,11 +184,11 @@ def _computed_cameras(
     clouds = [view.corners - centre for view, centre in zip(views, path, strict=True)]
     following = _distance(clouds, elevation, half, aspect)
     if still <= STILL_RATIO * following:
-        return [_free(middle, still, elevation)] * len(views)
-    return [_free(centre, following, elevation) for centre in path]
+        return [_free_camera(middle, still, elevation)] * len(views)
+    return [_free_camera(centre, following, elevation) for centre in path]
 
 
-def _free(lookat: Floats, distance: float, elevation: float) -> mujoco.MjvCamera:
+def _free_camera(lookat: Floats, distance: float, elevation: float) -> mujoco.MjvCamera:
     camera = mujoco.MjvCamera()
     camera.type = mujoco.mjtCamera.mjCAMERA_FREE
     camera.lookat[:] = lookat
@@ -199,16 +205,18 @@ def _smooth_path(views: Sequence[RobotView]) -> Floats:
     middles = np.array(
         [(view.corners.min(axis=0) + view.corners.max(axis=0)) / 2 for view in views]
     )
-    times, episodes = np.array([(view.time_s, view.episode) for view in views]).T
+    times = np.array([view.time_s for view in views], float)
+    episodes = np.array([view.episode for view in views])
     path = np.empty_like(middles)
-    for index, (time_s, episode) in enumerate(zip(times, episodes, strict=True)):
-        same = episodes == episode
+    for index, time_s in enumerate(times):
+        is_same = episodes == episodes[index]
+        begin = times[is_same].min()
+        end = times[is_same].max()
         for axes, window_s in ((slice(0, 2), SMOOTH_S), (slice(2, 3), SMOOTH_HEIGHT_S)):
             # A symmetric window, or the ends of the path would be pulled inwards.
-            reach = min(window_s / 2, time_s - times[same].min(), times[same].max() - time_s)
-            path[index, axes] = middles[same & (np.abs(times - time_s) <= reach + 1e-9)][
-                :, axes
-            ].mean(axis=0)
+            reach = min(window_s / 2, time_s - begin, end - time_s)
+            is_near = is_same & (np.abs(times - time_s) <= reach + 1e-9)
+            path[index, axes] = middles[is_near][:, axes].mean(axis=0)
     return path
 
 

@@ -40,18 +40,14 @@ def film_strip(pictures: Sequence[tuple[float, Picture]]) -> bytes:
     images = []
     for time_s, picture in pictures:
         image = Image.fromarray(picture)
-        image = image.resize(
-            (round(image.width * STRIP_HEIGHT / image.height), STRIP_HEIGHT),
-            Image.Resampling.LANCZOS,
-        )
+        width = round(image.width * STRIP_HEIGHT / image.height)
+        image = image.resize((width, STRIP_HEIGHT), Image.Resampling.LANCZOS)
+        label = f"{time_s:.2f} s"
         pen = ImageDraw.Draw(image)
-        pen.text(
-            (8, 5), f"{time_s:.2f} s", fill="white", font=font, stroke_width=2, stroke_fill="black"
-        )
+        pen.text((8, 5), label, fill="white", font=font, stroke_width=2, stroke_fill="black")
         images.append(image)
-    strip = Image.new(
-        "RGB", (sum(image.width + gap for image in images) - gap, STRIP_HEIGHT), "white"
-    )
+    strip_width = sum(image.width + gap for image in images) - gap
+    strip = Image.new("RGB", (strip_width, STRIP_HEIGHT), "white")
     x = 0
     for image in images:
         strip.paste(image, (x, 0))

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.core.errors import UsageError
 from orchestrator.worker.envs.poses import Pose
 from orchestrator.worker.rendering import offscreen
 from orchestrator.worker.rendering.offscreen import Picture, PoseRenderer
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from orchestrator.core.numbers.terrain import Terrain
 
 RENDER_MODES = ("human", "rgb_array")
+
+
+def check_render_mode(render_mode: str | None) -> None:
+    """Refuse unknown modes. :raises UsageError: it is none of :data:`RENDER_MODES`, nor None."""
+    if render_mode not in (None, *RENDER_MODES):
+        raise UsageError(
+            f'render_mode = "{render_mode}": expected None, {" or ".join(RENDER_MODES)}'
+        )
 
 
 @functools.cache
@@ -128,4 +137,5 @@ class LiveView:
         for opened in (self._window, self._renderer):
             if opened is not None:
                 opened.__exit__()
-        self._window = self._renderer = None
+        self._window = None
+        self._renderer = None

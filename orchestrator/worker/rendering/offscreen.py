@@ -164,7 +164,7 @@ def add_scenery(
 
 
 def _add_sky(spec: mujoco.MjSpec) -> None:
-    """Where there is none."""
+    """Add a sky where there is none."""
     import mujoco
 
     if any(texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
@@ -177,7 +177,7 @@ def _add_sky(spec: mujoco.MjSpec) -> None:
 
 
 def _floors(spec: mujoco.MjSpec) -> list[mujoco.MjsGeom]:
-    """The robot's own."""
+    """The robot's own floors."""
     import mujoco
 
     ground = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
@@ -185,7 +185,7 @@ def _floors(spec: mujoco.MjSpec) -> list[mujoco.MjsGeom]:
 
 
 def _add_floor(spec: mujoco.MjSpec) -> mujoco.MjsGeom:
-    """A plane below all geoms, which nothing touches."""
+    """Add a plane below all geoms, which nothing touches."""
     import mujoco
 
     bare = spec.compile()
@@ -222,16 +222,19 @@ def _tile(spec: mujoco.MjSpec, floors: Sequence[mujoco.MjsGeom]) -> None:
 
 
 def _add_sun(spec: mujoco.MjSpec) -> None:
-    """Where no light is directional: others light one place, from which robots walk away."""
+    """Add a light where none is directional: others light one place, from which robots walk
+    away.
+    """
     import mujoco
 
     own = [light for light in spec.lights if light.active]
     directional = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
     if any(light.type == directional for light in own):
         return
+    brightness = 0.35 if own else 0.6
     sun = spec.worldbody.add_light(name="orchestrator sun", type=directional, castshadow=not own)
     sun.mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
-    sun.diffuse = (0.35 if own else 0.6,) * 3
+    sun.diffuse = (brightness, brightness, brightness)
     sun.pos = (-1, -2, 4)
     sun.dir = (0.25, 0.45, -1)
 

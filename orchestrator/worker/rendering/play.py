@@ -58,11 +58,12 @@ def play(options: argparse.Namespace) -> None:
     spec = dataclasses.replace(spec, device="cpu", n_envs=1)
     exported = None if options.policy is None else read_policy(options.policy)
     trained = None if exported is not None else read_checkpoint(paths, options.checkpoint)
-    in_window = options.interactive and _has_display()
+    in_window = options.interactive and _can_open_window()
     if not in_window:
         offscreen.choose_gl()
     with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
-        import stable_baselines3  # noqa: F401  # before the user's folder is on the path: it may contain a random.py
+        # Before the user's folder is on the path: it may contain a random.py.
+        import stable_baselines3  # noqa: F401
 
     if spec.search_path is not None:
         sys.path.insert(0, spec.search_path)
@@ -85,7 +86,7 @@ def play(options: argparse.Namespace) -> None:
         _write(scene, act, options, paths, label=label)
 
 
-def _has_display() -> bool:
+def _can_open_window() -> bool:
     """Whether a window can be opened; prints the reason where not."""
     problem = live_view.display_problem()
     if problem is not None:
@@ -98,16 +99,21 @@ def _frames(
 ) -> Iterator[offscreen.Frame]:
     """Every ``stride``-th control step, up to the requested time or number of episodes."""
     limit_s = options.seconds or (MAX_S if options.episodes else DEFAULT_S)
+    most_episodes = options.episodes or float("inf")
     observation, _ = act(None)
-    episode = step = total = 0
-    while total * scene.period_s < limit_s - 1e-9 and episode < (options.episodes or float("inf")):
+    episode = 0
+    step = 0
+    """Of the episode."""
+    total = 0
+    """Steps of all episodes."""
+    while total * scene.period_s < limit_s - 1e-9 and episode < most_episodes:
         if total % stride == 0:
             yield offscreen.Frame(episode, step * scene.period_s, scene.content())
-        observation, done = act(observation)
-        total = total + 1
-        step = step + 1
-        if done:
-            episode = episode + 1
+        observation, is_done = act(observation)
+        total += 1
+        step += 1
+        if is_done:
+            episode += 1
             step = 0
 
 

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+USUAL_FPS = 30.0
+"""Of environments that do not say how many pictures a second are real time."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """An environment of one robot, and how to get pictures of it."""
 
@@ -45,17 +49,7 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
     from orchestrator.worker.envs import divergence_wrapper, env_factory
 
     if env_factory.is_batched(spec):
-        batch = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
-        batch.seed(seed)
-        simulation = batch.simulation  # type: ignore[attr-defined]
-
-        xml = paths.root / str(spec.xml)
-        return Scene(
-            batch,
-            simulation.control_period_s,
-            lambda: pose_of(simulation, 0),
-            lambda poses: offscreen.add_scenery(xml, simulation.terrain, poses),
-        )
+        return _task_scene(spec, paths, seed)
     reason = ""
     venv: VecEnv | None = None
     if spec.entry_point is None or takes_render_mode(spec.entry_point):
@@ -79,10 +73,26 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
             "and pass it to its environment"
         )
     return Scene(
-        venv,
-        1.0 / float(env.metadata.get("render_fps") or 30.0),
-        lambda: _render_picture(env, str(name)),
-        None,
+        venv=venv,
+        period_s=1.0 / float(env.metadata.get("render_fps") or USUAL_FPS),
+        content=lambda: _render_picture(env, str(name)),
+        model=None,
+    )
+
+
+def _task_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
+    """A built-in task, or the user's own."""
+    from orchestrator.worker.envs import env_factory
+
+    xml = paths.root / str(spec.xml)
+    batch = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
+    batch.seed(seed)
+    simulation = batch.simulation  # type: ignore[attr-defined]
+    return Scene(
+        venv=batch,
+        period_s=simulation.control_period_s,
+        content=lambda: pose_of(simulation, 0),
+        model=lambda poses: offscreen.add_scenery(xml, simulation.terrain, poses),
     )
 
 
@@ -123,7 +133,10 @@ def _mujoco_scene(venv: VecEnv, base: Any, seed: int) -> Scene:
     period_s = base.data.time - before
     venv.seed(seed)
     if period_s <= 0:
-        period_s = 1 / 30
+        period_s = 1 / USUAL_FPS
     return Scene(
-        venv, period_s, lambda: pose_of_data(base.model, base.data), lambda _: copy.copy(base.model)
+        venv=venv,
+        period_s=period_s,
+        content=lambda: pose_of_data(base.model, base.data),
+        model=lambda _: copy.copy(base.model),
     )

@@ -51,18 +51,22 @@ class KeptMoment:
 
 
 def read(paths: JobPaths) -> KeptMoment:
-    """:raises OSError, ValueError: it cannot be read."""
+    """What the job's evaluation has kept. :raises OSError, ValueError: it cannot be read."""
     try:
         with np.load(paths.moment, allow_pickle=False) as arrays:
-            state, marker, model = (arrays[name] for name in ("state", "marker", "model"))
-            ground: list[float] = (
-                arrays["ground"].tolist() if "ground" in arrays else []
-            )  # not of earlier versions
+            state = arrays["state"]
+            marker = tuple(arrays["marker"].tolist())
+            model = arrays["model"].tobytes()
+            # Earlier versions did not keep it.
+            ground: list[float] = arrays["ground"].tolist() if "ground" in arrays else []
     except (KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{paths.moment} is damaged: {error}") from error
-    place = tuple(marker.tolist())
-    lies = (int(ground[0]), ground[1], ground[2]) if len(ground) == 3 else None
-    return KeptMoment(Pose(state, place if len(place) == 3 else None, lies), model.tobytes())
+    pose = Pose(
+        state=state,
+        marker=marker if len(marker) == 3 else None,
+        ground=(int(ground[0]), ground[1], ground[2]) if len(ground) == 3 else None,
+    )
+    return KeptMoment(pose=pose, model=model)
 
 
 def draw(paths: JobPaths) -> None:
@@ -91,9 +95,8 @@ def robot_as_drawn(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
         model = mujoco.MjModel.from_binary_path("model.mjb", {"model.mjb": kept.model})
     else:
         spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
-        terrain = (
-            None if kept.pose.ground is None else terrain_of(spec.randomize)
-        )  # unknown: on the flat floor
+        # Where it is not known where the terrain lies, the robot is drawn on the flat floor.
+        terrain = None if kept.pose.ground is None else terrain_of(spec.randomize)
         model = offscreen.add_scenery(paths.root / str(spec.xml), terrain, [kept.pose])
     if mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION) != kept.pose.state.size:
         raise ValueError("the robot in the job directory is not the one that was trained")
@@ -101,8 +104,10 @@ def robot_as_drawn(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
 
 
 def main(options: argparse.Namespace) -> None:
-    """:raises OrchestratorError: nothing can be drawn here, or some could not be drawn, and the
-    others have been.
+    """Draw the still of each job.
+
+    :raises OrchestratorError: nothing can be drawn here, or some could not be drawn, and the
+        others have been.
     """
     if options.probe:
         offscreen.choose_gl()
@@ -114,14 +119,12 @@ def main(options: argparse.Namespace) -> None:
         for path in jobs:
             try:
                 draw(JobPaths(path))
-            except (
-                Exception
-            ) as error:  # of a robot, such as one whose file was changed, or of OpenGL
+            # Of a robot, such as one whose file was changed, or of OpenGL.
+            except Exception as error:
                 _try_gl()
                 problems[path.name] = failures.describe(error)
-                if not isinstance(
-                    error, OSError
-                ):  # of a disk that is full: a later run may draw it
+                # After an OSError, as of a full disk, a later run may draw it.
+                if not isinstance(error, OSError):
                     JobPaths(path).moment.unlink(missing_ok=True)
     if problems:
         [first, *_] = problems.values()
@@ -131,7 +134,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def _try_gl() -> None:
-    """:raises offscreen.CannotRender: there is no OpenGL."""
+    """Render anything. :raises offscreen.CannotRender: there is no OpenGL."""
     try:
         import mujoco
 

@@ -39,7 +39,7 @@ class PolicyError(UsageError):
 
 
 class ReadPolicy(Protocol):
-    """A policy that was read from a file that a feature reads."""
+    """A policy that a feature has read from a file."""
 
     observations: int
     actions: int
@@ -183,18 +183,13 @@ def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:
     from orchestrator.worker.training.asymmetric_critic import privileged_values
 
     hidden = privileged_values(venv)
-    sizes = [
-        int(np.prod(space.shape or ())) for space in (venv.observation_space, venv.action_space)
-    ]
-    sizes[0] -= hidden
-    own = [exported.observations, exported.actions]
-    if own != sizes:
-        takes, has = (
-            f"{observations} observations and {actions} actions"
-            for observations, actions in (own, sizes)
-        )
+    observations = int(np.prod(venv.observation_space.shape or ())) - hidden
+    actions = int(np.prod(venv.action_space.shape or ()))
+    if (exported.observations, exported.actions) != (observations, actions):
+        of_policy = f"{exported.observations} observations and {exported.actions} actions"
+        of_job = f"{observations} observations and {actions} actions"
         raise PolicyError(
-            f"the exported policy has {takes}, and this job {has}; name a file that was exported from it"
+            f"the exported policy has {of_policy}, and this job {of_job}; name a file that was exported from it"
         )
 
     def act(observation: Any) -> tuple[Any, bool]:
@@ -216,18 +211,28 @@ def load_model(
     :param venv: an environment of the job; not kept.
     :raises PolicyError: the file is damaged, or the checkpoint is of another job.
     """
-    from orchestrator.worker.training import algorithms, learners
-
     # A model must not allocate gigabytes for a replay buffer that it does not use.
     small_buffer = {"buffer_size": 1} if spec.algo in OFF_POLICY else {}
     if trained is None:
-        kind = algorithms.class_of(spec.algo)
-        try:
-            return kind.load(paths.model, device="cpu", custom_objects=small_buffer)
-        except Exception as error:
-            raise PolicyError(
-                f"{paths.model} cannot be loaded: {failures.describe(error)}"
-            ) from error
+        return _load_finished(spec, paths.model, small_buffer)
+    return _load_checkpoint(spec, trained, venv, small_buffer)
+
+
+def _load_finished(spec: WorkerSpec, path: Path, small_buffer: Mapping[str, int]) -> Model:
+    from orchestrator.worker.training import algorithms
+
+    kind = algorithms.class_of(spec.algo)
+    try:
+        return kind.load(path, device="cpu", custom_objects=dict(small_buffer))
+    except Exception as error:
+        raise PolicyError(f"{path} cannot be loaded: {failures.describe(error)}") from error
+
+
+def _load_checkpoint(
+    spec: WorkerSpec, trained: Checkpoint, venv: VecEnv, small_buffer: Mapping[str, int]
+) -> Model:
+    from orchestrator.worker.training import learners
+
     state = trained.state
     needed = {
         name: value
@@ -240,7 +245,7 @@ def load_model(
         device="cpu",
         ranks=1,
         n_envs=venv.num_envs,
-        hyperparameters=needed | small_buffer,
+        hyperparameters={**needed, **small_buffer},
     )
     model = learners.build(stock, venv).model
     try:
@@ -249,10 +254,10 @@ def load_model(
         raise PolicyError(
             f"{trained.path} belongs to another job: its network has other shapes than that of {spec.job_id}"
         ) from None
-    if model.use_sde:  # its noise is drawn once a rollout
-        vars(model).update(
-            {name: value for name, value in spec.hyperparameters.items() if name == "n_steps"}
-        )
+    if model.use_sde:
+        # Its noise is drawn once a rollout, which has n_steps.
+        if "n_steps" in spec.hyperparameters:
+            vars(model)["n_steps"] = spec.hyperparameters["n_steps"]
         model.policy.reset_noise(venv.num_envs)  # type: ignore[operator]
     model.num_timesteps = state["env_steps"]
     model.env = None
@@ -287,7 +292,9 @@ def normalized_env(
             ) from error
     else:
         wrapped = env_factory.normalized_env(spec, venv)
-        if "obs_rms" in (statistics := trained.state["normalization"] or {}):
+        statistics = trained.state["normalization"] or {}
+        if "obs_rms" in statistics:
             wrapped.obs_rms = statistics["obs_rms"]
-    wrapped.training = wrapped.norm_reward = False
+    wrapped.training = False
+    wrapped.norm_reward = False
     return wrapped

@@ -57,7 +57,7 @@ class Bundle:
         stamps: list[tuple[int | None, ...]] = []
         for name in self.contents:
             try:
-                now = self.moved.get(name, self.origin / name).stat()
+                now = self._users_path(name).stat()
             except OSError as error:
                 stamps.append((error.errno,))
             else:
@@ -68,15 +68,22 @@ class Bundle:
 
     def find_included(self, tag: str, attribute: str | None) -> str | None:
         """``FILE, line N`` of the first such element in an included file, for which MuJoCo gives no
-        line numbers.
+        line numbers; None: there is none.
+
+        :param attribute: one that it has; None: any element with the tag.
         """
         for name, content in self.contents.items():
-            if name != self.main and name.endswith(".xml"):
-                for element in elements(content, {tag}):
-                    names = {None, *(own.name for own in element.attributes)}
-                    if element.tag == tag and attribute in names:
-                        return f"{self.moved.get(name, self.origin / name)}, line {element.line}"
+            if name == self.main or not name.endswith(".xml"):
+                continue
+            for element in elements(content, {tag}):
+                names = [own.name for own in element.attributes]
+                if element.tag == tag and (attribute is None or attribute in names):
+                    return f"{self._users_path(name)}, line {element.line}"
         return None
+
+    def _users_path(self, name: str) -> Path:
+        """The user's own file that has the relative path ``name`` in the copy."""
+        return self.moved.get(name, self.origin / name)
 
 
 def collect(xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> Bundle:
@@ -89,9 +96,8 @@ def collect(xml: Path, limit_bytes: int = MAX_TOTAL_BYTES) -> Bundle:
     """
     main = xml.absolute()
     collector = FileCollector(xml, 0, limit_bytes)
-    if (
-        collector.climbs and collector.folders
-    ):  # ``..`` must not lead from one outside folder into another
+    # ``..`` must not lead from one outside folder into another.
+    if collector.climbs and collector.folders:
         collector = FileCollector(xml, 2 * collector.climbs, limit_bytes)
     contents = collector.rewritten()
     origin = Path(os.path.commonpath([target.parent for target in contents]))

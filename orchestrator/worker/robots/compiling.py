@@ -49,7 +49,7 @@ def compile_staged(
     """The model of the staged robot, which is the one that will be trained; add MuJoCo's warnings
     to ``findings``.
     """
-    output = io.StringIO()
+    output = io.StringIO()  # for MuJoCo's warnings
     try:
         with contextlib.redirect_stderr(output):
             model = load_model(staged)
@@ -60,23 +60,26 @@ def compile_staged(
             raise MujocoAbortedError(
                 f"{bundle.origin / bundle.main}: {too_large(memory_mib)}"
             ) from None
-        what = (
-            "the edited robot cannot be written as MJCF"
-            if is_edited
-            else "MuJoCo cannot compile it"
-        )
+        what = "MuJoCo cannot compile it"
+        if is_edited:
+            what = "the edited robot cannot be written as MJCF"
         raise UnfitError(
             f"{_place(message, bundle)}: {what}: {_XML_ERROR.sub(_malformed_text, message)}"
         ) from None
-    for warning in dict.fromkeys(
-        " ".join(text.split()) for text in output.getvalue().split(_WARNING) if text.strip()
-    ):
+    for warning in _mujoco_warnings(output.getvalue()):
         if "contains a 'NaN'" in warning:
             raise UnfitError(f"{_place_of_nan(bundle)}: contains NaN, expected a number")
-        (findings.notes if "deprecated" in warning else findings.warnings).append(
-            f"MuJoCo says: {warning}"
-        )
+        if "deprecated" in warning:
+            findings.notes.append(f"MuJoCo says: {warning}")
+        else:
+            findings.warnings.append(f"MuJoCo says: {warning}")
     return model
+
+
+def _mujoco_warnings(output: str) -> list[str]:
+    """MuJoCo's warnings in what it has printed, each once and on one line."""
+    lines = [" ".join(text.split()) for text in output.split(_WARNING)]
+    return list(dict.fromkeys(filter(None, lines)))
 
 
 def too_large(memory_mib: int | None) -> str:
@@ -96,9 +99,8 @@ def guard_compiler(xml: Path, memory_mib: int | None) -> Iterator[None]:
     except MemoryError:
         raise MujocoAbortedError(f"{xml}: {too_large(memory_mib)}") from None
     except RuntimeError as error:
-        if "unknown exception" not in str(
-            error
-        ):  # raised by MuJoCo's compiler when it runs out of memory
+        # So MuJoCo's compiler says that it has run out of memory.
+        if "unknown exception" not in str(error):
             raise
         raise MujocoAbortedError(f"{xml}: {too_large(memory_mib)} (MuJoCo says: {error})") from None
 
@@ -113,11 +115,9 @@ def memory_limit(memory_mib: int | None) -> Iterator[None]:
         yield
         return
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    limits = [
-        now + (memory_mib << 20),
-        *(limit for limit in (usual, hard) if limit != resource.RLIM_INFINITY),
-    ]
-    resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
+    there_are = [limit for limit in (usual, hard) if limit != resource.RLIM_INFINITY]
+    lowest = min([now + (memory_mib << 20), *there_are])
+    resource.setrlimit(resource.RLIMIT_AS, (lowest, hard))
     try:
         yield
     finally:
@@ -131,17 +131,18 @@ def _place(message: str, bundle: Bundle) -> str:
         return f"{bundle.origin / bundle.main}, line {lines[-1]}"
     element = re.search(r"Element '(\w+)', line 0", message)
     attribute = re.search(r"attribute:? '(\w+)'", message)
-    included = bundle.find_included(element[1], attribute and attribute[1]) if element else None
+    included = None
+    if element is not None:
+        name = None if attribute is None else attribute[1]
+        included = bundle.find_included(element[1], name)
     return included or str(bundle.origin / bundle.main)
 
 
 def _malformed_text(error: re.Match[str]) -> str:
     kind, element = error.groups()
-    part = (
-        "the closing tag"
-        if kind == "MISMATCHED_ELEMENT"
-        else _PARTS.get(kind.rpartition("_")[2], "the text")
-    )
+    part = _PARTS.get(kind.rpartition("_")[2], "the text")
+    if kind == "MISMATCHED_ELEMENT":
+        part = "the closing tag"
     of = f" of <{element}>" if element else ""
     return f"XML parse error in {part}{of}; check quotes, brackets and closing tags in this line and above"
 
@@ -149,8 +150,8 @@ def _malformed_text(error: re.Match[str]) -> str:
 def _place_of_nan(bundle: Bundle) -> str:
     for name in (bundle.main, *bundle.contents):
         content = bundle.contents[name]
-        if name.endswith(".xml") and (match := _NAN.search(content)):
-            return (
-                f"{bundle.origin / name}, line {content.count(bytes([10]), 0, match.start()) + 1}"
-            )
+        match = _NAN.search(content) if name.endswith(".xml") else None
+        if match is not None:
+            line = content.count(b"\n", 0, match.start()) + 1
+            return f"{bundle.origin / name}, line {line}"
     return str(bundle.origin / bundle.main)

@@ -45,11 +45,16 @@ def answer_about_source(
         return text.replace(str(made.xml), str(request.xml))
 
     outside = made.outside if request.alone else None
+    warnings = [] if outside is None else [outside]
+    warnings += made.warnings
+    warnings += [with_users_file(text) for text in answer.warnings]
+    notes = [f"added: {text}" for text in made.added]
+    notes += [with_users_file(text) for text in answer.notes]
     return dataclasses.replace(
         answer,
         problem=None if answer.problem is None else with_users_file(answer.problem),
-        warnings=(*filter(None, [outside]), *made.warnings, *map(with_users_file, answer.warnings)),
-        notes=(*(f"added: {text}" for text in made.added), *map(with_users_file, answer.notes)),
+        warnings=tuple(warnings),
+        notes=tuple(notes),
         outside=outside,
         includes=(),
     )

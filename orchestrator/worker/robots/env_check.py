@@ -109,73 +109,88 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
     """Refuse what the algorithm, or the fast learner where it is required, would refuse after
     launch.
     """
-    import numpy as np
-    from gymnasium import spaces
-
-    actions = env.action_space
-    observations = env.observation_space
     package = "sb3-contrib" if request.algo in CONTRIB else "Stable-Baselines3"
     algorithm = f"{package}'s {request.algo.upper()}"
-    if request.algo in OFF_POLICY and not isinstance(actions, spaces.Box):
-        raise UnfitError(
-            f'its action space is {actions}; {algorithm} needs a Box, algo = "ppo" can use it'
-        )
-    parts = (
-        observations.spaces.values() if isinstance(observations, spaces.Dict) else [observations]
-    )
-    for space, role in ((actions, "action"), *((part, "observation") for part in parts)):
-        if not isinstance(
-            space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-        ):
-            can_use = "Box, Discrete, MultiDiscrete, MultiBinary" + (
-                " or a Dict" if role == "observation" else ""
-            )
-            raise UnfitError(f"its {role} space is {space}; {algorithm} can use {can_use}")
-    if isinstance(actions, spaces.Box) and not (
-        np.isfinite(actions.low).all() and np.isfinite(actions.high).all()
-    ):
-        raise UnfitError(f"its action space is {actions}; {algorithm} needs finite bounds")
-    if request.use_sde and not isinstance(actions, spaces.Box):
-        raise UnfitError(
-            f"its action space is {actions}; {request.algo}.use_sde = true needs a Box"
-        )
-    misfits = []
-    policy = request.policy
-    if policy is not None and isinstance(observations, spaces.Dict) != (
-        policy == "MultiInputPolicy"
-    ):
-        expected = (
-            "MultiInputPolicy"
-            if isinstance(observations, spaces.Dict)
-            else "MlpPolicy or CnnPolicy"
-        )
-        misfits.append(
-            f"its observation space is {observations}: {policy} does not fit, use {expected}"
-        )
-    elif policy == "CnnPolicy" and len(observations.shape or ()) != 3:
-        misfits.append(
-            f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy"
-        )
+    _check_kinds(env.observation_space, env.action_space, request.algo, algorithm)
+    _check_actions(env.action_space, request, algorithm)
+    misfits = _policy_misfits(env.observation_space, request.policy)
     if request.fast:
         from orchestrator.worker.training.fast import qualify
 
-        if (unfit := qualify.unfit_spaces(observations, actions)) is not None:
+        unfit = qualify.unfit_spaces(env.observation_space, env.action_space)
+        if unfit is not None:
             misfits.append(fast_refused(unfit))
     if misfits:
         raise UnfitError("; ".join(misfits))
 
 
-def _of_length(returned: Any, length: int, method: str, expected: str) -> Any:
-    if not isinstance(returned, tuple) or len(returned) != length:
-        result = (
-            f"{len(returned)} values"
-            if isinstance(returned, tuple)
-            else f"a {type(returned).__name__}"
-        )
+def _check_kinds(
+    observations: gymnasium.Space[Any], actions: gymnasium.Space[Any], algo: str, algorithm: str
+) -> None:
+    """Refuse kinds of spaces that the algorithm cannot use. :param algorithm: ``algo`` for
+    people.
+    """
+    from gymnasium import spaces
+
+    if algo in OFF_POLICY and not isinstance(actions, spaces.Box):
         raise UnfitError(
-            f"its {method}() returns {result}, expected {length}: {expected} (gymnasium.Env)"
+            f'its action space is {actions}; {algorithm} needs a Box, algo = "ppo" can use it'
         )
-    return returned
+    usable = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    can_use = "Box, Discrete, MultiDiscrete, MultiBinary"
+    if not isinstance(actions, usable):
+        raise UnfitError(f"its action space is {actions}; {algorithm} can use {can_use}")
+    parts = [observations]
+    if isinstance(observations, spaces.Dict):
+        parts = list(observations.spaces.values())
+    for space in parts:
+        if not isinstance(space, usable):
+            raise UnfitError(
+                f"its observation space is {space}; {algorithm} can use {can_use} or a Dict"
+            )
+
+
+def _check_actions(
+    actions: gymnasium.Space[Any], request: ExaminationRequest, algorithm: str
+) -> None:
+    """Refuse actions that the algorithm cannot choose."""
+    import numpy as np
+    from gymnasium import spaces
+
+    if isinstance(actions, spaces.Box):
+        if not (np.isfinite(actions.low).all() and np.isfinite(actions.high).all()):
+            raise UnfitError(f"its action space is {actions}; {algorithm} needs finite bounds")
+    elif request.use_sde:
+        raise UnfitError(
+            f"its action space is {actions}; {request.algo}.use_sde = true needs a Box"
+        )
+
+
+def _policy_misfits(observations: gymnasium.Space[Any], policy: str | None) -> list[str]:
+    """Why a policy cannot take such observations; empty: it can."""
+    from gymnasium import spaces
+
+    if policy is None:
+        return []
+    is_dict = isinstance(observations, spaces.Dict)
+    if is_dict != (policy == "MultiInputPolicy"):
+        expected = "MultiInputPolicy" if is_dict else "MlpPolicy or CnnPolicy"
+        return [f"its observation space is {observations}: {policy} does not fit, use {expected}"]
+    if policy == "CnnPolicy" and len(observations.shape or ()) != 3:
+        return [f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy"]
+    return []
+
+
+def _of_length(returned: Any, length: int, method: str, expected: str) -> Any:
+    """``returned``, if it is a tuple of that length."""
+    if isinstance(returned, tuple) and len(returned) == length:
+        return returned
+    result = f"a {type(returned).__name__}"
+    if isinstance(returned, tuple):
+        result = f"{len(returned)} values"
+    raise UnfitError(
+        f"its {method}() returns {result}, expected {length}: {expected} (gymnasium.Env)"
+    )
 
 
 def _check_shape(observation: Any, space: gymnasium.Space[Any]) -> None:

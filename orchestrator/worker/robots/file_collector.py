@@ -28,9 +28,12 @@ from orchestrator.worker.robots.mjcf_elements import Attribute, Element, element
 ASSET_TAGS = frozenset({"mesh", "texture", "hfield", "skin", "flexcomp"})
 READ_TAGS = ASSET_TAGS | {"include", "model", "compiler"}
 DIRECTORY_ATTRIBUTES = ("meshdir", "texturedir", "assetdir")
-KERNEL_FOLDERS, SHARED_MEMORY = ("/proc", "/sys", "/dev"), "/dev/shm"  # noqa: S108
-"""Their files describe processes and devices, except those of the last, an ordinary file system."""
+KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
+"""Their files describe processes and devices."""
+SHARED_MEMORY = "/dev/shm"  # noqa: S108
+"""In them, and yet an ordinary file system."""
 ELSEWHERE = "elsewhere"
+"""The folder of the copy for files with absolute paths."""
 MAX_BYTES = 1 << 30
 """Size of one file beyond which it is refused as a mistake."""
 MAX_TOTAL_BYTES = 2 << 30
@@ -42,8 +45,11 @@ class BundleError(Exception):
 
 
 def read_regular_file(path: Path, named: str, limit_bytes: int = MAX_BYTES) -> bytes:
-    """:raises BundleError: it is too large, or not a readable regular file (a pipe would block for
-    ever).
+    """The content of a file of a robot.
+
+    :param named: what names it, for messages.
+    :raises BundleError: it is too large, or not a readable regular file (a pipe would block for
+        ever).
     """
     try:
         status = path.stat()
@@ -124,6 +130,7 @@ class FileCollector:
         """The largest number of ``..`` in a name."""
         self._contents: dict[Path, bytes] = {}
         self._edits: dict[Path, dict[tuple[int, int], bytes]] = {}
+        """Path in the copy → what replaces the bytes from start to end there."""
         self._padding = padding
         self._limit_bytes = limit_bytes
         self._total_bytes = 0
@@ -190,7 +197,9 @@ class FileCollector:
         file = _Mjcf(mapped, tags, is_included=bool(files))
         files.append(file)
         for element in tags:
-            for attribute in element.files if element.tag == "include" else ():
+            if element.tag != "include":
+                continue
+            for attribute in element.files:
                 here = f"{mapped.source}, line {element.line}: <include>"
                 included = self._find(attribute, [main_folder, mapped.folder], file, here)
                 self._read_mjcf(
@@ -200,15 +209,13 @@ class FileCollector:
     def _directories(self, main_folder: MappedPath, files: list[_Mjcf]) -> Iterator[MappedPath]:
         """Every folder that a <compiler> of the document names."""
         for file in files:
-            for element in file.elements:
-                for attribute in element.attributes if element.tag == "compiler" else ():
-                    if attribute.name in DIRECTORY_ATTRIBUTES and attribute.value:
-                        name = self._name(attribute)
-                        if Path(name).is_absolute():
-                            moved = self._rewrite(file, attribute, lexical(Path(name)))
-                            yield MappedPath(Path(name), main_folder.target / moved)
-                        else:
-                            yield main_folder.at(name)
+            for attribute in _directory_attributes(file):
+                name = self._name(attribute)
+                if Path(name).is_absolute():
+                    moved = self._rewrite(file, attribute, lexical(Path(name)))
+                    yield MappedPath(Path(name), main_folder.target / moved)
+                else:
+                    yield main_folder.at(name)
 
     def _take_asset(
         self,
@@ -222,9 +229,8 @@ class FileCollector:
         name = self._name(attribute)
         named = f"{here} {attribute.value}"
         absolute = lexical(Path(name)) if Path(name).is_absolute() else None
-        base = name.rpartition("/")[
-            2
-        ]  # with strippath MuJoCo uses the last part of an absolute path too
+        # With strippath MuJoCo uses the last part of an absolute path, too.
+        base = name.rpartition("/")[2]
         names = (base,) if absolute else (name, base)
         candidates = [
             folder.at(name)
@@ -271,24 +277,27 @@ class FileCollector:
         """
         if folder not in self.folders:
             self.folders.append(folder)
-        moved = "/".join(
-            [self._elsewhere, str(self.folders.index(folder)), *["_"] * self._padding, *name]
-        )
-        self._edits.setdefault(file.mapped.target, {})[attribute.start, attribute.end] = escaped(
-            moved
-        )
+        number = str(self.folders.index(folder))
+        padding = ["_"] * self._padding
+        moved = "/".join([self._elsewhere, number, *padding, *name])
+        edits = self._edits.setdefault(file.mapped.target, {})
+        edits[attribute.start, attribute.end] = escaped(moved)
         return moved
 
     def _read(self, mapped: MappedPath, named: str, attribute: str | None) -> bytes:
-        """:param attribute: the one that leads to the file; None for the main file."""
-        left = self._limit_bytes - self._total_bytes + len(self._contents.get(mapped.target, b""))
-        if (
-            left < MAX_BYTES
-            and _exists(mapped.source)
-            and (size := mapped.source.stat().st_size) > left
-        ):
-            total = f"the files of a robot may have {self._limit_bytes:_} bytes together, which have to fit into memory"
-            raise BundleError(f"{named}: has {size:_} bytes, which are too many: {total}")
+        """The content of a file, noting whether it lies outside of the robot's folder.
+
+        :param attribute: the one that leads to the file; None for the main file.
+        """
+        earlier = self._contents.get(mapped.target, b"")  # of the same file, which counts once
+        left = self._limit_bytes - self._total_bytes + len(earlier)
+        if left < MAX_BYTES and _exists(mapped.source):
+            size = mapped.source.stat().st_size
+            if size > left:
+                raise BundleError(
+                    f"{named}: has {size:_} bytes, which are too many: the files of a robot may have "
+                    f"{self._limit_bytes:_} bytes together, which have to fit into memory"
+                )
         content = read_regular_file(mapped.source, named, min(left, MAX_BYTES))
         real = Path(os.path.realpath(mapped.source))
         if attribute is not None and self.outside is None and not real.is_relative_to(self._inside):
@@ -302,11 +311,22 @@ class FileCollector:
         mode = stat.S_IMODE(mapped.source.stat().st_mode)
         self.modes[mapped.target] = self.modes.get(mapped.target, mode) & mode
         earlier = self.sources.setdefault(mapped.target, mapped.source)
-        self._total_bytes += 0 if mapped.target in self._contents else len(content)
+        if mapped.target not in self._contents:
+            self._total_bytes += len(content)
         if self._contents.setdefault(mapped.target, content) != content:
             raise BundleError(
                 f"{named}: would have the path of {earlier} in a copy of the robot; rename one of them"
             )
+
+
+def _directory_attributes(file: _Mjcf) -> Iterator[Attribute]:
+    """The attributes of <compiler> that name a folder."""
+    for element in file.elements:
+        if element.tag != "compiler":
+            continue
+        for attribute in element.attributes:
+            if attribute.name in DIRECTORY_ATTRIBUTES and attribute.value:
+                yield attribute
 
 
 def files_read(element: Element) -> list[Attribute]:

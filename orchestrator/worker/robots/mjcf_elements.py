@@ -14,6 +14,7 @@ from dataclasses import dataclass
 _TAG = re.compile(rb"""<([^\s<>/!?="']++)((?:[^<>"']|"[^"]*+"|'[^']*+')*+)>""")
 _ATTRIBUTE = re.compile(rb"""([^\s=/"'<>]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')""")
 _NO_TAGS = ((b"</", b">"), (b"<!--", b"-->"), (b"<![CDATA[", b"]]>"), (b"<?", b"?>"), (b"<!", b">"))
+"""How what is no opening tag begins and ends; longer beginnings first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,7 @@ def elements(content: bytes, tags: Collection[str]) -> Iterator[Element]:
     counted = 0
     is_root = True
     while (at := content.find(b"<", at)) >= 0:
-        closing = next(
-            (closing for opening, closing in _NO_TAGS if content.startswith(opening, at)), None
-        )
+        closing = _end_of_no_tag(content, at)
         if closing is not None:
             at = content.find(closing, at + 2)
             if at < 0:
@@ -74,10 +73,23 @@ def elements(content: bytes, tags: Collection[str]) -> Iterator[Element]:
         at = tag.end()
 
 
+def _end_of_no_tag(content: bytes, at: int) -> bytes | None:
+    """How what begins at ``at`` ends, if it is no opening tag; None if it is one."""
+    for opening, closing in _NO_TAGS:
+        if content.startswith(opening, at):
+            return closing
+    return None
+
+
 def _attributes(content: bytes, start: int, end: int) -> Iterator[Attribute]:
     for match in _ATTRIBUTE.finditer(content, start, end):
-        quotes = 2 if match[2] is not None else 3
-        yield Attribute(_text(match[1]), _text(match[quotes]), *match.span(quotes))
+        group = 2 if match[2] is not None else 3  # the value in double or in single quotes
+        yield Attribute(
+            name=_text(match[1]),
+            value=_text(match[group]),
+            start=match.start(group),
+            end=match.end(group),
+        )
 
 
 def escaped(text: str) -> bytes:

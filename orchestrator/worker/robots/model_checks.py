@@ -37,8 +37,20 @@ MAX_FREQUENCY = 1.5
 WIDE_CTRLRANGE = 4.0
 """Ratio of a servo's ctrlrange to the range of its joint, beyond which the unit must be wrong (a
 degree: 57)."""
-_NAMED = {name: name for name in ("body", "geom", "site", "actuator", "tendon", "mesh", "sensor")}
-_NAMED |= {"jnt": "joint", "key": "keyframe", "eq": "equality", "cam": "camera"}
+_NAMED = {
+    "body": "body",
+    "jnt": "joint",
+    "geom": "geom",
+    "site": "site",
+    "cam": "camera",
+    "mesh": "mesh",
+    "eq": "equality",
+    "tendon": "tendon",
+    "actuator": "actuator",
+    "sensor": "sensor",
+    "key": "keyframe",
+}
+"""Beginnings of the names of MjModel's fields → what the element is called."""
 
 
 @dataclass(slots=True)
@@ -63,11 +75,15 @@ def numbers(model: mujoco.MjModel) -> Iterator[str]:
     derived: list[str] = []
     for name in _float_arrays():
         values = getattr(model, name)
-        if not np.isfinite(values).all():
-            (derived if name.endswith("0") else set_by_file).append(
-                _place_of_bad(model, name, values)
-            )
-    if places := set_by_file or derived:
+        if np.isfinite(values).all():
+            continue
+        place = _place_of_bad(model, name, values)
+        if name.endswith("0"):
+            derived.append(place)
+        else:
+            set_by_file.append(place)
+    places = set_by_file or derived
+    if places:
         yield f"{shown(places)}: not a finite number, and neither is anything computed from it; correct it"
 
 
@@ -86,9 +102,8 @@ def _float_arrays() -> list[str]:
 def _place_of_bad(model: mujoco.MjModel, name: str, values: NDArray[np.float64]) -> str:
     row = int(np.argwhere(~np.isfinite(values))[0][0])
     prefix, _, attribute = name.partition("_")
-    if prefix not in _NAMED or len(values) != getattr(
-        model, f"n{prefix}"
-    ):  # or its rows are vertices, controls, …
+    # Rows of such a prefix may also be vertices or controls.
+    if prefix not in _NAMED or len(values) != getattr(model, f"n{prefix}"):
         return f"{name}[{row}]"
     return f"{attribute} of {_NAMED[prefix]} '{getattr(model, prefix)(row).name or row}'"
 
@@ -106,9 +121,8 @@ def actuators(model: mujoco.MjModel, key: int) -> Iterator[str]:
         around_keyframe = (
             kind == "position" and key >= 0 and on_joint and bool(model.jnt_limited[joint])
         )
-        if (
-            kind != "muscle" and not around_keyframe
-        ):  # muscles and these servos have a default range
+        # Muscles and these servos have a default range.
+        if kind != "muscle" and not around_keyframe:
             unlimited.append(f"'{model.actuator(number).name or number}'")
     if unlimited:
         yield (
@@ -132,7 +146,8 @@ def servo_ranges(model: mujoco.MjModel) -> str | None:
             and model.actuator_ctrllimited[control]
         ):
             continue
-        (low, high), (least, most) = model.jnt_range[joint], model.actuator_ctrlrange[control]
+        low, high = model.jnt_range[joint]
+        least, most = model.actuator_ctrlrange[control]
         reach = abs(float(model.actuator_gear[number, 0])) * float(high - low)
         has_range = joint_type(model, joint) in (HINGE, SLIDE) and bool(model.jnt_limited[joint])
         if has_range and most - least > WIDE_CTRLRANGE * reach:
@@ -219,7 +234,8 @@ def _outside(model: mujoco.MjModel, qpos: Floats) -> list[str]:
     for joint in np.flatnonzero(model.jnt_limited).tolist():
         if joint_type(model, joint) not in (HINGE, SLIDE):
             continue
-        (low, high), at = model.jnt_range[joint], float(qpos[model.jnt_qposadr[joint]])
+        low, high = model.jnt_range[joint]
+        at = float(qpos[model.jnt_qposadr[joint]])
         slack = 1e-4 + 0.02 * (high - low)
         if at < low - slack or at > high + slack:
             outside.append(f"{joint_name(model, joint)} at {at:.3g}, range {low:.3g} to {high:.3g}")
@@ -274,14 +290,13 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
         yield f"option timestep is {step:g} s: contacts need 0.01 s or less; shorten it"
     explicit = mujoco.mjtIntegrator(int(model.opt.integrator)).name in ("mjINT_EULER", "mjINT_RK4")
     too_quick = []
+    needed_s = step
     for number in range(model.nactuator):
         if int(model.actuator_trntype[number]) != int(mujoco.mjtTrn.mjTRN_JOINT):
             continue
         joint = int(model.actuator_trnid[number, 0])
-        if (
-            actuator_kind(model, number) not in ("position", "velocity")
-            or model.jnt_type[joint] < 2
-        ):
+        is_servo = actuator_kind(model, number) in ("position", "velocity")
+        if not is_servo or joint_type(model, joint) not in (SLIDE, HINGE):
             continue
         dof = int(model.jnt_dofadr[joint])
         gear = float(model.actuator_gear[number, 0]) ** 2
@@ -292,16 +307,15 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
         implicit = (0.0 if explicit else rate) + float(model.dof_damping[dof]) * mobility
         oscillates = frequency * step > MAX_FREQUENCY and implicit < 2 * frequency
         if oscillates or (explicit and rate * step > 2):
-            needed = min(
-                MAX_FREQUENCY / frequency if frequency else step,
-                1 / rate if explicit and rate > 0 else step,
-            )
-            too_quick.append((needed, joint_name(model, joint)))
+            too_quick.append(joint_name(model, joint))
+            if frequency > 0:
+                needed_s = min(needed_s, MAX_FREQUENCY / frequency)
+            if explicit and rate > 0:
+                needed_s = min(needed_s, 1 / rate)
     if too_quick:
         yield (
             f"timestep = {step:g} s is too long: servos are too stiff for the inertia they move (joint "
-            f"{shown([name for _, name in too_quick])}); use timestep = {min(too_quick)[0]:.1g}, smaller kp or kv, "
-            "or armature"
+            f"{shown(too_quick)}); use timestep = {needed_s:.1g}, smaller kp or kv, or armature"
         )
 
 

@@ -52,8 +52,9 @@ class EditedRobot:
     """As compiled from the specification, with which the MJCF is to be compared."""
 
     def check(self, written: mujoco.MjModel) -> None:
-        """:raises EditError: ``written``, which was compiled from a copy of the bundle, is another
-        robot.
+        """Compare the robot with ``written``, which was compiled from a copy of the bundle.
+
+        :raises EditError: it is another robot.
         """
         if differing := list(differing_fields(self.model, written)):
             lost = ", ".join(differing[:5])
@@ -87,9 +88,8 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
             refuses the result.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # the examination of the edited robot repeats MuJoCo's warnings
+            # The examination of the edited robot repeats MuJoCo's warnings.
+            warnings.simplefilter("ignore")
             # Patterns before names, so that the more specific edit wins; then by key, for
             # reproducible results.
             in_order = sorted(edits.items(), key=lambda edit: (not is_pattern(edit[0]), edit[0]))
@@ -172,13 +172,11 @@ def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: 
         (spec.textures, model.tex_pathadr, spec.compiler.texturedir),
     ):
         for asset, start in zip(assets, addresses, strict=False):
-            resolved = paths[start : paths.index(b"\0", start)].decode() if start >= 0 else ""
-            if (
-                resolved
-                and asset.file
-                and not (folder / directory / asset.file).exists()
-                and Path(resolved).exists()
-            ):
+            if start < 0 or not asset.file:
+                continue
+            resolved = paths[start : paths.index(b"\0", start)].decode()
+            is_found_by_name = (folder / directory / asset.file).exists()
+            if resolved and not is_found_by_name and Path(resolved).exists():
                 asset.file = resolved
 
 
@@ -194,18 +192,20 @@ def _apply(
     attribute = key.rpartition(".")[2]
     has_changed = False
     for number, element in matching_elements(spec, "model", key):
-        here = f"model.{key}" + (f": {kind} {element.name!r}" if is_pattern(key) else "")
-        other = written.setdefault((kind, number, attribute), key) if is_pattern(key) else key
-        if other != key:
-            raise EditError(
-                f"{here} is edited by model.{other} too; leave one of them out, or name the element"
-            )
+        here = f"model.{key}"
+        if is_pattern(key):
+            here = f"{here}: {kind} {element.name!r}"
+            other = written.setdefault((kind, number, attribute), key)
+            if other != key:
+                raise EditError(
+                    f"{here} is edited by model.{other} too; leave one of them out, or name the element"
+                )
         try:
             has_changed |= set_attribute(element, kind, attribute, value)
         except AttributeEditError as problem:
-            hint = (
-                suggestion(attribute, attribute_names(element, kind)) if problem.is_unknown else ""
-            )
+            hint = ""
+            if problem.is_unknown:
+                hint = suggestion(attribute, attribute_names(element, kind))
             raise EditError(f"{here}: {problem}{hint}") from None
     return has_changed
 

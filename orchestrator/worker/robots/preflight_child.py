@@ -84,6 +84,9 @@ class RecentRobot:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         if self._variants is not None:
             self._variants.__exit__()
             self._variants = None
@@ -95,7 +98,7 @@ class RecentRobot:
         """
         asked = (xml, limit_bytes)
         if self._variants is not None and self._made_of != (*asked, self._variants.bundle.stamp()):
-            self.__exit__()
+            self._forget()
         if self._variants is None:
             self._variants = RobotVariants(collect(xml, limit_bytes))
             self._made_of = (*asked, self._variants.bundle.stamp())
@@ -110,7 +113,8 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
     try:
         with contextlib.ExitStack() as cleanup:
             use = _measure_for(request) or _start_policy_check(request, cleanup)
-            return _examine(request, recent or cleanup.enter_context(RecentRobot()), cleanup, use)
+            recent = recent or cleanup.enter_context(RecentRobot())
+            return _Examination(recent, cleanup, use).examine(request)
     except (BundleError, UnfitError) as error:
         return _unfit(error)
     except OSError as error:
@@ -134,10 +138,6 @@ def _unfit(error: BundleError | UnfitError) -> ExaminationAnswer:
     )
 
 
-def _same_answer(answer: ExaminationAnswer, _: object) -> ExaminationAnswer:
-    return answer
-
-
 def _measure_for(request: ExaminationRequest) -> EnvironmentUse | None:
     """Measures what a feature asks for; None where nothing is asked for."""
     measurement = request.measurement
@@ -154,126 +154,191 @@ def _measure_for(request: ExaminationRequest) -> EnvironmentUse | None:
 
 def _start_policy_check(
     request: ExaminationRequest, cleanup: contextlib.ExitStack
-) -> EnvironmentUse:
-    """Checks ``init``, if there is one.
+) -> EnvironmentUse | None:
+    """Checks ``init``; None where there is none, or it cannot be checked.
 
     The environment of a source that is still to be trained is made before that of the job.
     """
     if not request.init:
-        return _same_answer
+        return None
     # Here, before the user's folder is on the path.
     from orchestrator.worker.robots import start_policy_check
 
-    made: list[Any] = []
+    of_source: Any = None
     source = start_policy_check.source_of(request)
     if source is not None:
+        of_source = _environment_of(source, cleanup)
+        if of_source is None:  # something is wrong with it, which its own examination tells
+            return None
 
-        def keep(answer: ExaminationAnswer, environment: Any) -> ExaminationAnswer:
-            made.append(environment)
-            return answer
+    def check_init(answer: ExaminationAnswer, environment: Any) -> ExaminationAnswer:
+        return start_policy_check.check_init(request, answer, environment, of_source)
 
-        # They are told of the source itself.
-        with contextlib.suppress(BundleError, UnfitError, OSError, ValueError):
-            _examine(source, cleanup.enter_context(RecentRobot()), cleanup, keep)
-        if not made:
-            return _same_answer
-    return lambda answer, environment: start_policy_check.check_init(
-        request, answer, environment, *made
-    )
+    return check_init
 
 
-def _examine(
-    request: ExaminationRequest,
-    recent: RecentRobot,
-    cleanup: contextlib.ExitStack,
-    use: EnvironmentUse,
-) -> ExaminationAnswer:
-    """:param use: makes the answer of the environment, if nothing is wrong with it."""
-    is_environment = request.env is not None or request.entry_point is not None
-    _import_before_users(request, is_environment)
-    if request.robot_maker is not None:
-        return _examine_made(request, recent, cleanup, use)
-    xml = None if request.xml is None else Path(request.xml)
-    if xml is None and request.task is not None and request.task.startswith(GYMNASIUM):
+def _environment_of(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> Any:
+    """The environment that a request names; None where something is wrong with it."""
+
+    def leave_answer(answer: ExaminationAnswer, _: object) -> ExaminationAnswer:
+        return answer
+
+    examination = _Examination(cleanup.enter_context(RecentRobot()), cleanup, leave_answer)
+    with contextlib.suppress(BundleError, UnfitError, OSError, ValueError):
+        examination.examine(request)
+    return examination.environment
+
+
+class _Examination:
+    """The examination of one request.
+
+    :param cleanup: removes afterwards what was made for it.
+    :param use: makes the answer of the environment, if nothing is wrong with it; None: as it is.
+    """
+
+    def __init__(
+        self, recent: RecentRobot, cleanup: contextlib.ExitStack, use: EnvironmentUse | None
+    ) -> None:
+        self._recent = recent
+        self._cleanup = cleanup
+        self._use = use
+        self.environment: Any = None
+        """What ``use`` was called with; None where it was not."""
+
+    def examine(self, request: ExaminationRequest) -> ExaminationAnswer:
+        """The answer to ``request``. :raises BundleError, UnfitError: it cannot be trained."""
+        _import_before_users(request)
+        if request.robot_maker is not None:
+            return self._examine_made(request)
+        xml = _xml(request)
+        if not _is_environment(request) and (xml is None or not (request.task or request.alone)):
+            raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
+        if xml is None:
+            return self._with_environment(ExaminationAnswer(), check_environment(request, None))
+        robot_format = format_of(xml.name)
+        if robot_format is not None:
+            return self._examine_converted(robot_format, request)
+        if request.alone:
+            return self._examine_alone(request, xml)
+        return self._examine_robot(request, xml)
+
+    def _with_environment(self, answer: ExaminationAnswer, environment: Any) -> ExaminationAnswer:
+        self.environment = environment
+        return answer if self._use is None else self._use(answer, environment)
+
+    def _examine_made(self, request: ExaminationRequest) -> ExaminationAnswer:
+        """A robot that a function of the user makes."""
+        folder = self._cleanup.enter_context(TemporaryFolder())
+        xml = made_robot.make(request, Path(folder))
         try:
-            xml = gymnasium_tasks.default_xml(request.task)
-        except ValueError as error:
-            raise UnfitError(str(error), "settings") from None
-    if not is_environment and (xml is None or not (request.task or request.alone)):
-        raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
-    if xml is None:
-        return use(ExaminationAnswer(), check_environment(request, None))
-    robot_format = format_of(xml.name)
-    if robot_format is not None:
-        return _examine_converted(robot_format, request, recent, cleanup, use)
-    if not request.alone:
-        return _examine_robot(request, xml, is_environment, recent, cleanup, use)
-    root_tag, includes = _root_and_includes(xml)
-    for one in robot_formats():
-        if root_tag == one.root:
-            renamed = f"{xml.stem}{one.suffix}"
-            raise UnfitError(
-                f"{xml}: is {one.with_article}; rename it to {renamed}, by which {one.with_article} is known"
+            answer = self.examine(dataclasses.replace(request, xml=str(xml), robot_maker=None))
+        except (BundleError, UnfitError) as error:
+            answer = _unfit(error)
+        return made_robot.answer_without_folder(answer, request, folder)
+
+    def _examine_converted(
+        self, robot_format: RobotFormat, request: ExaminationRequest
+    ) -> ExaminationAnswer:
+        """A robot in a file of another format."""
+        folder = self._cleanup.enter_context(TemporaryFolder())
+        made = converted_robot.convert(robot_format, request, Path(folder))
+        if made.outside is not None and not (request.allow_outside or request.alone):
+            raise UnfitError(made.outside)
+        try:
+            answer = self.examine(dataclasses.replace(request, xml=str(made.xml)))
+        except (BundleError, UnfitError) as error:
+            answer = _unfit(error)
+        return converted_robot.answer_about_source(answer, request, made)
+
+    def _examine_alone(self, request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
+        """A file that may be no robot, but a part of one."""
+        root_tag, includes = _root_and_includes(xml)
+        for one in robot_formats():
+            if root_tag == one.root:
+                renamed = f"{xml.stem}{one.suffix}"
+                raise UnfitError(
+                    f"{xml}: is {one.with_article}; rename it to {renamed}, by which {one.with_article} is known"
+                )
+        if root_tag == "mujocoinclude":
+            return ExaminationAnswer(
+                fragment="a part for other files to include (<mujocoinclude>), not a robot"
             )
-    if root_tag == "mujocoinclude":
-        return ExaminationAnswer(
-            fragment="a part for other files to include (<mujocoinclude>), not a robot"
+        if root_tag is not None and root_tag.lower() != "mujoco":
+            problem = f"{xml}: the root element is <{root_tag}>, expected <mujoco>"
+            return ExaminationAnswer(
+                problem=problem, fragment=f"not an MJCF: the root element is <{root_tag}>"
+            )
+        try:
+            answer = self._examine_robot(request, xml)
+        except (BundleError, UnfitError) as error:  # its includes are reported nevertheless
+            answer = _unfit(error)
+        return dataclasses.replace(answer, includes=includes)
+
+    def _examine_robot(self, request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
+        findings = ModelFindings()
+        source = _read_source(request, xml, self._recent, findings)
+        edited = _edit(source, request, xml)
+        bundle = source.bundle if edited is None else edited.bundle
+        staging = request.stage_to or self._cleanup.enter_context(TemporaryFolder())
+        staged = bundle.write(Path(staging))
+        answer = ExaminationAnswer(
+            xml=bundle.main,
+            hash=source.hash if edited is None else bundle.hash,
+            source_hash=source.hash,
+            outside=source.outside,
         )
-    if root_tag is not None and root_tag.lower() != "mujoco":
-        problem = f"{xml}: the root element is <{root_tag}>, expected <mujoco>"
-        return ExaminationAnswer(
-            problem=problem, fragment=f"not an MJCF: the root element is <{root_tag}>"
+        with guard_compiler(xml, request.memory_mib):
+            model = _compile(staged, bundle, edited, findings, request, xml)
+            edited = None  # the memory of its model
+            answer = _examine_model(model, answer, findings, request, staged)
+        if answer.problem is not None:
+            return dataclasses.replace(
+                answer,
+                problem=f"{bundle.origin / bundle.main}: {answer.problem}",
+                xml=None,
+                hash=answer.hash if request.alone else None,
+            )
+        if _is_environment(request):
+            return self._with_environment(answer, check_environment(request, staged))
+        if self._use is None or answer.task is None:
+            return answer
+        simulation = observed_simulation(
+            staged,
+            answer.task,
+            request.task_options,
+            request.randomize,
+            asymmetric=request.asymmetric,
         )
+        return self._with_environment(answer, simulation)
+
+
+def _is_environment(request: ExaminationRequest) -> bool:
+    """Whether it is of an environment of gymnasium or the user, which may have a robot, and not of a
+    task.
+    """
+    return request.env is not None or request.entry_point is not None
+
+
+def _xml(request: ExaminationRequest) -> Path | None:
+    """The robot: where none is given, that of gymnasium's task."""
+    if request.xml is not None:
+        return Path(request.xml)
+    if request.task is None or not request.task.startswith(GYMNASIUM):
+        return None
     try:
-        answer = _examine_robot(request, xml, is_environment, recent, cleanup, use)
-    except (BundleError, UnfitError) as error:  # its includes are reported nevertheless
-        answer = _unfit(error)
-    return dataclasses.replace(answer, includes=includes)
+        return gymnasium_tasks.default_xml(request.task)
+    except ValueError as error:
+        raise UnfitError(str(error), "settings") from None
 
 
-def _examine_made(
-    request: ExaminationRequest,
-    recent: RecentRobot,
-    cleanup: contextlib.ExitStack,
-    use: EnvironmentUse,
-) -> ExaminationAnswer:
-    folder = cleanup.enter_context(TemporaryFolder())
-    xml = made_robot.make(request, Path(folder))
-    try:
-        answer = _examine(
-            dataclasses.replace(request, xml=str(xml), robot_maker=None), recent, cleanup, use
-        )
-    except (BundleError, UnfitError) as error:
-        answer = _unfit(error)
-    return made_robot.answer_without_folder(answer, request, folder)
-
-
-def _examine_converted(
-    robot_format: RobotFormat,
-    request: ExaminationRequest,
-    recent: RecentRobot,
-    cleanup: contextlib.ExitStack,
-    use: EnvironmentUse,
-) -> ExaminationAnswer:
-    folder = cleanup.enter_context(TemporaryFolder())
-    made = converted_robot.convert(robot_format, request, Path(folder))
-    if made.outside is not None and not (request.allow_outside or request.alone):
-        raise UnfitError(made.outside)
-    try:
-        answer = _examine(dataclasses.replace(request, xml=str(made.xml)), recent, cleanup, use)
-    except (BundleError, UnfitError) as error:
-        answer = _unfit(error)
-    return converted_robot.answer_about_source(answer, request, made)
-
-
-def _import_before_users(request: ExaminationRequest, is_environment: bool) -> None:
+def _import_before_users(request: ExaminationRequest) -> None:
     """Import what might otherwise find the user's modules, put their folder on the path, and import
     the task.
 
     That is before the memory limit.
     """
     robot_formats()  # features are found in the path as it is now
-    if is_environment:
+    if _is_environment(request):
         if request.robot_maker is not None:
             import gymnasium  # noqa: F401
     elif request.search_path and request.search_path not in sys.path:
@@ -281,53 +346,6 @@ def _import_before_users(request: ExaminationRequest, is_environment: bool) -> N
         if request.task is not None:
             with contextlib.suppress(ValueError):  # reported later
                 find_task(request.task)
-
-
-def _examine_robot(
-    request: ExaminationRequest,
-    xml: Path,
-    is_environment: bool,
-    recent: RecentRobot,
-    cleanup: contextlib.ExitStack,
-    use: EnvironmentUse,
-) -> ExaminationAnswer:
-    findings = ModelFindings()
-    source = _read_source(request, xml, recent, findings)
-    edited = _edit(source, request, xml)
-    bundle = source.bundle if edited is None else edited.bundle
-    staging = request.stage_to or cleanup.enter_context(TemporaryFolder())
-    staged = bundle.write(Path(staging))
-    answer = ExaminationAnswer(
-        xml=bundle.main,
-        hash=source.hash if edited is None else bundle.hash,
-        source_hash=source.hash,
-        outside=source.outside,
-    )
-    with guard_compiler(xml, request.memory_mib):
-        model = _compile(staged, bundle, edited, findings, request, xml)
-        edited = None  # the memory of its model
-        answer = _examine_model(
-            model, answer, findings, request, staged, is_environment=is_environment
-        )
-    if answer.problem is not None:
-        return dataclasses.replace(
-            answer,
-            problem=f"{bundle.origin / bundle.main}: {answer.problem}",
-            xml=None,
-            hash=answer.hash if request.alone else None,
-        )
-    if is_environment:
-        return use(answer, check_environment(request, staged))
-    if use is _same_answer or answer.task is None:
-        return answer
-    simulation = observed_simulation(
-        staged,
-        answer.task,
-        request.task_options,
-        request.randomize,
-        asymmetric=request.asymmetric,
-    )
-    return use(answer, simulation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +363,9 @@ class _Source:
 def _read_source(
     request: ExaminationRequest, xml: Path, recent: RecentRobot, findings: ModelFindings
 ) -> _Source:
-    """:raises BundleError: as :func:`collect`.
+    """The robot as its files are.
+
+    :raises BundleError: as :func:`collect`.
     :raises UnfitError: it refers to files outside of its folder, and is not examined alone.
     """
     limit_bytes = MAX_TOTAL_BYTES
@@ -398,14 +418,13 @@ def _examine_model(
     findings: ModelFindings,
     request: ExaminationRequest,
     staged: Path,
-    *,
-    is_environment: bool,
 ) -> ExaminationAnswer:
     """``answer`` with the findings on a compiled robot."""
     findings.problems += model_checks.numbers(model)
     if findings.problems:
         return _with_findings(answer, findings, summarize(model, mujoco.MjData(model)))
-    if is_environment:  # it may use the robot in its own way: every problem is only a warning
+    # An environment may use the robot in its own way: every problem is only a warning.
+    if _is_environment(request):
         summary = examine(model, findings, simulate_s=request.simulate_s)
         findings.warnings = [*findings.problems, *findings.warnings]
         findings.problems = []
@@ -481,14 +500,18 @@ def _try_task(
             check_grid(staged, name, options, request.randomize, request.evaluate)
     except ValueError as error:
         # A robot examined alone may be for the user's own task.
-        told = findings.warnings if request.alone else findings.problems
-        told.append(str(error))
+        if request.alone:
+            findings.warnings.append(str(error))
+        else:
+            findings.problems.append(str(error))
         answer = dataclasses.replace(answer, task_reason=str(error), cause=_cause(request, error))
     return _TriedTask(answer=answer, simulation=simulation)
 
 
 def _step_once(simulation: Simulation) -> None:
-    """:raises TaskError: what it returns is not finite.
+    """Make one control step with an action of zeros.
+
+    :raises TaskError: what it returns is not finite.
     :raises ValueError: its task cannot compute.
     :raises PhysicsDiverged: physics does.
     """
@@ -500,12 +523,13 @@ def _step_once(simulation: Simulation) -> None:
 
 
 def _cause(request: ExaminationRequest, error: Exception) -> Literal["robot", "code", "settings"]:
-    """What :attr:`ExaminationAnswer.cause` is for an error of a task. A built-in one fails because
-    of the robot.
-    """
-    if not isinstance(error, TaskError) or not (error.is_certain or ":" in str(request.task)):
+    """What :attr:`ExaminationAnswer.cause` is for an error of a task."""
+    if not isinstance(error, TaskError):
         return "robot"
-    return "settings" if error.is_certain and request.task != AUTO else "code"
+    if error.is_certain:
+        return "code" if request.task == AUTO else "settings"
+    is_users = ":" in str(request.task)
+    return "code" if is_users else "robot"  # a built-in task fails because of the robot
 
 
 def examine(
@@ -549,8 +573,8 @@ def examine(
     summary["steps_per_s"] = check_stability(
         model, data, pose, rest, actions, simulate_s, findings, cause=wide
     )
-    told = [*findings.problems, *findings.warnings]
-    if wide is not None and not any(wide in text for text in told):
+    texts = [*findings.problems, *findings.warnings]
+    if wide is not None and not any(wide in text for text in texts):
         findings.warnings.insert(0, wide)
     return summary
 

@@ -91,7 +91,7 @@ def check_stability(
 def _warn_of_growing_energy(
     model: mujoco.MjModel, passive: StabilityTrial, findings: ModelFindings
 ) -> None:
-    """:param passive: the trial with the actuators disabled."""
+    """Warn where energy has grown in ``passive``, the trial with the actuators disabled."""
     # Energy in joules that lifts all moving bodies by the size of the model; passive motion never
     # gains as much.
     mass = float(model.body_mass[model.body_treeid >= 0].sum())
@@ -162,62 +162,73 @@ class _Test:
         self, when: str, controls: Controls, *, share: float, hold_s: float = HOLD_S
     ) -> _Verdict:
         """One trial. :param share: of the CPU time."""
-        model = self.model
-        cpu_s = share * self.cpu_s
-        trial = _simulate(model, self.data, self.start, controls, hold_s, cpu_s)
+        trial = self._trial(controls, hold_s, cpu_s=share * self.cpu_s)
         if trial.divergence is None:
             return _Verdict(trial=trial, problem=None)
-        is_passive = bool(model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_ACTUATION))
+        disabled = self.model.opt.disableflags
+        is_passive = bool(disabled & int(mujoco.mjtDisableBit.mjDSBL_ACTUATION))
         remedy = None if is_passive else self.cause
         if not remedy:
-            limit_s = 2 * max(trial.cpu_s, 0.01)
-            remedy = _remedy(model, self.data, self.start, controls, hold_s, limit_s)
+            remedy = self._remedy(controls, hold_s, cpu_s=2 * max(trial.cpu_s, 0.01))
         problem = f"physics diverges {when} ({trial.divergence}); {remedy}"
         return _Verdict(trial=trial, problem=problem)
 
+    def _trial(
+        self, controls: Controls, hold_s: float, cpu_s: float, most_steps: int = MAX_STEPS
+    ) -> StabilityTrial:
+        """Simulate from the start until the time is over or physics diverges."""
+        model = self.model
+        data = self.data
+        step_s = float(model.opt.timestep)
+        held = max(1, min(round(hold_s / step_s), MAX_STEPS // 10))
+        count = min(round(SIMULATED_S / step_s), most_steps) // held
+        rng = np.random.default_rng(0)
+        mujoco.mj_resetData(model, data)
+        data.qpos[:] = self.start
+        mujoco.mj_forward(model, data)
+        at_start = float(data.energy.sum())
+        growth = 0.0
+        diverged = None
+        steps = 0
+        stepping_s = 0.0
+        begun = time.thread_time()
+        for _ in range(max(1, count)):
+            data.ctrl[:] = controls(rng)
+            before = data.time
+            started = time.thread_time()
+            mujoco.mj_step(model, data, nstep=held)
+            stepping_s += time.thread_time() - started
+            steps += held
+            diverged = _divergence(model, data, before)
+            if diverged or time.thread_time() - begun > cpu_s:
+                break
+            if data.time < SETTLED_S:
+                at_start = max(at_start, float(data.energy.sum()))
+            growth = max(growth, float(data.energy.sum()) - at_start)
+        return StabilityTrial(
+            steps_per_s=steps / max(stepping_s, 1e-9),
+            cpu_s=time.thread_time() - begun,
+            divergence=diverged,
+            energy_growth=growth,
+        )
 
-def _simulate(
-    model: mujoco.MjModel,
-    data: mujoco.MjData,
-    start: Floats,
-    controls: Controls,
-    hold_s: float,
-    cpu_s: float,
-    most_steps: int = MAX_STEPS,
-) -> StabilityTrial:
-    """Simulate from ``start`` until the time is over or physics diverges."""
-    step_s = float(model.opt.timestep)
-    held = max(1, min(round(hold_s / step_s), MAX_STEPS // 10))
-    count = min(round(SIMULATED_S / step_s), most_steps) // held
-    rng = np.random.default_rng(0)
-    mujoco.mj_resetData(model, data)
-    data.qpos[:] = start
-    mujoco.mj_forward(model, data)
-    at_start = float(data.energy.sum())
-    growth = 0.0
-    diverged = None
-    steps = 0
-    stepping_s = 0.0
-    begun = time.thread_time()
-    for _ in range(max(1, count)):
-        data.ctrl[:] = controls(rng)
-        before = data.time
-        started = time.thread_time()
-        mujoco.mj_step(model, data, nstep=held)
-        stepping_s += time.thread_time() - started
-        steps += held
-        diverged = _divergence(model, data, before)
-        if diverged or time.thread_time() - begun > cpu_s:
-            break
-        if data.time < SETTLED_S:
-            at_start = max(at_start, float(data.energy.sum()))
-        growth = max(growth, float(data.energy.sum()) - at_start)
-    return StabilityTrial(
-        steps_per_s=steps / max(stepping_s, 1e-9),
-        cpu_s=time.thread_time() - begun,
-        divergence=diverged,
-        energy_growth=growth,
-    )
+    def _remedy(self, controls: Controls, hold_s: float, cpu_s: float) -> str:
+        """A shorter timestep with which physics does not diverge, if there is one.
+
+        :param cpu_s: limit of a trial with the usual timestep.
+        """
+        options = self.model.opt
+        usual = options.timestep
+        try:
+            for divisor in TIMESTEP_DIVISORS:
+                options.timestep = usual / divisor
+                trial = self._trial(controls, hold_s, divisor * cpu_s, divisor * MAX_STEPS)
+                if trial.divergence is None:
+                    return f"with timestep = {options.timestep:g} it does not: shorten the timestep"
+            remedy = "weaken the actuators, add damping or armature, check the inertias"
+            return f"even with timestep = {options.timestep:g}: {remedy}"
+        finally:
+            options.timestep = usual
 
 
 def _divergence(model: mujoco.MjModel, data: mujoco.MjData, before: float) -> str | None:
@@ -231,33 +242,6 @@ def _divergence(model: mujoco.MjModel, data: mujoco.MjData, before: float) -> st
     if all(np.isfinite(values).all() for values in (data.qpos, data.qvel, data.act)):
         return None
     return f"after {before:.3g} s"
-
-
-def _remedy(
-    model: mujoco.MjModel,
-    data: mujoco.MjData,
-    start: Floats,
-    controls: Controls,
-    hold_s: float,
-    cpu_s: float,
-) -> str:
-    """A shorter timestep with which physics does not diverge, if there is one.
-
-    :param cpu_s: limit of a trial with the usual timestep.
-    """
-    usual = model.opt.timestep
-    try:
-        for divisor in TIMESTEP_DIVISORS:
-            model.opt.timestep = usual / divisor
-            trial = _simulate(
-                model, data, start, controls, hold_s, divisor * cpu_s, divisor * MAX_STEPS
-            )
-            if trial.divergence is None:
-                return f"with timestep = {model.opt.timestep:g} it does not: shorten the timestep"
-        remedy = "weaken the actuators, add damping or armature, check the inertias"
-        return f"even with timestep = {model.opt.timestep:g}: {remedy}"
-    finally:
-        model.opt.timestep = usual
 
 
 @contextlib.contextmanager

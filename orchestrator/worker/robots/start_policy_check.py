@@ -32,8 +32,16 @@ Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 
 
 ENVIRONMENT = (
-    *("xml", "robot_settings", "model_edits", "randomize", "asymmetric"),
-    *("task", "task_options", "env", "entry_point", "env_kwargs"),
+    "xml",
+    "robot_settings",
+    "model_edits",
+    "randomize",
+    "asymmetric",
+    "task",
+    "task_options",
+    "env",
+    "entry_point",
+    "env_kwargs",
 )
 """Fields of a request that decide which observations and actions there are."""
 
@@ -63,31 +71,16 @@ def check_init(
         the job's.
     :raises UnfitError: there is no such policy, or it does not fit the job.
     """
-    job = request.init
     is_trained = "path" in request.init
-    source: object = Path(job["path"]) if is_trained else f"job {job['source']['job']}"
     try:
-        initial = (
-            start_policy_reader.read(Path(job["path"]))
-            if is_trained
-            else _untrained_policy(request, of_source or environment)
-        )
-        if initial.algo != job["algo"]:
-            raise UnfitStartPolicyError(
-                f"was trained with {initial.algo}, and algo is {job['algo']} here; they must be equal"
-            )
-        if (initial.statistics is not None) != job["normalize"]:
-            was = (
-                "with"
-                if initial.statistics is not None
-                else "without (no vecnormalize.pkl beside it has any)"
-            )
-            set_to = str(initial.statistics is not None).lower()
-            text = (
-                f"was trained {was} normalisation of observations; set normalize "
-                f"= {set_to}, so that it sees the same"
-            )
-            raise UnfitStartPolicyError(text)
+        if is_trained:
+            path = Path(request.init["path"])
+            source = str(path)
+            initial = start_policy_reader.read(path)
+        else:
+            source = f"job {request.init['source']['job']}"
+            initial = _untrained_policy(request, of_source or environment)
+        _check_training(request, initial)
         names, spaces = _names_and_spaces(environment)
         copied = _copy_note(request, initial, names, spaces)
     except UnfitStartPolicyError as error:
@@ -100,6 +93,26 @@ def check_init(
     sha256 = initial.sha256() if is_trained else None
     notes = (*answer.notes, f"starts from {text}")
     return dataclasses.replace(answer, init_sha256=sha256, init=text, notes=notes)
+
+
+def _check_training(request: ExaminationRequest, initial: StartPolicy) -> None:
+    """Compare how ``initial`` was trained with how the job trains.
+
+    :raises UnfitStartPolicyError: by another algorithm, or normalised otherwise.
+    """
+    algo = request.init["algo"]
+    if initial.algo != algo:
+        raise UnfitStartPolicyError(
+            f"was trained with {initial.algo}, and algo is {algo} here; they must be equal"
+        )
+    is_normalized = initial.statistics is not None
+    if is_normalized != request.init["normalize"]:
+        was = "with" if is_normalized else "without (no vecnormalize.pkl beside it has any)"
+        set_to = str(is_normalized).lower()
+        raise UnfitStartPolicyError(
+            f"was trained {was} normalisation of observations; set normalize = {set_to}, "
+            "so that it sees the same"
+        )
 
 
 def _names_and_spaces(environment: Simulation | Spaces) -> tuple[Names | None, Spaces]:
@@ -140,9 +153,11 @@ def _network(job: Mapping[str, Any], use_sde: bool, spaces: Spaces) -> Any:
 
 
 def _copy_note(request: ExaminationRequest, initial: Any, names: Names | None, spaces: Any) -> str:
-    """Tried with a network as the job will have it; networks for images and ``Dict`` are compared
-    by the worker.
+    """What is copied, for people, as tried with a network as the job will have it.
+
+    Networks for images and ``Dict`` are compared by the worker.
     """
     if request.init["policy"] != "MlpPolicy":
         return ""
-    return f": {copy_into(_network(request.init, request.use_sde, spaces), initial, names)[1]}"
+    network = _network(request.init, request.use_sde, spaces)
+    return f": {copy_into(network, initial, names).text}"

@@ -22,7 +22,10 @@ class AttemptFacts(ExitRecord):
     checkpoint_s: float = 0.0
 
     def note_start(self, text: str) -> None:
-        """:param text: the value of :data:`.START_VARIABLE`; empty where it is not set."""
+        """Note how this process was started.
+
+        :param text: the value of :data:`.START_VARIABLE`; empty where it is not set.
+        """
         self.start = "fork" if text == FORKED else "exec"
         self.why_exec = "" if text == FORKED else text
 

@@ -44,24 +44,25 @@ class CsvTable:
         """
         new = [name for name in row if name not in self._columns]
         if new:
-            with self._path.open(newline="") as file:
-                earlier = [
-                    line + [""] * len(new)
-                    for line in list(csv.reader(file))[1 if self._columns else 0 :]
-                ]
-            self._columns += new
-            self._write_whole(earlier)
+            self._add_columns(new)
         # Opened for each row (tens of microseconds, once an iteration), so that nothing stays in a
         # buffer.
         with self._path.open("a", newline="") as file:
             file.write(_line(row.get(name) for name in self._columns))
         self.rows += 1
 
+    def _add_columns(self, names: Sequence[str]) -> None:
+        """Add columns, which are empty in the rows that are there."""
+        with self._path.open(newline="") as file:
+            lines = list(csv.reader(file))
+        rows = lines[1:] if self._columns else lines
+        empty = [""] * len(names)
+        self._columns += names
+        self._write_whole([row + empty for row in rows])
+
     def _write_whole(self, rows: list[list[str]]) -> None:
-        write_whole(
-            self._path,
-            "".join(_line(row) for row in ([self._columns] if self._columns else []) + rows),
-        )
+        header = [self._columns] if self._columns else []
+        write_whole(self._path, "".join(_line(cells) for cells in header + rows))
         self.rows = len(rows)
 
 

@@ -17,13 +17,13 @@ from orchestrator.worker.runtime.failures import GpuMemoryError
 from orchestrator.worker.runtime.progress import say
 
 MIB = 2**20
-WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+WORKSPACE_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+WORKSPACE = ":4096:8"
 """Without this setting, cuBLAS may add up in another order from call to call (cuBLAS documentation,
 "Results reproducibility"). It is read when torch first multiplies matrices."""
 OF_CUDA_MIB = 1024
 """Set aside in a share for what CUDA itself takes in each process: its context and its libraries,
 which torch does not count."""
-
 OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")
 """In the messages of torch's OutOfMemoryError, and of CUDA and its libraries where memory is not
 allocated by torch."""
@@ -49,9 +49,9 @@ def prepare_device(device: torch.device) -> Iterator[None]:
             f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}): install a CUDA build of torch "
             "(python -m orchestrator doctor shows which), or set resources.gpus = 0"
         )
-    os.environ.update(WORKSPACE)  # not the user's: it decides bits
-    # As use_deterministic_algorithms(True, warn_only=True), which would import the compiler (0.6
-    # s).
+    os.environ[WORKSPACE_VARIABLE] = WORKSPACE  # not the user's: it decides bits
+    # As use_deterministic_algorithms(True, warn_only=True), which would import the compiler
+    # (0.6 s).
     torch.set_deterministic_debug_mode("warn")
     # Slow, and of use only where a program reads it. (Torch makes it a property of the module.)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

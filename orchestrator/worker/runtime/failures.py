@@ -58,27 +58,29 @@ def classify(error: BaseException) -> tuple[ExitCode, str, str]:
 
     No part of a message is copied whole: it may be as large as the memory allows.
     """
-    if isinstance(error, Interrupted | ReachedRung):
-        return (
-            ExitCode.INTERRUPTED if isinstance(error, Interrupted) else ExitCode.PAUSED,
-            str(error),
-            "",
-        )
-    parts = traceback.TracebackException.from_exception(error).format()
-    trace = "\n".join(
-        deque((line for part in parts for line in shortened(part).splitlines()), _TRACEBACK_LINES)
-    )
+    if isinstance(error, Interrupted):
+        return ExitCode.INTERRUPTED, str(error), ""
+    if isinstance(error, ReachedRung):
+        return ExitCode.PAUSED, str(error), ""
+    message = shortened(str(error))
+    trace = _end_of_traceback(error)
     if _has_full_disk_as_cause(error):
-        return ExitCode.DISK_FULL, f"no space left on the disk: {shortened(str(error))}", trace
+        return ExitCode.DISK_FULL, f"no space left on the disk: {message}", trace
+    if isinstance(error, Diverged):
+        return ExitCode.DIVERGED, message, trace
+    if isinstance(error, RankLostError):
+        return ExitCode.RANK_LOST, message, trace
     if isinstance(error, CheckpointError | GpuMemoryError | MissingPackageError):
-        return ExitCode.ERROR, shortened(str(error)), trace
-    if isinstance(error, RankLostError | Diverged):
-        return (
-            ExitCode.DIVERGED if isinstance(error, Diverged) else ExitCode.RANK_LOST,
-            shortened(str(error)),
-            trace,
-        )
+        return ExitCode.ERROR, message, trace
     return ExitCode.ERROR, describe(error), trace
+
+
+def _end_of_traceback(error: BaseException) -> str:
+    """The last lines of the traceback. Of a long message in it, the end is left out."""
+    lines: deque[str] = deque(maxlen=_TRACEBACK_LINES)
+    for part in traceback.TracebackException.from_exception(error).format():
+        lines.extend(shortened(part).splitlines())
+    return "\n".join(lines)
 
 
 def describe(error: BaseException) -> str:
@@ -115,13 +117,16 @@ def _place(error: BaseException) -> str:
         chain.append(traceback.extract_tb(cause.__traceback__))
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     own = [frame for frames in chain for frame in reversed(frames) if _is_users(frame.filename)]
-    if not (frame := next(iter([*own, *chain[0][-1:]]), None)):
+    candidates = [*own, *chain[0][-1:]]
+    if not candidates:
         return "no traceback"
-    return f"{frame.filename}:{frame.lineno}"
+    return f"{candidates[0].filename}:{candidates[0].lineno}"
 
 
 def _is_users(file: str) -> bool:
-    libraries = (*{*sysconfig.get_paths().values()} - {sysconfig.get_path("data")}, _PACKAGE, "<")
-    return not file.startswith(libraries) and not {"site-packages", "dist-packages"} & {
-        *Path(file).parts
-    }
+    """Whether ``file`` is of no library, of this package, or made up (``<string>``)."""
+    folders = set(sysconfig.get_paths().values())
+    folders.discard(sysconfig.get_path("data"))  # the whole installation, perhaps /usr
+    if file.startswith((*folders, _PACKAGE, "<")):
+        return False
+    return not {"site-packages", "dist-packages"}.intersection(Path(file).parts)

@@ -12,6 +12,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+UNUSED = ("tqdm", "torch.utils.tensorboard")
+"""What stable-baselines3 imports where it is installed, and no worker uses: ``tqdm`` with ``rich``,
+and TensorBoard."""
+
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
@@ -29,20 +33,16 @@ def without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-UNUSED = ("tqdm", "torch.utils.tensorboard")
-"""What stable-baselines3 imports where it is installed, and no worker uses: ``tqdm`` with ``rich``,
-and TensorBoard."""
-
-
 @contextmanager
 def without_unused_packages() -> Iterator[None]:
-    """Import stable-baselines3 as where :data:`UNUSED` is not installed. Afterwards, it can be
+    """Import stable-baselines3 as where :data:`UNUSED` is not installed. Afterwards they can be
     imported.
     """
-    absent = [name for name in UNUSED if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # so that their import fails
+    hidden = [name for name in UNUSED if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # so that its import fails
     try:
         yield
     finally:
-        for name in absent:
+        for name in hidden:
             del sys.modules[name]

@@ -59,31 +59,33 @@ class ProgressReporter:
             return
         now = time.monotonic()
         is_new = phase != self._phase or self.is_urgent
-        if not is_new and now - self._sent_at < INTERVAL_S and not (last and not self._rate_sent):
+        is_only_one_with_rate = last and not self._rate_sent
+        is_due = now - self._sent_at >= INTERVAL_S
+        if not (is_new or is_only_one_with_rate or is_due):
             return
         self._before_sending()
         elapsed_s = now - self._sent_at
         cpu_s = time.process_time()
         delay_s = self._run_delay.total_s()
-        measured = elapsed_s > INTERVAL_S / 2
+        is_long_enough = elapsed_s > INTERVAL_S / 2
         delay_share = None
-        if measured and delay_s is not None and self._sent_delay_s is not None:
+        if is_long_enough and delay_s is not None and self._sent_delay_s is not None:
             delay_share = (delay_s - self._sent_delay_s) / elapsed_s
-        sent = self._channel.send(
+        is_sent = self._channel.send(
             Progress(
                 phase=phase,
                 env_steps=env_steps,
                 iteration=self.iteration,
                 ep_rew_mean=self.ep_rew_mean,
                 env_steps_per_s=self.env_steps_per_s,
-                cpu_share=(cpu_s - self._sent_cpu_s) / elapsed_s if measured else None,
+                cpu_share=(cpu_s - self._sent_cpu_s) / elapsed_s if is_long_enough else None,
                 run_delay_share=delay_share,
                 learner=self.learner,
                 warning=self.warning,
                 parts=self.parts,
             ).to_line()
         )
-        if sent:
+        if is_sent:
             self._phase = phase
             self.is_urgent = False
             self._rate_sent = self.env_steps_per_s is not None

@@ -39,9 +39,8 @@ class RunDelay:
         except (OSError, IndexError, ValueError):  # this kernel keeps none
             return None
         for thread, last_ns in self._running_ns.items():
-            if (
-                running_ns.get(thread, -1) < last_ns
-            ):  # it has ended; its number may be that of another thread now
+            # It has ended, and its number may be that of another thread now.
+            if running_ns.get(thread, -1) < last_ns:
                 self._ended_ns += last_ns
         self._running_ns = running_ns
         return (self._ended_ns + sum(running_ns.values())) / 1e9 if running_ns else None

@@ -20,24 +20,22 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 from torch.optim import Adam, Optimizer, RMSprop
 
-LAST_OBS, LAST_ORIGINAL_OBS, LAST_EPISODE_STARTS = (
-    "_last_obs",
-    "_last_original_obs",
-    "_last_episode_starts",
-)
-"""Attributes of a model: the observations that the next action is for, the same before
-normalisation (off-policy), and ``(n_envs,)`` whether an episode starts with them. Loops write them
-through ``vars(model)``, without a call a step."""
+# Attributes of a model, which loops read and write through ``vars(model)``, without a call a step.
+LAST_OBS = "_last_obs"
+"""The observations that the next action is for."""
+LAST_ORIGINAL_OBS = "_last_original_obs"
+"""The same before normalisation, of off-policy algorithms."""
+LAST_EPISODE_STARTS = "_last_episode_starts"
+"""``(n_envs,)`` whether an episode starts with these observations."""
 LAST_LSTM_STATES = "_last_lstm_states"
-"""Attribute of sb3-contrib's recurrent models: hidden and cell states of policy and value function,
-on their device."""
-N_UPDATES, EPISODE_NUM, PROGRESS_REMAINING = (
-    "_n_updates",
-    "_episode_num",
-    "_current_progress_remaining",
-)
-"""Attributes of a model: epochs trained, episodes ended (off-policy), and the share of the training
-still to come."""
+"""Of sb3-contrib's recurrent models: hidden and cell states of policy and value function, on their
+device."""
+N_UPDATES = "_n_updates"
+"""Epochs trained."""
+EPISODE_NUM = "_episode_num"
+"""Episodes ended, of off-policy algorithms."""
+PROGRESS_REMAINING = "_current_progress_remaining"
+"""The share of the training that is still to come."""
 HAS_FUSED_ADAM = hasattr(torch, "_fused_adam_")
 _DYNAMO_DISABLE = "__dynamo_disable"
 
@@ -158,17 +156,16 @@ def keep_compiler_out() -> None:
 
     for kind in (Adam, RMSprop):
         plain_step = getattr(kind.step, "__wrapped__", None)
-        if (
-            plain_step is None
-            or getattr(kind.step, "__name__", "") != "step"
-            or hasattr(kind.step, "hooked")
-        ):
-            continue
+        is_named_step = getattr(kind.step, "__name__", "") == "step"
+        if plain_step is not None and is_named_step and not hasattr(kind.step, "hooked"):
+            kind.step = _in_gradient_mode(plain_step)  # type: ignore[method-assign]
 
-        def step(
-            self: Optimizer, closure: Any = None, plain_step: Callable[..., Any] = plain_step
-        ) -> Any:
-            with torch.set_grad_enabled(self.defaults["differentiable"]):
-                return plain_step(self, closure)
 
-        kind.step = step  # type: ignore[method-assign]
+def _in_gradient_mode(plain_step: Callable[..., Any]) -> Callable[..., Any]:
+    """A ``step`` that sets the gradient mode and calls ``plain_step``."""
+
+    def step(self: Optimizer, closure: Any = None) -> Any:
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return plain_step(self, closure)
+
+    return step

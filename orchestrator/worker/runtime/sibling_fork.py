@@ -46,9 +46,8 @@ def fork_sibling() -> int:
     # memory, as it is.
     last = (address, 0) if machine == "x86_64" else (0, address)
     call = [ctypes.c_long(value) for value in (_SYS_CLONE[machine], flags, 0, 0, *last)]
-    libc = ctypes.PyDLL(
-        None, use_errno=True
-    )  # it keeps the interpreter's lock, as the calls around it demand
+    # PyDLL keeps the interpreter's lock, as the calls around it demand.
+    libc = ctypes.PyDLL(None, use_errno=True)
     ctypes.pythonapi.PyOS_BeforeFork()
     pid: int = libc.syscall(*call)
     if pid == 0:

@@ -13,25 +13,25 @@ class SignalRequests:
     """
 
     def __init__(self) -> None:
-        self._stop = self._checkpoint = False
+        self._is_stop_requested = False
+        self._is_checkpoint_requested = False
         for number in (signal.SIGTERM, signal.SIGINT, CHECKPOINT_SIGNAL):
             signal.signal(number, self._receive)
-        signal.siginterrupt(
-            CHECKPOINT_SIGNAL, False
-        )  # training goes on, and so does a system call in any library
+        # Training goes on, and so does a system call in any library.
+        signal.siginterrupt(CHECKPOINT_SIGNAL, False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [CHECKPOINT_SIGNAL])
 
     def _receive(self, number: int, _frame: object) -> None:
         if number == CHECKPOINT_SIGNAL:
-            self._checkpoint = True
+            self._is_checkpoint_requested = True
         else:
-            self._stop = True
+            self._is_stop_requested = True
 
-    def stop(self) -> bool:
-        return self._stop
+    def is_stop_requested(self) -> bool:
+        return self._is_stop_requested
 
-    def take_checkpoint(self) -> bool:
+    def take_checkpoint_request(self) -> bool:
         """Whether a checkpoint was requested since the last call."""
-        requested = self._checkpoint
-        self._checkpoint = False
-        return requested
+        was_requested = self._is_checkpoint_requested
+        self._is_checkpoint_requested = False
+        return was_requested

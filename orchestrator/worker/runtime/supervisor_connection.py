@@ -79,15 +79,15 @@ def attach(*, awaits_go: bool = False) -> Channel | None:
         return None
     end = socket.socket(fileno=int(number))
     end.set_inheritable(False)
-    if awaits_go and not _receives_go(end):
+    if awaits_go and not _wait_for_go(end):
         os._exit(ExitCode.ORPHANED)
     channel = Channel(end)
     threading.Thread(target=channel.watch, name="lifeline", daemon=True).start()
     return channel
 
 
-def _receives_go(end: socket.socket) -> bool:
-    """Wait for :data:`GO`; False where the supervisor is gone, or could not set this process
+def _wait_for_go(end: socket.socket) -> bool:
+    """Whether :data:`GO` came; False where the supervisor is gone, or could not set this process
     up.
     """
     try:

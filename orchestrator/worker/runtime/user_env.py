@@ -59,10 +59,9 @@ def load(entry_point: str) -> Callable[..., Any]:
             searched = f"looked in {sys.path[0] or 'the current directory'}, and among the installed packages"
             raise EntryPointError(f"there is no module {error.name!r} ({searched})") from None
         raise
-    holder = target
     for name in path.split("."):
         holder = target
-        target = getattr(target, name, None)
+        target = getattr(holder, name, None)
         if target is None:
             break
     if not callable(target):

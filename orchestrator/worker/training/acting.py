@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from orchestrator.worker.training import algorithms
 from orchestrator.worker.training.algorithms import Model
 
-ROLLOUT = 100_000
-"""Steps after which new noise is drawn where a rollout is whole episodes."""
+STEPS_OF_EPISODES = 100_000
+"""After how many steps new noise is drawn where a rollout is whole episodes."""
 
 
 class ActingPolicy:
@@ -49,8 +49,9 @@ class ActingPolicy:
         return actions if self._deterministic else algorithms.add_action_noise(self._model, actions)
 
     def see_ends(self, dones: NDArray[np.bool_]) -> None:
-        """:param dones: ``(n_envs,)`` whether the action ended the environment's episode, so that
-        the next begins.
+        """Take notice of the episodes that the latest actions have ended, so that the next begin.
+
+        :param dones: ``(n_envs,)`` whether the environment's episode has ended.
         """
         self._begins = dones
 
@@ -61,7 +62,8 @@ def explore(model: Model, elapsed: int, n_envs: int) -> None:
     """
     if not model.use_sde:
         return
-    rollout = algorithms.steps_a_rollout(model) or ROLLOUT
-    every = min(model.sde_sample_freq, rollout) if model.sde_sample_freq > 0 else rollout
+    every = algorithms.steps_a_rollout(model) or STEPS_OF_EPISODES
+    if model.sde_sample_freq > 0:
+        every = min(model.sde_sample_freq, every)
     if elapsed % every == 0:
         model.policy.reset_noise(n_envs)  # type: ignore[operator]

@@ -30,7 +30,7 @@ CLASSES: Mapping[str, type[Model]] = {"ppo": PPO, "sac": SAC, "td3": TD3, "a2c":
 
 
 def class_of(algo: str) -> type[Model]:
-    """:param algo: name in the job file.
+    """The class of an algorithm, named as in the job file.
 
     :raises MissingPackageError: it is of sb3-contrib, which is not installed.
     """
@@ -42,8 +42,9 @@ def class_of(algo: str) -> type[Model]:
 
 
 def policy_class(algo: str, policy: str) -> type[BasePolicy]:
-    """The class of a policy, named as in the job file. :raises MissingPackageError: as
-    :func:`class_of`.
+    """The class of a policy, named as in the job file.
+
+    :raises MissingPackageError: as :func:`class_of`.
     """
     return class_of(algo).policy_aliases[policy_alias(algo, policy)]
 
@@ -101,12 +102,14 @@ def optimizers(model: Model) -> dict[str, torch.optim.Optimizer]:
     if not isinstance(model, OffPolicy):
         return {"policy.optimizer": model.policy.optimizer}
     parts: Any = model  # each has them, and the base class does not say so
-    optimizers = {
+    by_name: dict[str, torch.optim.Optimizer] = {
         "actor.optimizer": parts.actor.optimizer,
         "critic.optimizer": parts.critic.optimizer,
     }
-    temperature = getattr(model, "ent_coef_optimizer", None)
-    return optimizers if temperature is None else {**optimizers, "ent_coef_optimizer": temperature}
+    of_temperature = getattr(model, "ent_coef_optimizer", None)
+    if of_temperature is not None:
+        by_name["ent_coef_optimizer"] = of_temperature
+    return by_name
 
 
 def temperature(model: Model) -> torch.Tensor | None:
@@ -129,7 +132,9 @@ def add_action_noise(model: Model, actions: NDArray[np.floating]) -> NDArray[np.
     """``actions`` ``(n_envs, …)`` with the action noise of training, where the model has one."""
     if model.action_noise is None:
         return actions
-    each = getattr(model.action_noise, "base_noise", model.action_noise)
-    scaled = model.policy.scale_action(actions) + np.stack([each() for _ in actions])
+    # Training has a copy of the noise for each environment; all are drawn from one here.
+    noise_of_one = getattr(model.action_noise, "base_noise", model.action_noise)
+    noise = np.stack([noise_of_one() for _ in actions])
+    scaled = model.policy.scale_action(actions) + noise
     noisy: NDArray[np.floating] = model.policy.unscale_action(np.clip(scaled, -1.0, 1.0))
     return noisy

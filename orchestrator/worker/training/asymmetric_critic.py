@@ -36,7 +36,9 @@ def hide_from_actor(model: Model, count: int) -> None:
 
 
 def set_to_zero(model: Model, count: int) -> None:
-    """As :func:`hide_from_actor` once more, after other weights were copied into ``model``."""
+    """Set the actor's weights for these observations to 0: in a new model, and again after other
+    weights were copied into it.
+    """
     with torch.no_grad():
         for weights in _first_weights(model):
             weights[:, -count:] = 0.0

@@ -8,7 +8,6 @@ log-probabilities come out the same afterwards, because the policy does not chan
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from orchestrator.worker.runtime.sb3_internals import (
     LAST_OBS,
     update_info_buffer,
 )
-from orchestrator.worker.training.fast.rollout import truncated_episodes
+from orchestrator.worker.training.fast.rollout import check_finite, truncated_episodes
 
 
 def collect(
@@ -60,10 +59,7 @@ def collect(
             actions: NDArray[Any] = policy.get_distribution(tensor).get_actions().cpu().numpy()
         env_actions = actions
         if isinstance(space, spaces.Box):
-            numbers = actions.ravel()
-            # The fastest form of isfinite().all().
-            if not math.isfinite(numbers.dot(numbers)) and not np.isfinite(numbers).all():
-                raise ValueError(f"an action of the policy is not finite: {actions}")
+            check_finite(actions)
             if policy.squash_output:
                 env_actions = policy.unscale_action(actions)
             else:
@@ -132,7 +128,7 @@ def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
     for begin in range(0, count, rows_at_once):
         part = slice(begin, begin + rows_at_once)
         with torch.no_grad():
-            observations = rows(buffer, buffer.observations, part)
+            observations = policy_observations(buffer, buffer.observations, part)
             taken = buffer.to_torch(actions[part])
             if isinstance(model.action_space, spaces.Discrete):
                 taken = taken.long().flatten()
@@ -140,10 +136,12 @@ def _evaluate(model: PPO, buffer: RolloutBuffer, rows_at_once: int) -> None:
             log_probs[part] = policy.get_distribution(observations).log_prob(taken).cpu().numpy()
 
 
-def rows(buffer: RolloutBuffer, arrays: Any, part: slice) -> Any:
-    """Observations as the policy takes them. :param arrays: ``(steps, n_envs, …)``, or one for each
-    key.
+def policy_observations(buffer: RolloutBuffer, arrays: Any, part: slice) -> Any:
+    """Rows of a rollout's observations as the policy takes them.
+
+    :param arrays: ``(steps, n_envs, …)``, or one for each key.
+    :param part: which of the ``steps × n_envs`` rows.
     """
     if isinstance(arrays, dict):
-        return {key: rows(buffer, array, part) for key, array in arrays.items()}
+        return {key: policy_observations(buffer, array, part) for key, array in arrays.items()}
     return buffer.to_torch(arrays.reshape(-1, *arrays.shape[2:])[part])

@@ -50,8 +50,9 @@ class BestMoment:
         self._chosen: PosedModel | None = None
 
     def begin(self, venv: Any) -> None:
-        """:param venv: the environments of an evaluation, which have been reset; wrapped in any
-        way.
+        """Begin an evaluation.
+
+        :param venv: its environments, which have been reset; wrapped in any way.
         """
         n_envs = venv.num_envs
         self._find_poses(venv.unwrapped)
@@ -106,9 +107,8 @@ class BestMoment:
         """
         try:
             return self._content()
-        except (
-            Exception
-        ) as error:  # of any kind: the training and its evaluation are done, and need no picture
+        # Of any kind: the training and its evaluation are done, and need no picture.
+        except Exception as error:
             say(f"no preview: {failures.describe(error)}")
             return None
 
@@ -141,8 +141,8 @@ class BestMoment:
         self._read = lambda env: PosedModel(pose_of(venv.simulation, env))
 
     def _find_in_environments(self, envs: Sequence[Any]) -> None:
-        """:param envs: those of gymnasium or the user that have MuJoCo's model and data, perhaps of
-        another binding.
+        """Read poses from environments of gymnasium or the user, unless their model and data are of
+        another binding of MuJoCo.
         """
         if all(type(env.model).__module__.startswith("mujoco.") for env in envs):
             self._read = lambda env: PosedModel(

@@ -17,9 +17,9 @@ import pickle
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,6 +43,15 @@ DAMAGED_REPLAY = "its replay buffer is damaged"
 ARCHIVE_ERROR = re.compile(r"PytorchStreamReader failed(?!.*alloc)")
 """How torch begins a message about the structure of an archive, which zipfile does not check in
 every detail."""
+
+
+class _RankPart(NamedTuple):
+    """What a rank tells the others when a checkpoint is written."""
+
+    oldest_env_steps: int | None
+    """Of its oldest checkpoint."""
+    state: dict[str, Any]
+    """What differs between ranks."""
 
 
 class CheckpointStore:
@@ -101,51 +110,61 @@ class CheckpointStore:
             self._before_writing()
             self._replay.save(rows)
             state = {"rows": rows, **state}
-        if ranks.size > 1:  # when all have answered, the replay buffers of all are on the disk
-            parts = ranks.all_gather_object(
-                (self._oldest(), {name: state[name] for name in OF_EACH_RANK})
+        if ranks.size > 1:
+            own = {name: state[name] for name in OF_EACH_RANK}
+            parts: list[_RankPart] = ranks.all_gather_object(
+                _RankPart(self._oldest_env_steps(), own)
             )
-            state["ranks"] = [own for _, own in parts]
+            # Now that all have answered, the replay buffers of all are on the disk.
             if ranks.rank > 0:
                 if not is_last:  # afterwards rank 0 removes all replay buffers
-                    self._forget_before(parts[0][0])
+                    self._forget_rows_before(parts[0].oldest_env_steps)
                 return
+            state = {**state, "ranks": [part.state for part in parts]}
+        self._write(env_steps, state)
+        paths = self._paths()
+        n_kept = KEPT
+        if ranks.size > 1 and self._replay is not None:
+            n_kept = max(KEPT, self._in_transfer(paths) + 1)
+        self._remove(paths[:-n_kept])
+
+    def _write(self, env_steps: int, state: Mapping[str, Any]) -> None:
         # Through memory: torch reports a full disk as a RuntimeError of its own.
         content = io.BytesIO()
         torch.save({"fingerprint": self._fingerprint, "env_steps": env_steps, **state}, content)
         self._before_writing()
         write_whole(self.path(env_steps), content.getvalue())
         self._written_at[self.path(env_steps)] = self._now()
-        paths = self._paths()
-        first = max(0, len(paths) - KEPT)
-        if ranks.size > 1 and self._replay is not None:
-            # Replay rows of other ranks may reach the run directory so much later or earlier than a
-            # checkpoint that none of the recently written ones can be resumed from there.
-            settled = self._now() - TRANSFER_S
-            whole = sum(self._written_at.get(path, -math.inf) <= settled for path in paths)
-            first = min(first, max(0, whole - 1))
-        self._drop_before(first)
+
+    def _in_transfer(self, paths: Sequence[Path]) -> int:
+        """How many of the checkpoints were written so recently that, in the run directory, replay
+        rows of other ranks may still be missing, or be there without the checkpoint.
+        """
+        settled = self._now() - TRANSFER_S
+        return sum(self._written_at.get(path, -math.inf) > settled for path in paths)
 
     def drop_replay(self) -> None:
         """Remove what only further training needs, of all ranks in this directory: the policy is
         saved.
         """
         if self._replay is not None:
-            self._drop_before(-1)
+            self._remove(self._paths()[:-1])
             for directory in self._directory.glob(f"{REPLAY}*"):
                 shutil.rmtree(directory)
 
-    def _drop_before(self, first: int) -> None:
-        for path in self._paths()[:first]:
+    def _remove(self, paths: Sequence[Path]) -> None:
+        """Remove checkpoints, and the replay rows that no other one needs."""
+        for path in paths:
             path.unlink(missing_ok=True)
             self._written_at.pop(path, None)
-        self._forget_before(self._oldest())
+        self._forget_rows_before(self._oldest_env_steps())
 
-    def _oldest(self) -> int | None:
+    def _oldest_env_steps(self) -> int | None:
+        """Of the oldest checkpoint; None where there is none."""
         paths = self._paths()
         return int(paths[0].stem.rpartition("-")[2]) if paths else None
 
-    def _forget_before(self, env_steps: int | None) -> None:
+    def _forget_rows_before(self, env_steps: int | None) -> None:
         if self._replay is not None and env_steps is not None:
             self._replay.forget_before(env_steps // self._n_envs)
 
@@ -162,61 +181,69 @@ class CheckpointStore:
             state = self._newest_whole(ranks.size) if ranks.rank == 0 else None
             if ranks.size == 1:
                 return state
-            chosen: int | None = ranks.all_gather_object(state and state["env_steps"])[0]
+            own_choice = None if state is None else state["env_steps"]
+            chosen: int | None = ranks.all_gather_object(own_choice)[0]
             problem = None
             if chosen is None:
                 self._clear_replay()
             elif ranks.rank > 0:
                 try:
                     state = self._load(self.path(chosen))
+                    self._fill_replay(self.path(chosen), state)
                 except DamagedError as error:
                     problem = f"rank {ranks.rank}: {error}"
-            problems = [
-                problem for problem in ranks.all_gather_object(problem) if problem is not None
-            ]
+            problems = [one for one in ranks.all_gather_object(problem) if one is not None]
             if not problems:
                 return state
             if ranks.rank == 0 and chosen is not None:
                 self._set_aside(self.path(chosen), problems[0])
 
     def _newest_whole(self, ranks: int) -> dict[str, Any] | None:
+        """On rank 0: the newest state, with its replay buffer filled, or None.
+
+        :param ranks: number of ranks of this attempt.
+        """
         remove_partial_files(self._directory)
         for path in reversed(self._paths()):
             try:
-                return self._load(path, ranks)
+                state = self._load(path)
+                self._check_settings(path, state, ranks)
+                self._fill_replay(path, state)
+                return state
             except DamagedError as error:
                 self._set_aside(path, str(error))
         self._clear_replay()
         return None
 
-    def _load(self, path: Path, ranks: int | None = None) -> dict[str, Any]:
-        """The state in ``path``, once the replay buffer is filled as it was.
+    def _load(self, path: Path) -> dict[str, Any]:
+        """The state in ``path``. :raises DamagedError: its bytes are not those that were written."""
+        with explaining_failure(path), open_regular(path) as file:
+            return load(file.read())
 
-        :param ranks: number of ranks of this attempt, for rank 0, which compares the fingerprint.
-        :raises DamagedError: the bytes of its files are not those that were written.
-        """
+    def _check_settings(self, path: Path, state: Mapping[str, Any], ranks: int) -> None:
+        """Compare the fingerprint. :raises ValueError: the state is of another spec."""
         with explaining_failure(path):
-            with open_regular(path) as file:
-                state = load(file.read())
             fingerprint = state["fingerprint"]
-        if ranks is not None and fingerprint not in (self._fingerprint, *self._earlier):
-            before = len(state["ranks"]) if "ranks" in state else 1
-            what = (
-                f"resources.ranks = {before}, not {ranks}"
-                if before != ranks
-                else "other settings of this job"
-            )
-            raise ValueError(
-                f"{path} was written under {what}; "
-                "remove the checkpoints to train from the start, or restore the settings to resume"
-            )
-        if self._replay is not None and "rows" in state:
-            try:
-                with explaining_failure(path):
-                    self._replay.restore(state["rows"])
-            except DamagedError as error:
-                raise DamagedError(f"{DAMAGED_REPLAY}: {error}") from error
-        return state
+        if fingerprint in (self._fingerprint, *self._earlier):
+            return
+        before = len(state["ranks"]) if "ranks" in state else 1
+        what = "other settings of this job"
+        if before != ranks:
+            what = f"resources.ranks = {before}, not {ranks}"
+        raise ValueError(
+            f"{path} was written under {what}; "
+            "remove the checkpoints to train from the start, or restore the settings to resume"
+        )
+
+    def _fill_replay(self, path: Path, state: Mapping[str, Any]) -> None:
+        """Fill the replay buffer as it was. :raises DamagedError: its files are damaged."""
+        if self._replay is None or "rows" not in state:
+            return
+        try:
+            with explaining_failure(path):
+                self._replay.restore(state["rows"])
+        except DamagedError as error:
+            raise DamagedError(f"{DAMAGED_REPLAY}: {error}") from error
 
     def _set_aside(self, path: Path, problem: str) -> None:
         aside = path.replace(path.with_name(f"{path.name}{DAMAGED}"))
@@ -265,11 +292,11 @@ def explaining_failure(path: Path) -> Iterator[None]:
 
 
 class _Unpickler(pickle.Unpickler):
+    """Reads checkpoints of earlier versions, too."""
+
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == (
-            "orchestrator.worker.checkpoint",
-            "Place",
-        ):  # until 2026-11 an object of that name
+        # What LoopState was called until 2026-11.
+        if (module, name) == ("orchestrator.worker.checkpoint", "Place"):
             return LoopState
         return super().find_class(module, name)
 

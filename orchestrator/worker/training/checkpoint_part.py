@@ -20,8 +20,9 @@ from orchestrator.worker.training.training_state import LoopState
 
 
 class Checkpointing:
-    """The checkpoints of one training. It is no part of the loop (:class:`.LoopPart`): a checkpoint
-    holds what all parts have saved.
+    """The checkpoints of one training.
+
+    It is no part of the loop (:class:`.LoopPart`): a checkpoint holds what all parts have saved.
     """
 
     def __init__(self, attempt: Attempt) -> None:
@@ -57,7 +58,7 @@ class Checkpointing:
         else:
             loop = self._restore(state)
         if self._attempt.ranks.rank == 0:
-            warning = self._warning(is_resumed=state is not None)
+            warning = self._start_over() if state is None else self._warning_of_resumed()
             self._attempt.reporter.warning = warning or self._attempt.reporter.warning
         self._saved_at = self._attempt.facts.resumed_from
         self._since = time.monotonic()
@@ -97,15 +98,18 @@ class Checkpointing:
             )
         return loop
 
-    def _warning(self, *, is_resumed: bool) -> str:
-        """Which checkpoints were damaged, and what follows. A training that starts over keeps its
-        earlier tables.
+    def _warning_of_resumed(self) -> str:
+        """Which checkpoints were damaged; empty: none."""
+        problems = list(self._store.problems)
+        if problems:
+            problems.append(f"resumed at {self._attempt.model.num_timesteps} env_steps")
+        return "; ".join(problems)
+
+    def _start_over(self) -> str:
+        """Set the earlier tables aside where checkpoints were damaged. Returns a warning that says
+        so; empty: no checkpoint was.
         """
         problems = list(self._store.problems)
-        if is_resumed:
-            if problems:
-                problems.append(f"resumed at {self._attempt.model.num_timesteps} env_steps")
-            return "; ".join(problems)
         damaged = self._store.damaged_checkpoints()
         if not damaged:
             return "; ".join(problems)

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def class_of(algo: str) -> type[Model]:
-    """:raises MissingPackageError: the package is not installed."""
+    """The class of an algorithm of sb3-contrib, named as in the job file.
+
+    :raises MissingPackageError: the package is not installed.
+    """
     try:
         from sb3_contrib import TQC, CrossQ, RecurrentPPO
     except ModuleNotFoundError as error:

@@ -12,7 +12,8 @@ there (:func:`.gradient_exchange.average_gradients`).
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +35,29 @@ from orchestrator.worker.training.fast.ppo import explained_variance, record_upd
 from orchestrator.worker.training.gradient_exchange import FlatGradients, step_on_server
 
 Evaluated = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
+class _Logged(NamedTuple):
+    """What is logged of this rank's part of a minibatch; afterwards means over ranks, and arrays of
+    the minibatches.
+    """
+
+    policy_loss: Any
+    value_loss: Any
+    entropy_loss: Any
+    divergence: Any
+    """Of this rank's rows alone."""
+    clip_fraction: Any
+    loss: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MinibatchLoss:
+    loss: torch.Tensor
+    """Of this rank's part."""
+    logged: _Logged
+    divergence: float
+    """Over all ranks; without ``target_kl`` this rank's own."""
 
 
 class _Evaluation(nn.Module):
@@ -83,7 +107,7 @@ class DistributedPPO(ExtendedPPO):
         rollout_buffer: RolloutBuffer,
         n_rollout_steps: int,
     ) -> bool:
-        """Equal to Stable-Baselines3's update up to rounding."""
+        """Equal to Stable-Baselines3's rollout up to rounding."""
         if self.use_sde:
             return super().collect_rollouts(env, callback, rollout_buffer, n_rollout_steps)
         rows_at_once = self.batch_size // self._ranks.size
@@ -94,7 +118,8 @@ class DistributedPPO(ExtendedPPO):
     def _example(self) -> tuple[Any, torch.Tensor]:
         """Observations and actions of one step, all zero."""
         buffer = self.rollout_buffer
-        observations = batched_rollout.rows(buffer, buffer.observations, slice(0, buffer.n_envs))
+        first_step = slice(0, buffer.n_envs)
+        observations = batched_rollout.policy_observations(buffer, buffer.observations, first_step)
         return observations, self._as_actions(buffer.to_torch(buffer.actions[0]))
 
     def _as_actions(self, actions: torch.Tensor) -> torch.Tensor:
@@ -107,55 +132,50 @@ class DistributedPPO(ExtendedPPO):
         ranks = self._ranks
         optimizer = self.policy.optimizer
         clip_range, clip_range_vf = self.begin_update()
-        logs: list[list[float]] = []
+        logs: list[_Logged] = []
         ended = False
         epochs = 0
         in_last_epoch = 0
         while epochs < self.n_epochs and not ended:
-            epochs = epochs + 1
+            epochs += 1
             in_last_epoch = 0
             for samples in self.rollout_buffer.get(self.batch_size // ranks.size):
-                loss, logged, divergence = self._loss(samples, clip_range, clip_range_vf)
-                logs.append([*logged, loss.item()])
+                minibatch = self._loss(samples, clip_range, clip_range_vf)
+                logs.append(minibatch.logged)
                 in_last_epoch += 1
-                ended = self.target_kl is not None and divergence > 1.5 * self.target_kl
+                limit = self.target_kl
+                ended = limit is not None and minibatch.divergence > 1.5 * limit
                 if ended:
                     break
                 if self._gradients is None:
                     optimizer.zero_grad()
                 else:
                     self._gradients.clear()
-                loss.backward()  # type: ignore[no-untyped-call]
+                minibatch.loss.backward()  # type: ignore[no-untyped-call]
                 self._step(optimizer)
         means = np.array(logs) / ranks.size
         ranks.all_reduce(means)
-        policy_loss, value_loss, entropy_loss, _, clip_fraction, _ = np.mean(means, axis=0).tolist()
+        of_update = _Logged(*np.mean(means, axis=0).tolist())
+        of_minibatches = _Logged(*means.T)
         losses = Losses(
-            entropy_loss=entropy_loss,
-            policy_gradient_loss=policy_loss,
-            value_loss=value_loss,
-            approx_kl=float(np.mean(means[-in_last_epoch:, 3])),
-            clip_fraction=clip_fraction,
-            loss=float(means[-1, -1]),
+            entropy_loss=of_update.entropy_loss,
+            policy_gradient_loss=of_update.policy_loss,
+            value_loss=of_update.value_loss,
+            approx_kl=float(np.mean(of_minibatches.divergence[-in_last_epoch:])),
+            clip_fraction=of_update.clip_fraction,
+            loss=float(of_minibatches.loss[-1]),
             epochs=epochs,
-            ended_at_kl=float(means[-1, 3]) if ended else None,
+            ended_at_kl=float(of_minibatches.divergence[-1]) if ended else None,
         )
         buffer = self.rollout_buffer
         variance = explained_variance(buffer.values.flatten(), buffer.returns.flatten(), ranks)
-        std = (
-            torch.exp(self.policy.log_std).mean().item()
-            if hasattr(self.policy, "log_std")
-            else None
-        )
+        std = None
+        if hasattr(self.policy, "log_std"):
+            std = torch.exp(self.policy.log_std).mean().item()
         record_update(self, losses, variance, std, clip_range, clip_range_vf)
 
-    def _loss(
-        self, samples: Any, clip_range: float, clip_range_vf: float | None
-    ) -> tuple[torch.Tensor, list[float], float]:
-        """The loss of this rank's part of a minibatch, what is logged of it (policy, value and
-        entropy loss, this rank's divergence, clipped share), and the divergence over all ranks:
-        without ``target_kl`` this rank's own.
-        """
+    def _loss(self, samples: Any, clip_range: float, clip_range_vf: float | None) -> _MinibatchLoss:
+        """PPO's loss over ``samples``, this rank's part of a minibatch."""
         values, log_prob, entropy = self._evaluate(
             samples.observations, self._as_actions(samples.actions)
         )
@@ -175,14 +195,15 @@ class DistributedPPO(ExtendedPPO):
         value_loss = functional.mse_loss(samples.returns, values)
         entropy_loss = log_prob.mean() if entropy is None else -entropy.mean()
         loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
-        logged = [
-            policy_loss.item(),
-            value_loss.item(),
-            entropy_loss.item(),
-            own_divergence,
-            clip_fraction.item(),
-        ]
-        return loss, logged, divergence
+        logged = _Logged(
+            policy_loss=policy_loss.item(),
+            value_loss=value_loss.item(),
+            entropy_loss=entropy_loss.item(),
+            divergence=own_divergence,
+            clip_fraction=clip_fraction.item(),
+            loss=loss.item(),
+        )
+        return _MinibatchLoss(loss=loss, logged=logged, divergence=divergence)
 
     def _over_ranks(
         self, advantages: torch.Tensor, divergence: float
@@ -197,8 +218,10 @@ class DistributedPPO(ExtendedPPO):
         exact = advantages.double()
         mean = exact.mean()
         squares = (exact - mean).square().sum()
-        own = np.array([[mean.item(), divergence], [squares.item(), 0.0]])
-        means, distances = moments_over_ranks(ranks, count, *own)
+        # Both means in one exchange; the spread of the divergences is not needed.
+        own_means = np.array([mean.item(), divergence])
+        own_squares = np.array([squares.item(), 0.0])
+        means, distances = moments_over_ranks(ranks, count, own_means, own_squares)
         if self.normalize_advantage:  # several ranks have several samples
             deviation = math.sqrt(distances[0] / (count * ranks.size - 1))
             advantages = ((exact - means[0]) / (deviation + 1e-8)).to(advantages.dtype)

@@ -39,7 +39,9 @@ class DivergenceCounter(VecEnvWrapper):
 
     def __init__(self, venv: VecEnv) -> None:
         super().__init__(venv)
-        self._episodes = np.zeros(2, np.int64)
+        self._episodes = 0
+        self._diverged = 0
+        """Of these episodes."""
         self.latest = ""
         """How physics diverged most recently; empty: it has not."""
 
@@ -47,9 +49,9 @@ class DivergenceCounter(VecEnvWrapper):
         result = self.venv.step(actions)
         _, _, dones, infos = result
         for env in np.flatnonzero(dones):
-            self._episodes[0] += 1
+            self._episodes += 1
             if "divergence" in infos[env]:
-                self._episodes[1] += 1
+                self._diverged += 1
                 if not self.latest:
                     say(f"an episode ended, which counts as a fall: {infos[env]['divergence']}")
                 self.latest = infos[env]["divergence"]
@@ -63,8 +65,9 @@ class DivergenceCounter(VecEnvWrapper):
 
     def take(self) -> NDArray[np.int64]:
         """Episodes since the last call, and how many of them diverged: ``(2,)``."""
-        taken = self._episodes.copy()
-        self._episodes[:] = 0
+        taken = np.array([self._episodes, self._diverged], np.int64)
+        self._episodes = 0
+        self._diverged = 0
         return taken
 
 
@@ -103,7 +106,10 @@ class Divergences(LoopPart):
         self._facts.divergences = self.total
 
     def after_row(self, iteration: int) -> None:
-        """:raises Diverged: physics has diverged in too many of the last episodes."""
+        """End the training where too many of the last episodes have diverged.
+
+        :raises Diverged: they have.
+        """
         episodes, diverged = (sum(column) for column in zip(*self.recent, strict=True))
         if diverged > ALWAYS_TOLERATED and 100 * diverged > PERCENT * episodes:
             latest = f"; most recently, {self._counter.latest}" if self._counter.latest else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import random
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,9 +43,9 @@ def device(spec: WorkerSpec) -> torch.device:
     """The policy's device: a rank that can see several GPUs has its own."""
     if spec.device == "cpu" or spec.ranks == 1:
         return torch.device(spec.device)
-    return torch.device(
-        "cuda", int(os.environ.get(LOCAL_RANK_VARIABLE, "0")) % max(1, torch.cuda.device_count())
-    )
+    local_rank = int(os.environ.get(LOCAL_RANK_VARIABLE, "0"))
+    n_gpus = max(1, torch.cuda.device_count())
+    return torch.device("cuda", local_rank % n_gpus)
 
 
 def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
@@ -62,6 +63,10 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
     if "activation_fn" in policy_kwargs:
         policy_kwargs["activation_fn"] = algorithms.activation(policy_kwargs["activation_fn"])
 
+    arguments = {
+        name: _argument(name, value, venv) for name, value in _hyperparameters(spec, ranks).items()
+    }
+
     def make(kind: type[Model]) -> Model:
         return kind(
             algorithms.policy_alias(spec.algo, spec.policy),
@@ -69,76 +74,83 @@ def build(spec: WorkerSpec, venv: VecEnv, ranks: Ranks = ALONE) -> Learner:
             seed=spec.seed,
             device=device(spec),
             policy_kwargs=policy_kwargs or None,
-            **{
-                name: _argument(name, value, venv)
-                for name, value in _hyperparameters(spec, ranks).items()
-            },
+            **arguments,
         )
 
-    kind, name, reason = _choice(spec, venv)
+    choice = _choose(spec, venv)
     try:
-        model = make(kind)
+        model = make(choice.kind)
     except UnsuitableError as error:  # because of another version of torch or stable-baselines3
         if spec.learner == "fast":
             raise
-        model = make(_stock(spec))
-        name = "sb3"
-        reason = f"auto: {error}"
-    if (hidden := asymmetric_critic.privileged_values(venv)) > 0:
+        choice = _Choice(kind=_stock(spec), name="sb3", reason=f"auto: {error}")
+        model = make(choice.kind)
+    hidden = asymmetric_critic.privileged_values(venv)
+    if hidden > 0:
         asymmetric_critic.hide_from_actor(model, hidden)
     if isinstance(ranks, ProcessGroup):
         _join_ranks(model, ranks, spec)
-    return Learner(model, name, reason)
+    return Learner(model, choice.name, choice.reason)
 
 
 def _hyperparameters(spec: WorkerSpec, ranks: Ranks) -> dict[str, Any]:
     """The hyperparameters, with one rank's part of minibatches and replay buffer."""
     if ranks.size == 1:
         return dict(spec.hyperparameters)
-    defaults = inspect.signature(algorithms.class_of(spec.algo)).parameters
-    shared = {
-        name: defaults[name].default for name in ("batch_size", "buffer_size") if name in defaults
-    }
-    whole = {**shared, **spec.hyperparameters}
-    return {name: value // ranks.size if name in shared else value for name, value in whole.items()}
+    parameters = inspect.signature(algorithms.class_of(spec.algo)).parameters
+    divided = [name for name in ("batch_size", "buffer_size") if name in parameters]
+    defaults = {name: parameters[name].default for name in divided}
+    values = {**defaults, **spec.hyperparameters}
+    for name in divided:
+        values[name] = values[name] // ranks.size
+    return values
 
 
 def _join_ranks(model: Model, ranks: ProcessGroup, spec: WorkerSpec) -> None:
     """Make ``model`` train together with those of the other ranks."""
     if isinstance(model, FastPPO | DistributedPPO):
-        model.batch_size *= ranks.size  # its update counts the rows of all ranks
+        # Its update counts the rows of all ranks; what was made with the model those of one.
+        model.batch_size *= ranks.size
         model.join(ranks, spec.mode)
     else:
         for optimizer in algorithms.optimizers(model).values():
             average_gradients(optimizer, ranks, spec.mode)
     own = np.random.SeedSequence(spec.seed).spawn(ranks.size)[ranks.rank]
-    words = map(int, own.generate_state(4))
-    for seed in (random.seed, np.random.seed, torch.manual_seed, model.action_space.seed):
-        seed(next(words))
+    seeds = own.generate_state(4).tolist()
+    random.seed(seeds[0])
+    np.random.seed(seeds[1])
+    torch.manual_seed(seeds[2])
+    model.action_space.seed(seeds[3])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    kind: type[Model]
+    name: str
+    reason: str
 
 
 def _stock(spec: WorkerSpec) -> type[Model]:
-    return (
-        DistributedPPO if spec.algo == "ppo" and spec.ranks > 1 else algorithms.class_of(spec.algo)
-    )
+    if spec.algo == "ppo" and spec.ranks > 1:
+        return DistributedPPO
+    return algorithms.class_of(spec.algo)
 
 
-def _choice(spec: WorkerSpec, venv: VecEnv) -> tuple[type[Model], str, str]:
-    """Class, name and reason. :raises ValueError: the spec asks for the fast learner, which cannot
-    do it.
+def _choose(spec: WorkerSpec, venv: VecEnv) -> _Choice:
+    """The learner of the spec, before anybody knows whether its policy can be made.
+
+    :raises ValueError: the spec asks for the fast learner, which cannot do it.
     """
     if spec.learner == "sb3":
-        return _stock(spec), "sb3", "asked for"
+        return _Choice(kind=_stock(spec), name="sb3", reason="asked for")
     problem = unfit(spec, venv.observation_space, venv.action_space)
     if problem is None:
-        return (
-            FastPPO,
-            "fast",
-            "asked for" if spec.learner == "fast" else "auto: it suits policy and environment",
-        )
+        is_asked = spec.learner == "fast"
+        reason = "asked for" if is_asked else "auto: it suits policy and environment"
+        return _Choice(kind=FastPPO, name="fast", reason=reason)
     if spec.learner == "fast":
         raise ValueError(fast_refused(problem))
-    return _stock(spec), "sb3", f"auto: {problem}"
+    return _Choice(kind=_stock(spec), name="sb3", reason=f"auto: {problem}")
 
 
 def logged_columns(model: Model) -> list[str]:
@@ -159,8 +171,9 @@ def logged_columns(model: Model) -> list[str]:
             "entropy_loss",
             "explained_variance",
             "approx_kl",
+            "clip_fraction",
+            "clip_range",
         ]
-        losses += ["clip_fraction", "clip_range"]
     elif not isinstance(model, OffPolicy):
         losses = ["policy_loss", "value_loss", "entropy_loss", "explained_variance"]
     else:
@@ -168,11 +181,9 @@ def logged_columns(model: Model) -> list[str]:
         count = "episodes"
         has_std = model.use_sde
     if "ent_coef_optimizer" in attributes:
-        losses += (
-            ["ent_coef"]
-            if attributes["ent_coef_optimizer"] is None
-            else ["ent_coef", "ent_coef_loss"]
-        )
+        losses.append("ent_coef")
+        if attributes["ent_coef_optimizer"] is not None:
+            losses.append("ent_coef_loss")
     if has_std:
         others.append("std")
     if attributes.get("clip_range_vf") is not None:
@@ -193,4 +204,6 @@ def _argument(name: str, value: Any, venv: VecEnv) -> Any:
     if name == "action_noise" and value is not None:
         zeros = np.zeros(venv.action_space.shape or ())
         return NormalActionNoise(zeros, zeros + value)
-    return tuple(value) if name == "train_freq" and isinstance(value, list) else value
+    if name == "train_freq" and isinstance(value, list):
+        return tuple(value)
+    return value

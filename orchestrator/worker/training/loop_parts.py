@@ -165,7 +165,7 @@ def feature_parts(spec: WorkerSpec, model: Model, facts: Mapping[str, Any]) -> d
     """Make the parts of features, in the order of their names, which is the same on all ranks.
 
     :param facts: by name, of the checkpoint that the training resumes from.
-    :raises ValueError: a column of one has not its name, and could be one of the program.
+    :raises ValueError: a column does not begin with the name of its part.
     """
     parts: dict[str, LoopPart] = {}
     for name in sorted(spec.parts):
@@ -183,7 +183,7 @@ def feature_parts(spec: WorkerSpec, model: Model, facts: Mapping[str, Any]) -> d
         for column in made.columns:
             if not column.startswith(f"{name}/"):
                 raise ValueError(
-                    f"the column {column!r} of the part {name} begins not with {name}/"
+                    f"the column {column!r} of the part {name} does not begin with {name}/"
                 )
         parts[name] = made
     return parts

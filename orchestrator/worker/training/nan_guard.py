@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,15 +18,17 @@ from orchestrator.worker.training.algorithms import Model, OffPolicy
 from orchestrator.worker.training.fast.update import NonFiniteGradient
 
 LOSSES = (
-    *("train/loss", "train/policy_gradient_loss", "train/value_loss", "train/entropy_loss"),
-    *(
-        "train/policy_loss",
-        "train/critic_loss",
-        "train/actor_loss",
-        "train/ent_coef_loss",
-        "train/ent_coef",
-    ),
+    "train/loss",
+    "train/policy_gradient_loss",
+    "train/value_loss",
+    "train/entropy_loss",
+    "train/policy_loss",
+    "train/critic_loss",
+    "train/actor_loss",
+    "train/ent_coef_loss",
+    "train/ent_coef",
 )
+"""Logged values that are checked; an algorithm logs some of them."""
 LOOK_BACK = 1000
 """Rows of a replay buffer that are searched for the reason of an error."""
 
@@ -76,17 +79,27 @@ def explaining_divergence(model: Model, iteration: int) -> Iterator[None]:
         OrchestratorError,
         NonFinite,
     ) as error:
-        problem: str | None = str(error)
-        if not isinstance(error, NonFinite | NonFiniteGradient):
-            problem = _parameter_problem(model)
-            if problem is None and not isinstance(error, OrchestratorError):
-                problem = _observation_problem(model) or _rollout_problem(model, LOOK_BACK)
-                problem = problem or _exploration_problem(model)
+        problem = _problem_behind(error, model)
         if problem is None:
             raise
         raise Diverged(
             f"iteration {iteration} (env_steps {model.num_timesteps}): {problem}"
         ) from error
+
+
+def _problem_behind(error: Exception, model: Model) -> str | None:
+    """What is not finite and so the reason of ``error``; None where it has another reason."""
+    if isinstance(error, NonFinite | NonFiniteGradient):
+        return str(error)
+    problem = _parameter_problem(model)
+    if isinstance(error, OrchestratorError):  # of the physics, which says itself what is wrong
+        return problem
+    return (
+        problem
+        or _observation_problem(model)
+        or _rollout_problem(model, LOOK_BACK)
+        or _exploration_problem(model)
+    )
 
 
 def _raise_if(problem: str | None) -> None:
@@ -96,16 +109,15 @@ def _raise_if(problem: str | None) -> None:
 
 def _rollout_problem(model: Model, steps: int) -> str | None:
     for name, array in _rollout_arrays(model, steps):
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            step, *rest = np.argwhere(~np.isfinite(array))[0]
+        if not _is_finite(array):
+            place = tuple(np.argwhere(~np.isfinite(array))[0])
+            step = place[0]
             where = _environment(array[step]) or " in all environments"
-            return (
-                f"{name} are not finite: {array[step, *rest]} at step {step} of the rollout{where}"
-            )
+            return f"{name} are not finite: {array[place]} at step {step} of the rollout{where}"
     return None
 
 
-def _rollout_arrays(model: Model, steps: int) -> list[tuple[str, NDArray[np.generic]]]:
+def _rollout_arrays(model: Model, steps: int) -> list[tuple[str, NDArray[Any]]]:
     """The arrays of the last rollout, each ``(steps, n_envs, …)``, by name."""
     if isinstance(model, OffPolicy):
         assert model.replay_buffer is not None
@@ -128,21 +140,24 @@ def _observation_problem(model: Model) -> str | None:
     latest = vars(model)[LAST_OBS] if original is None else original
     arrays = latest if isinstance(latest, dict) else {"observations": latest}
     for name, array in arrays.items():
-        if (
-            array is not None
-            and np.issubdtype(array.dtype, np.floating)
-            and not np.isfinite(array).all()
-        ):
+        if array is not None and not _is_finite(array):
             return f"{name} are not finite{_environment(array)}"
     return None
 
 
+def _is_finite(array: NDArray[Any]) -> bool:
+    return not np.issubdtype(array.dtype, np.floating) or bool(np.isfinite(array).all())
+
+
 def _environment(row: np.ndarray) -> str:
-    """The environment of ``(n_envs, …)`` at fault; nothing where it is all of several, as
+    """The first environment of ``(n_envs, …)`` at fault; nothing where it is all of several, as
     normalisation makes it.
     """
-    bad = ~np.isfinite(row.reshape(len(row), -1)).all(axis=1)
-    return f" in environment {int(bad.argmax())}" if bad.sum() == 1 or not bad.all() else ""
+    is_bad = ~np.isfinite(row.reshape(len(row), -1)).all(axis=1)
+    is_one_of_one = len(is_bad) == 1
+    if is_bad.all() and not is_one_of_one:
+        return ""
+    return f" in environment {int(is_bad.argmax())}"
 
 
 def _parameter_problem(model: Model) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,19 +26,36 @@ from orchestrator.worker.training.loop_parts import LoopPart
 COMPARE_VARIABLE = "ORCHESTRATOR_COMPARE_EVERY"
 """Environment variable: iterations between comparisons of what must be equal on all ranks."""
 COMPARE_EVERY = 100
-Moments = tuple[NDArray[np.float64], NDArray[np.float64], float]
-"""Mean, variance (population, not unbiased) and count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """Of numbers that a rank has seen."""
+
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    """Of the population, not unbiased."""
+    count: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEpisodes:
+    """What a rollout has added on one rank."""
+
+    by_buffer: dict[str, list[Any]]
+    """Name of the model's buffer → what the rollout has appended to it."""
+    count: int
+    """Episodes, where the algorithm counts them."""
 
 
 def merge_over_ranks(
     ranks: Ranks, mergeables: Sequence[SharedStatistics | SharedEpisodes | SharedLosses]
 ) -> None:
     """Merge all of them in one exchange. :raises RankLostError: the ranks have lost each other."""
-    everyone: Sequence[Any] = ranks.all_gather_object(
-        [mergeable.own_part() for mergeable in mergeables]
-    )
-    for mergeable, parts in zip(mergeables, zip(*everyone, strict=True), strict=True):
-        mergeable.merge(parts)
+    own: list[Any] = [mergeable.own_part() for mergeable in mergeables]
+    of_ranks = ranks.all_gather_object(own)
+    for index, mergeable in enumerate(mergeables):
+        mergeable.merge([of_rank[index] for of_rank in of_ranks])
 
 
 class SharedStatistics:
@@ -53,6 +71,7 @@ class SharedStatistics:
         self._common = [statistics.copy() for statistics in self._statistics()]
 
     def _statistics(self) -> list[RunningMeanStd]:
+        """Those of the observations, or of each entry of a ``Dict``, and of the returns."""
         observations: Any = getattr(self._normalization, "obs_rms", {})
         parts = observations.values() if isinstance(observations, dict) else [observations]
         return [*parts, self._normalization.ret_rms]
@@ -66,8 +85,9 @@ class SharedStatistics:
     def merge(self, parts: Sequence[list[Moments]]) -> None:
         for number, (common, own) in enumerate(zip(self._common, self._statistics(), strict=True)):
             for part in parts:
-                if part[number][2] > 0:
-                    common.update_from_moments(*part[number])
+                moments = part[number]
+                if moments.count > 0:
+                    common.update_from_moments(moments.mean, moments.variance, moments.count)
             own.mean = np.array(common.mean)
             own.var = np.array(common.var)
             own.count = common.count
@@ -77,11 +97,12 @@ def _moments_since(common: RunningMeanStd, now: RunningMeanStd) -> Moments:
     """Moments of the numbers that are counted in ``now`` and not in ``common``."""
     count = now.count - common.count
     if count <= 0:
-        return np.zeros_like(now.mean), np.zeros_like(now.var), 0.0
+        nothing = np.zeros_like(now.mean)
+        return Moments(mean=nothing, variance=nothing, count=0.0)
     mean = (now.mean * now.count - common.mean * common.count) / count
     between = np.square(mean - common.mean) * common.count * count / now.count
     squares = now.var * now.count - common.var * common.count - between
-    return mean, np.maximum(squares, 0.0) / count, count
+    return Moments(mean=mean, variance=np.maximum(squares, 0.0) / count, count=count)
 
 
 class SharedEpisodes:
@@ -105,16 +126,19 @@ class SharedEpisodes:
             setattr(self._model, name, deque())
         self._count = getattr(self._model, EPISODE_NUM)
 
-    def own_part(self) -> tuple[dict[str, list[Any]], int]:
-        new = {name: list(getattr(self._model, name)) for name in self.NAMES}
-        return new, getattr(self._model, EPISODE_NUM) - self._count
+    def own_part(self) -> NewEpisodes:
+        return NewEpisodes(
+            by_buffer={name: list(getattr(self._model, name)) for name in self.NAMES},
+            count=getattr(self._model, EPISODE_NUM) - self._count,
+        )
 
-    def merge(self, parts: Sequence[tuple[dict[str, list[Any]], int]]) -> None:
+    def merge(self, parts: Sequence[NewEpisodes]) -> None:
         for name, episodes in self._all.items():
-            for new, _ in parts:
-                episodes.extend(new[name])
+            for part in parts:
+                episodes.extend(part.by_buffer[name])
             setattr(self._model, name, episodes)
-        setattr(self._model, EPISODE_NUM, self._count + sum(count for _, count in parts))
+        ended = sum(part.count for part in parts)
+        setattr(self._model, EPISODE_NUM, self._count + ended)
 
 
 class SharedLosses:
@@ -141,8 +165,8 @@ class RankSynchronizer(LoopPart):
     """Makes equal at the start what must be equal on all ranks, and merges it after every
     iteration.
 
-    It does nothing on a single rank. It is made before the environments are reset, because their
-    first observations are in the statistics of one rank only.
+    It is made before the environments are reset, because their first observations are in the
+    statistics of one rank only.
 
     :param parameter_server: whether rank 0 alone has the optimiser's state.
     :raises RanksError: (:meth:`start`, :meth:`after_update`) the ranks differ.
@@ -153,8 +177,6 @@ class RankSynchronizer(LoopPart):
         self._ranks = ranks
         self._parameter_server = parameter_server
         self._compare_every = int(os.environ.get(COMPARE_VARIABLE, COMPARE_EVERY))
-        if ranks.size == 1:
-            return
         for tensor in model.policy.state_dict().values():
             values = tensor.detach().cpu().numpy()
             ranks.broadcast(values)
@@ -167,21 +189,18 @@ class RankSynchronizer(LoopPart):
 
     def start(self) -> None:
         """Merge the statistics of the reset."""
-        if self._ranks.size > 1:
-            merge_over_ranks(self._ranks, self._statistics)
-            self._compare()
+        merge_over_ranks(self._ranks, self._statistics)
+        self._compare()
 
     def begin_iteration(self, moment: TrainingMoment) -> TrainingMoment:
-        if self._ranks.size > 1:
-            self._episodes.begin()
+        self._episodes.begin()
         return moment
 
     def after_update(self, iteration: int) -> None:
         """Merge, and compare every :data:`COMPARE_EVERY` iterations."""
-        if self._ranks.size > 1:
-            merge_over_ranks(self._ranks, [self._episodes, *self._statistics, *self._losses])
-            if iteration % self._compare_every == 0:
-                self._compare()
+        merge_over_ranks(self._ranks, [self._episodes, *self._statistics, *self._losses])
+        if iteration % self._compare_every == 0:
+            self._compare()
 
     def _compare(self) -> None:
         digest = weights.sha256(self._model, optimizers=not self._parameter_server)

@@ -96,26 +96,31 @@ class StartPolicy:
         )
 
     def to_bytes(self) -> bytes:
+        values = dict(field_values(self))
+        if self.names is not None:
+            values["names"] = [list(self.names.observations), list(self.names.actions)]
         content = io.BytesIO()
-        torch.save(field_values(self) | {"names": self.names and [*map(list, self.names)]}, content)
+        torch.save(values, content)
         return content.getvalue()
 
     @classmethod
     def from_file(cls, path: Path, sha256: str) -> StartPolicy:
-        """Runs no code of the file. :raises ValueError: it is not what was examined before the
-        launch.
+        """What :meth:`to_bytes` has written. Runs no code of the file.
+
+        :raises ValueError: it is not what was examined before the launch.
         """
         try:
             values = torch.load(path, map_location="cpu", weights_only=True)
-            initial = cls(
-                **values | {"names": values["names"] and Names(*map(tuple, values["names"]))}
-            )
-            intact = initial.sha256() == sha256
+            if values["names"] is not None:
+                observations, actions = values["names"]
+                values["names"] = Names(tuple(observations), tuple(actions))
+            initial = cls(**values)
+            is_intact = initial.sha256() == sha256
         except Exception as error:
             raise ValueError(
                 f"{path}: the policy to start from cannot be read: {error}; {PUT_BACK}"
             ) from error
-        if not intact:
+        if not is_intact:
             raise ValueError(
                 f"{path}: the policy to start from was changed in the job directory; {PUT_BACK}"
             )
@@ -148,16 +153,16 @@ def names_of(simulation: Simulation) -> Names | None:
             break
         if "observe" in vars(kind) and not kind.__module__.startswith("orchestrator."):
             return None  # the user's observations are not those that the base class names
-    observations = task.observation_names()
-    actions = input_names.controls(simulation.model).tolist()
-    observations = None if observations is None else (*observations, *simulation.privileged_names)
-    if observations is None or len(set(observations)) != simulation.observation_size:
+    given = task.observation_names()
+    if given is None:
         return None
-    return (
-        Names(tuple(map(str, observations)), tuple(actions))
-        if len(actions) == len(task.actions.low)
-        else None
-    )
+    observations = [*given, *simulation.privileged_names]
+    actions = input_names.controls(simulation.model).tolist()
+    if len(set(observations)) != simulation.observation_size:
+        return None
+    if len(actions) != len(task.actions.low):
+        return None
+    return Names(tuple(map(str, observations)), tuple(actions))
 
 
 def start(model: Model, initial: StartPolicy) -> str:
@@ -168,74 +173,123 @@ def start(model: Model, initial: StartPolicy) -> str:
     assert model.env is not None
     simulation = getattr(model.env.unwrapped, "simulation", None)
     names = names_of(simulation) if isinstance(simulation, Simulation) else None
-    common, copied = copy_into(model.policy, initial, names)
+    copied = copy_into(model.policy, initial, names)
     normalization = model.get_vec_normalize_env()
-    temperature = algorithms.temperature(model)
     for name, statistics in (initial.statistics or {}).items():
-        _fill(getattr(normalization, name), statistics, common if name == "obs_rms" else None)
+        common = copied.common if name == "obs_rms" else None
+        _fill(getattr(normalization, name), statistics, common)
+    temperature = algorithms.temperature(model)
     if temperature is not None and initial.temperature is not None:
         with torch.no_grad():
             temperature.copy_(initial.temperature)
-    return copied
+    return copied.text
 
 
-def copy_into(
-    policy: BasePolicy, initial: StartPolicy, names: Names | None
-) -> tuple[CommonNames | None, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    common: CommonNames | None
+    """Which observations and actions; None: all."""
+    text: str
+    """The same, for people."""
+
+
+def copy_into(policy: BasePolicy, initial: StartPolicy, names: Names | None) -> Copied:
     """Copy the weights into ``policy``, whose observations and actions have ``names``.
 
-    Returns which observations and actions are copied, None for all; and what was copied, in words.
-
-    :raises UnfitStartPolicyError: another network, no name in common, or other shapes where there are no
-        names.
+    :raises UnfitStartPolicyError: another network, no name in common, or other shapes where there
+        are no names.
     """
+    _check_activation(policy, initial)
     own = policy.state_dict()
     given = initial.policy
     common = None
-    activation_fn = policy.activation_fn
-    activation = activation_of(type(policy), activation_fn.__name__)  # type: ignore[union-attr, arg-type]
-    if activation != initial.activation:
-        raise UnfitStartPolicyError(
-            f"its activation_fn is {initial.activation}, and it is {activation} here; {EQUAL}"
-        )
+    have_names = names is not None and initial.names is not None
     if names is not None and initial.names is not None and names != initial.names:
-        if type(policy) is not ActorCriticPolicy:
-            allowed = "only ppo and a2c can start from a policy with other ones"
-            raise UnfitStartPolicyError(
-                f"its observations or actions have other names than those here, and {allowed}"
-            )
-        common = _common(names, initial.names)
+        common = _common_names(policy, names, initial.names)
     has_own_deviations = (getattr(policy, "dist_kwargs", None) or {}).get("full_std", True)
     std_of: Axis = "actions" if has_own_deviations else None
     merged = {}
     for name in {**own, **given}:
-        shapes = [tuple(arrays[name].shape) if name in arrays else None for arrays in (own, given)]
-        axes = _axes(name, own, std_of) if common is not None and name in own else ()
-        if _fixed_sizes(shapes[0], axes) != _fixed_sizes(shapes[1], axes):
-            named = None not in (names, initial.names)
-            equal = (
-                EQUAL
-                if named
-                else f"observations and actions must be as many, as they have no names; {EQUAL}"
-            )
-            raise UnfitStartPolicyError(
-                f"another network: {name} is {shapes[1]} there, and {shapes[0]} here; {equal}"
-            )
-        merged[name] = given[name]
-        if common is not None and any(axis is not None for axis in axes):
-            merged[name] = own[name].clone() if name == "log_std" else torch.zeros_like(own[name])
-            numbers = list(map(common.along, axes, own[name].shape))
-            here = _entries([one.here for one in numbers])
-            there = _entries([one.there for one in numbers])
-            merged[name][here] = given[name].to(own[name].device)[there]
+        axes: tuple[Axis, ...] = ()
+        if common is not None and name in own:
+            axes = _axes(name, own, std_of)
+        _check_sizes(name, own.get(name), given.get(name), axes, have_names=have_names)
+        if common is None or all(axis is None for axis in axes):
+            merged[name] = given[name]
+        else:
+            merged[name] = _copied_by_name(name, own[name], given[name], axes, common)
     policy.load_state_dict(merged)
     if names is None or initial.names is None or common is None:
-        return None, "all observations and actions are equal: an exact copy"
-    return common, "; ".join(map(_in_words, ("observation", "action"), names, initial.names))
+        text = "all observations and actions are equal: an exact copy"
+        return Copied(common=None, text=text)
+    observations = _in_words("observation", names.observations, initial.names.observations)
+    actions = _in_words("action", names.actions, initial.names.actions)
+    return Copied(common=common, text=f"{observations}; {actions}")
 
 
-def _common(names: Names, others: Names) -> CommonNames:
-    """:raises UnfitStartPolicyError: no observation, or no action, has the same name in both."""
+def _check_activation(policy: BasePolicy, initial: StartPolicy) -> None:
+    activation_fn: Any = policy.activation_fn
+    activation = activation_of(type(policy), activation_fn.__name__)
+    if activation != initial.activation:
+        raise UnfitStartPolicyError(
+            f"its activation_fn is {initial.activation}, and it is {activation} here; {EQUAL}"
+        )
+
+
+def _check_sizes(
+    name: str,
+    own: torch.Tensor | None,
+    given: torch.Tensor | None,
+    axes: Sequence[Axis],
+    *,
+    have_names: bool,
+) -> None:
+    """Check a parameter's sizes along the axes that belong to neither observations nor actions.
+
+    :param own: the parameter here. :param given: the one of the source.
+    :raises UnfitStartPolicyError: they differ, or one is missing.
+    """
+    own_shape = None if own is None else tuple(own.shape)
+    given_shape = None if given is None else tuple(given.shape)
+    if _fixed_sizes(own_shape, axes) == _fixed_sizes(given_shape, axes):
+        return
+    equal = EQUAL
+    if not have_names:
+        equal = f"observations and actions must be as many, as they have no names; {EQUAL}"
+    raise UnfitStartPolicyError(
+        f"another network: {name} is {given_shape} there, and {own_shape} here; {equal}"
+    )
+
+
+def _copied_by_name(
+    name: str,
+    own: torch.Tensor,
+    given: torch.Tensor,
+    axes: Sequence[Axis],
+    common: CommonNames,
+) -> torch.Tensor:
+    """A parameter with the entries of ``given`` that belong to common names, and else zeros, or the
+    deviation that it has here.
+    """
+    merged = own.clone() if name == "log_std" else torch.zeros_like(own)
+    numbers = [common.along(axis, size) for axis, size in zip(axes, own.shape, strict=True)]
+    here = _entries([one.here for one in numbers])
+    there = _entries([one.there for one in numbers])
+    merged[here] = given.to(own.device)[there]
+    return merged
+
+
+def _common_names(policy: BasePolicy, names: Names, others: Names) -> CommonNames:
+    """The observations and actions that have the same names in both.
+
+    :raises UnfitStartPolicyError: there is no observation or no action, or such a policy needs
+        equal names.
+    """
+    if type(policy) is not ActorCriticPolicy:
+        allowed = "only ppo and a2c can start from a policy with other ones"
+        raise UnfitStartPolicyError(
+            f"its observations or actions have other names than those here, and {allowed}"
+        )
     return CommonNames(
         observations=_numbers("observation", names.observations, others.observations),
         actions=_numbers("action", names.actions, others.actions),
@@ -284,14 +338,14 @@ def _fixed_sizes(shape: tuple[int, ...] | None, axes: Sequence[Axis]) -> list[in
 
 def _entries(along: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Index of the entries of a parameter with these numbers along its axes."""
-    return tuple(map(torch.from_numpy, np.ix_(*map(np.asarray, along))))
+    open_mesh = np.ix_(*[numbers.numpy() for numbers in along])
+    return tuple(torch.from_numpy(numbers) for numbers in open_mesh)
 
 
 def _in_words(what: str, own: Sequence[str], given: Sequence[str]) -> str:
     new = [name for name in own if name not in given]
-    return f"{len(own) - len(new)} of {count(len(own), what)} by name" + (
-        f", new: {listed(new, SHOWN)}" if new else ""
-    )
+    copied = f"{len(own) - len(new)} of {count(len(own), what)} by name"
+    return f"{copied}, new: {listed(new, SHOWN)}" if new else copied
 
 
 def _fill(rms: Any, statistics: Any, common: CommonNames | None) -> None:

@@ -4,16 +4,19 @@ Stable-Baselines3.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import pickle
 import re
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from orchestrator.core.errors import UsageError
@@ -63,92 +66,152 @@ def read(source: Path) -> StartPolicy:
             return read(source.parent)
         if not zipfile.is_zipfile(source):
             raise UsageError(f"{source}: is no zip file; {EXPECTED}")
-        return _of_model(source, None)
+        return _of_file(source)
     if not source.exists():
         raise UsageError(
             f"{source}: no such file or directory; {EXPECTED}; `run RUN_DIR` resumes jobs without it"
         )
     paths, spec = read_job(source)
     newest = max(paths.checkpoints_by_steps(), default=spec.total_timesteps)
-    is_finished = (
-        paths.model.exists() and newest >= spec.total_timesteps
-    )  # else it is being trained further
-    return _of_model(paths.model, spec) if is_finished else _of_checkpoint(paths, spec)
+    is_trained_further = newest < spec.total_timesteps
+    if paths.model.exists() and not is_trained_further:
+        return _of_finished_job(paths, spec)
+    return _of_checkpoint(paths, spec)
 
 
-def _of_model(path: Path, spec: WorkerSpec | None) -> StartPolicy:
-    """:param spec: of the job whose policy it is; None where that is not known."""
-    normalization = JobPaths(path.parent).vecnormalize
-    statistics = None
-    try:
-        _, parameters, variables = load_from_zip_file(path, load_data=False, device="cpu")
-        policy: Any = parameters["policy"]
-        algo, activation = _of_spec(spec) if spec is not None else _of_data(path, policy)
-        if normalization.is_file() and (spec is None or spec.normalize):
-            normalized = vars(pickle.loads(normalization.read_bytes()))
-            statistics = (
-                None if spec is None and not normalized["norm_obs"] else _statistics(normalized)
-            )
-    except Exception as error:
+def _of_finished_job(paths: JobPaths, spec: WorkerSpec) -> StartPolicy:
+    with _explaining(paths.model):
+        saved = _saved_model(paths.model)
+        activation = _activation_of_job(spec)
+        normalization = _normalization(paths) if spec.normalize else None
+        statistics = None if normalization is None else _statistics(normalization)
+    if spec.normalize and statistics is None:
         raise UsageError(
-            f"{path}: cannot be read: {failures.describe(error)}; {EXPECTED}"
-        ) from error
-    if spec is not None and spec.normalize and statistics is None:
-        raise UsageError(
-            f"{normalization} is missing: the policy cannot be used without its normalisation statistics"
+            f"{paths.vecnormalize} is missing: the policy cannot be used without its normalisation statistics"
         )
-    if spec is None and statistics is not None:
-        for name, value in CLIPPING.items():
-            if normalized[name] != value:
-                text = f"and {value} in every job, so that the policy would see other observations"
-                raise UsageError(f"{normalization}: {name} is {normalized[name]} there, {text}")
     return StartPolicy(
-        label="of Stable-Baselines3" if spec is None else "its finished policy",
-        algo=algo,
+        label="its finished policy",
+        algo=spec.algo,
         activation=activation,
-        names=None if spec is None else _names(path.parent, spec),
-        policy=dict(policy),
+        names=_names(paths.root, spec),
+        policy=saved.policy,
         statistics=statistics,
-        temperature=(variables or {}).get("log_ent_coef"),
+        temperature=saved.temperature,
+    )
+
+
+def _of_file(path: Path) -> StartPolicy:
+    """The policy in a ``model.zip`` of which no job is known."""
+    paths = JobPaths(path.parent)
+    statistics = None
+    with _explaining(path):
+        saved = _saved_model(path)
+        description = _description(path, saved.policy)
+        normalization = _normalization(paths)
+        if normalization is not None and normalization["norm_obs"]:
+            statistics = _statistics(normalization)
+    if normalization is not None and statistics is not None:
+        for name, value in CLIPPING.items():
+            if normalization[name] != value:
+                text = f"and {value} in every job, so that the policy would see other observations"
+                raise UsageError(
+                    f"{paths.vecnormalize}: {name} is {normalization[name]} there, {text}"
+                )
+    return StartPolicy(
+        label="of Stable-Baselines3",
+        algo=description.algo,
+        activation=description.activation,
+        names=None,
+        policy=saved.policy,
+        statistics=statistics,
+        temperature=saved.temperature,
     )
 
 
 def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> StartPolicy:
-    for _ in range(TRIES):  # a job that runs removes its earlier ones
-        if not (found := paths.checkpoints_by_steps()):
-            text = "it has neither a policy nor a checkpoint to start from"
-            raise UsageError(
-                f"{paths.root}: {text}. {outcome_sentence(paths)}; wait for its first checkpoint, or finish it"
-            )
-        try:
-            state = checkpoint.load((newest := found[max(found)]).read_bytes())
-            break
-        except FileNotFoundError:
-            continue
-        except Exception as error:
-            raise UsageError(f"{newest}: cannot be loaded: {failures.describe(error)}") from error
-    else:
-        raise UsageError(
-            f"{paths.checkpoints}: no checkpoint could be read, as the job replaces them; try again"
-        )
-    algo, activation = _of_spec(spec)
+    state = _newest_state(paths)
+    normalization = state["normalization"]
     return StartPolicy(
         label=f"its checkpoint at {state['env_steps']:,} env_steps, as it is not finished",
-        algo=algo,
-        activation=activation,
+        algo=spec.algo,
+        activation=_activation_of_job(spec),
         names=_names(paths.root, spec),
         policy=dict(state["policy"]),
-        statistics=state["normalization"] and _statistics(state["normalization"]),
+        statistics=None if normalization is None else _statistics(normalization),
         temperature=state["temperature"],
     )
 
 
-def _of_spec(spec: WorkerSpec) -> tuple[str, str]:
+def _newest_state(paths: JobPaths) -> dict[str, Any]:
+    """The content of the newest checkpoint."""
+    for _ in range(TRIES):  # a job that runs removes its earlier ones
+        found = paths.checkpoints_by_steps()
+        if not found:
+            text = "it has neither a policy nor a checkpoint to start from"
+            raise UsageError(
+                f"{paths.root}: {text}. {outcome_sentence(paths)}; wait for its first checkpoint, or finish it"
+            )
+        newest = found[max(found)]
+        try:
+            return checkpoint.load(newest.read_bytes())
+        except FileNotFoundError:
+            continue
+        except Exception as error:
+            raise UsageError(f"{newest}: cannot be loaded: {failures.describe(error)}") from error
+    raise UsageError(
+        f"{paths.checkpoints}: no checkpoint could be read, as the job replaces them; try again"
+    )
+
+
+@contextlib.contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    """Whatever reading ``path`` raises in the block becomes an error that says so."""
+    try:
+        yield
+    except Exception as error:
+        raise UsageError(
+            f"{path}: cannot be read: {failures.describe(error)}; {EXPECTED}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SavedModel:
+    """What a ``model.zip`` holds outside of its pickles."""
+
+    policy: dict[str, torch.Tensor]
+    """The policy's ``state_dict``."""
+    temperature: torch.Tensor | None
+    """The logarithm of SAC's entropy coefficient, where it was learnt."""
+
+
+def _saved_model(path: Path) -> _SavedModel:
+    _, parameters, variables = load_from_zip_file(path, load_data=False, device="cpu")
+    policy: Any = parameters["policy"]
+    return _SavedModel(policy=dict(policy), temperature=(variables or {}).get("log_ent_coef"))
+
+
+def _normalization(paths: JobPaths) -> dict[str, Any] | None:
+    """Attributes of the ``VecNormalize`` that was saved beside a ``model.zip``; None where none
+    was.
+    """
+    if not paths.vecnormalize.is_file():
+        return None
+    saved: dict[str, Any] = vars(pickle.loads(paths.vecnormalize.read_bytes()))
+    return saved
+
+
+def _activation_of_job(spec: WorkerSpec) -> str:
     kind = algorithms.policy_class(spec.algo, spec.policy)
-    return spec.algo, activation_of(kind, spec.policy_kwargs.get("activation_fn"))
+    return activation_of(kind, spec.policy_kwargs.get("activation_fn"))
 
 
-def _of_data(path: Path, policy: Mapping[str, Any]) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Description:
+    algo: str
+    activation: str
+
+
+def _description(path: Path, policy: Mapping[str, Any]) -> _Description:
     """Algorithm and activation, from what Stable-Baselines3 writes for people beside its pickles,
     which stay unread.
 
@@ -156,12 +219,15 @@ def _of_data(path: Path, policy: Mapping[str, Any]) -> tuple[str, str]:
     """
     with zipfile.ZipFile(path) as archive:
         data: Mapping[str, Any] = json.loads(archive.read("data"))
-    algo = next((algo for algo, marks in _MARKS.items() if marks <= {*data, *policy}), None)
+    has = {*data, *policy}
+    algo = next((algo for algo, marks in _MARKS.items() if marks <= has), None)
     if algo is None:
         raise ValueError(f"it is no model of {', '.join(get_args(Algorithm))}")
-    named = re.search(r"(\w+)'>$", str((data.get("policy_kwargs") or {}).get("activation_fn", "")))
+    policy_kwargs = data.get("policy_kwargs") or {}
+    named = re.search(r"(\w+)'>$", str(policy_kwargs.get("activation_fn", "")))
     kind = algorithms.policy_class(algo, "MlpPolicy")
-    return algo, activation_of(kind, None if named is None else named[1])
+    activation = activation_of(kind, None if named is None else named[1])
+    return _Description(algo=algo, activation=activation)
 
 
 def _statistics(values: Mapping[str, Any]) -> dict[str, Any]:

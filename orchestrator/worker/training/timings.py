@@ -74,8 +74,6 @@ class PhaseTimers:
     def __init__(self, model: Model, env: TimedVecEnv) -> None:
         self._env = env
         self._undo = contextlib.ExitStack()
-        self.remove = self._undo.close
-        """Removes all measuring from model and torch."""
         if isinstance(model, FastPPO):  # it measures itself
             self._seconds = model.seconds
             return
@@ -93,10 +91,16 @@ class PhaseTimers:
         for optimizer in algorithms.optimizers(model).values():
             self._time_optimizer(optimizer)
 
+    def remove(self) -> None:
+        """Remove all measuring from model and torch."""
+        self._undo.close()
+
     def take(self) -> dict[str, float]:
+        """Seconds of each phase since the last call."""
         taken = {"env_s": self._env.seconds, **self._seconds}
         self._env.seconds = 0.0
-        self._seconds.update(dict.fromkeys(self._seconds, 0.0))
+        for phase in self._seconds:
+            self._seconds[phase] = 0.0
         return taken
 
     def _timed_function(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
@@ -158,7 +162,8 @@ class Timings(LoopPart):
         self._usage = self._reader.read()
         self._loop_s = {"rollout_s": 0.0, "train_s": 0.0}
         self._collectives_s = self._ranks.seconds
-        self._begun = self._mark = perf_counter()
+        self._began = perf_counter()
+        self._phase_began = self._began
 
     def phase_done(self, phase: Literal["rollout_s", "train_s"]) -> None:
         """Count the time since the end of the phase before.
@@ -166,8 +171,8 @@ class Timings(LoopPart):
         The loop calls it of this part alone: with some algorithms every env_step is a rollout.
         """
         now = perf_counter()
-        self._loop_s[phase] += now - self._mark
-        self._mark = now
+        self._loop_s[phase] += now - self._phase_began
+        self._phase_began = now
 
     def after_row(self, iteration: int) -> None:
         """Write the iteration's row. :raises OSError: it cannot be written."""
@@ -179,7 +184,7 @@ class Timings(LoopPart):
             {
                 "iteration": iteration,
                 "env_steps": self._model.num_timesteps,
-                "wall_s": round(now - self._begun, DIGITS),
+                "wall_s": round(now - self._began, DIGITS),
                 **{
                     name: round(value, DIGITS)
                     for name, value in (self._loop_s | self._phases.take()).items()

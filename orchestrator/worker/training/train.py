@@ -77,7 +77,7 @@ def run(
         ranks = join(spec.ranks, spec.backend, device, rendezvous, spec.collective_timeout_s)
         before_writing()
         if ranks.rank == 0:
-            _remove_what_was_half_written(paths)
+            _remove_partial_files(paths)
         env_indices = own_share(spec.n_envs, ranks)
         venv = _environments(spec, paths, env_indices)
         try:
@@ -119,15 +119,15 @@ def _complete(
         after_training.evaluate(attempt, stop_requested)
 
 
-def _remove_what_was_half_written(paths: JobPaths) -> None:
-    """What an earlier attempt was writing when it was killed."""
+def _remove_partial_files(paths: JobPaths) -> None:
+    """Remove what an earlier attempt was writing when it was killed."""
     tables = (paths.progress_csv, paths.timings_csv)
     for path in (*tables, paths.model, paths.vecnormalize, paths.eval, paths.moment):
         remove_partial_files(path.parent, path.name)
 
 
 def _environments(spec: WorkerSpec, paths: JobPaths, env_indices: range) -> VecEnv:
-    """Those of this rank."""
+    """The environments of this rank, not normalised."""
     return env_factory.make(
         spec,
         paths.root,
@@ -196,7 +196,10 @@ class Training:
         self._attempt.reporter.report("training", self._model.num_timesteps, last=True)
 
     def _pause_at_rung(self) -> None:
-        """:raises ReachedRung: there is a checkpoint."""
+        """End the attempt where it is to be compared with others.
+
+        :raises ReachedRung: it is; there is a checkpoint.
+        """
         if self._checkpoints.is_at_rung:
             self._save_where_unsaved()
             steps = self._model.num_timesteps
@@ -235,7 +238,10 @@ class Training:
         clock.phase_done("train_s")
 
     def _end_iteration(self) -> None:
-        """:raises Diverged: physics has diverged too often."""
+        """Write the iteration's rows, and what parts do before and after.
+
+        :raises Diverged: physics has diverged too often.
+        """
         self._parts.after_update(self._iteration)
         self._parts.before_row()
         self._log.write_row(self._iteration)
@@ -303,7 +309,10 @@ def _equip(attempt: Attempt, loop: LoopState, log: TrainingLog) -> _Equipment:
     spec = attempt.spec
     model = attempt.model
     ranks = attempt.ranks
-    synchronizer = RankSynchronizer(model, ranks, parameter_server=spec.mode == "parameter-server")
+    shared: list[LoopPart] = []
+    if ranks.size > 1:
+        has_server = spec.mode == "parameter-server"
+        shared.append(RankSynchronizer(model, ranks, parameter_server=has_server))
     features = feature_parts(spec, model, loop.parts)
     assert model.env is not None
     venv: VecEnv = model.env
@@ -316,7 +325,7 @@ def _equip(attempt: Attempt, loop: LoopState, log: TrainingLog) -> _Equipment:
         venv = counter
     env = TimedVecEnv(venv, log.after_step)
     clock = timings.make(attempt.paths.timings_csv, model, env, ranks, keep=loop.timings_rows)
-    parts = LoopParts([clock, *divergences, *features.values(), synchronizer], features)
+    parts = LoopParts([clock, *divergences, *features.values(), *shared], features)
     return _Equipment(parts=parts, timings=clock, env=env)
 
 

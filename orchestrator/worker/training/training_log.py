@@ -26,8 +26,9 @@ LOG_INTERVAL_S = 10.0
 
 
 class TrainingLog:
-    """It is no part of the loop (:class:`.LoopPart`): parts come before and after the row that it
-    writes.
+    """Writes the rows of ``progress.csv``, and tells reporter and exit record of the training.
+
+    It is no part of the loop (:class:`.LoopPart`): parts come before and after its row.
     """
 
     def __init__(self, attempt: Attempt, loop: LoopState) -> None:

@@ -27,15 +27,13 @@ _NORMALIZATION = ("obs_rms", "ret_rms", "returns", "old_obs", "old_reward")
 _COUNTERS = ("num_timesteps", sb3.N_UPDATES, sb3.EPISODE_NUM, sb3.PROGRESS_REMAINING)
 _BUFFERS = ("ep_info_buffer", "ep_success_buffer")
 OF_EACH_RANK = (
-    *(
-        "last_obs",
-        "last_original_obs",
-        "last_episode_starts",
-        "normalization",
-        "spaces",
-        "envs",
-        "unsaveable",
-    ),
+    "last_obs",
+    "last_original_obs",
+    "last_episode_starts",
+    "normalization",
+    "spaces",
+    "envs",
+    "unsaveable",
     "generators",
 )
 """Keys of a state whose values differ between ranks."""
@@ -70,19 +68,12 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
     ``unsaveable``.
     """
     assert model.env is not None
-    normalization = model.get_vec_normalize_env()
     temperature = algorithms.temperature(model)
     attributes = vars(model)
-    venv: Any = model.env.unwrapped
     envs = None
     unsaveable = ""
     try:
-        if isinstance(venv, DummyVecEnv):
-            envs = env_state.save(venv.envs)
-        elif hasattr(venv, "get_state"):
-            envs = venv.get_state()
-        else:
-            unsaveable = f"{type(venv).__name__} has no get_state"
+        envs = _envs_state(model.env.unwrapped)
     except env_state.Unsaveable as error:
         unsaveable = str(error)
     return {
@@ -97,16 +88,35 @@ def capture(model: Model, loop: LoopState) -> dict[str, Any]:
         "last_original_obs": _each_array(attributes[sb3.LAST_ORIGINAL_OBS], _in_memory_order),
         "last_episode_starts": attributes[sb3.LAST_EPISODE_STARTS],
         "lstm_states": contrib.lstm_states(model),
-        "normalization": normalization
-        and {
-            name: getattr(normalization, name)
-            for name in _NORMALIZATION
-            if hasattr(normalization, name)
-        },
+        "normalization": _normalization_state(model),
         "spaces": pickle.dumps((model.observation_space, model.action_space)),
         "envs": envs,
         "unsaveable": unsaveable,
         "generators": generators(model.device),
+    }
+
+
+def _envs_state(venv: Any) -> Any:
+    """The state of all environments in their episodes.
+
+    :raises Unsaveable: it cannot be saved.
+    """
+    if isinstance(venv, DummyVecEnv):
+        return env_state.save(venv.envs)
+    if hasattr(venv, "get_state"):
+        return venv.get_state()
+    raise env_state.Unsaveable(f"{type(venv).__name__} has no get_state")
+
+
+def _normalization_state(model: Model) -> dict[str, Any] | None:
+    """None where nothing is normalised."""
+    normalization = model.get_vec_normalize_env()
+    if normalization is None:
+        return None
+    return {
+        name: getattr(normalization, name)
+        for name in _NORMALIZATION
+        if hasattr(normalization, name)
     }
 
 
@@ -118,7 +128,8 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
     from those at the start.
     """
     assert model.env is not None
-    state = {**state, **state["ranks"][rank]} if "ranks" in state else state
+    if "ranks" in state:
+        state = {**state, **state["ranks"][rank]}
     model.policy.load_state_dict(state["policy"])
     for name, optimizer in algorithms.optimizers(model).items():
         optimizer.load_state_dict(state["optimizers"][name])
@@ -132,10 +143,9 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
     if normalization is not None:
         vars(normalization).update(state["normalization"])
     # In place: the spaces are shared with the environments.
-    for space, saved in zip(
-        (model.observation_space, model.action_space), pickle.loads(state["spaces"]), strict=True
-    ):
-        vars(space).update(vars(saved))
+    observation_space, action_space = pickle.loads(state["spaces"])
+    vars(model.observation_space).update(vars(observation_space))
+    vars(model.action_space).update(vars(action_space))
     if state["envs"] is None:
         say(
             f"the environments' state could not be saved ({state['unsaveable']}): new episodes begin"
@@ -149,16 +159,24 @@ def restore(model: Model, state: dict[str, Any], rank: int = 0) -> LoopState:
             state["last_original_obs"], _in_original_order
         )
         attributes[sb3.LAST_EPISODE_STARTS] = state["last_episode_starts"]
-        if (lstm_states := state.get("lstm_states")) is not None:
+        lstm_states = state.get("lstm_states")
+        if lstm_states is not None:
             contrib.restore_lstm_states(model, lstm_states)
     restore_generators(state["generators"])
-    loop = state["place"]
-    if isinstance(loop, LoopState):  # it may lack fields that were added later
-        names = [field.name for field in dataclasses.fields(loop)]
-        loop = {name: getattr(loop, name) for name in names if hasattr(loop, name)}
-    own = {field.name for field in dataclasses.fields(LoopState)} - {"parts"}
-    values = {name: value for name, value in loop.items() if name in own}
-    return LoopState(**values, parts=job_parts.restored_facts(loop))
+    return _loop_state(state["place"])
+
+
+def _loop_state(saved: Any) -> LoopState:
+    """What a checkpoint holds of the loop. It may lack fields that were added later, and have
+    others that are gone.
+
+    :param saved: the fields by name; an object in checkpoints of earlier versions.
+    """
+    names = [field.name for field in dataclasses.fields(LoopState)]
+    if isinstance(saved, LoopState):
+        saved = {name: getattr(saved, name) for name in names if hasattr(saved, name)}
+    own = {name: saved[name] for name in names if name in saved and name != "parts"}
+    return LoopState(**own, parts=job_parts.restored_facts(saved))
 
 
 def _each_array(observations: Any, function: Callable[[Any], Any]) -> Any:

@@ -232,11 +232,12 @@ def test_memory_of_a_stranger_is_not_taken_for_ours(tmp_path: Path) -> None:
     path = tmp_path / "strange"
     path.write_bytes(bytes(shared_memory_allreduce.size_bytes(1, SLOT_BYTES)))
     with path.open("r+b") as file:
-        given = {"file": file.fileno(), "slot_bytes": SLOT_BYTES}
-        assert (
-            shared_memory_allreduce._open_shared([os.getpid()], expected=bytes(16), **given)
-            is not None
-        )
-        assert (
-            shared_memory_allreduce._open_shared([os.getpid()], expected=b"x" * 16, **given) is None
-        )
+
+        def opened(nonce: bytes) -> object:
+            own = shared_memory_allreduce._RankFacts(
+                host=None, pid=os.getpid(), cpus=set(), file=file.fileno(), nonce=nonce
+            )
+            return shared_memory_allreduce._open_shared([own], SLOT_BYTES)
+
+        assert opened(bytes(16)) is not None
+        assert opened(b"x" * 16) is None

@@ -191,5 +191,7 @@ def test_a_column_of_a_feature_begins_with_the_name_of_its_part(
     part = JobPart(name="watching", settings=Settings, loop=MODULE)
     monkeypatch.setattr(loop_parts, "job_parts", lambda: {"watching": part})
     spec: Any = types.SimpleNamespace(parts={"watching": Settings(watched=True)})
-    with pytest.raises(ValueError, match="the column 'time/fps' of the part watching begins not"):
+    with pytest.raises(
+        ValueError, match="the column 'time/fps' of the part watching does not begin"
+    ):
         loop_parts.feature_parts(spec, None, {})  # type: ignore[arg-type]

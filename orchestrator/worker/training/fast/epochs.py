@@ -62,7 +62,9 @@ class Log(NamedTuple):
 
 
 class Epoch:
-    """The samples in the order of one epoch after the other."""
+    """The samples in the order of one epoch after the other: :meth:`begin` puts them into the next
+    one's.
+    """
 
     def __init__(self, samples: Samples, settings: LossSettings, ranks: Ranks) -> None:
         size = len(samples.x)
@@ -73,15 +75,26 @@ class Epoch:
         self._ours = settings.batch_size // ranks.size
         self._begins = np.arange(0, size, self._ours)
         self._sizes = np.diff(self._begins, append=size)
-        columns = np.zeros((len(Rows._fields) - 2, size), dtype)
-        self._rows = Rows(np.empty(size, np.intp), np.empty_like(samples.actions), *columns)
+        log_probs, returns, old_values, weights, limits, log_ratios, values = np.zeros(
+            (7, size), dtype
+        )
+        self._rows = Rows(
+            order=np.empty(size, np.intp),
+            actions=np.empty_like(samples.actions),
+            log_probs=log_probs,
+            returns=returns,
+            old_values=old_values,
+            weights=weights,
+            limits=limits,
+            log_ratios=log_ratios,
+            values=values,
+        )
         """All of them, of which each minibatch has a part."""
         self._wholes = self._of_rows(self._sizes * ranks.size)
         """``(n,)`` for every row, the number of rows of its minibatch on all ranks."""
         self._divisors = self._wholes.astype(dtype)
-        self._bounds = [
-            np.array(1.0 + change, dtype) for change in (-settings.clip_range, settings.clip_range)
-        ]
+        self._lowest_ratio = np.array(1.0 - settings.clip_range, dtype)
+        self._highest_ratio = np.array(1.0 + settings.clip_range, dtype)
         self.minibatches = [
             Rows(*(array[begin : begin + self._ours] for array in self._rows))
             for begin in self._begins
@@ -91,25 +104,23 @@ class Epoch:
         """Finished minibatches of this epoch."""
 
     def begin(self, order: NDArray[np.intp]) -> None:
-        """:param order: ``(n,)`` permutation of the samples."""
+        """Begin an epoch with the samples in ``order``, a permutation ``(n,)`` of them."""
         samples = self._samples
         rows = self._rows
         weights = rows.weights
         self.done = 0
         rows.order[...] = order
         samples.actions.take(order, axis=0, out=rows.actions, mode="clip")
-        for given, ordered in (
-            (samples.log_probs, rows.log_probs),
-            (samples.returns, rows.returns),
-            (samples.values, rows.old_values),
-            (samples.advantages, weights),
-        ):
-            given.take(order, out=ordered, mode="clip")
-        advantages = (
-            self._normalized_advantages(weights) if self._settings.normalize_advantage else weights
-        )
+        samples.log_probs.take(order, out=rows.log_probs, mode="clip")
+        samples.returns.take(order, out=rows.returns, mode="clip")
+        samples.values.take(order, out=rows.old_values, mode="clip")
+        samples.advantages.take(order, out=weights, mode="clip")
+        advantages = weights
+        if self._settings.normalize_advantage:
+            advantages = self._normalized_advantages(weights)
         np.divide(np.negative(advantages), self._divisors, out=weights)
-        np.multiply(weights, np.where(weights > 0, *self._bounds), out=rows.limits)
+        bounds = np.where(weights > 0, self._lowest_ratio, self._highest_ratio)
+        np.multiply(weights, bounds, out=rows.limits)
 
     def _normalized_advantages(self, advantages: Array) -> Array:
         exact = advantages.astype(np.float64)
@@ -119,9 +130,8 @@ class Epoch:
         with np.errstate(invalid="ignore", divide="ignore"):
             deviations = np.sqrt(squares / (self._sizes * self._ranks.size - 1))
         normalized = (exact - self._of_rows(means)) / (self._of_rows(deviations) + 1e-8)
-        if (
-            self._wholes[-1] == 1
-        ):  # a single sample is not normalised; only the last minibatch can be so small
+        # A single sample is not normalised. Only the last minibatch can be so small.
+        if self._wholes[-1] == 1:
             normalized = np.where(self._wholes > 1, normalized, exact)
         result: Array = normalized.astype(advantages.dtype)
         return result
@@ -156,14 +166,16 @@ def losses(
 ) -> Losses:
     """The logged values of an update, over all ranks.
 
-    :param logs: one for each epoch begun. :param actions: dimensions of an action.
+    :param logs: one for each epoch begun.
+    :param actions: dimensions of an action.
     :param ended: whether ``target_kl`` ended the update at the last minibatch.
     """
     sums = np.concatenate([log.sums for log in logs], axis=1)
     ranks.all_reduce(sums)
     sizes = np.concatenate([log.sizes for log in logs]) * ranks.size
     log_std = np.concatenate([log.log_stds for log in logs])
-    policy, (value, clipped, kl) = sums[0], sums[1:] / sizes
+    policy = sums[0]  # its weights are divided by the number of rows already
+    value, clipped, kl = sums[1:] / sizes
     entropy_losses = -(log_std + actions * (0.5 + LOG_SQRT_2PI))
     return Losses(
         entropy_loss=float(entropy_losses.mean()),

@@ -64,7 +64,7 @@ class Minibatch:
         self._value_gradient = self.passes.value_gradient[:, 0]
         self._log_std = layout.log_std(parameters)
         self._log_std_gradient = layout.log_std(gradients)
-        # A table, because equal shapes are faster.
+        # The deviations are repeated for each row: operations on equal shapes are faster.
         self._z, self._zz, self._inverse_std = np.empty((3, rows, actions), dtype)
         self._ratio, self._error = np.empty((2, rows), dtype)
         self._drop = np.empty(rows, np.bool_)

@@ -22,9 +22,14 @@ from orchestrator.core.worker_spec import Activation as ActivationName
 
 Array = NDArray[Any]
 """An array of float32 or float64."""
-LEAST_COPIED, MOST_COPIED = 16, 64
-"""Widths of layers whose weights are transposed by copying them. BLAS multiplies by others faster
-as they lie."""
+LEAST_COPIED = 16
+MOST_COPIED = 64
+"""Least and largest width of the layers whose weights are transposed by copying them. BLAS
+multiplies by others faster as they lie."""
+FIRST_ROW = 0
+LAST_ROW = -1
+"""Which row of a layer's matrix is the bias: the first where the actor's hidden units are the inputs
+(``[1 | actor]``), the last elsewhere."""
 
 
 class Activation(NamedTuple):
@@ -132,22 +137,25 @@ class Layout:
         first = self.first.of(flat)
         split = self.shape.actor[0] if self.shape.actor else 0
 
-        def add(name: str, matrix: Array, bias: int) -> None:
-            views[f"{name}.weight"] = (matrix[1:] if bias == 0 else matrix[:-1]).T
-            views[f"{name}.bias"] = matrix[bias]
+        def add_layer(name: str, matrix: Array, bias_row: int) -> None:
+            views[f"{name}.weight"] = _without_bias(matrix, bias_row).T
+            views[f"{name}.bias"] = matrix[bias_row]
 
-        nets = (
-            ("policy_net", first[:, :split], self.actor, 0),
-            ("value_net", first[:, split:], self.critic, -1),
-        )
-        for net, own, block, bias in nets:
-            if own.shape[1]:
-                add(f"mlp_extractor.{net}.0", own, -1)
-            for number, later in enumerate(block, start=1):
-                add(f"mlp_extractor.{net}.{2 * number}", later.of(flat), bias)
-        add("action_net", self.mean.of(flat), 0 if self.shape.actor else -1)
-        add("value_net", self.value.of(flat), -1)
+        def add_network(name: str, first: Array, later: Sequence[Block], bias_row: int) -> None:
+            if first.shape[1]:
+                add_layer(f"mlp_extractor.{name}.0", first, LAST_ROW)
+            for number, block in enumerate(later, start=1):
+                add_layer(f"mlp_extractor.{name}.{2 * number}", block.of(flat), bias_row)
+
+        add_network("policy_net", first[:, :split], self.actor, FIRST_ROW)
+        add_network("value_net", first[:, split:], self.critic, LAST_ROW)
+        add_layer("action_net", self.mean.of(flat), FIRST_ROW if self.shape.actor else LAST_ROW)
+        add_layer("value_net", self.value.of(flat), LAST_ROW)
         return views
+
+
+def _without_bias(matrix: Array, bias_row: int) -> Array:
+    return matrix[1:] if bias_row == FIRST_ROW else matrix[:-1]
 
 
 class _Product(NamedTuple):
@@ -168,6 +176,27 @@ class _Product(NamedTuple):
     """Gradient of the inputs; None where the inputs are observations."""
 
 
+class _ActorLayer(NamedTuple):
+    """A hidden layer of the actor alone, with arrays of its own: the activation is faster where
+    there are no gaps.
+    """
+
+    matrix: Array
+    outputs: Array
+    """``before`` without its column of ones."""
+    before: Array
+    """``[1 | outputs]`` before the activation."""
+    after: Array
+
+
+class _Part(NamedTuple):
+    """The columns of one network in the arrays of a stage."""
+
+    units: slice
+    units_and_one: slice
+    """With the column of ones: the inputs of its next layer."""
+
+
 class _Stage:
     """A hidden stage of both networks: arrays ``[1 | actor | critic | 1]`` before and after the
     activation.
@@ -181,11 +210,9 @@ class _Stage:
         self.after = np.ones((rows, width), dtype)
         self.gradient = np.zeros((rows, width), dtype)
         self.scratch = np.empty((rows, width), dtype)
-        self.actor = slice(1, 1 + actor)
-        self.critic = slice(1 + actor, width - 1)
+        self.actor = _Part(slice(1, 1 + actor), slice(0, 1 + actor))
+        self.critic = _Part(slice(1 + actor, width - 1), slice(1 + actor, width))
         self.both = slice(1, width - 1)
-        self.actor_and_one = slice(0, 1 + actor)
-        self.critic_and_one = slice(1 + actor, width)
 
 
 class Passes:
@@ -210,92 +237,115 @@ class Passes:
         """``(rows, 1)``: the critic's output for ``x``, and the loss's gradient with respect to
         it."""
         widths = itertools.zip_longest(shape.actor, shape.critic, fillvalue=0)
-        self._stages = [_Stage(rows, *pair, self._activation.one, dtype) for pair in widths]
+        self._stages = [
+            _Stage(rows, actor, critic, self._activation.one, dtype) for actor, critic in widths
+        ]
         self._products: list[list[_Product]] = [[] for _ in self._stages]
         """Products whose outputs are the inputs of each stage."""
         if self._stages:
             first = self._stages[0]
-            ends = first.before[:, first.both], first.gradient[:, first.both]
-            self._products[0].append(self._product(self.x, None, layout.first, *ends, bias=-1))
-        actor = [(stage.actor, stage.actor_and_one) for stage in self._stages[: len(shape.actor)]]
-        critic = [
-            (stage.critic, stage.critic_and_one) for stage in self._stages[: len(shape.critic)]
+            shared = self._product(
+                inputs=self.x,
+                inputs_gradient=None,
+                block=layout.first,
+                outputs=first.before[:, first.both],
+                outputs_gradient=first.gradient[:, first.both],
+                bias_row=LAST_ROW,
+            )
+            self._products[0].append(shared)
+        self._to_mean = self._add_network(
+            [stage.actor for stage in self._stages[: len(shape.actor)]],
+            [*layout.actor, layout.mean],
+            result=self.mean,
+            result_gradient=self.mean_gradient,
+            bias_row=FIRST_ROW,
+        )
+        self._to_value = self._add_network(
+            [stage.critic for stage in self._stages[: len(shape.critic)]],
+            [*layout.critic, layout.value],
+            result=self.value,
+            result_gradient=self.value_gradient,
+            bias_row=LAST_ROW,
+        )
+        self._actor_layers = [
+            self._actor_layer(number, rows, width) for number, width in enumerate(shape.actor)
         ]
-        self._to_mean = self._tower(
-            actor, [*layout.actor, layout.mean], self.mean, self.mean_gradient, 0
-        )
-        self._to_value = self._tower(
-            critic, [*layout.critic, layout.value], self.value, self.value_gradient, -1
-        )
-        self._actor_alone: list[tuple[Array, Array, Array, Array]] = []
-        """For every stage of the actor alone: matrix, outputs, and ``[1 | outputs]`` before and
-        after the activation: arrays of its own, because the activation is faster where there are no
-        gaps."""
-        for number, width in enumerate(shape.actor):
-            matrix = self._products[number][0].matrix[
-                :, :width
-            ]  # the actor's comes before the critic's
-            before, after = np.full((2, rows, 1 + width), self._activation.one, dtype)
-            self._actor_alone.append((matrix, before[:, 1:], before, after))
 
-    def _tower(
+    def _add_network(
         self,
-        parts: Sequence[tuple[slice, slice]],
+        parts: Sequence[_Part],
         blocks: Sequence[Block],
+        *,
         result: Array,
-        gradient: Array,
-        bias: int,
+        result_gradient: Array,
+        bias_row: int,
     ) -> _Product:
         """Append the products of one network behind the first stage to the stages', and return its
         last one.
+
+        :param parts: its columns in each of its stages.
+        :param blocks: the matrices behind the first stage.
+        :param bias_row: of the layers behind the first stage.
         """
         inputs = self.x
         inputs_gradient = None
-        bias_row = -1
-        for number, (stage, (part, part_and_one)) in enumerate(
-            zip(self._stages, parts, strict=False)
-        ):
-            if number:
-                ends = stage.before[:, part], stage.gradient[:, part]
+        last_bias_row = LAST_ROW
+        for number, (stage, part) in enumerate(zip(self._stages, parts, strict=False)):
+            if number > 0:
                 product = self._product(
-                    inputs, inputs_gradient, blocks[number - 1], *ends, bias=bias
+                    inputs=inputs,
+                    inputs_gradient=inputs_gradient,
+                    block=blocks[number - 1],
+                    outputs=stage.before[:, part.units],
+                    outputs_gradient=stage.gradient[:, part.units],
+                    bias_row=bias_row,
                 )
                 self._products[number].append(product)
-            inputs = stage.after[:, part_and_one]
-            inputs_gradient = stage.gradient[:, part]
-            bias_row = bias
-        return self._product(inputs, inputs_gradient, blocks[-1], result, gradient, bias=bias_row)
+            inputs = stage.after[:, part.units_and_one]
+            inputs_gradient = stage.gradient[:, part.units]
+            last_bias_row = bias_row
+        return self._product(
+            inputs=inputs,
+            inputs_gradient=inputs_gradient,
+            block=blocks[-1],
+            outputs=result,
+            outputs_gradient=result_gradient,
+            bias_row=last_bias_row,
+        )
 
     def _product(
         self,
+        *,
         inputs: Array,
         inputs_gradient: Array | None,
         block: Block,
         outputs: Array,
-        gradient: Array,
-        *,
-        bias: int,
+        outputs_gradient: Array,
+        bias_row: int,
     ) -> _Product:
         matrix = block.of(self._parameters)
-        matrix_gradient = block.of(self._gradients)
-        weight_t = (matrix[1:] if bias == 0 else matrix[:-1]).T
+        weight_t = _without_bias(matrix, bias_row).T
         is_copied = min(weight_t.shape) >= LEAST_COPIED and max(weight_t.shape) <= MOST_COPIED
-        copy_t = (
-            np.empty(weight_t.shape, matrix.dtype)
-            if is_copied and inputs_gradient is not None
-            else None
-        )
+        copy_t = None
+        if is_copied and inputs_gradient is not None:
+            copy_t = np.empty(weight_t.shape, matrix.dtype)
         return _Product(
-            inputs,
-            matrix,
-            outputs,
-            inputs.T,
-            weight_t,
-            copy_t,
-            matrix_gradient,
-            gradient,
-            inputs_gradient,
+            inputs=inputs,
+            matrix=matrix,
+            outputs=outputs,
+            inputs_t=inputs.T,
+            weight_t=weight_t,
+            copy_t=copy_t,
+            matrix_gradient=block.of(self._gradients),
+            outputs_gradient=outputs_gradient,
+            inputs_gradient=inputs_gradient,
         )
+
+    def _actor_layer(self, number: int, rows: int, width: int) -> _ActorLayer:
+        # The actor's product comes before the critic's.
+        matrix = self._products[number][0].matrix[:, :width]
+        before, after = np.full((2, rows, 1 + width), self._activation.one, matrix.dtype)
+        return _ActorLayer(matrix=matrix, outputs=before[:, 1:], before=before, after=after)
 
     def act(self, x: Array) -> Array:
         """Forward pass of the actor alone. :param x: ``(rows, observation + 1)``, used in the place
@@ -303,10 +353,10 @@ class Passes:
         """
         activate = self._activation.forward
         inputs = x
-        for matrix, outputs, before, after in self._actor_alone:
-            np.matmul(inputs, matrix, out=outputs)
-            activate(before, after)
-            inputs = after
+        for layer in self._actor_layers:
+            np.matmul(inputs, layer.matrix, out=layer.outputs)
+            activate(layer.before, layer.after)
+            inputs = layer.after
         np.matmul(inputs, self._to_mean.matrix, out=self.mean)
         return self.mean
 
@@ -339,9 +389,8 @@ def _backward(product: _Product) -> None:
     weight_t = product.weight_t
     if inputs_gradient is None:
         return
-    if (
-        len(weight_t) == 1
-    ):  # a single output, such as the critic's: the same numbers in half the time
+    # A single output, such as the critic's: the same numbers in half the time.
+    if len(weight_t) == 1:
         np.multiply(product.outputs_gradient, weight_t, out=inputs_gradient)
         return
     if product.copy_t is not None:

@@ -69,8 +69,9 @@ class PolicyNetwork:
         return self._passes[rows]
 
     def evaluate(self, x: Array) -> tuple[Array, Array]:
-        """``(steps, n_envs, observation + 1)``, of which the last column is 1, → means ``(steps,
-        n_envs, actions)``, values ``(steps, n_envs)``.
+        """Means ``(steps, n_envs, actions)`` and values ``(steps, n_envs)``.
+
+        :param x: ``(steps, n_envs, observation + 1)``, of which the last column is 1.
         """
         steps, n_envs, width = x.shape
         rows = x.reshape(-1, width)
@@ -79,9 +80,8 @@ class PolicyNetwork:
         for begin in range(0, len(rows), CHUNK):
             end = min(begin + CHUNK, len(rows))
             count = end - begin
-            passes = self.passes(
-                1 << (count - 1).bit_length()
-            )  # few sizes, because each keeps its work space
+            # Rows up to the next power of two: few sizes, because each keeps its work space.
+            passes = self.passes(1 << (count - 1).bit_length())
             passes.x[:count] = rows[begin:end]
             passes.forward()
             means[begin:end] = passes.mean[:count]
@@ -166,14 +166,14 @@ def shape_of(policy: ActorCriticPolicy) -> Shape:
         if not supported:
             raise UnsuitableError(problem)
     layers = policy.mlp_extractor
-    actor, critic = (
-        tuple(layer.out_features for layer in net if isinstance(layer, nn.Linear))
-        for net in (layers.policy_net, layers.value_net)
-    )
     return Shape(
         observation=policy.features_dim,
-        actor=actor,
-        critic=critic,
+        actor=_widths(layers.policy_net),
+        critic=_widths(layers.value_net),
         actions=policy.action_net.out_features,  # type: ignore[arg-type]
         activation=ACTIVATION_NAMES[activation],
     )
+
+
+def _widths(network: nn.Sequential) -> tuple[int, ...]:
+    return tuple(layer.out_features for layer in network if isinstance(layer, nn.Linear))

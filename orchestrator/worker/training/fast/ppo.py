@@ -136,10 +136,17 @@ def _samples(buffer: RolloutBuffer, network: PolicyNetwork) -> tuple[Samples, ND
     observations = buffer.observations.reshape(size, -1)
     x = np.ones((size, observations.shape[1] + 1), network.dtype)
     x[:, :-1] = observations
-    actions = np.ascontiguousarray(buffer.actions.reshape(size, -1), network.dtype)
-    columns = (buffer.log_probs, buffer.advantages, buffer.returns, buffer.values)
+
+    def column(array: Array) -> Array:
+        return np.ascontiguousarray(array.reshape(size), network.dtype)
+
     samples = Samples(
-        x, actions, *(np.ascontiguousarray(array.reshape(size), network.dtype) for array in columns)
+        x=x,
+        actions=np.ascontiguousarray(buffer.actions.reshape(size, -1), network.dtype),
+        log_probs=column(buffer.log_probs),
+        advantages=column(buffer.advantages),
+        returns=column(buffer.returns),
+        values=column(buffer.values),
     )
     rows = np.arange(size)
     if not buffer.generator_ready:  # Stable-Baselines3 counts one environment after the other

@@ -123,10 +123,16 @@ def _noise(network: PolicyNetwork, steps: int, n_envs: int) -> Array:
 
 
 def _act(network: PolicyNetwork, x: Array, actions: Array) -> None:
-    """Add the actor's means to the noise in ``actions`` ``(n_envs, actions)``. :raises ValueError:
-    not finite.
+    """Add the actor's means to the noise in ``actions`` ``(n_envs, actions)``.
+
+    :raises ValueError: an action is not finite.
     """
     np.add(network.passes(len(actions)).act(x), actions, out=actions)
+    check_finite(actions)
+
+
+def check_finite(actions: Array) -> None:
+    """Check actions of a step. :raises ValueError: one is not finite."""
     numbers = actions.ravel()
     # The fastest form of isfinite().all().
     if not math.isfinite(numbers.dot(numbers)) and not np.isfinite(numbers).all():

@@ -8,10 +8,11 @@ epoch.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,9 +25,14 @@ from orchestrator.worker.training.fast.epochs import Epoch, Losses, Samples, los
 from orchestrator.worker.training.fast.loss import LossSettings, Minibatch
 from orchestrator.worker.training.fast.network import Array, Layout
 
-MinibatchNumber = tuple[int, int, int]
-"""In an update: the epoch, the minibatch in it, both counted from 1, and the number of minibatches
-in an epoch."""
+
+class MinibatchNumber(NamedTuple):
+    """Where in an update a minibatch is, counted from 1."""
+
+    epoch: int
+    minibatch: int
+    of_minibatches: int
+    """How many an epoch has."""
 
 
 class NonFiniteGradient(FloatingPointError):
@@ -40,27 +46,32 @@ class Adam:
         self.exp_avg, self.exp_avg_sq = np.zeros((2, size), dtype)
         self.step = np.zeros(1, np.float32)
         """Steps taken so far."""
-        self._moments = torch.from_numpy(self.exp_avg), torch.from_numpy(self.exp_avg_sq)
-        self._count = torch.from_numpy(self.step)[0]
 
     def stepper(
         self, parameters: Array, gradients: Array, group: Mapping[str, Any]
     ) -> Callable[[], None]:
         """A function that takes one step with the options of torch's parameter ``group``."""
-        first, second = ([moment] for moment in self._moments)
-        vectors = [torch.from_numpy(parameters)], [torch.from_numpy(gradients)]
-        (beta1, beta2), count = group["betas"], self._count
-        options = {
-            "lr": float(group["lr"]),
-            "eps": group["eps"],
-            "weight_decay": group["weight_decay"],
-        }
-        options |= {"beta1": beta1, "beta2": beta2, "amsgrad": False, "maximize": False}
-        kernel = fused_adam()
+        beta1, beta2 = group["betas"]
+        kernel = functools.partial(
+            fused_adam(),
+            [torch.from_numpy(parameters)],
+            [torch.from_numpy(gradients)],
+            [torch.from_numpy(self.exp_avg)],
+            [torch.from_numpy(self.exp_avg_sq)],
+            [],  # the largest second moments, of AMSGrad
+            [torch.from_numpy(self.step)[0]],
+            lr=float(group["lr"]),
+            beta1=beta1,
+            beta2=beta2,
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            amsgrad=False,
+            maximize=False,
+        )
 
         def step() -> None:
             self.step += 1.0
-            kernel(*vectors, first, second, [], [count], **options)
+            kernel()
 
         return step
 
@@ -126,7 +137,7 @@ class Update:
                 differentiated = perf_counter()
                 seconds["backward_s"] += differentiated - started
                 epoch.done = index + 1
-                position = number + 1, index + 1, len(epoch.minibatches)
+                position = MinibatchNumber(number + 1, index + 1, len(epoch.minibatches))
                 waited = self._ranks.seconds
                 ended = self._step(rows.log_ratios, settings, step, position)
                 if ended:
@@ -159,13 +170,16 @@ class Update:
         limit = settings.target_kl
         if limit is not None:
             self._gradients_and_kl[-1] = np.mean(np.exp(log_ratios) - 1.0 - log_ratios) / ranks.size
-        serving = self._mode == "parameter-server"
-        (ranks.reduce if serving else ranks.all_reduce)(self._gradients_and_kl)
+        has_server = self._mode == "parameter-server"
+        if has_server:
+            ranks.reduce(self._gradients_and_kl)
+        else:
+            ranks.all_reduce(self._gradients_and_kl)
         ended = limit is not None and float(self._gradients_and_kl[-1]) > 1.5 * limit
-        if not ended and (not serving or ranks.rank == 0):
+        if not ended and (not has_server or ranks.rank == 0):
             self._clip(settings.max_grad_norm, position)
             step()
-        if serving:
+        if has_server:
             self._parameters_and_end[-1] = ended
             ranks.broadcast(self._parameters_and_end)
             ended = bool(self._parameters_and_end[-1])
@@ -177,8 +191,10 @@ class Update:
         if not math.isfinite(norm):
             for name, gradient in self._layout.named_views(self.gradients).items():
                 if not np.isfinite(gradient).all():
-                    where = "epoch {}, minibatch {} of {}".format(*position)
-                    raise NonFiniteGradient(f"the gradient of {name} is not finite in {where}")
+                    where = f"minibatch {position.minibatch} of {position.of_minibatches}"
+                    raise NonFiniteGradient(
+                        f"the gradient of {name} is not finite in epoch {position.epoch}, {where}"
+                    )
         factor = max_grad_norm / (norm + 1e-6)
         if factor < 1.0:
             np.multiply(self.gradients, factor, out=self.gradients)
