@@ -149,7 +149,7 @@ MUTATIONS = (
     ),
     Mutation(
         name="growth beyond the memory limit is not noticed",
-        function=ActiveAttempts.sampled,
+        function=ActiveAttempts.note_memory,
         before="if rss_mib > attempt.job.resources.all_memory_mib:",
         after="if rss_mib > 2 * attempt.job.resources.all_memory_mib:",
     ),
