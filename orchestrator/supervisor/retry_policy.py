@@ -86,21 +86,27 @@ def launch_order(
 
 def parents_first(jobs: Sequence[Job]) -> list[Job]:
     """``jobs`` in the same order, except that each is behind those of them that it waits for."""
-    position = {job.job_id: number for number, job in enumerate(jobs)}
-    missing = [len({parent for parent in job.spec.after if parent in position}) for job in jobs]
+    declared = {job.job_id for job in jobs}
+    missing: list[int] = []
+    """By the job's place in ``jobs``: how many that it waits for are not in the new order yet."""
     children: dict[str, list[int]] = {}
-    for number, job in enumerate(jobs):
-        for parent in set(job.spec.after):
-            children.setdefault(parent, []).append(number)
-    ready = [number for number, count_ in enumerate(missing) if not count_]
+    for place, job in enumerate(jobs):
+        parents = declared.intersection(job.spec.after)
+        missing.append(len(parents))
+        for parent in parents:
+            children.setdefault(parent, []).append(place)
+    ready = [place for place, n_missing in enumerate(missing) if n_missing == 0]
     ordered = []
     while ready:
-        ordered.append(jobs[heapq.heappop(ready)])
-        for child in children.get(ordered[-1].job_id, ()):
+        job = jobs[heapq.heappop(ready)]  # the first one as listed
+        ordered.append(job)
+        for child in children.get(job.job_id, ()):
             missing[child] -= 1
-            if not missing[child]:
+            if missing[child] == 0:
                 heapq.heappush(ready, child)
-    return [*ordered, *(job for job, count_ in zip(jobs, missing, strict=True) if count_)]
+    # Jobs that wait for each other are refused elsewhere; none is lost here.
+    in_a_circle = [job for job, n_missing in zip(jobs, missing, strict=True) if n_missing > 0]
+    return ordered + in_a_circle
 
 
 def backoff_s(failures: int) -> float:

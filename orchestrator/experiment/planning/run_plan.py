@@ -141,7 +141,7 @@ def plan(
             staging=staging,
             at_once=machine.capacity,
             warm=warm,
-            watch=stops.checking(watch),
+            watch=stops.with_check(watch),
         )
         stops.check()
         backend_warnings = backend.ready()
