@@ -30,16 +30,17 @@ class Figures(NamedTuple):
 def figures(ledger: Ledger, job_ids: Collection[str]) -> dict[str, Figures]:
     """Of each of these jobs, by ``job_id``."""
     sql = "SELECT job_id, state, env_steps, ep_rew_mean, message, cause FROM jobs"
-    return {row[0]: Figures(*row[1:]) for row in _of_jobs(ledger, sql, list(job_ids))}
+    return {row[0]: Figures(*row[1:]) for row in _rows_of_jobs(ledger, sql, list(job_ids))}
 
 
 def totals(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int]:
     """``total_timesteps`` of each of these jobs that there is, by ``job_id``."""
     steps = "CAST(coalesce(json_extract(spec, '$.total_timesteps'), 0) AS INTEGER)"
-    return dict(map(tuple, _of_jobs(ledger, f"SELECT job_id, {steps} FROM declared", job_ids)))  # noqa: S608
+    rows = _rows_of_jobs(ledger, f"SELECT job_id, {steps} FROM declared", job_ids)  # noqa: S608
+    return dict(map(tuple, rows))
 
 
-def _of_jobs(ledger: Ledger, sql: str, job_ids: Sequence[str]) -> Iterator[Any]:
+def _rows_of_jobs(ledger: Ledger, sql: str, job_ids: Sequence[str]) -> Iterator[Any]:
     """The rows that ``sql``, which has no condition yet, selects of these jobs."""
     for first in range(0, len(job_ids), MOST_MARKS):
         some = job_ids[first : first + MOST_MARKS]
