@@ -30,7 +30,7 @@ from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL
 from orchestrator.executors.base import Launch
 from orchestrator.machine import process_tree
 from orchestrator.machine.process_identity import process_start
-from orchestrator.machine.process_tree import MIB
+from orchestrator.machine.topology import MIB
 
 if TYPE_CHECKING:
     from orchestrator.executors.worker_template import WorkerTemplate

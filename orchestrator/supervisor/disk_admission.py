@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.job import Job
+from orchestrator.machine.topology import MIB
 from orchestrator.supervisor.events import DiskShortage, Reporter
 
 MEASURED_EVERY_S = 1.0
@@ -85,7 +86,7 @@ def free_mib(path: Path) -> int | None:
             return None
         if not file_system.f_blocks:  # a file system that counts nothing
             return None
-        return file_system.f_bavail * file_system.f_frsize // 2**20
+        return file_system.f_bavail * file_system.f_frsize // MIB
     return None
 
 

@@ -45,7 +45,7 @@ from orchestrator.executors import orphan_reaper
 from orchestrator.executors.base import Exited, Progressed, Sampled
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.machine import cgroup, process_tree
-from orchestrator.machine.process_tree import MIB
+from orchestrator.machine.topology import MIB
 
 REPOSITORY = Path(__file__).parents[3]
 
