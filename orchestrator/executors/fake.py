@@ -164,7 +164,7 @@ class FakeExecutor:
         self, handle: Handle, returncode: int | None, oom_killed: bool = False, rank: int = 0
     ) -> Exited:
         has_cause = self._alive[handle].ranks > 1 and returncode != ExitCode.SUCCEEDED
-        return Exited(handle, returncode, oom_killed, rank if has_cause else None)
+        return Exited(handle, returncode, oom_killed=oom_killed, rank=rank if has_cause else None)
 
     def close(self) -> None:
         self._alive.clear()

@@ -146,7 +146,13 @@ class RankGroup(Generic[Rank]):
             # Without an exit code the exit record decides, and rank 0's says whether the training
             # was done.
             rank = 0 if cause.returncode is None else cause.rank
-        return Exited(self.handle, cause.returncode, cause.oom_killed, rank, cause.lost)
+        return Exited(
+            self.handle,
+            cause.returncode,
+            oom_killed=cause.oom_killed,
+            rank=rank,
+            lost=cause.lost,
+        )
 
 
 def new_secret() -> str:

@@ -107,8 +107,10 @@ def choose(
 
     :param machine: all usable CPUs, in order of preference.
     """
-    nodes = sorted({cpu.numa_node for cpu in free}) if cores > 1 else []
-    parts = [free, *([cpu for cpu in free if cpu.numa_node == node] for node in nodes)]
+    parts = [free]
+    if cores > 1:
+        for node in sorted({cpu.numa_node for cpu in free}):
+            parts.append([cpu for cpu in free if cpu.numa_node == node])
     total = use.total()
     choices = [
         _least_competition(cores, part, machine, total) for part in parts if len(part) >= cores

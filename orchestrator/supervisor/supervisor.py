@@ -346,6 +346,7 @@ class Supervisor:
         returncode: int | None = None,
         record: ExitRecord | None = None,
     ) -> None:
+        """``attempt`` is over: give back what it had, and bring its job to its next state."""
         now = self.now()
         job = attempt.job
         # First, because it may raise: what follows ends the attempt as a whole.
@@ -358,21 +359,20 @@ class Supervisor:
         self.slots.release(attempt.slot)
         if attempt.progress is not None:
             self._jobs.note_steps(job.job_id, attempt.progress.env_steps)
+        losses = 0
+        if outcome.cause is Cause.NODE_LOST:
+            losses = self._jobs.count_lost(job.job_id)
         state = retry_policy.next_state(
             outcome,
             failures=self._jobs.failures(job.job_id),
             max_retries=job.max_retries,
             now=now,
-            losses=self._jobs.count_lost(job.job_id) if outcome.cause is Cause.NODE_LOST else 0,
+            losses=losses,
             is_promoted=self._jobs.job(job.job_id).spec.pause_at != job.spec.pause_at,
         )
         self._jobs.move(job.job_id, state)
         if outcome.cause in (None, Cause.RUNG):
-            resumed_from = 0 if record is None else record.resumed_from or 0
-            steps = max(0, job.spec.attempt_end - resumed_from)
-            self._ended_work = self._ended_work.with_attempt(
-                env_steps=steps, begun=attempt.started, ended=now
-            )
+            self._count_work(attempt, record, now)
         if isinstance(state, Succeeded):
             job_directory.remove_replay_buffers(self.paths.job(job.job_id), job.spec)
         if state.name in TERMINAL:
@@ -382,6 +382,14 @@ class Supervisor:
             self._termination.stop_for_full_disk(
                 DiskFullError(f"{self.paths.root}: no space left on the disk")
             )
+
+    def _count_work(self, attempt: ActiveAttempt, record: ExitRecord | None, now: float) -> None:
+        """An attempt has trained to its end, or to its rung."""
+        resumed_from = 0 if record is None else record.resumed_from or 0
+        steps = max(0, attempt.job.spec.attempt_end - resumed_from)
+        self._ended_work = self._ended_work.with_attempt(
+            env_steps=steps, begun=attempt.started, ended=now
+        )
 
     # -- launch
 
