@@ -108,11 +108,11 @@ class LocalExecutor:
 
     @property
     def never_forks(self) -> str:
-        is_other = (
-            tuple(self.worker_command) != WORKER_COMMAND
-            and tuple(self.template_command) == TEMPLATE_COMMAND
-        )
-        return "another program is started in place of the worker" if is_other else ""
+        is_worker = tuple(self.worker_command) == WORKER_COMMAND
+        has_own_template = tuple(self.template_command) != TEMPLATE_COMMAND
+        if is_worker or has_own_template:
+            return ""
+        return "another program is started in place of the worker"
 
     def prepare_to_fork(self) -> bool:
         return self._template.prepare(self.environment)
@@ -187,7 +187,7 @@ class LocalExecutor:
             try:
                 process_tree.move(worker.pid, to)
             except OSError:  # another program has taken these CPUs from this one
-                for moved in group.running[:number]:
+                for moved in group.running[:number]:  # and this one, which may have moved in part
                     # Where that fails, too, they have the CPUs that the kernel has left them.
                     with contextlib.suppress(OSError):
                         process_tree.move(moved.pid, back)

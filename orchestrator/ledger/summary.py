@@ -76,19 +76,21 @@ class SummaryFiles:
                 page = hash(tuple(job_ids))
                 if page in kept and moved.isdisjoint(job_ids):
                     self._kept[page] = kept[page]
-                    contents = [zlib.decompress(content) for content in kept[page]]
+                    of_array, of_table = map(zlib.decompress, kept[page])
                 else:
                     rows = read_rows()
-                    contents = [
-                        ",\n".join(map(_line, rows)).encode(),
-                        _csv(_cells(row, columns) for row in rows),
-                    ]
-                    # Nothing but a move changes the rows of such jobs.
-                    if all(row["state"] != "RUNNING" and row["waits_for"] is None for row in rows):
-                        self._kept[page] = [zlib.compress(content, 1) for content in contents]
-                for file, content in zip((array, table), contents, strict=True):
-                    file.write(content)
+                    of_array = ",\n".join(map(_line, rows)).encode()
+                    of_table = _csv(_cells(row, columns) for row in rows)
+                    if _stays_until_moved(rows):
+                        self._kept[page] = [zlib.compress(of_array, 1), zlib.compress(of_table, 1)]
+                array.write(of_array)
+                table.write(of_table)
             array.write(b"\n]\n")
+
+
+def _stays_until_moved(rows: Iterable[SummaryRow]) -> bool:
+    """Whether nothing but a move of one of these jobs to another state changes their rows."""
+    return all(row["state"] != "RUNNING" and row["waits_for"] is None for row in rows)
 
 
 def write(paths: RunPaths, ledger: Ledger) -> None:

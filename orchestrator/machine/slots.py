@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from orchestrator.core.text import count, listed
 from orchestrator.machine import placement
@@ -25,6 +25,17 @@ MOST_CHOICES = 3
 LONGEST_PAUSE_S = 0.003
 MOST_NAMES = 3
 """Of those who use CPUs, in a message."""
+
+
+Item = TypeVar("Item")
+
+
+def part_of_rank(items: Sequence[Item], rank: int, ranks: int) -> Sequence[Item]:
+    """What ``rank`` has of ``items``, such as the CPUs of a slot: those of rank 0 come first, then
+    those of rank 1, and each rank has as many.
+    """
+    each = len(items) // ranks
+    return items[rank * each : (rank + 1) * each]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Job
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Handle, Placed
 from orchestrator.ledger.live_facts import Phase
-from orchestrator.machine.slots import Slot
+from orchestrator.machine.slots import Slot, part_of_rank
 from orchestrator.supervisor import retry_policy
 
 LARGEST = 1e12
@@ -117,8 +117,7 @@ class ActiveAttempt:
 
 def cpus_by_rank(cpus: Sequence[int], ranks: int) -> str:
     """``"0,1"``; with several ranks ``"0,1 | 2,3"``."""
-    each = len(cpus) // ranks
-    by_rank = [cpus[rank * each : (rank + 1) * each] for rank in range(ranks)]
+    by_rank = [part_of_rank(cpus, rank, ranks) for rank in range(ranks)]
     return " | ".join(",".join(map(str, its_cpus)) for its_cpus in by_rank)
 
 
@@ -129,8 +128,11 @@ class ActiveAttempts:
     promised_mib: int = 0
     """Memory that they have been granted and do not hold yet."""
     steps_to_go: int = 0
+    """env_steps to the ends of the attempts."""
     _rate: int = 0
+    """Thousandths of env_steps per second."""
     _busy: int = 0
+    """Thousandths of cores."""
     _by_job: dict[str, ActiveAttempt] = field(default_factory=dict)
     _checks: list[tuple[float, int, ActiveAttempt]] = field(default_factory=list)
     """A heap. An entry is valid while its attempt runs and its time equals the attempt's
@@ -156,10 +158,11 @@ class ActiveAttempts:
     def cores_busy(self) -> float:
         return self._busy / MILLI
 
-    def of(self, job_id: str) -> ActiveAttempt | None:
+    def of_job(self, job_id: str) -> ActiveAttempt | None:
         return self._by_job.get(job_id)
 
     def get(self, handle: Handle) -> ActiveAttempt | None:
+        """The attempt with this handle; None where it is over, also if its job runs anew."""
         attempt = self._by_job.get(handle.job_id)
         return attempt if attempt is not None and attempt.handle == handle else None
 

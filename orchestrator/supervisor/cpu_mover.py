@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
 from orchestrator.executors.base import CpuMoves, Handle, Sampled
-from orchestrator.machine.slots import CpuReservation, Slot
+from orchestrator.machine.slots import CpuReservation, Slot, part_of_rank
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 
 SAMPLES = 2
@@ -158,10 +158,8 @@ class CpuMover:
 
 def _contended_cpus(attempt: ActiveAttempt, wait_shares: tuple[float, ...]) -> set[int]:
     """The CPUs of the ranks that wait."""
-    cpus = attempt.slot.cpus
-    each = len(cpus) // max(1, len(wait_shares))
     contended: set[int] = set()
     for rank, share in enumerate(wait_shares):
         if share > HIGH_RUN_DELAY_SHARE:
-            contended.update(cpus[rank * each : (rank + 1) * each])
+            contended.update(part_of_rank(attempt.slot.cpus, rank, len(wait_shares)))
     return contended

@@ -255,6 +255,6 @@ class RequestHandler:
         return reason is not None and reason.cause is Cause.PAUSED
 
     def _attempt(self, job_id: str) -> ActiveAttempt:
-        attempt = self.termination.active.of(job_id)
+        attempt = self.termination.active.of_job(job_id)
         assert attempt is not None
         return attempt
