@@ -27,7 +27,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Event, Exited, Handle
 from orchestrator.executors.fake import FakeExecutor
 from orchestrator.ledger.summary import SummaryFiles
-from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor import launch_order
 from orchestrator.supervisor.events import Reporter
 from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.launcher import Launcher
@@ -135,7 +135,7 @@ def simulate(
     paths = RunPaths(root)
     ledger = entered(
         paths,
-        retry_policy.launch_order(jobs, "longest-first", lambda job: job.spec.total_timesteps),
+        launch_order.launch_order(jobs, "longest-first", lambda job: job.spec.total_timesteps),
     )
     executor = FilesOfEnds(paths)
     pool = Nodes(nodes, CORES, rates, executor.now, chance)

@@ -45,7 +45,7 @@ def check(
         raise UsageError(f"check --advise is a command of its own now: `advise {named}`")
     stops = StopRequests()
     with stoppable("stopped"), stops.handle_signals(), output.examination() as show:
-        rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.checking(show))
+        rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.with_check(show))
     if as_json:
         print_json([row.facts() for row in rows])
     else:

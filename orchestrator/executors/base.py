@@ -15,7 +15,15 @@ from orchestrator.core.job import Job
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import count
 from orchestrator.machine.neighbours import Neighbours
-from orchestrator.machine.slots import CpuReservation, MaxParallel, RankSlot, Slot, SlotPool, Slots
+from orchestrator.machine.slots import (
+    CpuReservation,
+    MaxParallel,
+    RankSlot,
+    Slot,
+    SlotPool,
+    Slots,
+    part_of_rank,
+)
 from orchestrator.machine.topology import Machine
 
 
@@ -57,13 +65,11 @@ class Launch:
     why_exec: str = ""
     """Why it is exec'ed although the user wants the job to be forked."""
 
-    def cpus_of(self, rank: int) -> tuple[int, ...]:
-        each = len(self.cpus) // self.ranks
-        return self.cpus[rank * each : (rank + 1) * each]
+    def cpus_of(self, rank: int) -> Sequence[int]:
+        return part_of_rank(self.cpus, rank, self.ranks)
 
-    def gpus_of(self, rank: int) -> tuple[str, ...]:
-        each = len(self.gpus) // self.ranks
-        return self.gpus[rank * each : (rank + 1) * each]
+    def gpus_of(self, rank: int) -> Sequence[str]:
+        return part_of_rank(self.gpus, rank, self.ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,14 @@ class NodeCapacity:
     gpus: FreeGpus
     memory_mib: int
     kind: str = ""
+    """Nodes of one kind have the same CPU model."""
 
     def fits(self, slot: RankSlot) -> bool:
         has_gpus = not slot.gpus or self.gpus.find(slot.gpus) is not None
         return has_gpus and self.cores >= slot.cores and self.memory_mib >= slot.memory_mib
 
     def add(self, slot: RankSlot, sign: int) -> None:
+        """Give back what ``slot`` has (1), or take it (-1)."""
         self.cores += sign * slot.cores
         self.gpus.change(slot.gpu_names, slot.gpus, sign)
         self.memory_mib += sign * slot.memory_mib
@@ -55,11 +57,14 @@ class ClusterSlots:
         self._total: dict[str, NodeCapacity] = {}
         self._free: dict[str, NodeCapacity] = {}
         self._by_cores: dict[int, dict[str, None]] = {}
-        """Number of free cores → nodes that have it, in the order in which they came to have it."""
+        """Number of free cores → the nodes that have so many, in the order in which they came to have it."""
         self._paused: set[str] = set()
         self._held: dict[int, tuple[RankSlot, ...]] = {}
+        """By the index of their slot."""
         self._unused: list[int] = []
+        """Indices of slots that were given back."""
         self._cores = 0
+        """Of all nodes, whether free or not."""
 
     # -- nodes
 
@@ -118,7 +123,8 @@ class ClusterSlots:
         if rank_slots is None:
             return None
         index = self._unused.pop() if self._unused else len(self._held)
-        rank_slots = self._held[index] = tuple(map(self._with_gpus, rank_slots))
+        rank_slots = tuple(map(self._with_gpus, rank_slots))
+        self._held[index] = rank_slots
         for slot in rank_slots:
             self._change_free(slot, -1)
         return Slot(index=index, rank_slots=rank_slots)
@@ -154,19 +160,18 @@ class ClusterSlots:
 
     def _with_room(self, slot: RankSlot) -> Iterator[NodeCapacity]:
         """Nodes with room for ``slot``, those with the most free cores first."""
-        for cores in sorted(
-            (cores for cores in self._by_cores if cores >= slot.cores), reverse=True
-        ):
+        enough = [cores for cores in self._by_cores if cores >= slot.cores]
+        for cores in sorted(enough, reverse=True):
             for node in self._by_cores[cores]:
                 if self._free[node].fits(slot) and node not in self._paused:
                     yield self._free[node]
 
     def _with_gpus(self, slot: RankSlot) -> RankSlot:
-        return (
-            replace(slot, gpu_names=self._free[slot.node].gpus.find(slot.gpus) or ())
-            if slot.gpus
-            else slot
-        )
+        """``slot`` with the names of the GPUs that it is given."""
+        if not slot.gpus:
+            return slot
+        names = self._free[slot.node].gpus.find(slot.gpus)
+        return replace(slot, gpu_names=names or ())
 
     def _change_free(self, slot: RankSlot, sign: int) -> None:
         free = self._free.get(slot.node)

@@ -65,6 +65,7 @@ class FakeExecutor:
     gather_s: float = 0.0
     time_s: float = 0.0
     _agenda: list[tuple[float, int, Event | list[Handle]]] = field(default_factory=list)
+    """A heap of what happens, by its time: an event, or that some attempts report their progress."""
     _reports: dict[float, list[Handle]] = field(default_factory=dict)
     """By time: attempts launched together report together, as one entry of the agenda."""
     _alive: dict[Handle, _Attempt] = field(default_factory=dict)
@@ -86,17 +87,16 @@ class FakeExecutor:
         behaviour = self.behave(launch)
         self.launches.append(launch)
         handle = Handle(launch.job_id, launch.number)
-        attempt = self._alive[handle] = _Attempt(
-            behaviour=behaviour, ranks=launch.ranks, launched=self.time_s
-        )
+        attempt = _Attempt(behaviour=behaviour, ranks=launch.ranks, launched=self.time_s)
+        self._alive[handle] = attempt
         if launch.rank_slots:
-            self._in(behaviour.placed_after_s, _placed_event(handle, launch))
-        self._in(
+            self._schedule(behaviour.placed_after_s, _placed_event(handle, launch))
+        self._schedule(
             behaviour.after_s,
-            self._end(handle, behaviour.returncode, behaviour.oom_killed, behaviour.rank),
+            self._exit_event(handle, behaviour.returncode, behaviour.oom_killed, behaviour.rank),
         )
         for when, rss_mib in behaviour.rss_mib:
-            self._in(when, Sampled(handle, rss_mib))
+            self._schedule(when, Sampled(handle, rss_mib))
         self._report_next(handle, attempt)
         return handle
 
@@ -108,17 +108,17 @@ class FakeExecutor:
             while self._agenda and self._agenda[0][0] <= together:
                 when, _, what = heapq.heappop(self._agenda)
                 self.time_s = max(self.time_s, when)
-                events += (
-                    self._progress_events(when)
-                    if isinstance(what, list)
-                    else self._end_if_exited(what)
-                )
+                if isinstance(what, list):
+                    events += self._progress_events(when)
+                else:
+                    events += self._take_event(what)
             self.time_s = max(self.time_s, together)
         if not events:
             self.time_s = until
         return events
 
-    def _end_if_exited(self, event: Event) -> list[Event]:
+    def _take_event(self, event: Event) -> list[Event]:
+        """``event``, unless its attempt has ended before."""
         if event.handle not in self._alive:
             return []
         if isinstance(event, Exited):
@@ -143,35 +143,35 @@ class FakeExecutor:
             return
         if when not in self._reports:
             self._reports[when] = []
-            self._in(every_s, self._reports[when])
+            self._schedule(every_s, self._reports[when])
         self._reports[when].append(handle)
 
     def cancel(self, handle: Handle, *, kill: bool) -> None:
         attempt = self._alive.get(handle)
         if attempt is not None and kill:
-            self._in(0.0, self._end(handle, -9))
+            self._schedule(0.0, self._exit_event(handle, -9))
         elif attempt is not None:
-            self._in(
+            self._schedule(
                 attempt.behaviour.exits_within_s,
-                self._end(handle, int(attempt.behaviour.returncode_asked)),
+                self._exit_event(handle, int(attempt.behaviour.returncode_asked)),
             )
 
     def checkpoint(self, handle: Handle) -> None:
         if handle in self._alive:
             self.checkpoints.append(handle)
 
-    def _end(
+    def _exit_event(
         self, handle: Handle, returncode: int | None, oom_killed: bool = False, rank: int = 0
     ) -> Exited:
         has_cause = self._alive[handle].ranks > 1 and returncode != ExitCode.SUCCEEDED
-        return Exited(handle, returncode, oom_killed, rank if has_cause else None)
+        return Exited(handle, returncode, oom_killed=oom_killed, rank=rank if has_cause else None)
 
     def close(self) -> None:
         self._alive.clear()
         self._agenda.clear()
         self._reports.clear()
 
-    def _in(self, seconds: float, what: Event | list[Handle]) -> None:
+    def _schedule(self, seconds: float, what: Event | list[Handle]) -> None:
         when = self.time_s + seconds
         if when < NEVER:
             heapq.heappush(self._agenda, (when, next(self._ticket), what))

@@ -27,10 +27,11 @@ from orchestrator.core.files import log_limit
 from orchestrator.core.processes.child_process import has_ended, spawn
 from orchestrator.executors import orphan_reaper, rank_group
 from orchestrator.executors.base import Event, Handle, Launch, Progressed, Sampled
+from orchestrator.executors.oom_kills import OomKills
 from orchestrator.executors.process import WorkerProcess
 from orchestrator.executors.rank_group import RankExit, RankGroup
 from orchestrator.executors.worker_template import TEMPLATE_COMMAND, WorkerTemplate
-from orchestrator.machine import cgroup, process_tree
+from orchestrator.machine import process_tree
 
 WORKER_COMMAND = (sys.executable, "-m", "orchestrator.worker")
 SAMPLE_EVERY_S = 2.0
@@ -46,14 +47,9 @@ class OrphanReaper:
     """Starts and controls the process :mod:`orchestrator.executors.orphan_reaper`."""
 
     def __init__(self, token: str, *, apart: bool = False) -> None:
-        command = [
-            sys.executable,
-            "-I",
-            "-S",
-            orphan_reaper.__file__,
-            token,
-            *(["apart"] if apart else []),
-        ]
+        command = [sys.executable, "-I", "-S", orphan_reaper.__file__, token]
+        if apart:
+            command.append("apart")
         self._popen = spawn(command, stdin=subprocess.PIPE)
         assert self._popen.stdin is not None
         self._pipe = self._popen.stdin
@@ -105,22 +101,18 @@ class LocalExecutor:
     _template: WorkerTemplate = field(init=False)
     _next_sample: float = field(default=0.0, init=False)
     _last_sample: float = field(default=0.0, init=False)
-    _oom_kills: int | None = field(default=None, init=False)
-    """Value at the sample before the last, plus those that explain an exit: an exit may be reaped
-    after a sample."""
-    _last_oom_kills: int | None = field(default=None, init=False)
-    """Value at the last sample."""
+    _oom_kills: OomKills = field(default_factory=OomKills, init=False)
 
     def __post_init__(self) -> None:
         self._template = WorkerTemplate(command=self.template_command, token=self._token)
 
     @property
     def never_forks(self) -> str:
-        is_other = (
-            tuple(self.worker_command) != WORKER_COMMAND
-            and tuple(self.template_command) == TEMPLATE_COMMAND
-        )
-        return "another program is started in place of the worker" if is_other else ""
+        is_worker = tuple(self.worker_command) == WORKER_COMMAND
+        has_own_template = tuple(self.template_command) != TEMPLATE_COMMAND
+        if is_worker or has_own_template:
+            return ""
+        return "another program is started in place of the worker"
 
     def prepare_to_fork(self) -> bool:
         return self._template.prepare(self.environment)
@@ -128,12 +120,8 @@ class LocalExecutor:
     def submit(self, launch: Launch) -> Handle:
         if not self._groups and time.monotonic() >= self._next_sample:
             self._template.take_kills()  # they are in the number that follows
-            self._oom_kills = self._last_oom_kills = cgroup.oom_kills()
-        if self._reaper is None or not self._reaper.is_alive():
-            if self._reaper is not None:
-                self._reaper.close()
-            self._reaper = None
-            self._reaper = OrphanReaper(self._token, apart=self.reaper_apart)
+            self._oom_kills.begin()
+        self._ensure_reaper()
         token = f"{self._token}/{launch.job_id}/{launch.number}"
         try:
             template = self._template if launch.fork else None
@@ -161,8 +149,9 @@ class LocalExecutor:
             events = self._read_channels()
             for group, worker in ended:
                 events += self._reap(group, worker)
-            waiting = [group for group in self._groups.values() if group.waits_for_cause]
-            for group in dict.fromkeys([*(group for group, _ in ended), *waiting]):
+            to_settle = [group for group, _ in ended]
+            to_settle += [group for group in self._groups.values() if group.waits_for_cause]
+            for group in dict.fromkeys(to_settle):
                 if (exited := group.settle()) is not None:
                     del self._groups[exited.handle]
                     events.append(exited)
@@ -198,7 +187,7 @@ class LocalExecutor:
             try:
                 process_tree.move(worker.pid, to)
             except OSError:  # another program has taken these CPUs from this one
-                for moved in group.running[:number]:
+                for moved in group.running[:number]:  # and this one, which may have moved in part
                     # Where that fails, too, they have the CPUs that the kernel has left them.
                     with contextlib.suppress(OSError):
                         process_tree.move(moved.pid, back)
@@ -219,6 +208,15 @@ class LocalExecutor:
             self._reaper.close()
             self._reaper = None
 
+    def _ensure_reaper(self) -> None:
+        """Start the reaper, or another one in place of one that was killed."""
+        if self._reaper is not None and self._reaper.is_alive():
+            return
+        if self._reaper is not None:
+            self._reaper.close()
+        self._reaper = None  # if the next one cannot be started
+        self._reaper = OrphanReaper(self._token, apart=self.reaper_apart)
+
     def _wait_for_exits(
         self, timeout_s: float
     ) -> list[tuple[RankGroup[WorkerProcess], WorkerProcess]]:
@@ -232,7 +230,9 @@ class LocalExecutor:
             if worker.pidfd is None
         ]
         ready = self._ends.select(min(timeout_s, EXIT_POLL_S if polled else LISTEN_EVERY_S))
-        return [key.data for key, _ in ready] + [rank for rank in polled if has_ended(rank[1].pid)]
+        ended = [key.data for key, _ in ready]
+        ended += [(group, worker) for group, worker in polled if has_ended(worker.pid)]
+        return ended
 
     def _read_channels(self) -> list[Event]:
         events: list[Event] = []
@@ -254,44 +254,31 @@ class LocalExecutor:
         group.running.remove(worker)
         returncode = worker.reap()
         self._sweep(worker.token)
-        oom_killed = returncode == -signal.SIGKILL and not group.rest_killed and self._is_oom_kill()
+        is_unexpected_kill = returncode == -signal.SIGKILL and not group.rest_killed
+        oom_killed = is_unexpected_kill and self._take_oom_kill()
         group.note(RankExit(rank=worker.rank, returncode=returncode, oom_killed=oom_killed))
         return progress
 
     def _sweep(self, token: str) -> None:
+        """Kill every process that carries ``token``."""
         if self._reaper is not None:
             self._reaper.sweep(token)
 
-    def _is_oom_kill(self) -> bool:
-        """Whether the kernel has killed a process because memory ran out, which no other exit
-        explains yet.
+    def _take_oom_kill(self) -> bool:
+        """Returns whether the kernel has killed a worker because memory ran out, which explains no
+        other exit.
         """
-        kills = cgroup.oom_kills()
-        self._explain_kills(kills)
-        if kills is None or self._oom_kills is None or kills <= self._oom_kills:
-            return False
-        self._oom_kills += 1
-        return True
-
-    def _explain_kills(self, kills: int | None) -> None:
-        """Kills of template processes explain no exit of a worker. :param kills: the number of
-        all.
-        """
-        of_templates = self._template.take_kills()
-        if kills is not None and self._oom_kills is not None:
-            self._oom_kills = max(self._oom_kills, min(kills, self._oom_kills + of_templates))
+        return self._oom_kills.explain_exit(self._template.take_kills())
 
     def _sample(self) -> list[Event]:
+        """Measure all attempts, if it is time to; their logs are limited then, too."""
         now = time.monotonic()
         if now < self._next_sample or not self._groups:
             return []
         elapsed_s = now - self._last_sample
         self._last_sample = now
         self._next_sample = now + SAMPLE_EVERY_S
-        if self._oom_kills is not None and self._last_oom_kills is not None:
-            self._oom_kills = max(self._oom_kills, self._last_oom_kills)
-        self._last_oom_kills = cgroup.oom_kills()
-        self._explain_kills(self._last_oom_kills)
+        self._oom_kills.sample(self._template.take_kills())
         workers = [worker for group in self._groups.values() for worker in group.running]
         log_limit.limit({worker.log: worker.log_bytes for worker in workers})
         return [

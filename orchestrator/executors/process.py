@@ -30,7 +30,7 @@ from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL
 from orchestrator.executors.base import Launch
 from orchestrator.machine import process_tree
 from orchestrator.machine.process_identity import process_start
-from orchestrator.machine.process_tree import MIB
+from orchestrator.machine.topology import MIB
 
 if TYPE_CHECKING:
     from orchestrator.executors.worker_template import WorkerTemplate
@@ -60,6 +60,7 @@ class WorkerProcess:
     log_bytes: int
     """Limit on ``log``."""
     partial: bytes = b""
+    """The beginning of a line of its channel, of which the rest has not come yet."""
     waited_ns: dict[int, int] = field(default_factory=dict)
     """Each of its threads → how long that has waited for a CPU so far."""
 
@@ -88,10 +89,10 @@ class WorkerProcess:
         """How long the thread of it that waited most for a CPU has waited since the last call."""
         before = self.waited_ns
         self.waited_ns = process_tree.waited_ns(self.pid)
-        since = (
+        since_then = [
             waited - before[thread] for thread, waited in self.waited_ns.items() if thread in before
-        )
-        return max(since, default=0)
+        ]
+        return max(since_then, default=0)
 
     def read(self) -> tuple[list[Progress], bool]:
         """New progress, and whether the channel is still open. Other lines, of descendants with it,
@@ -120,9 +121,8 @@ class WorkerProcess:
         """
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        except (
-            ChildProcessError
-        ):  # other code in this process waits for children or ignores SIGCHLD, and was faster
+        except ChildProcessError:
+            # Other code in this process waits for children or ignores SIGCHLD, and was faster.
             returncode = None
             self.popen.wait()
         else:
@@ -155,13 +155,10 @@ def start(
         started: Started | str = launch.why_exec
         if template is not None:
             started = template.fork(launch, log, token=token, added=added)
-        if isinstance(started, str):
+        if isinstance(started, str):  # it was not forked, and this says why
             if started:
-                log.write(
-                    f"worker: started by exec, and not by fork: {started}\n".encode(
-                        errors="backslashreplace"
-                    )
-                )
+                line = f"worker: started by exec, and not by fork: {started}\n"
+                log.write(line.encode(errors="backslashreplace"))
                 log.flush()
             added = {**added, environment_variables.START_VARIABLE: started or None}
             started = _exec(command, launch, rank, log, token=token, added=added)
@@ -237,31 +234,20 @@ def _checkpoint_signal_blocked() -> Iterator[None]:
 def worker_environment(
     launch: Launch, rank: int, *, channel: int | None, token: str, added: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """The environment of this process, without what describes it as a rank, with threads, GPUs and
-    number of a rank.
+    """The environment for ``rank``: that of this process, except for what describes a rank.
 
     :param added: set last; None removes a variable.
     """
     nice = max(launch.nice, os.getpriority(os.PRIO_PROCESS, 0))
-    # As PyTorch's launchers set them. There is no address: the ranks meet in the attempt's
-    # directory.
-    names = (
-        environment_variables.RANK_VARIABLE,
-        environment_variables.WORLD_SIZE_VARIABLE,
-        environment_variables.LOCAL_RANK_VARIABLE,
-    )
-    of_rank = (
-        dict(zip(names, map(str, (rank, launch.ranks, rank)), strict=True))
-        if launch.ranks > 1
-        else {}
-    )
+    gpu_share = f"{launch.gpu_share:g}" if 0 < launch.gpu_share < 1 else None
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in environment_variables.DISTRIBUTED_VARIABLES
+    }
     variables: dict[str, str | None] = {
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if name not in environment_variables.DISTRIBUTED_VARIABLES
-        },
-        **of_rank,
+        **inherited,
+        **_rank_variables(rank, launch.ranks),
         **environment_variables.worker_thread_settings(launch.threads),
         "CUDA_VISIBLE_DEVICES": ",".join(launch.gpus_of(rank)),
         "PYTHONUNBUFFERED": "1",
@@ -270,13 +256,24 @@ def worker_environment(
         environment_variables.CHANNEL_VARIABLE: None if channel is None else str(channel),
         environment_variables.TOKEN_VARIABLE: token,
         environment_variables.NICE_VARIABLE: str(nice) if nice > 0 else None,
-        environment_variables.GPU_SHARE_VARIABLE: f"{launch.gpu_share:g}"
-        if 0 < launch.gpu_share < 1
-        else None,
+        environment_variables.GPU_SHARE_VARIABLE: gpu_share,
         **package_path(),
         **added,
     }
     return {name: value for name, value in variables.items() if value is not None}
+
+
+def _rank_variables(rank: int, ranks: int) -> dict[str, str]:
+    """As PyTorch's launchers set them. There is no address: the ranks meet in the attempt's
+    directory.
+    """
+    if ranks == 1:
+        return {}
+    return {
+        environment_variables.RANK_VARIABLE: str(rank),
+        environment_variables.WORLD_SIZE_VARIABLE: str(ranks),
+        environment_variables.LOCAL_RANK_VARIABLE: str(rank),
+    }
 
 
 def _pidfd(pid: int) -> int | None:

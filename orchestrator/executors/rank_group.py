@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Generic, Protocol, TypeVar
 
 from orchestrator.core.exit_codes import ExitCode
@@ -19,6 +20,17 @@ from orchestrator.executors import process
 from orchestrator.executors.base import Exited, Handle, Launch
 from orchestrator.executors.process import WorkerProcess
 from orchestrator.executors.worker_template import WorkerTemplate
+
+
+class Severity(IntEnum):
+    """The most severe exit of a group counts as its cause."""
+
+    DONE = 0
+    STOPPED = 1
+    """The other ranks may still be writing a checkpoint."""
+    LOST_ANOTHER = 2
+    """Another rank is the cause. From here on the rest is killed."""
+    FAILED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,26 +43,20 @@ class RankExit:
     lost: str | None = None
 
     @property
-    def severity(self) -> int:
-        """The most severe exit of a group counts as its cause. From :data:`FAILED` on the other
-        ranks are killed.
-        """
+    def severity(self) -> Severity:
         if self.lost is not None:
-            return FAILED + 1
+            return Severity.FAILED
         match self.returncode:
             case ExitCode.SUCCEEDED:
-                return 0
-            case (
-                ExitCode.INTERRUPTED | ExitCode.PAUSED | None
-            ):  # the others may still be writing a checkpoint
-                return 1
+                return Severity.DONE
+            case ExitCode.INTERRUPTED | ExitCode.PAUSED | None:
+                return Severity.STOPPED
             case ExitCode.RANK_LOST:
-                return FAILED
+                return Severity.LOST_ANOTHER
             case _:
-                return FAILED + 1
+                return Severity.FAILED
 
 
-FAILED = 2
 CAUSE_WITHIN_S = 1.0
 """How long to wait, when ranks report that they lost another one, for the exit of that one, which
 is the cause. A killed process may take a while to free its memory before it is over, and other
@@ -120,28 +126,32 @@ class RankGroup(Generic[Rank]):
         """
         if not self.running:
             return self._exited_event()
-        if self._cause is not None and self._cause.severity >= FAILED:
+        if self._cause is not None and self._cause.severity >= Severity.LOST_ANOTHER:
             now = time.monotonic()
             if self._kill_at is None:
                 self._kill_at = now + CAUSE_WITHIN_S
-            if self._cause.severity > FAILED or now >= self._kill_at:
+            if self._cause.severity is Severity.FAILED or now >= self._kill_at:
                 self.rest_killed = True
                 self.kill()
         return None
 
     def _exited_event(self) -> Exited:
         cause = self._cause
-        if cause is None or cause.returncode in (ExitCode.SUCCEEDED, ExitCode.PAUSED):
-            return Exited(self.handle, ExitCode.SUCCEEDED if cause is None else cause.returncode)
-        # Without an exit code the exit record decides, and rank 0's says whether the training was
-        # done.
-        rank = 0 if cause.returncode is None else cause.rank
+        if cause is None:
+            return Exited(self.handle, ExitCode.SUCCEEDED)
+        if cause.returncode in (ExitCode.SUCCEEDED, ExitCode.PAUSED):
+            return Exited(self.handle, cause.returncode)
+        rank = None
+        if self.ranks > 1:
+            # Without an exit code the exit record decides, and rank 0's says whether the training
+            # was done.
+            rank = 0 if cause.returncode is None else cause.rank
         return Exited(
             self.handle,
             cause.returncode,
-            cause.oom_killed,
-            rank if self.ranks > 1 else None,
-            cause.lost,
+            oom_killed=cause.oom_killed,
+            rank=rank,
+            lost=cause.lost,
         )
 
 

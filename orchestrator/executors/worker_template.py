@@ -72,6 +72,7 @@ class WorkerTemplate:
     _environment: Mapping[str, str] = field(default_factory=dict, init=False)
     """That of the running template."""
     _wait_until: float = field(default=0.0, init=False)
+    """Until then launches wait for the imports of the running template (monotonic seconds)."""
     _is_ready: bool = field(default=False, init=False)
     _failures: int = field(default=0, init=False)
     """Templates that have ended since a worker was last forked."""
@@ -88,7 +89,7 @@ class WorkerTemplate:
 
         :param added: variables set in its environment; None removes one.
         """
-        self._look_for(
+        self._look_after(
             process.worker_environment(ANY_LAUNCH, 0, channel=None, token=self.token, added=added)
         )
         return self._is_ready or self._refused is not None or time.monotonic() >= self._wait_until
@@ -110,16 +111,17 @@ class WorkerTemplate:
         packages.
         """
         variables = process.worker_environment(launch, 0, channel=None, token=token, added=added)
-        if (why := self._why_not(variables)) is not None:
+        if (why := self._make_ready(variables)) is not None:
             return why
         assert self._control is not None
+        changed = {
+            name: variables.get(name)
+            for name in variables.keys() | self._environment.keys()
+            if variables.get(name) != self._environment.get(name)
+        }
         order = ForkOrder(
             arguments=(str(launch.job_dir), str(launch.number)),
-            environment={
-                name: variables.get(name)
-                for name in variables.keys() | self._environment.keys()
-                if variables.get(name) != self._environment.get(name)
-            },
+            environment=changed,
             directory=str(current_directory() or launch.job_dir),
             parent=os.getpid(),
         )
@@ -165,29 +167,27 @@ class WorkerTemplate:
             self._popen.wait(KILL_PATIENCE_S)
         _reap(-self._popen.pid)  # workers that were forked and have no session yet
         self._control.close()
-        self._popen = self._control = None
+        self._popen = None
+        self._control = None
         self._is_ready = False
 
-    def _why_not(self, variables: Mapping[str, str]) -> str | None:
-        """Why no worker can be forked now; starts a template where there is none, and waits for its
-        imports.
+    def _make_ready(self, variables: Mapping[str, str]) -> str | None:
+        """Start a template where there is none, and wait for its imports. Returns why no worker
+        can be forked now; None if one can.
         """
-        self._look_for(variables)
+        self._look_after(variables)
         if self._control is not None and not self._is_ready:
             self.wait(max(0.0, self._wait_until - time.monotonic()))
-            self._look_for(variables)
+            self._look_after(variables)
         if self._refused is not None:
             return f"the template process: {self._refused}"
         if self._is_ready:
             return None
-        is_lost = self._control is None
-        return (
-            "the template process has ended"
-            if is_lost
-            else "the template process is still importing its packages"
-        )
+        if self._control is None:
+            return "the template process has ended"
+        return "the template process is still importing its packages"
 
-    def _look_for(self, variables: Mapping[str, str]) -> None:
+    def _look_after(self, variables: Mapping[str, str]) -> None:
         """Start a template where there is none, and take note of its answer if it has imported its
         packages.
         """

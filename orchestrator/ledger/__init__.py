@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.decoding import decode
-from orchestrator.core.errors import LedgerError
+from orchestrator.core.errors import LedgerDamagedError, LedgerError
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import (
     TERMINAL,
@@ -71,8 +71,11 @@ class Ledger:
         self._applied = 0
         """How many of them the open transaction holds."""
         self._measure_names: dict[str, None] | None = None
-        self._varied: tuple[int, dict[str, None]] = 0, {}
-        """The last row of the declarations that :meth:`varied_keys` has read, and the keys."""
+        """None: :meth:`measure_names` has not read them yet."""
+        self._varied_keys: dict[str, None] = {}
+        """Those of the declarations that :meth:`varied_keys` has read."""
+        self._varied_until = 0
+        """The last row of these declarations."""
         self._request_files = RequestFiles(path.with_name("requests"), self._handled_in_files)
 
     @classmethod
@@ -124,6 +127,7 @@ class Ledger:
                 raise
         self._kept.clear()
         self._applied = 0
+        # What was acted on is recorded now, so the files may go; then their ids, with the next commit.
         for id_ in self._request_files.remove_handled():
             self._keep("DELETE FROM requests WHERE verb = ? AND job_id = ?", (HANDLED, id_))
 
@@ -179,7 +183,7 @@ class Ledger:
             " resources = :resources, max_retries = :max_retries, fingerprint = :fingerprint WHERE job_id = :job_id",
             rows.job_values(position, job, None),
         )
-        self._varied = 0, {}
+        self._forget_varied_keys()
 
     def update_spec(self, job: Job) -> None:
         """Update values of the job of that id that are no part of its fingerprint."""
@@ -191,7 +195,7 @@ class Ledger:
         for name in ("attempts", "jobs", "declared"):
             self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - our own tables
         self.withdraw_notes(job_id)
-        self._varied = 0, {}
+        self._forget_varied_keys()
 
     def jobs(self, *, decoded: bool = True) -> list[JobRow]:
         """Every job in the order of the job file, a RUNNING one with its last attempt.
@@ -228,11 +232,11 @@ class Ledger:
     def _job_row(self, row: sqlite3.Row, *, decoded: bool = True) -> JobRow:
         job_id = row["job_id"]
         state = row["state"]
-        declared = functools.cache(functools.partial(self._declared_job, job_id))
         last_attempt = self.last_attempt(job_id) if state == "RUNNING" else None
-        return rows.job_row(
-            row, declared() if decoded or state not in TERMINAL else declared, last_attempt
-        )
+        if decoded or state not in TERMINAL:
+            return rows.job_row(row, self._declared_job(job_id), last_attempt)
+        read_when_asked = functools.cache(functools.partial(self._declared_job, job_id))
+        return rows.job_row(row, read_when_asked, last_attempt)
 
     def _declared_job(self, job_id: str) -> Job:
         with translate_errors(self.path), decoding(self.path):
@@ -410,8 +414,9 @@ class Ledger:
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         new: dict[int, Request] = {}
         if version != self._data_version:
-            sql = "SELECT id, verb, job_id FROM requests WHERE id > ? AND verb NOT IN (?, ?, ?, ?) ORDER BY id"
-            found = self._execute(sql, (max(self._open, default=0), *NOT_REQUESTS))
+            marks = ", ".join("?" * len(NOT_REQUESTS))
+            sql = f"SELECT id, verb, job_id FROM requests WHERE verb NOT IN ({marks}) AND id > ? ORDER BY id"  # noqa: S608 - marks
+            found = self._execute(sql, (*NOT_REQUESTS, max(self._open, default=0)))
             new = {row: Request(verb=verb, job_id=job_id) for row, verb, job_id in found}
         in_files = self._request_files.take()  # if that finds the ledger locked, nothing was taken
         self._data_version = version
@@ -466,22 +471,32 @@ class Ledger:
         """Keys that a matrix of the experiment varies, in the order of the job file; those of later
         jobs follow.
         """
-        last, known = self._varied
+        keys = dict(self._varied_keys)
+        last = self._varied_until
         with translate_errors(self.path), decoding(self.path):
             sql = "SELECT rowid, point FROM declared WHERE rowid > ? ORDER BY position, job_id"
-            found = self._execute(sql, (last,)).fetchall()
-            keys = dict.fromkeys(key for _, point in found for key in rows.parsed_object(point))
-        self._varied = max((last, *(rowid for rowid, _ in found))), known | keys
-        return self._varied[1].keys()
+            for rowid, point in self._execute(sql, (last,)).fetchall():
+                keys |= dict.fromkeys(rows.parsed_object(point))
+                last = max(last, rowid)
+        self._varied_keys = keys
+        self._varied_until = last
+        return keys.keys()
+
+    def _forget_varied_keys(self) -> None:
+        """Declarations have changed or are gone: all of them are read again."""
+        self._varied_keys = {}
+        self._varied_until = 0
 
     def summary_of(self, job_id: str) -> SummaryRow:
-        """The row of one job, without the keys that a matrix varies. :raises LedgerError: there is
-        no such job.
+        """The row of one job, without the keys that a matrix varies.
+
+        :raises LedgerDamagedError: there is no such job.
         """
         with translate_errors(self.path), decoding(self.path):
-            return rows.summary_row(
-                self._execute(f"{rows.SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone(), ()
-            )
+            row = self._execute(f"{rows.SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone()
+            if row is None:
+                raise LedgerDamagedError(f"{self.path}: there is no job {job_id} in the ledger")
+            return rows.summary_row(row, ())
 
     def measure_names(self) -> Collection[str]:
         """Names of the measures that the jobs have been evaluated by, in order of appearance."""
@@ -513,7 +528,8 @@ class Ledger:
         """The attempts of one job, or of all in the order of the job file; of each job the first
         one first.
         """
-        condition, values = ("", ()) if job_id is None else ("WHERE d.job_id = ?", (job_id,))
+        condition = "" if job_id is None else "WHERE d.job_id = ?"
+        values = () if job_id is None else (job_id,)
         with translate_errors(self.path), decoding(self.path):
             sql = f"SELECT a.* FROM attempts a JOIN declared d USING (job_id) {condition} {rows.IN_ORDER}, a.number"  # noqa: S608
             found = self._execute(sql, values).fetchall()

@@ -79,6 +79,7 @@ def connect(
                 # either.
                 connection.close()
                 connection = sqlite3.connect(f"{uri}?immutable=1", uri=True)
+            # Before anything is written: what may be damaged is left as it is.
             _examine(connection, path, version, has_log=has_log, is_sound=is_sound)
             if not read_only:
                 connection.close()
@@ -97,6 +98,7 @@ def connect(
 def _examine(
     connection: sqlite3.Connection, path: Path, version: int, *, has_log: bool, is_sound: bool
 ) -> None:
+    """:raises LedgerError: it is no ledger of this version, or damaged."""
     if _size(path) == 0:
         raise LedgerError(f"{path}: the ledger is empty (0 bytes); {ADVICE}")
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:

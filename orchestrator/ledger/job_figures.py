@@ -30,7 +30,7 @@ class Figures(NamedTuple):
 def figures(ledger: Ledger, job_ids: Collection[str]) -> dict[str, Figures]:
     """Of each of these jobs, by ``job_id``."""
     sql = "SELECT job_id, state, env_steps, ep_rew_mean, message, cause FROM jobs"
-    return {row[0]: Figures(*row[1:]) for row in _of_jobs(ledger, sql, list(job_ids))}
+    return {row[0]: Figures(*row[1:]) for row in _rows_of_jobs(ledger, sql, list(job_ids))}
 
 
 def training_measures(
@@ -42,7 +42,7 @@ def training_measures(
     told = "SELECT job_id, record, max(number) FROM attempts"
     found: dict[str, Mapping[str, float | None]] = {}
     where = "record IS NOT NULL GROUP BY job_id"
-    for job_id, record, _ in _of_jobs(ledger, told, job_ids, where):
+    for job_id, record, _ in _rows_of_jobs(ledger, told, job_ids, where):
         found[job_id] = rows.training_measures(record)
     return found
 
@@ -50,10 +50,11 @@ def training_measures(
 def totals(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int]:
     """``total_timesteps`` of each of these jobs that there is, by ``job_id``."""
     steps = "CAST(coalesce(json_extract(spec, '$.total_timesteps'), 0) AS INTEGER)"
-    return dict(map(tuple, _of_jobs(ledger, f"SELECT job_id, {steps} FROM declared", job_ids)))  # noqa: S608
+    rows = _rows_of_jobs(ledger, f"SELECT job_id, {steps} FROM declared", job_ids)  # noqa: S608
+    return dict(map(tuple, rows))
 
 
-def _of_jobs(
+def _rows_of_jobs(
     ledger: Ledger, sql: str, job_ids: Sequence[str], others: str = "true"
 ) -> Iterator[Any]:
     """The rows that ``sql``, which has no condition yet, selects of these jobs.

@@ -82,18 +82,17 @@ class RequestFiles:
         """Requests that were not taken before, by the clocks of their hosts; those of a damaged
         file are lost.
         """
+        new_names = [name for name in self._names() if name not in self._files]
+        if not new_names:
+            return []
+        acted_on = self._acted_on()
         taken: dict[str, Request] = {}
-        if names := [name for name in self._names() if name not in self._files]:
-            acted_on = self._acted_on()
-            for name in names:
-                # The network's file system may be away; the file is read again next time.
-                with contextlib.suppress(OSError):
-                    self._files[name] = self._read(name)
-                    taken |= {
-                        id_: request
-                        for id_, request in self._files[name].items()
-                        if id_ not in acted_on
-                    }
+        for name in new_names:
+            # The network's file system may be away; the file is read again next time.
+            with contextlib.suppress(OSError):
+                requests = self._read(name)
+                self._files[name] = requests
+                taken |= {id_: one for id_, one in requests.items() if id_ not in acted_on}
         self._waiting |= taken
         return list(taken.values())
 
@@ -114,19 +113,23 @@ class RequestFiles:
                 with contextlib.suppress(OSError):  # it stays known as taken
                     (self._folder / name).unlink(missing_ok=True)
                     removed.append(name)
-        if removed:
-            with contextlib.suppress(OSError):  # all of them stay known
-                sync_directory(self._folder)  # or a power cut brings back what nobody knows
-                return [id_ for name in removed for id_ in self._files.pop(name)]
-        return []
+        if not removed:
+            return []
+        try:
+            sync_directory(self._folder)  # or a power cut brings back what nobody knows
+        except OSError:  # all of them stay known
+            return []
+        return [id_ for name in removed for id_ in self._files.pop(name)]
 
     def _read(self, name: str) -> dict[str, Request]:
-        with contextlib.suppress(ValueError):  # of another version of this program
+        """The requests in a file by their ids. :raises OSError: it cannot be read."""
+        try:
             lines = read_regular(self._folder / name, LARGEST_BYTES).splitlines()
             return {
                 f"{name}:{number}": Request.from_line(line) for number, line in enumerate(lines, 1)
             }
-        return {}
+        except ValueError:  # of another version of this program, or of none
+            return {}
 
     def _names(self) -> list[str]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from orchestrator.core.decoding import checked_values
@@ -56,31 +57,15 @@ class RowReader:
         return [row[0] for row in found] == [queue_s]
 
     def update(self, ledger: Ledger) -> None:
-        """:raises LedgerError: a row cannot be read."""
+        """Read what has changed. :raises LedgerError: a row cannot be read."""
         first = len(PROGRESS) + 1
-        found = ledger.select(JOBS)
-        moves = {row[0]: row[first:] for row in map(tuple, found)}
-        progress = {row[0]: row[1:first] for row in map(tuple, found)}
-        if not self.rows:
-            rows = {row["job_id"]: row for row in ledger.summary()}
+        found = [tuple(row) for row in ledger.select(JOBS)]
+        moves = {row[0]: row[first:] for row in found}
+        progress = {row[0]: row[1:first] for row in found}
+        if self.rows:
+            rows = self._updated_rows(ledger, moves, progress)
         else:
-            rows = dict(self.rows)
-            if moves.keys() != self._moves.keys():
-                ordered = ledger.select("SELECT job_id FROM declared ORDER BY position, job_id")
-                rows = {
-                    job_id: rows.get(job_id, cast(SummaryRow, None))
-                    for (job_id,) in ordered
-                    if job_id in moves
-                }
-            for job_id in self._moved_jobs(rows, moves):
-                rows[job_id] = ledger.summary_of(job_id)
-            for job_id, values in progress.items():
-                if (
-                    job_id in rows
-                    and values != self._progress.get(job_id)
-                    and rows[job_id] is self.rows.get(job_id)
-                ):
-                    rows[job_id] = _progressed_row(rows[job_id], values)
+            rows = {row["job_id"]: row for row in ledger.summary()}
         if self._attempt is None:
             for attempt in ledger.select("SELECT job_id, number, queue_s FROM attempts LIMIT 1"):
                 self._attempt = attempt["job_id"], attempt["number"], attempt["queue_s"]
@@ -88,18 +73,34 @@ class RowReader:
         self._moves = moves
         self._progress = progress
 
-    def _moved_jobs(
-        self, rows: dict[str, SummaryRow], moves: dict[str, tuple[Any, ...]]
-    ) -> list[str]:
-        """The jobs whose rows are to be read whole; with every move also those that wait for other
-        jobs.
+    def _updated_rows(
+        self,
+        ledger: Ledger,
+        moves: Mapping[str, tuple[Any, ...]],
+        progress: Mapping[str, tuple[Any, ...]],
+    ) -> dict[str, SummaryRow]:
+        """:param moves: by job, what the columns :data:`MOVES` and :data:`PLACE` have now.
+        :param progress: the same for :data:`PROGRESS`.
         """
         moved = {job_id for job_id, values in moves.items() if values != self._moves.get(job_id)}
-        if moved:
-            moved |= {
-                job_id for job_id, row in rows.items() if row is not None and row["waits_for"]
-            }
-        return [job_id for job_id in moved if job_id in rows]
+        rows: dict[str, SummaryRow] = {}
+        for job_id in self._job_ids(ledger, moves):
+            row = self.rows.get(job_id)
+            # One that waits for other jobs may wait for fewer after any move.
+            if row is None or job_id in moved or (moved and row["waits_for"]):
+                rows[job_id] = ledger.summary_of(job_id)
+            elif progress.get(job_id) != self._progress.get(job_id):
+                rows[job_id] = _progressed_row(row, progress[job_id])
+            else:
+                rows[job_id] = row
+        return rows
+
+    def _job_ids(self, ledger: Ledger, moves: Mapping[str, tuple[Any, ...]]) -> list[str]:
+        """All jobs in the order of the job file."""
+        if moves.keys() == self._moves.keys():
+            return list(self.rows)
+        ordered = ledger.select("SELECT job_id FROM declared ORDER BY position, job_id")
+        return [job_id for (job_id,) in ordered if job_id in moves]
 
 
 def _progressed_row(row: SummaryRow, values: tuple[Any, ...]) -> SummaryRow:

@@ -341,9 +341,9 @@ def attempt_values(attempt: Attempt) -> dict[str, Any]:
 
 def attempt_of(row: sqlite3.Row) -> Attempt:
     values = {field.name: row[field.name] for field in fields(Attempt)}
-    return from_values(
-        Attempt, {**values, "cpus": parsed_json(row["cpus"]), "gpus": parsed_json(row["gpus"])}
-    )
+    values["cpus"] = parsed_json(row["cpus"])
+    values["gpus"] = parsed_json(row["gpus"])
+    return from_values(Attempt, values)
 
 
 def attempt_row(row: sqlite3.Row, history: CpuHistory | None = None) -> AttemptRow:
@@ -370,22 +370,22 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str]) -> SummaryRow:
     point = parsed_object(row["point"])
     spec = parsed_object(row["spec"])
     record = _record(row)
+    traceback = record.get("traceback") if row["state"] == "FAILED" else None
+    parents = row["waits_for"]
     values = {key: record.get(key) for key in RECORDED} | {
         # Earlier versions have stored texts of any length and content.
         "message": None if row["message"] is None else shortened(row["message"]),
-        "traceback": shortened(record.get("traceback") or "") or None
-        if row["state"] == "FAILED"
-        else None,
+        "traceback": shortened(traceback or "") or None,
         "xml": row["xml_source"],
         "task": spec["task"] or spec["env"] or spec["entry_point"],
+        "algo": spec["algo"],
+        "seed": spec["seed"],
+        "total_timesteps": spec["total_timesteps"],
         "ranks": spec.get("ranks", 1),
         "cpus": parsed_json(row["cpus"]) if row["cpus"] else None,
         "pid": row["pid"] if row["state"] == "RUNNING" else None,
         "measures": _measures(record),
-        "waits_for": listed(row["waits_for"].split(","), PARENTS_SHOWN)
-        if row["waits_for"]
-        else None,
-        **{key: spec[key] for key in ("algo", "seed", "total_timesteps")},
+        "waits_for": listed(parents.split(","), PARENTS_SHOWN) if parents else None,
     }
     columns = checked_row(SummaryRow, {**row, **values})
     of_features = job_parts.columns(job_parts.facts_in(record))

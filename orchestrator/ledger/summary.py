@@ -33,6 +33,9 @@ TIMES = {"started": "started_at", "ended": "ended_at"}
 """Columns with a time in ISO 8601 → the keys with the same time in seconds since the epoch."""
 MOST_MEASURES = 100
 """Columns for measures."""
+LEARNERS_SHOWN = 4
+"""Number of reasons against the fast learner that :func:`learner_summary` gives, and of jobs that
+it names for each."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,8 +46,7 @@ class SummaryFiles:
 
     paths: RunPaths
     moved: set[str] = field(default_factory=set)
-    """Jobs that have come to another state since :meth:`writing` began; whoever moves them adds
-    them."""
+    """Jobs that have come to another state since :meth:`writing` began. Who moves a job adds it."""
     _columns: Sequence[str] = field(default=(), init=False)
     _kept: dict[int, Sequence[bytes]] = field(default_factory=dict, init=False)
     """Compressed content of both files, by the hash of the names of the jobs of a page."""
@@ -74,19 +76,21 @@ class SummaryFiles:
                 page = hash(tuple(job_ids))
                 if page in kept and moved.isdisjoint(job_ids):
                     self._kept[page] = kept[page]
-                    contents = [zlib.decompress(content) for content in kept[page]]
+                    of_array, of_table = map(zlib.decompress, kept[page])
                 else:
                     rows = read_rows()
-                    contents = [
-                        ",\n".join(map(_line, rows)).encode(),
-                        _csv(_cells(row, columns) for row in rows),
-                    ]
-                    # Nothing but a move changes the rows of such jobs.
-                    if all(row["state"] != "RUNNING" and row["waits_for"] is None for row in rows):
-                        self._kept[page] = [zlib.compress(content, 1) for content in contents]
-                for file, content in zip((array, table), contents, strict=True):
-                    file.write(content)
+                    of_array = ",\n".join(map(_line, rows)).encode()
+                    of_table = _csv(_cells(row, columns) for row in rows)
+                    if _stays_until_moved(rows):
+                        self._kept[page] = [zlib.compress(of_array, 1), zlib.compress(of_table, 1)]
+                array.write(of_array)
+                table.write(of_table)
             array.write(b"\n]\n")
+
+
+def _stays_until_moved(rows: Iterable[SummaryRow]) -> bool:
+    """Whether nothing but a move of one of these jobs to another state changes their rows."""
+    return all(row["state"] != "RUNNING" and row["waits_for"] is None for row in rows)
 
 
 def write(paths: RunPaths, ledger: Ledger) -> None:
@@ -133,8 +137,10 @@ def _columns(varied: Collection[str], measure_names: Collection[str]) -> list[st
     were.
     """
     names = dict.fromkeys([*SummaryRow.__annotations__, *job_parts.column_names(), *varied])
-    own = [*(name for name in names if name not in NOT_IN_TABLE), *TIMES]
-    return own + [name for name in measure_names if name not in own][:MOST_MEASURES]
+    columns = [name for name in names if name not in NOT_IN_TABLE]
+    columns += TIMES
+    measures = [name for name in measure_names if name not in columns]
+    return columns + measures[:MOST_MEASURES]
 
 
 def _cells(row: SummaryRow, columns: Iterable[str]) -> Iterator[object]:
@@ -179,38 +185,42 @@ def _csv(lines: Iterable[Iterable[object]]) -> bytes:
     return text.getvalue().encode()
 
 
-LEARNERS_SHOWN = 4
-"""Number of reasons against the fast learner that :func:`learner_summary` gives, and of jobs that
-it names for each."""
-
-
 def learner_summary(rows: Sequence[SummaryRow]) -> str:
     """How many jobs each learner trains, and why some do not use the fast one; empty when no
     learner is known yet.
 
     ``fast × 11, sb3 × 1 (auto: its action space is a Discrete, …: cartpole-s0)``
     """
-    jobs_by_reason: dict[str, dict[str, list[str]]] = {}
+    reasons_by_learner: dict[str, dict[str, list[str]]] = {}
+    """Learner → why it is not the fast one (empty for that) → the jobs that it trains."""
     for row in rows:
-        if row["learner"] is not None:
-            reason = "" if row["learner"] == "fast" else row["learner_reason"] or ""
-            jobs_by_reason.setdefault(row["learner"], {}).setdefault(reason, []).append(
-                row["job_id"]
-            )
-    all_alike = sum(map(len, jobs_by_reason.values())) == 1
+        learner = row["learner"]
+        if learner is not None:
+            reason = "" if learner == "fast" else row["learner_reason"] or ""
+            of_learner = reasons_by_learner.setdefault(learner, {})
+            of_learner.setdefault(reason, []).append(row["job_id"])
+    if not reasons_by_learner:
+        return ""
+    n_jobs = {
+        learner: sum(map(len, by_reason.values()))
+        for learner, by_reason in reasons_by_learner.items()
+    }
+    is_one_group = sum(map(len, reasons_by_learner.values())) == 1
     parts = []
-    for learner, groups in sorted(
-        jobs_by_reason.items(), key=lambda item: -sum(map(len, item[1].values()))
-    ):
-        reasons = [
-            reason if all_alike else f"{reason}: {listed(jobs, LEARNERS_SHOWN)}"
-            for reason, jobs in groups.items()
-            if reason
-        ]
-        text = "; ".join(reasons[:LEARNERS_SHOWN])
-        if len(reasons) > LEARNERS_SHOWN:
-            text += f"; and {len(reasons) - LEARNERS_SHOWN} more reasons"
-        parts.append(
-            f"{learner} × {sum(map(len, groups.values()))}" + (f" ({text})" if text else "")
-        )
+    for learner in sorted(n_jobs, key=lambda learner: -n_jobs[learner]):
+        text = f"{learner} × {n_jobs[learner]}"
+        if reasons := _reasons_text(reasons_by_learner[learner], names_jobs=not is_one_group):
+            text += f" ({reasons})"
+        parts.append(text)
     return ", ".join(parts)
+
+
+def _reasons_text(jobs_by_reason: Mapping[str, Sequence[str]], *, names_jobs: bool) -> str:
+    reasons = []
+    for reason, jobs in jobs_by_reason.items():
+        if reason:
+            reasons.append(f"{reason}: {listed(jobs, LEARNERS_SHOWN)}" if names_jobs else reason)
+    text = "; ".join(reasons[:LEARNERS_SHOWN])
+    if len(reasons) > LEARNERS_SHOWN:
+        text += f"; and {len(reasons) - LEARNERS_SHOWN} more reasons"
+    return text

@@ -27,6 +27,8 @@ Number = TypeVar("Number", bound=float)
 
 ROOT = Path("/")
 
+DEFAULT_PERIOD_US = 100_000
+"""Of a quota in version 2 that gives none."""
 UNLIMITED = 1 << 60
 """In version 1 "no limit" is a number close to 2**63."""
 
@@ -66,6 +68,7 @@ def _read_flat_keyed(path: Path) -> dict[str, int]:
 
 
 def _mounts(root: Path) -> Iterator[_Mount]:
+    """All hierarchies that are mounted."""
     for line in (text_of(root / "proc/self/mountinfo") or "").splitlines():
         before, separator, after = line.partition(" - ")
         fields = before.split(" ")
@@ -77,15 +80,17 @@ def _mounts(root: Path) -> Iterator[_Mount]:
             or len(kind) < 3
         ):
             continue
-        # Blanks and backslashes are octal escapes.
-        path, point = (
-            re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
-            for field in fields[3:5]
-        )
-        options = frozenset(kind[2].split(","))
         yield _Mount(
-            root=path, point=point, options=options, version=2 if kind[0] == "cgroup2" else 1
+            root=_unescaped(fields[3]),
+            point=_unescaped(fields[4]),
+            options=frozenset(kind[2].split(",")),
+            version=2 if kind[0] == "cgroup2" else 1,
         )
+
+
+def _unescaped(field: str) -> str:
+    """Blanks and backslashes are octal escapes."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
 def _memberships(root: Path, controller: Controller) -> Iterator[tuple[Literal[1, 2], str]]:
@@ -148,15 +153,19 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def _quota(group: Cgroup) -> float | None:
+    """CPU seconds per second."""
     if group.version == 1:
         quota = _number(group.directory / "cpu.cfs_quota_us")
         period = _number(group.directory / "cpu.cfs_period_us")
     else:
-        words = (text_of(group.directory / "cpu.max") or "").split() or ["max"]
-        quota, period = (
-            (int(word) if word.isdecimal() else None) for word in [*words, "100000"][:2]
-        )
+        words = (text_of(group.directory / "cpu.max") or "").split()
+        quota = _decimal(words[0]) if words else None  # "max": no limit
+        period = _decimal(words[1]) if len(words) > 1 else DEFAULT_PERIOD_US
     return quota / period if quota and period else None
+
+
+def _decimal(word: str) -> int | None:
+    return int(word) if word.isdecimal() else None
 
 
 def _memory_limit(group: Cgroup) -> int | None:
@@ -181,16 +190,16 @@ def memory_headroom(root: Path = ROOT) -> int | None:
         limit = _memory_limit(group)
         if limit is None:
             continue
-        is_old = group.version == 1
-        usage = (
-            _number(group.directory / ("memory.usage_in_bytes" if is_old else "memory.current"))
-            or 0
-        )
-        cache = _read_flat_keyed(group.directory / "memory.stat").get(
-            "total_inactive_file" if is_old else "inactive_file", 0
-        )
-        used = usage - cache
-        rooms.append(max(0, limit - max(0, used)))
+        if group.version == 1:
+            usage_file = "memory.usage_in_bytes"
+            cache_key = "total_inactive_file"
+        else:
+            usage_file = "memory.current"
+            cache_key = "inactive_file"
+        usage = _number(group.directory / usage_file) or 0
+        cache = _read_flat_keyed(group.directory / "memory.stat").get(cache_key, 0)
+        used = max(0, usage - cache)
+        rooms.append(max(0, limit - used))
     return min(rooms, default=None)
 
 
@@ -199,12 +208,20 @@ def oom_kills(root: Path = ROOT) -> int | None:
     None: unknown.
     """
     for group in groups(root, "memory"):
-        counts = _read_flat_keyed(
-            group.directory / ("memory.oom_control" if group.version == 1 else "memory.events")
-        )
+        name = "memory.oom_control" if group.version == 1 else "memory.events"
+        counts = _read_flat_keyed(group.directory / name)
         if "oom_kill" in counts:
             return counts["oom_kill"]
     return _read_flat_keyed(root / "proc/vmstat").get("oom_kill")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ThrottleCounter:
+    """A counter in an open file ``cpu.stat``."""
+
+    descriptor: int
+    key: bytes
+    unit_s: float
 
 
 class ThrottleMeter:
@@ -216,33 +233,35 @@ class ThrottleMeter:
     """
 
     def __init__(self, root: Path = ROOT) -> None:
-        self._sources: list[tuple[int, bytes, float]] = []
+        self._counters: list[_ThrottleCounter] = []
         for group in groups(root, "cpu"):
-            key, unit_s = (
-                ("throttled_time", 1e-9) if group.version == 1 else ("throttled_usec", 1e-6)
-            )
+            key = "throttled_time" if group.version == 1 else "throttled_usec"
+            unit_s = 1e-9 if group.version == 1 else 1e-6
             path = group.directory / "cpu.stat"
             if key in _read_flat_keyed(path):
-                self._sources.append(
-                    (os.open(path, os.O_RDONLY | os.O_CLOEXEC), key.encode(), unit_s)
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._counters.append(
+                    _ThrottleCounter(descriptor=descriptor, key=key.encode(), unit_s=unit_s)
                 )
 
     def read(self) -> float | None:
         """Seconds so far; None when the kernel does not report it."""
         total_s = 0.0
-        for file, key, unit_s in self._sources:
+        for counter in self._counters:
             try:
-                words = os.pread(file, 4096, 0).split()
-                total_s += int(words[words.index(key) + 1]) * unit_s
+                words = os.pread(counter.descriptor, 4096, 0).split()
+                total_s += int(words[words.index(counter.key) + 1]) * counter.unit_s
             except (OSError, ValueError):
                 return None  # the group was removed meanwhile
-        return total_s if self._sources else None
+        return total_s if self._counters else None
 
     def close(self) -> None:
-        while self._sources:
-            os.close(self._sources.pop()[0])
+        """May be called again."""
+        while self._counters:
+            os.close(self._counters.pop().descriptor)
 
 
 def throttled_s(root: Path = ROOT) -> float | None:
+    """One reading of a :class:`ThrottleMeter`."""
     with contextlib.closing(ThrottleMeter(root)) as meter:
         return meter.read()

@@ -39,10 +39,14 @@ FILE_NAME = re.compile(r"\.?(\d{1,10})-[0-9a-f]{8}")
 """The pid of the holder; with a dot, the file is not complete yet."""
 MOST_BYTES = 1 << 14
 """Of a holder's file; a larger one is not read."""
-MOST_HOLDERS, MOST_USERS = 128, 1024
-"""Further holders of a user, and further users, are not looked at."""
-MOST_JOBS, MOST_CPU = 1024, 8191
-"""The largest number of jobs on a CPU, and of a CPU, that are believed."""
+MOST_USERS = 1024
+"""Further users are not looked at."""
+MOST_HOLDERS = 128
+"""Further holders of a user are not looked at."""
+MOST_CPU = 8191
+"""The largest number of a CPU that is believed."""
+MOST_JOBS = 1024
+"""The largest number of jobs on a CPU that is believed."""
 LONGEST_NAME = 200
 LOOKS = 3
 """How often a file is opened again that its holder replaces meanwhile."""
@@ -80,9 +84,11 @@ def holders_folder() -> Path:
     return Path(named) if named else FOLDER
 
 
-def problem(folder: Path | None = None) -> str | None:
-    """Why runs on this machine cannot tell each other which CPUs they hold; None if they can."""
-    folder = holders_folder() if folder is None else folder
+def prepare(folder: Path) -> str | None:
+    """Make the folder of all users and that of this user where they are missing.
+
+    Returns why runs on this machine cannot tell each other which CPUs they hold; None if they can.
+    """
     own = folder / str(os.getuid())
     try:
         _make_shared(folder)
@@ -113,14 +119,16 @@ class CpuHolders:
         """:param folder: None: this process sees no holders, and is not seen.
         :param experiment: its name, for others.
         """
-        self._folder = None if folder is None or problem(folder) is not None else folder
+        is_usable = folder is not None and prepare(folder) is None
+        self._folder = folder if is_usable else None
         self._experiment = experiment
         self._run_dir = run_dir
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._locked: contextlib.ExitStack | None = None
         """Closes the locked file, which forked processes do not have: their lock would outlive this
-        process."""
+        process. None: this process holds no CPUs."""
         self._touch_at = 0.0
+        """When the file is to be touched again (monotonic seconds)."""
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
@@ -203,7 +211,7 @@ class CpuHolders:
         """A new file in place of the earlier one: readers find either, whole and locked."""
         assert self._folder is not None
         if not (self._folder / str(os.getuid())).exists():
-            problem(self._folder)  # it has been removed, and is made anew
+            prepare(self._folder)  # it has been removed
         beside = f".{self._name}"
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with self._own_directory() as directory, contextlib.ExitStack() as opened:
@@ -225,7 +233,10 @@ class CpuHolders:
             earlier.close()
 
     def _of_user(self, directory: int, uid: int) -> list[Holder]:
-        """:param directory: the open directory of the user ``uid``."""
+        """The holders of a user; what one of this user has left behind is removed.
+
+        :param directory: the open directory of the user ``uid``.
+        """
         found = []
         for name in islice(os.listdir(directory), MOST_HOLDERS):
             match = FILE_NAME.fullmatch(name)
@@ -235,11 +246,13 @@ class CpuHolders:
             if uid == os.getuid() and not is_running(int(match[1])):
                 _remove_unlocked(directory, name)
             elif not name.startswith("."):
-                holder = _look(directory, name, uid)
-                found += [] if holder is None else [holder]
+                holder = _read_holder(directory, name, uid)
+                if holder is not None:
+                    found.append(holder)
         return found
 
     def _locked_turn(self) -> int | None:
+        """The locked file of the turn; None where it cannot be had, or not in time."""
         if self._folder is None:
             return None
         deadline = time.monotonic() + TURN_S
@@ -290,7 +303,7 @@ def _opened_folder(name: Path | str, within: int | None = None) -> Iterator[int]
         os.close(descriptor)
 
 
-def _look(directory: int, name: str, uid: int) -> Holder | None:
+def _read_holder(directory: int, name: str, uid: int) -> Holder | None:
     """The holder that keeps the file locked; None where it has ended, or where this is no file of a
     holder.
     """

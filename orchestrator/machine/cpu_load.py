@@ -159,7 +159,7 @@ class LoadSampler:
         busy = [
             self._busy_process(pid, share, before, after)
             for pid, share in shares.items()
-            if pid not in own and self._matters(pid, share, before, after)
+            if pid not in own and _is_load(pid, share, before, after)
         ]
         # A child that has ended is waited for with all that it ever used.
         used_before_s = sum(
@@ -172,14 +172,6 @@ class LoadSampler:
             processes=tuple(sorted(busy, key=lambda process: -process.cores)),
             unexplained=_unexplained_time(before, after, shares, elapsed_s, own_reaped),
         )
-
-    @staticmethod
-    def _matters(pid: int, share: float, before: _Scan, after: _Scan) -> bool:
-        process = after.processes[pid]
-        gives_way = process.policy == os.SCHED_IDLE  # it gets only time that nobody else wants
-        if gives_way or process.flags & KERNEL_THREAD:
-            return False
-        return share >= BUSY or (share >= STARVED and _wants_a_cpu(pid, before, after))
 
     def _busy_process(self, pid: int, share: float, before: _Scan, after: _Scan) -> BusyProcess:
         process = after.processes[pid]
@@ -230,10 +222,21 @@ def _unexplained_time(
 
 
 def _ticks_between(before: _Scan, after: _Scan, pid: int) -> int:
+    """CPU time that the process has had since the scan before."""
     now = after.processes[pid]
     earlier = before.processes.get(pid)
-    is_same = earlier is not None and earlier.start_ticks == now.start_ticks
-    return now.own_ticks - (earlier.own_ticks if earlier is not None and is_same else 0)
+    if earlier is None or earlier.start_ticks != now.start_ticks:  # it began meanwhile
+        return now.own_ticks
+    return now.own_ticks - earlier.own_ticks
+
+
+def _is_load(pid: int, share: float, before: _Scan, after: _Scan) -> bool:
+    """Whether the process counts among those that keep CPUs busy."""
+    process = after.processes[pid]
+    gives_way = process.policy == os.SCHED_IDLE  # it gets only time that nobody else wants
+    if gives_way or process.flags & KERNEL_THREAD:
+        return False
+    return share >= BUSY or (share >= STARVED and _wants_a_cpu(pid, before, after))
 
 
 def _wants_a_cpu(pid: int, before: _Scan, after: _Scan) -> bool:

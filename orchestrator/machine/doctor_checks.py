@@ -36,7 +36,9 @@ DEFAULT_JOB_MEMORY_MIB = 2048
 LITTLE_DISK_MIB = 2048
 MUCH_SWAP_MIB = 256
 MOST_RUNS = 8
-"""Of other runs, in a finding."""
+"""Other runs that are named in a finding."""
+MOST_PROGRAMS = 5
+"""Other programs that are named in a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,7 @@ def governor(machine: Machine, root: Path) -> Iterator[Finding]:
         yield Finding(
             "ok", "CPU frequency", "the governor is not visible (usual in a virtual machine)."
         )
-    elif (
-        "powersave" in governors and "pstate" not in driver
-    ):  # the pstate drivers' powersave does raise the clock
+    elif "powersave" in governors and "pstate" not in driver:  # that of pstate raises the clock
         text = "the powersave governor keeps the CPUs at their lowest clock."
         yield Finding(
             "warning", "CPU frequency", text, "run cpupower frequency-set -g performance as root"
@@ -147,16 +147,18 @@ def load(machine: Machine) -> Iterator[Finding]:
         yield Finding("ok", "Other work", f"no other process keeps a CPU busy; {average}.")
         return
     total = sum(hog.cores for hog in hogs)
-    names = ", ".join(f"{program_name(hog)} {hog.cores:.1f} cores" for hog in hogs[:5])
+    names = [f"{program_name(hog)} {hog.cores:.1f} cores" for hog in hogs[:MOST_PROGRAMS]]
+    if len(hogs) > MOST_PROGRAMS:
+        names.append("…")
     cpus = count(len(machine.cpus), "CPU")
     text = (
         f"{count(len(hogs), 'other process uses', 'other processes use')} {total:.1f} of {cpus} now:"
-        f" {names}{', …' if len(hogs) > 5 else ''}; {average}."
+        f" {', '.join(names)}; {average}."
     )
     left = max(1, machine.capacity - round(total))
-    cure = "stop them" + (
-        f", or leave room for them with --max-parallel {left}" if left < machine.capacity else ""
-    )
+    cure = "stop them"
+    if left < machine.capacity:
+        cure += f", or leave room for them with --max-parallel {left}"
     yield Finding("warning", "Other work", text, cure)
 
 
@@ -165,28 +167,25 @@ def holders(folder: Path | None = None) -> Iterator[Finding]:
     used.
     """
     folder = holders_folder() if folder is None else folder
-    if (problem := cpu_holders.problem(folder)) is not None:
+    if (problem := cpu_holders.prepare(folder)) is not None:
         text = (
-            "runs on this machine cannot tell each other which CPUs they "
-            f"hold: {problem}. They see each other's load."
+            f"runs on this machine cannot tell each other which CPUs they hold: {problem}."
+            " They see each other's load."
         )
-        yield Finding(
-            "note",
-            "Other runs",
-            text,
-            "remove what is named, or have its owner do so: the next run makes it",
-        )
+        cure = "remove what is named, or have its owner do so: the next run makes it"
+        yield Finding("note", "Other runs", text, cure)
         return
     others = CpuHolders(folder).others()
     if not others:
         yield Finding("ok", "Other runs", "none holds CPUs of this machine.")
         return
-    held = "; ".join(
+    held = [
         f"{other.name} ({other.run_dir}) has {cpu_text(other.cpus)}" for other in others[:MOST_RUNS]
-    )
-    more = f"; {len(others) - MOST_RUNS} more" if len(others) > MOST_RUNS else ""
+    ]
+    if len(others) > MOST_RUNS:
+        held.append(f"{len(others) - MOST_RUNS} more")
     cure = "--max-parallel idle runs as many jobs at once as there are idle cores"
-    yield Finding("note", "Other runs", f"{held}{more}.", cure)
+    yield Finding("note", "Other runs", f"{'; '.join(held)}.", cure)
 
 
 def memory(machine: Machine, available_mib: int, kills: int | None) -> Iterator[Finding]:
@@ -209,13 +208,13 @@ def memory(machine: Machine, available_mib: int, kills: int | None) -> Iterator[
 def swap() -> Iterator[Finding]:
     import psutil
 
-    swap = psutil.swap_memory()
-    if swap.used > MUCH_SWAP_MIB * MIB:
-        text = f"{swap.used / MIB / 1024:.1f} of {swap.total / MIB / 1024:.1f} GiB in use."
+    memory = psutil.swap_memory()
+    if memory.used > MUCH_SWAP_MIB * MIB:
+        text = f"{memory.used / MIB / 1024:.1f} of {memory.total / MIB / 1024:.1f} GiB in use."
         cure = "free memory before a long experiment: a worker is very slow when it is swapped out"
         yield Finding("note", "Swap", text, cure)
     else:
-        yield Finding("ok", "Swap", "hardly used." if swap.total else "none.")
+        yield Finding("ok", "Swap", "hardly used." if memory.total else "none.")
 
 
 def disk(directory: Path) -> Iterator[Finding]:
@@ -245,10 +244,11 @@ def _gpu_text(gpu: Gpu) -> str:
         return f"{gpu.index}: {gpu.name}"
     parts = math.ceil(DEFAULT_JOB_MEMORY_MIB / gpu.memory_mib * GPU_PARTS)
     fitting = min(GPU_PARTS // parts, gpu.free_mib // DEFAULT_JOB_MEMORY_MIB)
-    text = f"{gpu.index}: {gpu.name}, {gpu.memory_mib} MiB ({gpu.free_mib} MiB free), room for {count(fitting, 'job')}"
-    return f"{text} of 2 GiB" + (
-        f" (resources.gpus = {parts / GPU_PARTS:g})" if fitting > 1 else ""
-    )
+    memory = f"{gpu.memory_mib} MiB ({gpu.free_mib} MiB free)"
+    text = f"{gpu.index}: {gpu.name}, {memory}, room for {count(fitting, 'job')} of 2 GiB"
+    if fitting > 1:
+        text += f" (resources.gpus = {parts / GPU_PARTS:g})"
+    return text
 
 
 def rendering(environment: Mapping[str, str]) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.core.job import GPU_PARTS
 
@@ -57,8 +58,22 @@ class FreeGpus:
 
 
 def _parts(gpus: float) -> int:
-    """What is needed of each GPU."""
+    """How many parts of each GPU are needed."""
     return round(min(gpus, 1) * GPU_PARTS)
+
+
+class _ListedGpu(NamedTuple):
+    """A line of nvidia-smi's answer to :data:`GPU_QUERY`."""
+
+    number: str
+    uuid: str
+    name: str
+    memory_total: str
+    memory_free: str
+
+    def is_named(self, entry: str) -> bool:
+        """:param entry: of ``CUDA_VISIBLE_DEVICES``: a number, or the beginning of a UUID."""
+        return entry == self.number or (entry.startswith("GPU-") and self.uuid.startswith(entry))
 
 
 GPU_QUERY = (
@@ -87,39 +102,42 @@ def detect_gpus(
         )
     except (OSError, subprocess.SubprocessError):  # without a driver it fails, or hangs
         return ()
-    rows = [
-        row
-        for line in answer.splitlines()
-        if len(row := [field.strip() for field in line.split(",")]) == 5
-    ]
-    return (
-        tuple(_gpu(row[1], row) for row in rows) if visible is None else _named_gpus(visible, rows)
-    )
+    listed = _listed_gpus(answer)
+    if visible is None:
+        return tuple(_gpu(one.uuid, one) for one in listed)
+    return _named_gpus(visible, listed)
 
 
-def _named_gpus(visible: str, rows: Sequence[Sequence[str]]) -> tuple[Gpu, ...]:
+def _listed_gpus(answer: str) -> list[_ListedGpu]:
+    found = []
+    for line in answer.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == len(_ListedGpu._fields):
+            found.append(_ListedGpu(*fields))
+    return found
+
+
+def _named_gpus(visible: str, listed: Sequence[_ListedGpu]) -> tuple[Gpu, ...]:
     """By CUDA's rule, the first entry that names no device hides itself and all entries after
     it.
     """
     gpus: list[Gpu] = []
-    for token in (part.strip() for part in visible.split(",")):
-        matches = [
-            row
-            for row in rows
-            if token == row[0] or (token.startswith("GPU-") and row[1].startswith(token))
-        ]
-        if matches:
-            gpus.append(_gpu(token, matches[0]))
-        elif token.startswith("MIG-"):
-            gpus.append(Gpu(index=token, name="MIG instance", memory_mib=None))
+    for entry in (part.strip() for part in visible.split(",")):
+        named = next((one for one in listed if one.is_named(entry)), None)
+        if named is not None:
+            gpus.append(_gpu(entry, named))
+        elif entry.startswith("MIG-"):
+            gpus.append(Gpu(index=entry, name="MIG instance", memory_mib=None))
         else:
             break
     return tuple(gpus)
 
 
-def _gpu(index: str, row: Sequence[str]) -> Gpu:
-    _, _, name, memory, free = row
-    return Gpu(index=index, name=name, memory_mib=_integer(memory), free_mib=_integer(free))
+def _gpu(index: str, one: _ListedGpu) -> Gpu:
+    memory_mib = _integer(one.memory_total)
+    return Gpu(
+        index=index, name=one.name, memory_mib=memory_mib, free_mib=_integer(one.memory_free)
+    )
 
 
 def _integer(text: str) -> int | None:

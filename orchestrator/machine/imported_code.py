@@ -53,25 +53,28 @@ def python_files(folder: Path) -> Files:
     for folders, (root, subfolders, names) in enumerate(os.walk(folder, followlinks=True), start=1):
         parent = Path(root)
         subfolders[:] = [name for name in subfolders if _may_contain_code(parent / name)]
-        for path in (
-            parent / name for name in names if name.endswith(".py") and not name.startswith(".")
-        ):
-            if path.is_file() and os.access(path, os.R_OK):
+        for name in names:
+            path = parent / name
+            is_code = name.endswith(".py") and not name.startswith(".")
+            if is_code and path.is_file() and os.access(path, os.R_OK):
                 size += path.stat().st_size
                 if size <= MOST_MIB * MIB:
                     with errors_name(path):
                         files[path.relative_to(folder).as_posix()] = path.read_bytes()
-        for amount, most, what in (
-            (folders, MOST_FOLDERS, f"{MOST_FOLDERS:,} folders"),
-            (len(files), MOST_FILES, f"{MOST_FILES:,} Python files"),
-            (size, MOST_MIB * MIB, f"{MOST_MIB} MiB of Python files"),
-        ):
-            if amount > most:
-                raise UsageError(
-                    f"{folder}: jobs import code from this folder, so its Python files are copied to the nodes of the"
-                    f" cluster, and there are more than {what} below it. Put job file and code into a separate folder"
-                )
+        if folders > MOST_FOLDERS:
+            raise _too_much(folder, f"{MOST_FOLDERS:,} folders")
+        if len(files) > MOST_FILES:
+            raise _too_much(folder, f"{MOST_FILES:,} Python files")
+        if size > MOST_MIB * MIB:
+            raise _too_much(folder, f"{MOST_MIB} MiB of Python files")
     return files
+
+
+def _too_much(folder: Path, what: str) -> UsageError:
+    return UsageError(
+        f"{folder}: jobs import code from this folder, so its Python files are copied to the nodes of the"
+        f" cluster, and there are more than {what} below it. Put job file and code into a separate folder"
+    )
 
 
 def named_code(jobs: Iterable[Job]) -> dict[str, set[str]]:
@@ -99,9 +102,8 @@ def digests(jobs: Iterable[Job]) -> dict[str, str]:
 def _may_contain_code(folder: Path) -> bool:
     if folder.name.startswith(".") or folder.name == "__pycache__":
         return False
-    if folder.is_symlink() and folder.resolve() in map(
-        Path.resolve, folder.parents
-    ):  # an endless loop
+    is_loop = folder.is_symlink() and folder.resolve() in map(Path.resolve, folder.parents)
+    if is_loop:
         return False
     markers = (folder / "pyvenv.cfg", folder / "conda-meta", RunPaths(folder).ledger)
     return not any(marker.exists() for marker in markers)

@@ -35,8 +35,6 @@ class Neighbours:
         self._starts_workers = starts_workers
         self._holders = CpuHolders(None) if holders is None else holders
         self._load = load
-        self.publish = self._holders.publish
-        """Tells other runs which CPUs this one holds."""
 
     @classmethod
     def of_this_machine(
@@ -48,6 +46,10 @@ class Neighbours:
         """
         holders = CpuHolders(holders_folder(), experiment=experiment, run_dir=run_dir)
         return cls(holders, LoadSampler(), starts_workers=starts_workers)
+
+    def publish(self, cpus: Mapping[int, int]) -> None:
+        """Tell other runs which CPUs this one holds, with the number of its jobs on each."""
+        self._holders.publish(cpus)
 
     def refresh(self) -> None:
         """Measure the load of other programs, where the last measurement is old; that takes a
@@ -78,20 +80,22 @@ class Neighbours:
         runs = self._holders.others()
         competitors = [_competing_run(run) for run in runs]
         held_by_runs = {cpu for run in runs for cpu in run.cpus}
-        if unsaid := set(in_use_elsewhere) - held_by_runs:
+        unsaid = set(in_use_elsewhere) - held_by_runs
+        if unsaid:
             competitors.append(
                 Competitor(name="other jobs", demand=dict.fromkeys(unsaid, 1.0), is_own_user=True)
             )
-        held = {*unsaid, *held_by_runs, *(() if self._starts_workers else own)}
+        held = unsaid | held_by_runs
+        if not self._starts_workers:
+            held |= own.keys()
         if self._load is not None:
             competitors += self._programs(held)
         return CpuUse(own=own, competitors=competitors)
 
     def jobs_of_runs(self, cpus: Iterable[int]) -> float:
         """How many jobs other runs have on ``cpus`` now."""
-        return CpuUse(
-            competitors=[_competing_run(run) for run in self._holders.others()]
-        ).jobs_of_runs(cpus)
+        runs = [_competing_run(run) for run in self._holders.others()]
+        return CpuUse(competitors=runs).jobs_of_runs(cpus)
 
     def tick(self) -> None:
         """Measure the load of other programs, when it is time to. To be called again and again."""

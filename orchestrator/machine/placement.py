@@ -13,8 +13,6 @@ from orchestrator.machine.topology import Cpu
 STEP = 0.5
 """Competition is counted in halves: smaller differences say nothing, and must not outweigh the
 order of preference."""
-
-
 ONE = round(1 / STEP)
 """Steps of one job, or of one thread that always wants to run."""
 
@@ -48,9 +46,8 @@ class CpuUse:
         for competitor in self.competitors:
             for cpu, wanted in competitor.demand.items():
                 demand[cpu] = demand.get(cpu, 0.0) + wanted
-        return Counter(
-            {cpu: steps for cpu, wanted in demand.items() if (steps := round(wanted / STEP))}
-        )
+        steps = Counter({cpu: round(wanted / STEP) for cpu, wanted in demand.items()})
+        return +steps  # without those of which so little is wanted that it counts as nothing
 
     def total(self) -> Counter[int]:
         """As :meth:`competition`, own jobs included."""
@@ -70,9 +67,9 @@ class CpuUse:
 
     def jobs_of_runs(self, cpus: Iterable[int]) -> float:
         """How many jobs other runs have on ``cpus``."""
-        return sum(
-            other.demand.get(cpu, 0.0) for other in self.competitors if other.is_run for cpu in cpus
-        )
+        chosen = list(cpus)
+        runs = [other for other in self.competitors if other.is_run]
+        return sum(run.demand.get(cpu, 0.0) for run in runs for cpu in chosen)
 
     def names_on(self, cpus: Iterable[int]) -> tuple[str, ...]:
         """The competitors on ``cpus``, the strongest first."""
@@ -110,8 +107,10 @@ def choose(
 
     :param machine: all usable CPUs, in order of preference.
     """
-    nodes = sorted({cpu.numa_node for cpu in free}) if cores > 1 else []
-    parts = [free, *([cpu for cpu in free if cpu.numa_node == node] for node in nodes)]
+    parts = [free]
+    if cores > 1:
+        for node in sorted({cpu.numa_node for cpu in free}):
+            parts.append([cpu for cpu in free if cpu.numa_node == node])
     total = use.total()
     choices = [
         _least_competition(cores, part, machine, total) for part in parts if len(part) >= cores

@@ -8,7 +8,8 @@ import contextlib
 import os
 from collections.abc import Mapping
 
-MIB = 2**20
+from orchestrator.machine.topology import MIB
+
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MOST_BYTES = 1 << 16
 """Of a file of the kernel that are read."""
@@ -21,7 +22,9 @@ def resident_mib(pid: int) -> float:
     once.
     """
     pids = with_descendants(pid)
-    return sum(map(_rss_bytes if len(pids) == 1 else _pss_bytes, pids)) / MIB
+    if len(pids) == 1:
+        return _rss_bytes(pid) / MIB
+    return sum(map(_pss_bytes, pids)) / MIB
 
 
 def with_descendants(pid: int) -> list[int]:
@@ -92,6 +95,7 @@ def _waited_ns(pid: int, thread: int) -> int | None:
 
 
 def _rss_bytes(pid: int) -> int:
+    """Resident memory, whether shared or not."""
     try:
         return int(_content(f"/proc/{pid}/statm").split()[1]) * PAGE_BYTES
     except (OSError, IndexError):  # it has ended
@@ -99,12 +103,14 @@ def _rss_bytes(pid: int) -> int:
 
 
 def _pss_bytes(pid: int) -> int:
+    """Resident memory, with its share of what several processes have."""
     try:
-        for line in _content(f"/proc/{pid}/smaps_rollup").splitlines():
-            if line.startswith(b"Pss:"):
-                return int(line.split()[1]) * 1024
+        lines = _content(f"/proc/{pid}/smaps_rollup").splitlines()
     except OSError:  # gone, or a kernel without it
-        pass
+        lines = []
+    for line in lines:
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
     return _rss_bytes(pid)
 
 

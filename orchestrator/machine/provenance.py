@@ -55,6 +55,7 @@ def version(name: str) -> str | None:
 
 
 def versions() -> dict[str, str | None]:
+    """Versions of Python and of the packages, without those of extras that are missing."""
     optional = {name: found for name in OPTIONAL if (found := version(name)) is not None}
     return {
         "python": platform.python_version(),
@@ -100,7 +101,10 @@ def differences(here: Versions, there: Versions, *, word: str = "here") -> Versi
         theirs = there.get(name)
         if ours != theirs:
             line = f"{name} {theirs or 'missing'}, {word} {ours or 'missing'}"
-            (deciding if _changes_results(name, ours, theirs) else others).append(line)
+            if _changes_results(name, ours, theirs):
+                deciding.append(line)
+            else:
+                others.append(line)
     return VersionDifferences(deciding=tuple(deciding), others=tuple(others))
 
 
@@ -238,11 +242,8 @@ def experiment_name(paths: RunPaths) -> str:
     earlier versions.
     """
     for session in reversed(_sessions(paths)):
-        if (
-            isinstance(session, dict)
-            and isinstance(name := session.get("experiment"), str)
-            and name
-        ):
+        name = session.get("experiment") if isinstance(session, dict) else None
+        if isinstance(name, str) and name:
             return name
     return paths.root.resolve().name
 

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
@@ -26,6 +26,17 @@ MOST_CHOICES = 3
 LONGEST_PAUSE_S = 0.003
 MOST_NAMES = 3
 """Of those who use CPUs, in a message."""
+
+
+Item = TypeVar("Item")
+
+
+def part_of_rank(items: Sequence[Item], rank: int, ranks: int) -> Sequence[Item]:
+    """What ``rank`` has of ``items``, such as the CPUs of a slot: those of rank 0 come first, then
+    those of rank 1, and each rank has as many.
+    """
+    each = len(items) // ranks
+    return items[rank * each : (rank + 1) * each]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +57,14 @@ class RankSlot:
         """Room for another number of the same ranks."""
         if ranks == self.ranks:
             return self
-        cores, memory_mib = (total // self.ranks * ranks for total in (self.cores, self.memory_mib))
-        gpus = (
-            self.gpus // self.ranks * ranks
-        )  # whole ones: only an attempt with one rank has a share
-        return replace(self, ranks=ranks, cores=cores, gpus=gpus, memory_mib=memory_mib)
+        return replace(
+            self,
+            ranks=ranks,
+            cores=self.cores // self.ranks * ranks,
+            # Whole ones: only an attempt with one rank has a share.
+            gpus=self.gpus // self.ranks * ranks,
+            memory_mib=self.memory_mib // self.ranks * ranks,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +164,7 @@ class SlotPool:
         waits_for_others: bool = False,
     ) -> None:
         """:param max_parallel: jobs at once; None: the capacity of the machine; ``"idle"``: as many
-        as there are idle
-            cores, but at least one, and at most that capacity.
+            as there are idle cores, but at least one, and at most that capacity.
         :param neighbours: tells who else uses the CPUs; None: nobody does.
         :param waits_for_others: CPUs of other runs of this user are never shared, unless this
             pool's own jobs share CPUs too.
@@ -163,7 +176,9 @@ class SlotPool:
         lanes = machine.capacity if self._asked is None else max(1, self._asked)
         self.lanes = min(lanes, machine.quota_cores or lanes)
         self._most = max(self.lanes, machine.capacity)
+        """Most lanes that :meth:`resize` gives."""
         self._users_per_cpu = math.ceil(self.lanes / len(machine.cpus))
+        """Most slots on one CPU."""
         self._is_exclusive = waits_for_others and self._users_per_cpu == 1
         self._budget = max(machine.capacity, self.lanes)
         """Maximum number of CPUs in use over all slots; a larger job runs alone."""
@@ -203,15 +218,14 @@ class SlotPool:
                 if slot is None:
                     return None
                 self._hold(slot)
-            if choice == MOST_CHOICES or self._neighbours.jobs_of_runs(
-                slot.cpus
-            ) <= use.jobs_of_runs(slot.cpus):
+            jobs_before = use.jobs_of_runs(slot.cpus)
+            has_come_another = self._neighbours.jobs_of_runs(slot.cpus) > jobs_before
+            if choice == MOST_CHOICES or not has_come_another:
                 return slot
-            # A run of another user has chosen the same CPUs at the same moment.
+            # A run of another user has chosen the same CPUs at the same moment. Two that give way
+            # must not go on in step.
             self.release(slot)
-            time.sleep(
-                random.uniform(0, LONGEST_PAUSE_S)
-            )  # two that give way must not go on in step
+            time.sleep(random.uniform(0, LONGEST_PAUSE_S))
         return None
 
     def has_cores(self, cores: int, *, ranks: int = 1) -> bool:
@@ -225,6 +239,7 @@ class SlotPool:
         return len(self._held) < self.lanes and (not self._held or in_use + cores <= self._budget)
 
     def _hold(self, slot: Slot) -> None:
+        """``slot`` is held from now on, which other runs see."""
         self._held[slot.index] = slot
         self._gpus.change(slot.gpus, slot.gpu_share, -1)
         self._publish()
@@ -241,6 +256,7 @@ class SlotPool:
         return own
 
     def _choose(self, cores: int, gpus: float, use: CpuUse) -> Slot | None:
+        """A slot with the CPUs that are best by ``use``, not held yet; None while there is none."""
         free = [
             cpu for cpu in self._machine.cpus if use.own.get(cpu.index, 0) < self._users_per_cpu
         ]
@@ -251,7 +267,8 @@ class SlotPool:
             idle = {cpu.index for cpu in self._idle(use)}
             free = [cpu for cpu in free if cpu.index in idle]
         cpus = placement.choose(cores, free, self._machine.cpus, use)
-        if cpus is None or (names := self._gpus.find(gpus)) is None:
+        names = self._gpus.find(gpus)
+        if cpus is None or names is None:
             return None
         index = next(index for index in range(self.lanes) if index not in self._held)
         return Slot(
@@ -267,9 +284,8 @@ class SlotPool:
         """A slot with exactly these CPUs, for an attempt that already has them from an earlier
         pool.
         """
-        slot = Slot(
-            index=next(index for index in itertools.count() if index not in self._held), cpus=cpus
-        )
+        index = next(index for index in itertools.count() if index not in self._held)
+        slot = Slot(index=index, cpus=cpus)
         self._hold(slot)
         return slot
 
@@ -290,7 +306,9 @@ class SlotPool:
         return self.lanes
 
     def competitors_on(self, cpus: Collection[int]) -> tuple[str, ...]:
-        """See :class:`orchestrator.executors.base.CpuMoves`, also for what follows."""
+        """See :class:`orchestrator.executors.base.CpuMoves`, also for :meth:`reserve_idle`,
+        :meth:`is_measured_since`, :meth:`is_still_idle` and :meth:`give_up`.
+        """
         return self._neighbours.look(self._own()).names_on(cpus)
 
     def reserve_idle(self, slot: Slot, contended: Collection[int]) -> CpuReservation | None:
@@ -301,11 +319,9 @@ class SlotPool:
             left = [
                 cpu for cpu in dict.fromkeys(slot.cpus) if cpu in contended and use.is_shared(cpu)
             ]
-            chosen = (
-                placement.choose(len(left), self._idle(use), self._machine.cpus, use)
-                if left
-                else None
-            )
+            if not left:
+                return None
+            chosen = placement.choose(len(left), self._idle(use), self._machine.cpus, use)
             if chosen is None:
                 return None
             to = dict(zip(left, chosen, strict=True))
@@ -327,9 +343,9 @@ class SlotPool:
 
     def is_still_idle(self, reservation: CpuReservation) -> bool:
         use = self._neighbours.look(self._own())
-        return all(use.is_shared(cpu) for cpu in reservation.to) and not any(
-            use.is_shared(cpu) for cpu in reservation.to.values()
-        )
+        are_left_contended = all(use.is_shared(cpu) for cpu in reservation.to)
+        are_reserved_idle = not any(use.is_shared(cpu) for cpu in reservation.to.values())
+        return are_left_contended and are_reserved_idle
 
     def move(self, reservation: CpuReservation) -> Slot:
         """The slot has the reserved CPUs from now on, in place of those that it leaves."""

@@ -64,16 +64,12 @@ class CensusTimeoutError(CensusError):
 def census(
     threads: int, environment: Mapping[str, str] = os.environ, *, timeout_s: float = 120.0
 ) -> tuple[Stage, ...]:
-    """Count the threads of a process set up like a worker with ``threads`` threads (1.5 s). :raises
-    CensusError:
+    """Count the threads of a process set up like a worker with ``threads`` threads (1.5 s).
+
+    :raises CensusError: it failed.
     """
-    command = [
-        sys.executable,
-        "-P",
-        "-c",
-        _CHILD,
-        str(threads),
-    ]  # -P: do not import from the current folder
+    # -P: do not import from the current folder
+    command = [sys.executable, "-P", "-c", _CHILD, str(threads)]
     settings = {**environment, **worker_thread_settings(threads), "CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(

@@ -80,7 +80,8 @@ def detect(
         affinity = os.sched_getaffinity(0)
     online = online_cpus(root)
     allowed = set(online if affinity is None else affinity) or set(range(os.cpu_count() or 1))
-    cpus = _cpus(root, sorted(allowed & set(online) or allowed))
+    usable = allowed.intersection(online) or allowed
+    cpus = _cpus(root, sorted(usable))
     limit = cgroup.memory_limit(root)
     total = _meminfo_mib(root, "MemTotal")
     return Machine(
@@ -114,11 +115,12 @@ def restrictions(machine: Machine, online: Sequence[int], niceness: int) -> list
     :param online: as from :func:`online_cpus`.
     """
     usable = sorted(cpu.index for cpu in machine.cpus)
-    few = len(usable) < len(online)
-    return [
-        *([f"have niceness {niceness}"] if niceness > 0 else []),
-        *([f"may use only {cpu_text(usable)} of the {len(online)} online"] if few else []),
-    ]
+    found = []
+    if niceness > 0:
+        found.append(f"have niceness {niceness}")
+    if len(usable) < len(online):
+        found.append(f"may use only {cpu_text(usable)} of the {len(online)} online")
+    return found
 
 
 def cpu_list(text: str | None) -> list[int]:
@@ -137,22 +139,24 @@ def _cpus(root: Path, allowed: Sequence[int]) -> list[Cpu]:
         for directory in (root / "sys/devices/system/node").glob("node[0-9]*")
         for index in cpu_list(text_of(directory / "cpulist"))
     }
-    cores: dict[int, tuple[int, int]] = {}
-    """CPU → its core and package. All siblings are entered at once, which halves the number of
-    files to read."""
+    core_of: dict[int, int] = {}
+    package_of: dict[int, int] = {}
     for index in allowed:
-        if index not in cores:
-            topology = root / f"sys/devices/system/cpu/cpu{index}/topology"
-            siblings = cpu_list(text_of(topology / "thread_siblings_list")) or [index]
-            package = (text_of(topology / "physical_package_id") or "0").strip()
+        if index in core_of:
+            continue
+        topology = root / f"sys/devices/system/cpu/cpu{index}/topology"
+        siblings = cpu_list(text_of(topology / "thread_siblings_list")) or [index]
+        package = (text_of(topology / "physical_package_id") or "").strip()
+        # All siblings at once, which halves the number of files to read.
+        for sibling in (index, *siblings):
+            core_of[sibling] = min(siblings)
             # Some virtual machines and ARM kernels give package -1: "unknown".
-            place = min(siblings), int(package) if package.isdecimal() else 0
-            cores.update(dict.fromkeys([index, *siblings], place))
+            package_of[sibling] = int(package) if package.isdecimal() else 0
     return [
         Cpu(
             index=index,
-            core=cores[index][0],
-            package=cores[index][1],
+            core=core_of[index],
+            package=package_of[index],
             numa_node=nodes.get(index, 0),
         )
         for index in allowed
@@ -165,14 +169,14 @@ def _preference(cpus: Iterable[Cpu]) -> tuple[Cpu, ...]:
     """
     seen_of_core: Counter[int] = Counter()
     seen_of_node: Counter[tuple[int, int]] = Counter()
-    ranked = []
+    rank: dict[Cpu, tuple[int, int]] = {}
+    """How many CPUs of its core come first, and how many such CPUs of its NUMA node."""
     for cpu in sorted(cpus, key=lambda cpu: (cpu.package, cpu.index)):
         sibling = seen_of_core[cpu.core]
-        turn = seen_of_node[cpu.numa_node, sibling]
+        rank[cpu] = sibling, seen_of_node[cpu.numa_node, sibling]
         seen_of_core[cpu.core] += 1
         seen_of_node[cpu.numa_node, sibling] += 1
-        ranked.append((sibling, turn, cpu.numa_node, cpu.index, cpu))
-    return tuple(cpu for *_, cpu in sorted(ranked, key=lambda entry: entry[:4]))
+    return tuple(sorted(rank, key=lambda cpu: (rank[cpu], cpu.numa_node, cpu.index)))
 
 
 def _meminfo_mib(root: Path, key: str) -> int:

@@ -17,10 +17,11 @@ from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Job
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Handle, Placed
 from orchestrator.ledger.live_facts import Phase
-from orchestrator.machine.slots import Slot
+from orchestrator.machine.slots import Slot, part_of_rank
 from orchestrator.supervisor import retry_policy
 
 LARGEST = 1e12
+"""Above it a rate counts as so much; see :func:`_thousandths`."""
 MOST_COMPETITORS = 8
 """So many are remembered of an attempt."""
 MILLI = 1000
@@ -36,6 +37,16 @@ OUTRANKS: Mapping[Cause | None, tuple[Cause, ...]] = {
 """The first reason to end an attempt counts, except that a job which is paused or cancelled is
 neither resumed after a stop nor retried after a stall. One that is cancelled after its time is over
 may have come to its rung before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """The end of an attempt that did not end by itself in time."""
+
+    after_s: float
+    """How long after it was asked to end."""
+    resumes_from: int
+    """env_steps of its newest checkpoint."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -56,9 +67,8 @@ class ActiveAttempt:
     """When the supervisor first asked it to end."""
     kill_at: float | None = None
     """When it is killed if it still runs then."""
-    killed: tuple[float, int] | None = None
-    """If it did not end by itself in time: how long after that it was killed, and the env_steps it
-    resumes from."""
+    kill: Kill | None = None
+    """None unless it was killed because it did not end by itself in time."""
     iteration_since: float | None = None
     """When its current iteration began; None outside of training."""
     is_placed: bool = True
@@ -67,9 +77,11 @@ class ActiveAttempt:
     competitors: tuple[str, ...] = ()
     """Who else uses its CPUs, or has used them, for people."""
     check_at: float = math.inf
+    """When it is next checked against its limits."""
 
     @property
     def usage(self) -> retry_policy.AttemptUsage:
+        """What it has used of its limits."""
         return retry_policy.AttemptUsage(
             resources=self.job.resources,
             started=self.started if self.is_placed else math.inf,
@@ -84,7 +96,7 @@ class ActiveAttempt:
             return "stopping"
         return "starting" if self.progress is None else self.progress.phase
 
-    def launched_now(self) -> Attempt:
+    def row_at_launch(self) -> Attempt:
         """Its row in the ledger, as it starts now."""
         return Attempt(
             job_id=self.job.job_id,
@@ -105,8 +117,7 @@ class ActiveAttempt:
 
 def cpus_by_rank(cpus: Sequence[int], ranks: int) -> str:
     """``"0,1"``; with several ranks ``"0,1 | 2,3"``."""
-    each = len(cpus) // ranks
-    by_rank = [cpus[rank * each : (rank + 1) * each] for rank in range(ranks)]
+    by_rank = [part_of_rank(cpus, rank, ranks) for rank in range(ranks)]
     return " | ".join(",".join(map(str, its_cpus)) for its_cpus in by_rank)
 
 
@@ -117,13 +128,17 @@ class ActiveAttempts:
     promised_mib: int = 0
     """Memory that they have been granted and do not hold yet."""
     steps_to_go: int = 0
+    """env_steps to the ends of the attempts."""
     _rate: int = 0
+    """Thousandths of env_steps per second."""
     _busy: int = 0
+    """Thousandths of cores."""
     _by_job: dict[str, ActiveAttempt] = field(default_factory=dict)
     _checks: list[tuple[float, int, ActiveAttempt]] = field(default_factory=list)
     """A heap. An entry is valid while its attempt runs and its time equals the attempt's
     ``check_at``."""
     _ticket: Iterator[int] = field(default_factory=itertools.count)
+    """Orders entries of the same time, since attempts have no order."""
 
     def __len__(self) -> int:
         return len(self._by_job)
@@ -143,10 +158,11 @@ class ActiveAttempts:
     def cores_busy(self) -> float:
         return self._busy / MILLI
 
-    def of(self, job_id: str) -> ActiveAttempt | None:
+    def of_job(self, job_id: str) -> ActiveAttempt | None:
         return self._by_job.get(job_id)
 
     def get(self, handle: Handle) -> ActiveAttempt | None:
+        """The attempt with this handle; None where it is over, also if its job runs anew."""
         attempt = self._by_job.get(handle.job_id)
         return attempt if attempt is not None and attempt.handle == handle else None
 
@@ -159,8 +175,8 @@ class ActiveAttempts:
         del self._by_job[attempt.job.job_id]
         self._count(attempt, -1)
 
-    def placed(self, attempt: ActiveAttempt, event: Placed, now: float) -> None:
-        """Its time limits count from now: until now it may have waited for its node."""
+    def note_placement(self, attempt: ActiveAttempt, event: Placed, now: float) -> None:
+        """It has started. Its time limits count from now: it may have waited for its node."""
         attempt.is_placed = True
         attempt.node = event.node
         attempt.started = now
@@ -168,21 +184,23 @@ class ActiveAttempts:
         attempt.slot = replace(attempt.slot, cpus=event.cpus, gpus=event.gpus)
         self.check_at(attempt, retry_policy.next_limit_at(attempt.usage))
 
-    def progressed(self, attempt: ActiveAttempt, progress: Progress, now: float) -> None:
+    def note_progress(self, attempt: ActiveAttempt, progress: Progress, now: float) -> None:
         before = attempt.progress
+        is_same_iteration = (
+            before is not None
+            and before.phase == progress.phase
+            and before.iteration == progress.iteration
+        )
         if progress.phase != "training":
             attempt.iteration_since = None
-        elif before is None or (before.phase, before.iteration) != (
-            progress.phase,
-            progress.iteration,
-        ):
+        elif not is_same_iteration:
             attempt.iteration_since = now
         self._count(attempt, -1)
         attempt.progress = progress
         attempt.last_progress = now
         self._count(attempt, 1)
 
-    def sampled(self, attempt: ActiveAttempt, rss_mib: float, now: float) -> None:
+    def note_memory(self, attempt: ActiveAttempt, rss_mib: float, now: float) -> None:
         self._count(attempt, -1)
         attempt.rss_mib = rss_mib
         attempt.max_rss_mib = max(attempt.max_rss_mib, rss_mib)
@@ -190,7 +208,7 @@ class ActiveAttempts:
         if rss_mib > attempt.job.resources.all_memory_mib:
             self.check_at(attempt, now)
 
-    def moved(self, attempt: ActiveAttempt, slot: Slot) -> None:
+    def note_move(self, attempt: ActiveAttempt, slot: Slot) -> None:
         attempt.slot = slot
 
     def add_competitors(self, attempt: ActiveAttempt, names: Sequence[str]) -> tuple[str, ...]:
@@ -200,13 +218,14 @@ class ActiveAttempts:
         attempt.competitors += new
         return new
 
-    def ask_to_end(
+    def note_end_request(
         self, attempt: ActiveAttempt, reason: AttemptOutcome, now: float, deadline: float
     ) -> float:
         """Note why ``attempt`` is to exit, and until when it may; returns the earliest of its
         deadlines.
         """
-        attempt.asked_at = now if attempt.asked_at is None else attempt.asked_at
+        if attempt.asked_at is None:
+            attempt.asked_at = now
         before = attempt.end_reason
         if before is None or reason.cause in OUTRANKS.get(before.cause, ()):
             attempt.end_reason = reason
@@ -214,11 +233,12 @@ class ActiveAttempts:
         self.check_at(attempt, attempt.kill_at)
         return attempt.kill_at
 
-    def killed(self, attempt: ActiveAttempt, resumes_from: int, now: float) -> None:
+    def note_kill(self, attempt: ActiveAttempt, resumes_from: int, now: float) -> None:
         assert attempt.asked_at is not None
-        attempt.killed = now - attempt.asked_at, resumes_from
+        attempt.kill = Kill(after_s=now - attempt.asked_at, resumes_from=resumes_from)
 
     def _count(self, attempt: ActiveAttempt, sign: int) -> None:
+        """Add what is known of ``attempt`` to the sums (1), or take it away (-1)."""
         progress = attempt.progress
         steps = progress.env_steps if progress is not None else 0
         self.promised_mib += sign * retry_policy.promised_mib(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
 from orchestrator.executors.base import CpuMoves, Handle, Sampled
-from orchestrator.machine.slots import CpuReservation, Slot
+from orchestrator.machine.slots import CpuReservation, Slot, part_of_rank
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
 
 SAMPLES = 2
@@ -25,6 +25,7 @@ REST_S = 30.0
 one."""
 LONGEST_REST_S = 1800.0
 NAME_EVERY_S = 10.0
+"""How often it is looked who uses the CPUs of an attempt that waits for them."""
 RETRY_S = (1.0, 6.0)
 """After a move that was given up, a random time in this range: two runs must not go on in step."""
 
@@ -67,7 +68,7 @@ class CpuMover:
     """Those that wait for their CPUs, or have others reserved: a turn of the loop looks at no
     more."""
 
-    def sampled(self, attempt: ActiveAttempt, sample: Sampled) -> None:
+    def note_waiting(self, attempt: ActiveAttempt, sample: Sampled) -> None:
         """Take in how long the ranks of an attempt have waited for their CPUs."""
         watched = self._watched.setdefault(attempt.handle, _Watched())
         watched.wait_shares = sample.wait_shares
@@ -78,9 +79,9 @@ class CpuMover:
         elif watched.reservation is None:
             self._waiting.pop(attempt.handle, None)
 
-    def contended_attempts(self) -> list[tuple[ActiveAttempt, tuple[str, ...]]]:
-        """Attempts that wait for their CPUs, and who else uses these; each is looked at once in a
-        while.
+    def look_for_competitors(self) -> list[tuple[ActiveAttempt, tuple[str, ...]]]:
+        """Attempts that wait for their CPUs, each with those who use them too, by name. It is
+        looked again at one after :data:`NAME_EVERY_S`.
         """
         found = []
         for handle, attempt in self._waiting.items():
@@ -110,10 +111,12 @@ class CpuMover:
                 self._reserve(attempt, watched)
             elif self.moves.is_measured_since(watched.reservation):
                 move = self._settle(attempt, watched, watched.reservation)
-                made += [] if move is None else [move]
+                if move is not None:
+                    made.append(move)
         return made
 
     def _reserve(self, attempt: ActiveAttempt, watched: _Watched) -> None:
+        """Reserve idle CPUs for an attempt that may move, if there are any."""
         if (
             not attempt.job.resources.move
             or self.now() < watched.rests_until
@@ -129,6 +132,7 @@ class CpuMover:
     def _settle(
         self, attempt: ActiveAttempt, watched: _Watched, reservation: CpuReservation
     ) -> Move | None:
+        """Move an attempt to its reserved CPUs if it still waits and these are still idle."""
         watched.reservation = None
         if watched.high_samples == 0 or not self.moves.is_still_idle(reservation):
             self.moves.give_up(reservation)
@@ -142,7 +146,7 @@ class CpuMover:
         after = self.moves.move(attempt.handle, reservation)
         if after is None:
             return None
-        self.active.moved(attempt, after)
+        self.active.note_move(attempt, after)
         return Move(
             attempt=attempt,
             before=before,
@@ -154,11 +158,8 @@ class CpuMover:
 
 def _contended_cpus(attempt: ActiveAttempt, wait_shares: tuple[float, ...]) -> set[int]:
     """The CPUs of the ranks that wait."""
-    cpus = attempt.slot.cpus
-    each = len(cpus) // max(1, len(wait_shares))
-    return {
-        cpu
-        for rank, share in enumerate(wait_shares)
-        if share > HIGH_RUN_DELAY_SHARE
-        for cpu in cpus[rank * each : (rank + 1) * each]
-    }
+    contended: set[int] = set()
+    for rank, share in enumerate(wait_shares):
+        if share > HIGH_RUN_DELAY_SHARE:
+            contended.update(part_of_rank(attempt.slot.cpus, rank, len(wait_shares)))
+    return contended

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.job import Job
+from orchestrator.machine.topology import MIB
 from orchestrator.supervisor.events import DiskShortage, Reporter
 
 MEASURED_EVERY_S = 1.0
@@ -17,7 +18,7 @@ MEASURED_EVERY_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class DiskAdmission:
-    """Admits jobs by the free space, which is measured when one is launched, and at most once a
+    """Admits jobs by the free space. That is measured when a job is to be launched, at most once a
     second.
     """
 
@@ -25,11 +26,11 @@ class DiskAdmission:
     reporter: Reporter
     now: Callable[[], float]
     asked: Collection[int]
-    """How much the waiting jobs ask for, always as of now."""
+    """How many MiB the waiting jobs ask for, always as of now."""
     _free_mib: int | None = field(default=None, init=False)
     _measure_at: float = field(default=0.0, init=False)
     _refused: set[int] = field(default_factory=set, init=False)
-    """How much the jobs ask for that were refused, and of which that was reported."""
+    """How many MiB jobs asked for that were refused; for each number that was reported once."""
 
     @property
     def awaited_shortage(self) -> DiskShortage | None:
@@ -41,15 +42,16 @@ class DiskAdmission:
         text = f"{jobs}: {self._free_mib:,} MiB are free on the file system of {self.root}"
         return DiskShortage(text=text, least_mib=min(waiting))
 
-    def admits(self, job: Job) -> bool:
-        """Whether ``job`` may be launched. If it may not, this is reported, once for all that ask
-        for as much.
+    def admit(self, job: Job) -> bool:
+        """Admit ``job``, or report that it waits, once for all that ask for as much. Returns
+        whether it may be launched.
         """
         asked_mib = job.resources.min_free_disk_mib
         if not asked_mib:
             return True
         if self.now() >= self._measure_at:
-            self._free_mib, self._measure_at = free_mib(self.root), self.now() + MEASURED_EVERY_S
+            self._free_mib = free_mib(self.root)
+            self._measure_at = self.now() + MEASURED_EVERY_S
         if self._free_mib is None or self._free_mib >= asked_mib:
             self._refused.discard(asked_mib)
             return True
@@ -82,9 +84,9 @@ def free_mib(path: Path) -> int | None:
             continue
         except OSError:  # the file system is away
             return None
-        return (
-            file_system.f_bavail * file_system.f_frsize // 2**20 if file_system.f_blocks else None
-        )
+        if not file_system.f_blocks:  # a file system that counts nothing
+            return None
+        return file_system.f_bavail * file_system.f_frsize // MIB
     return None
 
 

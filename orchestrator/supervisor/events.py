@@ -25,7 +25,7 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.messages import Progress
 from orchestrator.core.text import count, listed
-from orchestrator.supervisor.active_attempts import ActiveAttempt, cpus_by_rank
+from orchestrator.supervisor.active_attempts import ActiveAttempt, Kill, cpus_by_rank
 from orchestrator.supervisor.cpu_mover import Move
 from orchestrator.supervisor.remaining_time import NOTHING_ENDED, EndedWork
 
@@ -177,7 +177,7 @@ class DetachableReporter:
 
 
 def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -> None:
-    """:param pid: of rank 0, on its own machine."""
+    """Say where ``attempt`` runs. :param pid: of rank 0, on its own machine."""
     job_id = attempt.job.job_id
     number = attempt.handle.number
     node = attempt.node
@@ -187,15 +187,17 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
     on_node = "" if node is None else f"{node}, "
     text = f"{job_id} launched {as_ranks}on {on_node}CPU {cpus_by_rank(cpus, ranks)}"
     if gpus := attempt.slot.gpus:
-        share = attempt.job.resources.gpu_share
-        text += f" with GPU {', '.join(gpus)}{f' (share {share:g})' if share < 1 else ''}"
-    text += f", attempt {number + 1}" if number else ""
+        text += f" with GPU {', '.join(gpus)}"
+        gpu_share = attempt.job.resources.gpu_share
+        if gpu_share < 1:
+            text += f" (share {gpu_share:g})"
+    if number:
+        text += f", attempt {number + 1}"
     others = attempt.slot.shares_with
     if others:
-        share = attempt.slot.expected_share
-        text += (
-            f", shared with {listed(others, MOST_OTHERS)}: expect about {share:.0%} of the speed"
-        )
+        names = listed(others, MOST_OTHERS)
+        speed = attempt.slot.expected_share
+        text += f", shared with {names}: expect about {speed:.0%} of the speed"
     reporter.event(
         "launched",
         text,
@@ -212,7 +214,8 @@ def report_launch(reporter: Reporter, attempt: ActiveAttempt, pid: int | None) -
 def report_move(reporter: Reporter, move: Move) -> None:
     job_id = move.attempt.job.job_id
     ranks = move.attempt.job.resources.ranks
-    before, after = (cpus_by_rank(slot.cpus, ranks) for slot in (move.before, move.after))
+    before = cpus_by_rank(move.before.cpus, ranks)
+    after = cpus_by_rank(move.after.cpus, ranks)
     others = listed(move.because_of, MOST_OTHERS) or "another job of this run"
     text = f"{job_id} moved from CPU {before} to CPU {after}: it waited {move.wait_share:.0%} of the time"
     text += f" because of {others}"
@@ -265,16 +268,12 @@ def report_end(
     if isinstance(state, Failed):
         facts["reason"] = state.message
     kind, text = _kind_and_text(attempt, outcome, state, record, now)
-    if kind == "paused" and attempt.killed is not None:
-        after_s, resumes_from = attempt.killed
-        lost = max(
-            0, (0 if attempt.progress is None else attempt.progress.env_steps) - resumes_from
-        )
-        facts |= {"killed_after_s": round(after_s, 3), "resumes_from": resumes_from}
-        text = (
-            f"killed after {after_s:.0f} s; resumes from env_steps {resumes_from}, {lost} are lost"
-        )
-        text = f"paused: {text}" if isinstance(state, Paused) else text
+    if kind == "paused" and attempt.kill is not None:
+        facts["killed_after_s"] = round(attempt.kill.after_s, 3)
+        facts["resumes_from"] = attempt.kill.resumes_from
+        text = _text_of_kill(attempt.kill, attempt.progress)
+        if isinstance(state, Paused):
+            text = f"paused: {text}"
     reporter.event(kind, f"{attempt.job.job_id} {text}", **facts)
 
 
@@ -306,21 +305,33 @@ def _kind_and_text(
         case Cancelled():
             return "cancelled", "cancelled"
         case _:
-            return "succeeded", f"succeeded{_returns(record)}"
+            return "succeeded", f"succeeded{_results(record)}"
 
 
-def _returns(record: ExitRecord | None) -> str:
-    if record is None or not (
-        text := returns(record.ep_rew_mean_first, record.ep_rew_mean, record.eval_mean)
-    ):
+def _text_of_kill(kill: Kill, progress: Progress | None) -> str:
+    reached = 0 if progress is None else progress.env_steps
+    lost = max(0, reached - kill.resumes_from)
+    return (
+        f"killed after {kill.after_s:.0f} s; "
+        f"resumes from env_steps {kill.resumes_from}, {lost} are lost"
+    )
+
+
+def _results(record: ExitRecord | None) -> str:
+    """The returns and divergences of a training that has succeeded, to be appended."""
+    if record is None:
         return ""
-    return text + (f", {count(record.divergences, 'divergence')}" if record.divergences else "")
+    text = returns(record.ep_rew_mean_first, record.ep_rew_mean, record.eval_mean)
+    if text and record.divergences:
+        text += f", {count(record.divergences, 'divergence')}"
+    return text
 
 
 def returns(first: float | None, last: float | None, evaluated: float | None) -> str:
     """How the return of a training has changed, to be appended; empty where it had no episodes."""
     if first is None or last is None:
         return ""
-    return f": return {first:.1f} → {last:.1f}" + (
-        f", evaluated {evaluated:.1f}" if evaluated is not None else ""
-    )
+    text = f": return {first:.1f} → {last:.1f}"
+    if evaluated is not None:
+        text += f", evaluated {evaluated:.1f}"
+    return text

@@ -67,6 +67,7 @@ class RobotCopies:
 
 
 def _put_back(directory: JobPaths, staged: Path) -> None:
+    """Exchange the robot as a whole, so that a kill at any moment leaves one or the other."""
     beside = directory.root / ".robot.tmp"
     shutil.rmtree(beside, ignore_errors=True)
     clone_tree(staged, beside)
@@ -90,8 +91,9 @@ def free_number(paths: JobPaths, number: int) -> int:
 
 
 def prepare(paths: JobPaths, number: int, spec: WorkerSpec) -> None:
-    """Write what the workers of attempt ``number`` read. :raises OSError: a file cannot be
-    written.
+    """Write what the workers of attempt ``number`` read.
+
+    :raises OSError: a file cannot be written.
     """
     attempt = paths.attempt(number)
     attempt.root.mkdir(parents=True, exist_ok=True)
@@ -135,8 +137,10 @@ def has_replay_buffer(paths: JobPaths, spec: WorkerSpec) -> bool:
 
 
 def remove_replay_buffers(paths: JobPaths, spec: WorkerSpec) -> None:
-    """Remove the replay buffers of ranks above 0, which cannot do it: other nodes may copy them
-    back later.
+    """Remove the replay buffers of ranks above 0, unless they are to be kept. Their workers cannot
+    do it: other nodes may copy them back later.
     """
-    for rank in range(1, 1 if spec.keep_replay_buffer else spec.ranks):
+    if spec.keep_replay_buffer:
+        return
+    for rank in range(1, spec.ranks):
         shutil.rmtree(paths.replay(rank), ignore_errors=True)

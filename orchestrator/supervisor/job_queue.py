@@ -11,9 +11,9 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
 
 from orchestrator.core.job import Resources
 
@@ -27,12 +27,23 @@ LOOKAHEAD = 64
 Shortage: TypeAlias = Literal["cores", "gpus", "memory", "disk", "template"]
 """What a job waits for: room, or the process that its worker is forked from."""
 
-Demand: TypeAlias = tuple[int, float, int, int]
-"""Cores, GPUs and MiB of memory, summed over all ranks, and MiB of free disk space."""
+
+class Demand(NamedTuple):
+    """What a job needs, summed over all of its ranks."""
+
+    cores: int
+    gpus: float
+    memory_mib: int
+    free_disk_mib: int
 
 
-Group: TypeAlias = tuple[Demand, bool, str]
-"""Demand of a job, whether it has begun, and how its worker is started."""
+class Group(NamedTuple):
+    """The jobs that share one queue."""
+
+    demand: Demand
+    has_begun: bool
+    start: str
+    """How their workers are started."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -52,7 +63,7 @@ class _QueuedJob:
 
     @property
     def group(self) -> Group:
-        return self.demand, self.has_begun, self.start
+        return Group(demand=self.demand, has_begun=self.has_begun, start=self.start)
 
 
 class JobQueue:
@@ -111,11 +122,11 @@ class JobQueue:
         :param has_begun: whether it comes before those that have not begun, such as when it is
             promoted.
         """
-        demand = (
-            resources.all_cores,
-            resources.all_gpus,
-            resources.all_memory_mib,
-            resources.min_free_disk_mib,
+        demand = Demand(
+            cores=resources.all_cores,
+            gpus=resources.all_gpus,
+            memory_mib=resources.all_memory_mib,
+            free_disk_mib=resources.min_free_disk_mib,
         )
         position = 1 if has_begun else 2, next(self._arrivals)
         entry = _QueuedJob(
@@ -128,7 +139,7 @@ class JobQueue:
         )
         self._entries[job_id] = entry
         self.forkable += is_forkable
-        self.free_disk_mib[resources.min_free_disk_mib] += 1
+        self.free_disk_mib[demand.free_disk_mib] += 1
         if not_before is not None and not_before > now:
             heapq.heappush(self._delayed, (not_before, entry.position, entry))
         elif is_ahead:
@@ -140,19 +151,51 @@ class JobQueue:
         """``job_id`` no longer waits. Its entry is dropped when a pass reaches it."""
         if (entry := self._entries.pop(job_id, None)) is not None:
             self.forkable -= entry.is_forkable
-            asked_mib = entry.demand[3]
+            asked_mib = entry.demand.free_disk_mib
             self.free_disk_mib[asked_mib] -= 1
             if not self.free_disk_mib[asked_mib]:
                 del self.free_disk_mib[asked_mib]
 
-    def offers(self, now: float, *, at_most: int) -> Offers:
-        """One pass over the jobs that are due, in order, until ``at_most`` have been accepted."""
+    def offers(self, now: float, *, at_most: int) -> Iterator[Offer]:
+        """One pass over the jobs that are due, in order, until ``at_most`` have been accepted.
+
+        A later job may overtake one that was refused, up to :data:`PATIENCE` times.
+        """
+        self._queue_due(now)
+        refused: list[_Refused] = []
+        heads = [(waiting[0].position, group) for group, waiting in self._queues.items()]
+        heapq.heapify(heads)
+        while heads and at_most > 0 and len(refused) < LOOKAHEAD:
+            group = heapq.heappop(heads)[1]
+            waiting = self._queues[group]
+            entry = waiting.popleft()
+            if self._waits(entry):
+                if _is_held_up(entry.demand, refused):
+                    waiting.appendleft(entry)
+                    continue
+                offer = Offer(self, entry.job_id)
+                yield offer
+                if offer.shortage is not None:
+                    refused.append(_Refused(entry=entry, shortage=offer.shortage))
+                    waiting.appendleft(entry)
+                    continue
+                if not offer.is_accepted:
+                    raise RuntimeError(f"{offer.job_id} was neither accepted nor refused")
+                at_most -= 1
+                for other in refused:
+                    other.entry.overtaken += _takes(entry.demand, other.shortage)
+            if waiting:
+                heapq.heappush(heads, (waiting[0].position, group))
+        self._queues = {group: waiting for group, waiting in self._queues.items() if waiting}
+
+    def _queue_due(self, now: float) -> None:
+        """Put the jobs ahead whose back-off is over, the one that was due first at the front."""
         due = []
         while (when := self.next_due) is not None and when <= now:
-            due.append(heapq.heappop(self._delayed)[2])
+            _, _, entry = heapq.heappop(self._delayed)
+            due.append(entry)
         for entry in reversed(due):
             self._put_ahead(entry)
-        return Offers(self, at_most)
 
     def _put_ahead(self, entry: _QueuedJob) -> None:
         entry.position = 0, next(self._ahead)
@@ -167,79 +210,42 @@ class Offer:
     for.
     """
 
-    def __init__(self, offers: Offers, entry: _QueuedJob) -> None:
-        self._offers = offers
-        self._entry = entry
-        self.is_answered = False
-        self.is_refused = False
-
-    @property
-    def job_id(self) -> str:
-        return self._entry.job_id
+    def __init__(self, queue: JobQueue, job_id: str) -> None:
+        self.job_id = job_id
+        self.is_accepted = False
+        self.shortage: Shortage | None = None
+        """What it was refused for."""
+        self._queue = queue
 
     def accept(self) -> None:
         """It was launched, or has failed: it waits no longer."""
-        self.is_answered = True
-        self._offers._take_from_queue(self._entry)
+        self.is_accepted = True
+        self._queue.remove(self.job_id)
 
     def refuse(self, shortage: Shortage) -> None:
         """There is no room for it; it continues to wait."""
-        self.is_answered = True
-        self.is_refused = True
-        self._offers._refused.append((self._entry, shortage))
+        self.shortage = shortage
 
 
-@dataclass(slots=True)
-class Offers:
-    """One pass over a queue. A later job may overtake one that was refused, up to :data:`PATIENCE`
-    times.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refused:
+    """A job that was offered room in this pass, and did not fit."""
+
+    entry: _QueuedJob
+    shortage: Shortage
+
+
+def _is_held_up(demand: Demand, refused: Iterable[_Refused]) -> bool:
+    """Whether a job that was overtaken often enough waits for what a job of this demand would
+    take.
     """
-
-    _queue: JobQueue
-    _left: int
-    _refused: list[tuple[_QueuedJob, Shortage]] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[Offer]:
-        queue = self._queue
-        heads = [(waiting[0].position, key) for key, waiting in queue._queues.items()]
-        heapq.heapify(heads)
-        while heads and self._left and len(self._refused) < LOOKAHEAD:
-            key = heapq.heappop(heads)[1]
-            waiting = queue._queues[key]
-            entry = waiting.popleft()
-            if queue._waits(entry):
-                if self._is_held_up(entry.demand):
-                    waiting.appendleft(entry)
-                    continue
-                offer = Offer(self, entry)
-                yield offer
-                if not offer.is_answered:
-                    raise RuntimeError(f"{offer.job_id} was neither accepted nor refused")
-                if offer.is_refused:
-                    waiting.appendleft(entry)
-                    continue
-            if waiting:
-                heapq.heappush(heads, (waiting[0].position, key))
-        queue._queues = {key: waiting for key, waiting in queue._queues.items() if waiting}
-
-    def _is_held_up(self, demand: Demand) -> bool:
-        """Whether a job that was overtaken often enough waits for what a job of this demand would
-        take.
-        """
-        return any(
-            entry.overtaken >= PATIENCE and _takes(demand, shortage)
-            for entry, shortage in self._refused
-        )
-
-    def _take_from_queue(self, entry: _QueuedJob) -> None:
-        self._left -= 1
-        self._queue.remove(entry.job_id)
-        for other, shortage in self._refused:
-            other.overtaken += _takes(entry.demand, shortage)
+    return any(
+        other.entry.overtaken >= PATIENCE and _takes(demand, other.shortage) for other in refused
+    )
 
 
 def _takes(demand: Demand, shortage: Shortage) -> bool:
-    """Whether a job with this demand takes what another one lacks; none takes disk space or what
-    forks workers.
-    """
-    return shortage not in ("disk", "template") and (shortage != "gpus" or demand[1] > 0)
+    """Whether a job with this demand takes what another one lacks."""
+    if shortage in ("disk", "template"):  # no job takes disk space, or what forks workers
+        return False
+    return shortage != "gpus" or demand.gpus > 0

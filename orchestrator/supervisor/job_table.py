@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.job import (
@@ -32,6 +32,7 @@ from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.start_policies import FetchedPolicy, NoPolicies, StartPolicies
 
 SHOWN = 3
+"""Jobs that are named in a message."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +53,9 @@ class JobTable:
     _changed: dict[str, Job] = field(default_factory=dict, init=False)
     """Jobs that are not as in their rows any more."""
     _attempts: dict[str, int] = field(default_factory=dict, init=False)
+    """Number of attempts so far."""
     _losses: Counter[str] = field(default_factory=Counter, init=False)
+    """Number of attempts that were lost with their node."""
     _steps_done: dict[str, int] = field(default_factory=dict, init=False)
     """env_steps at the end of the last attempt."""
     _children: dict[str, list[str]] = field(default_factory=dict, init=False)
@@ -74,7 +77,7 @@ class JobTable:
             self.counts[row.state.name] += 1
         for row in loaded:
             if isinstance(row.state, Pending):
-                self._enqueue(row.job_id, now)
+                self._begin_to_wait(row.job_id, now)
 
     def job(self, job_id: str) -> Job:
         """:raises LedgerError: it is read from the ledger only now, and that fails."""
@@ -84,13 +87,14 @@ class JobTable:
         """``job`` in place of the one of the same id, which differs in no part of the
         fingerprint.
         """
-        is_waiting = isinstance(self.states[job.job_id], Pending)
-        self.steps_waiting -= is_waiting * self._steps_to_go(job.job_id)
+        to_go_before = self._steps_to_go(job.job_id)
         self._changed[job.job_id] = job
-        self.steps_waiting += is_waiting * self._steps_to_go(job.job_id)
+        if isinstance(self.states[job.job_id], Pending):
+            self.steps_waiting += self._steps_to_go(job.job_id) - to_go_before
         self.recorder.ledger.update_spec(job)
 
     def next_number(self, job_id: str) -> int:
+        """The number of its next attempt."""
         return self._attempts[job_id]
 
     def failures(self, job_id: str) -> int:
@@ -113,10 +117,10 @@ class JobTable:
             self.queue.remove(job_id)
             self._held.pop(job_id, None)
         if isinstance(new, Pending):
-            self._enqueue(job_id, self.now())
+            self._begin_to_wait(job_id, self.now())
         if isinstance(new, Succeeded):
             self._release_children(job_id)
-        self.recorder.moved(job_id, new)
+        self.recorder.record_state(job_id, new)
 
     def fail(self, job_id: str, cause: Cause, reason: str) -> None:
         """End a PENDING job that cannot be launched."""
@@ -125,11 +129,13 @@ class JobTable:
             "failed", f"{job_id} failed: {reason}", job_id=job_id, reason=reason
         )
 
-    def launched(self, attempt: Attempt) -> None:
+    def note_launch(self, attempt: Attempt) -> None:
+        """``attempt`` has been launched: its job is RUNNING."""
         self._attempts[attempt.job_id] = attempt.number + 1
         self.move(attempt.job_id, Running(attempt=attempt, failures=self.failures(attempt.job_id)))
 
-    def reached(self, job_id: str, env_steps: int) -> None:
+    def note_steps(self, job_id: str, env_steps: int) -> None:
+        """An attempt has ended at ``env_steps``."""
         self._steps_done[job_id] = max(self._steps_done[job_id], env_steps)
 
     def take_policies(self) -> None:
@@ -145,7 +151,7 @@ class JobTable:
         """
         waiting = itertools.islice(self._held.items(), most)
         return [
-            (self.job(job_id), self._missing_parents(job_id, missing))
+            (self.job(job_id), self._missing_parents_text(job_id, missing))
             for job_id, missing in waiting
         ]
 
@@ -154,10 +160,11 @@ class JobTable:
         runs any more.
         """
         missing = dict.fromkeys(itertools.chain.from_iterable(self._held.values()))
+        # Those that are PENDING wait for others of them.
         culprits = [
-            f"{id_} ({self.states[id_].name})"
-            for id_ in missing
-            if not isinstance(self.states[id_], Pending)
+            f"{job_id} ({self.states[job_id].name})"
+            for job_id in missing
+            if not isinstance(self.states[job_id], Pending)
         ]
         if not culprits:
             return
@@ -168,65 +175,77 @@ class JobTable:
         )
         self.recorder.reporter.event("warning", f"{text}; {advice}", jobs=list(self._held))
 
-    def _missing_parents(self, job_id: str, missing: Mapping[str, None]) -> str:
-        return listed(
-            [parent for parent in self.job(job_id).spec.after if parent in missing], SHOWN
-        )
+    def _missing_parents_text(self, job_id: str, missing: Mapping[str, None]) -> str:
+        parents = [parent for parent in self.job(job_id).spec.after if parent in missing]
+        return listed(parents, SHOWN)
 
-    def _enqueue(self, job_id: str, now: float) -> None:
+    def _begin_to_wait(self, job_id: str, now: float) -> None:
+        """``job_id`` is PENDING now."""
         self.steps_waiting += self._steps_to_go(job_id)
-        self._queue(job_id, now)
+        self._queue_or_hold(job_id, now)
 
-    def _queue(self, job_id: str, now: float, *, is_ahead: bool = False) -> None:
+    def _queue_or_hold(self, job_id: str, now: float, *, is_ahead: bool = False) -> None:
         """Let a PENDING job be launched, unless it has to wait for other jobs or for its policy."""
         job = self.job(job_id)
         state = self.states[job_id]
         assert isinstance(state, Pending)
+        has_begun = self._attempts[job_id] > 0
         lacks_policy = job.spec.init_job is not None and self.policies.needs(job)
-        if lacks_policy or not self._attempts[job_id]:  # what has begun goes on
-            states = ((parent, self.states.get(parent)) for parent in job.spec.after)
-            missing = dict.fromkeys(
-                parent for parent, of_it in states if not isinstance(of_it, Succeeded | None)
-            )
+        if lacks_policy or not has_begun:  # what has begun goes on
+            missing = self._missing_parents(job)
             if missing:
-                self._held[job_id] = missing
-                for parent in missing:
-                    self._children.setdefault(parent, []).append(job_id)
+                self._hold(job_id, missing)
                 return
         if lacks_policy:
             self.policies.request(job)
-        else:
-            begun = self._attempts[job_id] > 0
-            due = state.not_before
-            self.queue.add(
-                job_id,
-                job.resources,
-                now=now,
-                not_before=due,
-                is_ahead=is_ahead,
-                has_begun=begun,
-                is_forkable=start_choice.is_forkable(job),
-            )
+            return
+        self.queue.add(
+            job_id,
+            job.resources,
+            now=now,
+            not_before=state.not_before,
+            is_ahead=is_ahead,
+            has_begun=has_begun,
+            is_forkable=start_choice.is_forkable(job),
+        )
+
+    def _missing_parents(self, job: Job) -> list[str]:
+        """The jobs that ``job`` waits for and that have not succeeded. One that is not declared any
+        more keeps nobody waiting.
+        """
+        return [
+            parent
+            for parent in dict.fromkeys(job.spec.after)
+            if not isinstance(self.states.get(parent), Succeeded | None)
+        ]
+
+    def _hold(self, job_id: str, missing: Sequence[str]) -> None:
+        self._held[job_id] = dict.fromkeys(missing)
+        for parent in missing:
+            self._children.setdefault(parent, []).append(job_id)
 
     def _release_children(self, parent: str) -> None:
+        """``parent`` has succeeded: queue the jobs that have waited for it alone."""
         for job_id in self._children.pop(parent, ()):
-            if (missing := self._held.get(job_id)) is not None:
-                missing.pop(parent, None)
-                if not missing:
-                    del self._held[job_id]
-                    self._queue(job_id, self.now(), is_ahead=True)
+            missing = self._held.get(job_id)
+            if missing is None:
+                continue
+            missing.pop(parent, None)
+            if not missing:
+                del self._held[job_id]
+                self._queue_or_hold(job_id, self.now(), is_ahead=True)
 
     def _take_policy(self, fetched: FetchedPolicy) -> None:
         job_id = fetched.job_id
-        job = self.job(fetched.job_id)
         if fetched.sha256 is not None:
-            self.replace(job.with_spec(init_sha256=fetched.sha256))
+            self.replace(self.job(job_id).with_spec(init_sha256=fetched.sha256))
         if not isinstance(self.states[job_id], Pending):  # it was paused or cancelled meanwhile
             return
         if fetched.sha256 is not None:
-            self._queue(job_id, self.now(), is_ahead=True)
-            return
-        self.fail(job_id, Cause.ERROR if self._attempts[job_id] else Cause.INVALID, fetched.problem)
+            self._queue_or_hold(job_id, self.now(), is_ahead=True)
+        else:
+            cause = Cause.ERROR if self._attempts[job_id] else Cause.INVALID
+            self.fail(job_id, cause, fetched.problem)
 
     def _steps_to_go(self, job_id: str) -> int:
         return max(0, self.job(job_id).spec.attempt_end - self._steps_done[job_id])

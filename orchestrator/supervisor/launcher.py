@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.core.errors import OrchestratorError, is_disk_full
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.job import AttemptOutcome, Cause, Job, Resources
 from orchestrator.executors.base import Executor, Handle, Launch, amounts
 from orchestrator.machine import imported_code
@@ -67,7 +67,7 @@ class Launcher:
         self, job: Job, available_memory_mib: Callable[[], int]
     ) -> Launched | LaunchFailed | Shortage:
         """A shortage: there is no room now, and nothing was done."""
-        if not self.disk.admits(job):
+        if not self.disk.admit(job):
             return "disk"
         start = start_choice.choose(
             job,
@@ -81,34 +81,28 @@ class Launcher:
         slot = self._acquire(job.resources, available_memory_mib)
         if not isinstance(slot, Slot):
             return slot
+        return self._start(job, slot, start)
+
+    def _start(self, job: Job, slot: Slot, start: StartChoice) -> Launched | LaunchFailed:
+        """Start the next attempt of ``job`` in its slot."""
         number = self.jobs.next_number(job.job_id)
-        error = None
         try:
             number = job_directory.free_number(self.robots.paths.job(job.job_id), number)
             self.robots.ensure_intact(job)
             handle = self._submit(job, number, slot, start)
         except OrchestratorError:  # not of this job
             raise
-        except Exception as why:  # of this job alone
-            handle = Handle(job.job_id, number)
-            error = why
+        except Exception as error:  # of this job alone
+            attempt = self._attempt(job, Handle(job.job_id, number), slot)
+            return LaunchFailed(attempt, _outcome(error), error)
+        self._has_forked |= start.is_forked
+        return Launched(self._attempt(job, handle, slot))
+
+    def _attempt(self, job: Job, handle: Handle, slot: Slot) -> ActiveAttempt:
         now = self.now()
         is_placed = not slot.rank_slots
-        attempt = ActiveAttempt(
+        return ActiveAttempt(
             job=job, handle=handle, slot=slot, is_placed=is_placed, started=now, last_progress=now
-        )
-        if error is None:
-            self._has_forked |= start.is_forked
-            return Launched(attempt)
-        if isinstance(error, RobotAlteredError):
-            return LaunchFailed(
-                attempt, AttemptOutcome(cause=Cause.ERROR, message=str(error)), error
-            )
-        is_full = is_disk_full(error)
-        what = str(error) if isinstance(error, OSError) else repr(error)
-        cause = Cause.DISK_FULL if is_full else Cause.LAUNCH
-        return LaunchFailed(
-            attempt, AttemptOutcome(cause=cause, message=f"could not be launched: {what}"), error
         )
 
     def _submit(self, job: Job, number: int, slot: Slot, start: StartChoice) -> Handle:
@@ -139,6 +133,7 @@ class Launcher:
     def _acquire(
         self, resources: Resources, available_memory_mib: Callable[[], int]
     ) -> Slot | Shortage:
+        """A slot with these resources, or which of them there is too little of now."""
         cores = resources.all_cores
         gpus = resources.all_gpus
         memory_mib = resources.all_memory_mib
@@ -153,5 +148,18 @@ class Launcher:
         return "gpus" if gpus and self.slots.has_cores(cores, ranks=resources.ranks) else "cores"
 
 
-def demand(job: Job) -> str:
+def _outcome(error: Exception) -> AttemptOutcome:
+    """The outcome of an attempt that could not be started."""
+    if isinstance(error, RobotAlteredError):
+        return AttemptOutcome(cause=Cause.ERROR, message=str(error))
+    is_full = is_disk_full(error)
+    what = str(error) if isinstance(error, OSError) else repr(error)
+    return AttemptOutcome(
+        cause=Cause.DISK_FULL if is_full else Cause.LAUNCH,
+        message=f"could not be launched: {what}",
+    )
+
+
+def demand_text(job: Job) -> str:
+    """What ``job`` asks for, in words."""
     return amounts(job.resources.all_cores, job.resources.all_gpus, job.resources.all_memory_mib)

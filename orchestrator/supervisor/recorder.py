@@ -63,20 +63,21 @@ class Recorder:
     _files: SummaryFiles = field(init=False)
     _errors: ErrorLog = field(init=False)
     _writing: Iterator[None] | None = field(default=None, init=False)
+    """The steps that write ``summary.*`` as they are now, a page each; None between two times."""
 
     def __post_init__(self) -> None:
         self._files = SummaryFiles(paths=self.paths)
         self._errors = ErrorLog(paths=self.paths)
 
-    def moved(self, job_id: str, state: State) -> None:
+    def record_state(self, job_id: str, state: State) -> None:
         self.ledger.set_state(job_id, state)
         self._files.moved.add(job_id)
         self._is_behind = True
 
-    def progressed(self, attempt: ActiveAttempt) -> None:
+    def note_progress(self, attempt: ActiveAttempt) -> None:
         self._unrecorded[attempt.handle.job_id] = attempt
 
-    def ended(
+    def record_end(
         self,
         attempt: ActiveAttempt,
         returncode: int | None,
@@ -161,10 +162,13 @@ class Recorder:
     def _write_live(self, now: float, view: Callable[[], View]) -> None:
         seen = view()
         jobs = {attempt.job.job_id: _live(attempt, now) for attempt in seen.active}
-        text, least_mib = (
-            (None, None) if seen.waiting is None else (seen.waiting.text, seen.waiting.least_mib)
+        shortage = seen.waiting
+        facts = LiveFacts(
+            holder=self.holder,
+            waiting=None if shortage is None else shortage.text,
+            waiting_from_mib=None if shortage is None else shortage.least_mib,
+            jobs=jobs,
         )
-        facts = LiveFacts(holder=self.holder, waiting=text, waiting_from_mib=least_mib, jobs=jobs)
         with contextlib.suppress(OSError):  # it is for who looks on, and is soon written again
             write_whole(self.paths.live, facts.to_line(), durable=False)
 
@@ -176,10 +180,8 @@ class Recorder:
             self.reporter.event("warning", text)
 
     def _write(self, now: float, *, final: bool) -> None:
-        is_due = bool(self._unrecorded) and (
-            final or (self._progress.is_due(now) and not self._is_locked)
-        )
-        if is_due:
+        is_progress_due = final or (self._progress.is_due(now) and not self._is_locked)
+        if self._unrecorded and is_progress_due:
             with self._progress.time_block(now):
                 unrecorded = self._unrecorded
                 self._unrecorded = {}
@@ -196,15 +198,20 @@ class Recorder:
             self._write_page(now, final=final)
 
     def _start_summary_anew(self, wait_s: float, now: float) -> None:
+        """Give up the files that are being written, and begin again after ``wait_s``."""
         self._writing = None
         self._is_behind = True
         self._summary.wait(wait_s, now)
 
     def _write_page(self, now: float, *, final: bool) -> None:
+        """Write the next page of ``summary.*``; with the last one the files appear."""
         assert self._writing is not None
         begun = time.monotonic()
         try:
-            is_done = next(self._writing, self) is self
+            next(self._writing)
+            is_done = False
+        except StopIteration:
+            is_done = True
         except LedgerBusyError:
             self._start_summary_anew(SUMMARY.every_s, now)
             raise

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.errors import LedgerBusyError, LedgerError, OrchestratorError
 from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running, Succeeded
 from orchestrator.core.text import count, listed
-from orchestrator.ledger import Request, Verb
+from orchestrator.ledger import JobRow, Request
 from orchestrator.machine.slots import Slots
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt
@@ -22,6 +22,7 @@ from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.termination import Termination
 
 SHOWN = 10
+"""Jobs that are named in a message."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +91,9 @@ class RequestHandler:
         except LedgerBusyError:
             raise
         except LedgerError as error:  # of a job that was over, and that nobody has read before
-            job_id = request.promotion[0] if request.promotion is not None else request.job_id
+            job_id = request.job_id
+            if request.promotion is not None:
+                job_id, _ = request.promotion
             text = f"{job_id}: its `{request.verb}` has no effect: {error}"
             self.recorder.reporter.event("warning", text, job_id=job_id)
         except OrchestratorError:  # not of this request
@@ -104,30 +107,33 @@ class RequestHandler:
             self._take_new_jobs()  # it may be about one of them
             if self._is_reload_due:
                 raise LedgerBusyError(f"`{request.verb}` waits for the new jobs")
-        if request.verb == "stop":
-            if request.job_id in (
-                None,
-                self.holder,
-            ):  # or it is late, for a supervisor that has ended
-                self.termination.request_stop("requested by `stop`")
-        elif request.verb in ("reload", "add"):
-            self._is_reload_due |= request.job_id == self.holder
-            self._is_asked_by_user |= request.verb == "reload"
-        elif request.verb == "set":
-            key, _, value = (request.job_id or "").partition("=")
-            if key == "max_parallel" and value.isdecimal():
-                self.set_max_parallel(int(value))
-        elif request.promotion is not None:
-            self.promote(*request.promotion)
-        else:
-            of_jobs: Mapping[Verb, Callable[[str], None]] = {
-                "cancel": self.cancel,
-                "retry": self.retry,
-                "pause": self.pause,
-                "resume": self.resume,
-            }
-            if act := of_jobs.get(request.verb):
-                self._act_on_job(request, act)
+        match request.verb:
+            case "stop":
+                # One for another supervisor is late: that has ended.
+                if request.job_id in (None, self.holder):
+                    self.termination.request_stop("requested by `stop`")
+            case "reload" | "add":
+                self._is_reload_due |= request.job_id == self.holder
+                self._is_asked_by_user |= request.verb == "reload"
+            case "set":
+                self._set(request.job_id or "")
+            case "promote":
+                if request.promotion is not None:
+                    self.promote(*request.promotion)
+            case "cancel":
+                self._act_on_job(request, self.cancel)
+            case "retry":
+                self._act_on_job(request, self.retry)
+            case "pause":
+                self._act_on_job(request, self.pause)
+            case "resume":
+                self._act_on_job(request, self.resume)
+
+    def _set(self, setting: str) -> None:
+        """:param setting: key and value, as in ``max_parallel=8``; another key has no effect."""
+        key, _, value = setting.partition("=")
+        if key == "max_parallel" and value.isdecimal():
+            self.set_max_parallel(int(value))
 
     def _act_on_job(self, request: Request, act: Callable[[str], None]) -> None:
         job_id = request.job_id
@@ -138,16 +144,19 @@ class RequestHandler:
             self.recorder.reporter.event("warning", text, job_id=job_id)
 
     def _take_new_jobs(self) -> None:
+        """Read the new jobs, unless the ledger is locked: then :attr:`_is_reload_due` remains."""
         rows = self.recorder.new_jobs(self.jobs.states.keys())
         if rows is None:
             return
-        answers = self._is_asked_by_user
+        is_answer_awaited = self._is_asked_by_user
         self._is_asked_by_user = False
         self._is_reload_due = False
         self.robots.hashes.update({row.job_id: row.robot_hash for row in rows})
         self.jobs.load(rows, {})
-        if not answers:
-            return
+        if is_answer_awaited:
+            self._answer_reload(rows)
+
+    def _answer_reload(self, rows: Sequence[JobRow]) -> None:
         if queued := [row.job_id for row in rows if isinstance(row.state, Pending)]:
             text = f"{count(len(queued), 'new job')} queued, added by `reload`: {listed(queued, SHOWN)}"
             self.recorder.reporter.event("reloaded", text, jobs=queued)
@@ -162,23 +171,15 @@ class RequestHandler:
         """
         lanes = self.slots.resize(asked)
         running = len(self.termination.active)
-        parts = [
-            f"max_parallel = {asked}, set by `set`: up to {count(lanes, 'job')} at once until this run ends"
-        ]
-        if lanes < asked:
-            more = (
-                "beyond that they wait for further nodes"
-                if self.slots.grows
-                else "this machine has slots for no more"
-            )
-            parts.append(more)
+        until = f"up to {count(lanes, 'job')} at once until this run ends"
+        text = f"max_parallel = {asked}, set by `set`: {until}"
+        if lanes < asked and self.slots.grows:
+            text += "; beyond that they wait for further nodes"
+        elif lanes < asked:
+            text += "; this machine has slots for no more"
         if running > lanes:
-            parts.append(
-                f"{running} run now, and none is launched before there are fewer than {lanes}"
-            )
-        self.recorder.reporter.event(
-            "set", "; ".join(parts), max_parallel=lanes, asked=asked, running=running
-        )
+            text += f"; {running} run now, and none is launched before there are fewer than {lanes}"
+        self.recorder.reporter.event("set", text, max_parallel=lanes, asked=asked, running=running)
 
     def retry(self, job_id: str) -> None:
         """Queue a failed or cancelled job again."""
@@ -254,6 +255,6 @@ class RequestHandler:
         return reason is not None and reason.cause is Cause.PAUSED
 
     def _attempt(self, job_id: str) -> ActiveAttempt:
-        attempt = self.termination.active.of(job_id)
+        attempt = self.termination.active.of_job(job_id)
         assert attempt is not None
         return attempt

@@ -1,17 +1,13 @@
-"""Pure decisions: launch order, limits, the outcome of an attempt, when to retry, and the exit
-code.
+"""Pure decisions: limits, the outcome of an attempt, when to retry, and the exit code.
 
 No I/O and no clock: everything comes in as values and goes out as values.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
@@ -54,53 +50,6 @@ EARLY_SUCCESS = (
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_LIMIT_S = 60.0
-
-
-def launch_order(
-    jobs: Iterable[Job],
-    order: Literal["longest-first", "as-listed"],
-    seconds: Callable[[Job], float],
-) -> list[Job]:
-    """The order of launch, each job behind those that it waits for; jobs whose times differ by less
-    than about a tenth count as equal and stay as listed.
-
-    ``longest-first`` is the LPT rule (Graham, 1969): its makespan is at most 4/3 of the best
-    possible. To the time of a job counts that of the longest chain of jobs that wait for it (Hu,
-    1961).
-
-    :param seconds: how long a job is expected to take, above 0. It is measured, so it differs a
-        little every time.
-    """
-    ordered = parents_first(list(jobs))
-    if order == "longest-first":
-        waiting_s: dict[str, float] = {}
-        total_s: dict[str, float] = {}
-        for job in reversed(ordered):
-            total_s[job.job_id] = seconds(job) + waiting_s.get(job.job_id, 0.0)
-            for parent in job.spec.after:
-                waiting_s[parent] = max(waiting_s.get(parent, 0.0), total_s[job.job_id])
-        ordered = sorted(jobs, key=lambda job: -round(math.log(total_s[job.job_id]), 1))
-        ordered = parents_first(ordered)
-    return ordered
-
-
-def parents_first(jobs: Sequence[Job]) -> list[Job]:
-    """``jobs`` in the same order, except that each is behind those of them that it waits for."""
-    position = {job.job_id: number for number, job in enumerate(jobs)}
-    missing = [len({parent for parent in job.spec.after if parent in position}) for job in jobs]
-    children: dict[str, list[int]] = {}
-    for number, job in enumerate(jobs):
-        for parent in set(job.spec.after):
-            children.setdefault(parent, []).append(number)
-    ready = [number for number, count_ in enumerate(missing) if not count_]
-    ordered = []
-    while ready:
-        ordered.append(jobs[heapq.heappop(ready)])
-        for child in children.get(ordered[-1].job_id, ()):
-            missing[child] -= 1
-            if not missing[child]:
-                heapq.heappush(ready, child)
-    return [*ordered, *(job for job, count_ in zip(jobs, missing, strict=True) if count_)]
 
 
 def backoff_s(failures: int) -> float:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.core.processes.process_setup import CHECKPOINT_SIGNAL, STOP_SIGNALS
 
@@ -61,7 +62,7 @@ class StopRequests:
         if self.is_requested or self.is_asked():
             raise KeyboardInterrupt
 
-    def checking(self, report: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    def with_check(self, report: Callable[[int, int], None]) -> Callable[[int, int], None]:
         """``report`` that calls :meth:`check` as well."""
 
         def check_and_report(done: int, count: int) -> None:
@@ -88,19 +89,7 @@ class StopRequests:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        # An ignored signal stays ignored (nohup); None is a handler that Python cannot restore.
-        handled = [
-            number
-            for number in STOP_SIGNALS
-            if signal.getsignal(number) not in (signal.SIG_IGN, None)
-        ]
-        before = {number: signal.signal(number, self.handle_signal) for number in handled}
-        if (
-            signal.getsignal(CHECKPOINT_SIGNAL) is signal.SIG_DFL
-        ):  # a handler of whoever calls this stays
-            before[CHECKPOINT_SIGNAL] = signal.signal(
-                CHECKPOINT_SIGNAL, lambda *_: self.request_checkpoints()
-            )
+        before = self._set_handlers()
         mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, before.keys() & {CHECKPOINT_SIGNAL})
         try:
             yield
@@ -108,3 +97,17 @@ class StopRequests:
             signal.pthread_sigmask(signal.SIG_BLOCK, mask & {CHECKPOINT_SIGNAL})
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _set_handlers(self) -> dict[signal.Signals, Any]:
+        """Returns the handlers that there were before, by signal."""
+        before: dict[signal.Signals, Any] = {}
+        for number in STOP_SIGNALS:
+            # An ignored signal stays ignored (nohup); None is a handler that Python cannot restore.
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                before[number] = signal.signal(number, self.handle_signal)
+        # A handler of whoever calls this stays.
+        if signal.getsignal(CHECKPOINT_SIGNAL) is signal.SIG_DFL:
+            before[CHECKPOINT_SIGNAL] = signal.signal(
+                CHECKPOINT_SIGNAL, lambda *_: self.request_checkpoints()
+            )
+        return before

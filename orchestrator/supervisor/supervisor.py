@@ -39,7 +39,7 @@ from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempt
 from orchestrator.supervisor.cpu_mover import CpuMover
 from orchestrator.supervisor.events import DetachableReporter, Reporter, View
 from orchestrator.supervisor.job_table import JobTable
-from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed, demand
+from orchestrator.supervisor.launcher import Launched, Launcher, LaunchFailed, demand_text
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.remaining_time import EndedWork
 from orchestrator.supervisor.request_handler import RequestHandler
@@ -96,6 +96,7 @@ class Supervisor:
     _ended: deque[tuple[ActiveAttempt, State]] = field(
         default_factory=lambda: deque(maxlen=VIEWED), init=False
     )
+    """The last attempts of jobs, each with the state that it has brought its job to."""
     _ended_work: EndedWork = field(default_factory=EndedWork, init=False)
     _started: float = field(default=0.0, init=False)
     _waits_for_node: bool = field(default=False, init=False)
@@ -164,7 +165,7 @@ class Supervisor:
         try:
             self._jobs.load(self.rows, self.ledger.losses())
             self.ledger.wait_for_lock(LOCK_WAIT_S)
-            while self._is_work_left():
+            while self._has_work() or self._take_last_requests():
                 self._turn()
             self._finish()
             self.ledger.wait_for_lock()
@@ -238,18 +239,26 @@ class Supervisor:
     def _may_launch(self) -> bool:
         return bool(self._jobs.queue or self.policies.is_busy) and not self._termination.stage
 
-    def _is_work_left(self) -> bool:
-        # Before requests, which may have its last jobs.
-        # Asked also while the run stops: the answer may be an error that ends it.
+    def _has_work(self) -> bool:
+        return bool(self._active) or self._may_launch
+
+    def _take_last_requests(self) -> bool:
+        """Act on what others have requested until now: a retry at the last moment, or new jobs.
+
+        Returns whether there is work again, or may still come.
+        """
+        # Asked first: a process that adds no more may have left its last jobs in a request. Asked
+        # also while the run stops: the answer may be an error that ends it.
         awaits_jobs = self.may_add_jobs() and not self.is_stopping
-        if self._active or self._may_launch:
+        has_handled_all = self._requests.handle()
+        if self._may_launch:
             return True
-        # A retry that came at the last moment, or jobs that were added until now.
-        is_request_left = not self._requests.handle()
-        return self._may_launch or awaits_jobs or (is_request_left and not self.is_stopping)
+        return not self.is_stopping and (awaits_jobs or not has_handled_all)
 
     def _poll_timeout_s(self) -> float:
-        if not (self._may_launch and self._jobs.queue) or len(self._active) >= self.slots.lanes:
+        """How long to wait for an event: not at all while there is a job to launch, and room."""
+        is_job_waiting = self._may_launch and bool(self._jobs.queue)
+        if not is_job_waiting or len(self._active) >= self.slots.lanes:
             return IDLE_S
         if (due := self._jobs.queue.next_due) is not None:
             return min(IDLE_S, max(0.0, due - self.now()))
@@ -290,23 +299,29 @@ class Supervisor:
                 self._termination.check_iteration(attempt, progress)
                 events.report_warning(self.reporter, attempt, progress.warning)
                 events.report_news(self.reporter, attempt, progress)
-                self._active.progressed(attempt, progress, self.now())
-                self._recorder.progressed(attempt)
+                self._active.note_progress(attempt, progress, self.now())
+                self._recorder.note_progress(attempt)
             case Sampled(rss_mib=rss_mib):
-                self._active.sampled(attempt, rss_mib, self.now())
+                self._active.note_memory(attempt, rss_mib, self.now())
                 if self._mover is not None:
-                    self._mover.sampled(attempt, event)
+                    self._mover.note_waiting(attempt, event)
             case Exited():
                 self._take_exited(attempt, event)
 
     def _take_placed(self, attempt: ActiveAttempt, event: Placed) -> None:
-        self._active.placed(attempt, event, self.now())
+        self._active.note_placement(attempt, event, self.now())
         state = self._jobs.states[attempt.job.job_id]
         assert isinstance(state, Running)
         placed = replace(
-            state.attempt, node=event.node, cpus=event.cpus, gpus=event.gpus, started_at=time.time()
+            state.attempt,
+            node=event.node,
+            cpus=event.cpus,
+            gpus=event.gpus,
+            pid=event.pid,
+            pid_start=event.pid_start,
+            started_at=time.time(),
         )
-        self.ledger.place_attempt(replace(placed, pid=event.pid, pid_start=event.pid_start))
+        self.ledger.place_attempt(placed)
         events.report_launch(self.reporter, attempt, event.pid)
 
     def _take_exited(self, attempt: ActiveAttempt, exited: Exited) -> None:
@@ -321,10 +336,10 @@ class Supervisor:
             lost=exited.lost,
             rung=attempt.job.spec.pause_at,
         )
-        was_due = attempt.kill_at is not None and self.now() >= attempt.kill_at
-        if was_due and exited.returncode in (-signal.SIGKILL, None):
+        was_overdue = attempt.kill_at is not None and self.now() >= attempt.kill_at
+        if was_overdue and exited.returncode in (-signal.SIGKILL, None):
             resumes_from = job_directory.checkpointed_steps(self.paths.job(attempt.job.job_id))
-            self._active.killed(attempt, resumes_from, self.now())
+            self._active.note_kill(attempt, resumes_from, self.now())
         self._end(attempt, outcome, exited.returncode, record)
 
     def _end(
@@ -334,31 +349,33 @@ class Supervisor:
         returncode: int | None = None,
         record: ExitRecord | None = None,
     ) -> None:
+        """``attempt`` is over: give back what it had, and bring its job to its next state."""
         now = self.now()
         job = attempt.job
         # First, because it may raise: what follows ends the attempt as a whole.
-        self._recorder.ended(attempt, returncode, outcome, record, wall_s=now - attempt.started)
+        self._recorder.record_end(
+            attempt, returncode, outcome, record, wall_s=now - attempt.started
+        )
         self._active.remove(attempt)
         if self._mover is not None:
             self._mover.forget(attempt)
         self.slots.release(attempt.slot)
         if attempt.progress is not None:
-            self._jobs.reached(job.job_id, attempt.progress.env_steps)
+            self._jobs.note_steps(job.job_id, attempt.progress.env_steps)
+        losses = 0
+        if outcome.cause is Cause.NODE_LOST:
+            losses = self._jobs.count_lost(job.job_id)
         state = retry_policy.next_state(
             outcome,
             failures=self._jobs.failures(job.job_id),
             max_retries=job.max_retries,
             now=now,
-            losses=self._jobs.count_lost(job.job_id) if outcome.cause is Cause.NODE_LOST else 0,
+            losses=losses,
             is_promoted=self._jobs.job(job.job_id).spec.pause_at != job.spec.pause_at,
         )
         self._jobs.move(job.job_id, state)
         if outcome.cause in (None, Cause.RUNG):
-            resumed_from = 0 if record is None else record.resumed_from or 0
-            steps = max(0, job.spec.attempt_end - resumed_from)
-            self._ended_work = self._ended_work.with_attempt(
-                env_steps=steps, begun=attempt.started, ended=now
-            )
+            self._count_work(attempt, record, now)
         if isinstance(state, Succeeded):
             job_directory.remove_replay_buffers(self.paths.job(job.job_id), job.spec)
         if state.name in TERMINAL:
@@ -368,6 +385,14 @@ class Supervisor:
             self._termination.stop_for_full_disk(
                 DiskFullError(f"{self.paths.root}: no space left on the disk")
             )
+
+    def _count_work(self, attempt: ActiveAttempt, record: ExitRecord | None, now: float) -> None:
+        """An attempt has trained to its end, or to its rung."""
+        resumed_from = 0 if record is None else record.resumed_from or 0
+        steps = max(0, attempt.job.spec.attempt_end - resumed_from)
+        self._ended_work = self._ended_work.with_attempt(
+            env_steps=steps, begun=attempt.started, ended=now
+        )
 
     # -- launch
 
@@ -385,32 +410,35 @@ class Supervisor:
                     offer.accept()
                     if not isinstance(error, OSError):
                         self._recorder.log_error(error)
-                    self._started_attempt(attempt, queue_s)
+                    self._add_attempt(attempt, queue_s)
                     self._end(attempt, outcome)
                     if self._termination.failure is not None:
                         return  # the disk is full: the rest waits for the next run
                 case Launched(attempt=attempt):
                     offer.accept()
-                    self._started_attempt(attempt, queue_s)
+                    self._add_attempt(attempt, queue_s)
                     if attempt.is_placed:
                         events.report_launch(self.reporter, attempt, attempt.handle.pid)
                 case "disk" | "template" as awaited:
                     offer.refuse(awaited)
-                case shortage if self._active or self.slots.grows:
-                    self._report_waiting(job)
-                    offer.refuse(shortage)
-                case _:
-                    offer.accept()
-                    reason = f"asks for {demand(job)}, more than this machine has; see `doctor`"
-                    self._jobs.fail(job.job_id, Cause.LAUNCH, reason)
+                case shortage:
+                    if self._active or self.slots.grows:
+                        self._report_waiting(job)
+                        offer.refuse(shortage)
+                    else:  # all of the machine is free, and it is not enough
+                        offer.accept()
+                        reason = (
+                            f"asks for {demand_text(job)}, more than this machine has; see `doctor`"
+                        )
+                        self._jobs.fail(job.job_id, Cause.LAUNCH, reason)
 
-    def _started_attempt(self, attempt: ActiveAttempt, queue_s: float) -> None:
-        self._active.add(
-            attempt
-        )  # before the ledger, which may find the disk full: whatever runs must be ended
+    def _add_attempt(self, attempt: ActiveAttempt, queue_s: float) -> None:
+        """The attempt is RUNNING from now on."""
+        # Before the ledger, which may find the disk full: whatever runs must be ended.
+        self._active.add(attempt)
         self._waits_for_node = False
-        row = attempt.launched_now()
-        self._jobs.launched(row)
+        row = attempt.row_at_launch()
+        self._jobs.note_launch(row)
         self.ledger.start_attempt(row, queue_s=queue_s)
         self._note_competitors(attempt, attempt.slot.shares_with)
 
@@ -422,14 +450,14 @@ class Supervisor:
         """Once, when nothing runs and a node that may still join is needed."""
         if not self._active and not self._waits_for_node:
             self._waits_for_node = True
-            text = f"{job.job_id} waits for a node with room for {demand(job)}, as do all jobs that need as much"
+            text = f"{job.job_id} waits for a node with room for {demand_text(job)}, as do all jobs that need as much"
             self.reporter.event("waiting", text, job_id=job.job_id)
 
     def _move_attempts(self) -> None:
         self.slots.tick()
         if self._mover is None or self._termination.stage:
             return
-        for attempt, names in self._mover.contended_attempts():
+        for attempt, names in self._mover.look_for_competitors():
             self._note_competitors(attempt, names)
         for move in self._mover.tick():
             handle = move.attempt.handle
@@ -509,12 +537,19 @@ class Supervisor:
                 self._active.remove(attempt)
 
     def _view(self) -> View:
+        now = self.now()
+        # Without those that wait or run anew.
+        ended = [
+            (attempt, state)
+            for attempt, state in self._ended
+            if self._jobs.states[attempt.job.job_id] is state
+        ]
         return View(
-            elapsed_s=(now := self.now()) - self._started,
+            elapsed_s=now - self._started,
             now=now,
             counts=self.counts,
             active=self._active.all,
-            ended=[end for end in self._ended if self._jobs.states[end[0].job.job_id] is end[1]],
+            ended=ended,
             next_up=[self._jobs.job(job_id) for job_id in self._jobs.queue.first(VIEWED)],
             held=self._jobs.held_jobs(VIEWED),
             steps_to_go=self._active.steps_to_go + self._jobs.steps_waiting,

@@ -69,25 +69,27 @@ class Termination:
         asked = [attempt for attempt in self.active if attempt.kill_at is None]
         for attempt in asked:
             self.executor.checkpoint(attempt.handle)
-        text = (
-            f"{count(len(asked), 'job saves', 'jobs save')} a checkpoint at "
-            "the end of the present iteration (SIGUSR1)"
-        )
-        text = text if asked else "no job runs that could save a checkpoint (SIGUSR1)"
+        if asked:
+            jobs = count(len(asked), "job saves", "jobs save")
+            text = f"{jobs} a checkpoint at the end of the present iteration (SIGUSR1)"
+        else:
+            text = "no job runs that could save a checkpoint (SIGUSR1)"
         self.reporter.event("checkpoint", text, running=len(asked))
 
     def stop_for_full_disk(self, error: DiskFullError) -> None:
+        """Request a stop, unless there is one, and let the run end with an error."""
         where = "every job stopped at its last complete checkpoint"
         advice = f"{error.cure} and {repeat_call()}"
         self._stop_for(DiskFullError(f"{error}; {where}. {advice}"), "the disk is full")
 
     def stop_for_error(self, error: Exception, where: str) -> None:
-        """:param where: a clause that says where its traceback is."""
-        what = (
-            str(error)
-            if isinstance(error, OrchestratorError)
-            else f"unexpected error of the supervisor ({error!r})"
-        )
+        """As :meth:`stop_for_full_disk`, for an error that is not of one job.
+
+        :param where: a clause that says where its traceback is.
+        """
+        what = f"unexpected error of the supervisor ({error!r})"
+        if isinstance(error, OrchestratorError):
+            what = str(error)
         advice = f"every job was stopped in good order. {repeat_call().capitalize()} to resume"
         self._stop_for(
             SupervisorError(f"{what}; {where}; {advice}"), "the supervisor cannot continue"
@@ -101,30 +103,29 @@ class Termination:
 
     def apply_stops(self) -> None:
         """The first stop lets workers save a checkpoint and exit, the second one kills them."""
-        if (
-            self.until is not None
-            and not self.stops_requested
-            and time.time() >= self.until - self.grace_s
-        ):
-            reason = option("until", time.strftime("%H:%M:%S", time.localtime(self.until)))
-            self.stops_requested, self._reason = (
-                1,
-                reason,
-            )  # also if a signal arrives at this moment
+        self._stop_in_time()
         if self.stops_requested <= self.stage or self.stage == 2:
             return
         self.stage = min(self.stops_requested, 2)
         grace_s = self.grace_s if self.stage == 1 else 0.0
-        message = f"killing {count(len(self.active), 'worker')} ({self._reason})"
         if self.stage == 1:
             then = f"workers save a checkpoint and exit within {grace_s:g} s, or are killed and lose what is not saved"
             message = f"stopping ({self._reason}): {then}. `stop --now` or a second Ctrl-C kills them now."
+        else:
+            message = f"killing {count(len(self.active), 'worker')} ({self._reason})"
         self.reporter.event("stopping", message, running=len(self.active))
+        reason = AttemptOutcome(cause=Cause.INTERRUPTED, message=self._reason)
         deadline = self.now() + grace_s
         for attempt in self.active:
-            self._ask_to_end(
-                attempt, AttemptOutcome(cause=Cause.INTERRUPTED, message=self._reason), deadline
-            )
+            self._ask_to_end(attempt, reason, deadline)
+
+    def _stop_in_time(self) -> None:
+        """Request a stop when workers have to begin with their ends for :attr:`until`."""
+        if self.until is None or self.stops_requested:
+            return
+        if time.time() >= self.until - self.grace_s:
+            self._reason = option("until", time.strftime("%H:%M:%S", time.localtime(self.until)))
+            self.stops_requested = 1  # not one more, even if a signal arrives at this moment
 
     def cancel(self, attempt: ActiveAttempt) -> None:
         """End ``attempt``; its job will not be resumed."""
@@ -178,14 +179,12 @@ class Termination:
                 self._ask_to_end(attempt, exceeded, now + grace_s)
             elif attempt.kill_at is not None and now >= attempt.kill_at:
                 self.executor.cancel(attempt.handle, kill=True)
-            next_check = (
-                retry_policy.next_limit_at(attempt.usage)
-                if attempt.kill_at is None
-                else attempt.kill_at
-            )
+            next_check = attempt.kill_at
+            if next_check is None:
+                next_check = retry_policy.next_limit_at(attempt.usage)
             self.active.check_at(attempt, max(next_check, now + IDLE_S))
 
     def _ask_to_end(self, attempt: ActiveAttempt, reason: AttemptOutcome, deadline: float) -> None:
         now = self.now()
-        kill_at = self.active.ask_to_end(attempt, reason, now, deadline)
+        kill_at = self.active.note_end_request(attempt, reason, now, deadline)
         self.executor.cancel(attempt.handle, kill=kill_at <= now)

@@ -23,7 +23,7 @@ from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor import job_directory, retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempts
 from orchestrator.supervisor.cpu_mover import CpuMover
-from orchestrator.supervisor.job_queue import JobQueue, Offers
+from orchestrator.supervisor.job_queue import JobQueue
 from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.recorder import Recorder
 from orchestrator.supervisor.request_handler import RequestHandler
@@ -149,7 +149,7 @@ MUTATIONS = (
     ),
     Mutation(
         name="growth beyond the memory limit is not noticed",
-        function=ActiveAttempts.sampled,
+        function=ActiveAttempts.note_memory,
         before="if rss_mib > attempt.job.resources.all_memory_mib:",
         after="if rss_mib > 2 * attempt.job.resources.all_memory_mib:",
     ),
@@ -185,9 +185,9 @@ MUTATIONS = (
     ),
     Mutation(
         name="a job that was refused is forgotten",
-        function=Offers.__iter__,
-        before="if offer.is_refused:",
-        after="if False:",
+        function=JobQueue.offers,
+        before="shortage=offer.shortage))\n                waiting.appendleft(entry)",
+        after="shortage=offer.shortage))",
     ),
     Mutation(
         name="jobs that wait for a job are not released",

@@ -24,7 +24,7 @@ from orchestrator.ledger import JobRow
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.machine.topology import Machine
-from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor import launch_order
 from orchestrator.supervisor.stop_signals import StopRequests
 
 
@@ -148,7 +148,7 @@ def plan(
             staging=staging,
             at_once=machine.capacity,
             warm=warm,
-            watch=stops.checking(watch),
+            watch=stops.with_check(watch),
         )
         stops.check()
         backend_warnings = backend.ready()
@@ -232,7 +232,7 @@ def _to_train(job: Job, verdict: JobVerdict, experiment: Experiment) -> Job:
 def _in_order_of_launch(
     jobs: Sequence[Job], experiment: Experiment, verdicts: Mapping[str, JobVerdict]
 ) -> Sequence[Job]:
-    return retry_policy.launch_order(
+    return launch_order.launch_order(
         jobs,
         experiment.order,
         lambda job: training_time.of_job(job, verdicts[job.job_id].physics_s),

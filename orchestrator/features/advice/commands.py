@@ -42,7 +42,7 @@ def advise(
 
     stops = StopRequests()
     with stoppable("stopped"), stops.handle_signals(), output.examination() as show:
-        watch = stops.checking(show)
+        watch = stops.with_check(show)
         rows = robot_check.check(paths, time_limit_s=time_limit, watch=watch)
         advice = measuring.advice(rows, cpu_s=cpu_time, time_limit_s=time_limit, watch=watch)
     if as_json:

@@ -76,7 +76,7 @@ def init(
             )
     stops = StopRequests()
     with stoppable(NOTHING_WRITTEN), stops.handle_signals(), terminal.examination() as show:
-        rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.checking(show))
+        rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.with_check(show))
         made = init_selection.draft(
             rows,
             paths,

@@ -44,8 +44,8 @@ from orchestrator.executors import local as local_module
 from orchestrator.executors import orphan_reaper
 from orchestrator.executors.base import Exited, Progressed, Sampled
 from orchestrator.executors.local import LocalExecutor
-from orchestrator.machine import process_tree
-from orchestrator.machine.process_tree import MIB
+from orchestrator.machine import cgroup, process_tree
+from orchestrator.machine.topology import MIB
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -304,7 +304,7 @@ def test_an_out_of_memory_kill_explains_one_exit_whether_a_sample_comes_before_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = {"count": 0}
-    monkeypatch.setattr(local_module.cgroup, "oom_kills", lambda: kills["count"])
+    monkeypatch.setattr(cgroup, "oom_kills", lambda: kills["count"])
     with local() as executor:
         until_heard(executor, executor.submit(make_launch(tmp_path, "a", ASLEEP)))
 
@@ -315,11 +315,11 @@ def test_an_out_of_memory_kill_explains_one_exit_whether_a_sample_comes_before_i
         for before, after in ((sample, lambda: None), (lambda: None, sample)):
             kills["count"] += 1
             before()
-            assert executor._is_oom_kill()
+            assert executor._take_oom_kill()
             after()
-            assert not executor._is_oom_kill()
+            assert not executor._take_oom_kill()
             sample()
-            assert not executor._is_oom_kill()
+            assert not executor._take_oom_kill()
 
 
 def test_only_the_worker_itself_is_asked_to_leave_but_its_group_is_killed(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_an_out_of_memory_kill_explains_as_many_ends_as_there_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = {"count": 5}
-    monkeypatch.setattr(local_module.cgroup, "oom_kills", lambda: kills["count"])
+    monkeypatch.setattr(cgroup, "oom_kills", lambda: kills["count"])
     monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 1e9)
     with local() as executor:
         handles = [

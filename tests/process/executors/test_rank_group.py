@@ -38,6 +38,7 @@ from orchestrator.executors import local as local_module
 from orchestrator.executors import process
 from orchestrator.executors.base import Exited, Handle, Launch, Progressed, Sampled
 from orchestrator.executors.rank_group import RankExit, RankGroup
+from orchestrator.machine import cgroup
 
 REPOSITORY = Path(__file__).parents[3]
 LOST = ExitCode.RANK_LOST
@@ -289,7 +290,7 @@ def test_an_out_of_memory_kill_of_a_rank_explains_the_attempt_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = {"count": 5}
-    monkeypatch.setattr(local_module.cgroup, "oom_kills", lambda: kills["count"])
+    monkeypatch.setattr(cgroup, "oom_kills", lambda: kills["count"])
     monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 1e9)
     with local() as executor:
         handle = executor.submit(

@@ -39,6 +39,7 @@ from orchestrator.executors import local as local_module
 from orchestrator.executors import worker_template
 from orchestrator.executors.base import Handle
 from orchestrator.executors.local import LocalExecutor
+from orchestrator.machine import cgroup
 
 REPOSITORY = Path(__file__).parents[3]
 LOOK: list[Order] = [("print", 1000), ("look", None), ("exit", 7)]
@@ -233,7 +234,7 @@ def test_an_out_of_memory_kill_of_the_template_explains_no_end_of_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = {"count": 0}
-    monkeypatch.setattr(local_module.cgroup, "oom_kills", lambda: kills["count"])
+    monkeypatch.setattr(cgroup, "oom_kills", lambda: kills["count"])
     monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 1e9)
     with forking() as executor:
         until_heard(executor, executor.submit(make_launch(tmp_path, "a", ASLEEP, fork=True)))
@@ -241,9 +242,9 @@ def test_an_out_of_memory_kill_of_the_template_explains_no_end_of_a_worker(
         os.kill(template, signal.SIGKILL)
         os.waitid(os.P_PID, template, os.WEXITED | os.WNOWAIT)
         kills["count"] = 1
-        assert not executor._is_oom_kill()
+        assert not executor._take_oom_kill()
         kills["count"] = 2
-        assert executor._is_oom_kill()
+        assert executor._take_oom_kill()
 
 
 def test_launches_wait_for_imports_of_the_template_while_the_executor_answers(

@@ -234,7 +234,7 @@ def test_a_file_with_anything_in_it_is_no_holder(
 
 
 def test_links_and_pipes_among_the_files_are_left_alone(folder: Path, tmp_path: Path) -> None:
-    assert cpu_holders.problem(folder) is None
+    assert cpu_holders.prepare(folder) is None
     own = folder / str(os.getuid())
     (tmp_path / "secret").write_text(json.dumps({"cpus": {}}))
     (own / f"{os.getpid()}-0123abcd").symlink_to(tmp_path / "secret")
@@ -336,7 +336,7 @@ def test_in_a_folder_that_cannot_be_trusted_a_pool_works_alone(folder: Path, spo
     before = sorted(path.name for path in folder.parent.rglob("*"))
     first, second = pool(folder), pool(folder)
     assert [first.acquire(1).cpus, second.acquire(1).cpus] == [(0,), (0,)]
-    assert cpu_holders.problem(folder) is not None
+    assert cpu_holders.prepare(folder) is not None
     assert sorted(path.name for path in folder.parent.rglob("*")) == before
 
 

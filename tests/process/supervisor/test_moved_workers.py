@@ -143,8 +143,10 @@ def hog(cpu: int) -> Iterator[int]:
     """A program bound to a CPU."""
     command = ["taskset", "-c", str(cpu), sys.executable, "-c", "while True: pass"]
     with subprocess.Popen(command, start_new_session=True) as process:
-        yield process.pid
-        process.kill()
+        try:
+            yield process.pid
+        finally:  # else leaving the block would wait for it without an end
+            process.kill()
 
 
 @pytest.mark.slow

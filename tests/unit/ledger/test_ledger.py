@@ -51,6 +51,13 @@ def attempt(job_id: str = "a-s0", number: int = 0, **changes: Any) -> Attempt:
 # -- round trips
 
 
+def test_a_job_that_is_gone_is_no_damage_of_the_file(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "ledger.sqlite3")
+    ledger.put_jobs([(0, make_job("a"), None)])
+    with pytest.raises(LedgerError, match=r"there is no job b in the ledger$"):
+        ledger.summary_of("b")
+
+
 @pytest.mark.parametrize(
     "state",
     [

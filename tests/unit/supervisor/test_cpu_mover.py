@@ -83,7 +83,7 @@ class Scene:
             self.now += 0.5
             if self.now % 2 == 0:
                 for attempt, shares in waits.items():
-                    self.mover.sampled(attempt, Sampled(attempt.handle, 1.0, shares))
+                    self.mover.note_waiting(attempt, Sampled(attempt.handle, 1.0, shares))
                 self.hogs.looked_from = time.monotonic()
             moves += self.mover.tick()
         return moves

@@ -15,7 +15,7 @@ from supervisor_helpers import make_job
 
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
-from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor import launch_order
 
 ENV = {"env": "CartPole-v1"}
 RATES = {"ppo.learning_rate": [1e-4, 3e-4]}
@@ -120,7 +120,7 @@ def test_parents_come_first_and_the_rest_stays_in_order(
             for name in order
         )
     )
-    ordered = retry_policy.parents_first(jobs)
+    ordered = launch_order.parents_first(jobs)
     places = {job.job_id: number for number, job in enumerate(ordered)}
     assert sorted(places) == list("abcdef")
     assert all(places[parent] < places[job.job_id] for job in jobs for parent in job.spec.after)
@@ -130,10 +130,10 @@ def test_parents_come_first_and_the_rest_stays_in_order(
 
 def test_a_circle_in_a_ledger_loses_no_job() -> None:
     jobs = chain(("a", ("b",)), ("b", ("a",)), ("c", ()))
-    assert [job.job_id for job in retry_policy.parents_first(jobs)] == ["c", "a", "b"]
+    assert [job.job_id for job in launch_order.parents_first(jobs)] == ["c", "a", "b"]
 
 
 def test_to_the_time_of_a_job_counts_that_of_the_jobs_behind_it() -> None:
     jobs = [*chain(("long", ()), steps=1500), *chain(("second", ("first",)), ("first", ()))]
-    ordered = retry_policy.launch_order(jobs, "longest-first", lambda job: job.spec.total_timesteps)
+    ordered = launch_order.launch_order(jobs, "longest-first", lambda job: job.spec.total_timesteps)
     assert [job.job_id for job in ordered] == ["first", "long", "second"]

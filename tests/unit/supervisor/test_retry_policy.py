@@ -21,7 +21,7 @@ from orchestrator.core.job import (
     State,
     Succeeded,
 )
-from orchestrator.supervisor import retry_policy
+from orchestrator.supervisor import launch_order, retry_policy
 from orchestrator.supervisor.retry_policy import AttemptUsage
 
 STOP = AttemptOutcome(cause=Cause.INTERRUPTED, message="SIGINT")
@@ -273,12 +273,12 @@ def test_longest_first_is_a_stable_sort(steps: list[int]) -> None:
     jobs = [
         make_job(f"j{index}", spec={"total_timesteps": count}) for index, count in enumerate(steps)
     ]
-    ordered = retry_policy.launch_order(jobs, "longest-first", lambda job: job.spec.total_timesteps)
+    ordered = launch_order.launch_order(jobs, "longest-first", lambda job: job.spec.total_timesteps)
     assert [(-job.spec.total_timesteps, jobs.index(job)) for job in ordered] == sorted(
         (-job.spec.total_timesteps, index) for index, job in enumerate(jobs)
     )
     assert (
-        retry_policy.launch_order(jobs, "as-listed", lambda job: job.spec.total_timesteps) == jobs
+        launch_order.launch_order(jobs, "as-listed", lambda job: job.spec.total_timesteps) == jobs
     )
 
 

@@ -301,14 +301,14 @@ def test_an_exit_that_cannot_be_handled_fails_its_job_alone(
 def test_progress_that_cannot_be_handled_kills_its_attempt_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Recorder.progressed
+    read = Recorder.note_progress
 
     def broken(self: Recorder, attempt: Any) -> None:
         if attempt.job.job_id == "j0001":
             raise KeyError("nobody thought of this")
         read(self, attempt)
 
-    monkeypatch.setattr(Recorder, "progressed", broken)
+    monkeypatch.setattr(Recorder, "note_progress", broken)
     talker = Behaviour(after_s=9.0, progress_every_s=1.0, exits_within_s=NEVER)
     experiment = Experiment(tmp_path, [make_job(name) for name in names(2)], lambda launch: talker)
     assert experiment.run() == {"j0000": "SUCCEEDED", "j0001": "FAILED"}
