@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import OrchestratorError, is_disk_full
 from orchestrator.core.job import AttemptOutcome, Cause, Job, Resources
 from orchestrator.executors.base import Executor, Handle, Launch, amounts
 from orchestrator.machine import imported_code
