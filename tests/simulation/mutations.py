@@ -222,8 +222,8 @@ MUTATIONS = (
     Mutation(
         name="a job that is paused before its launch runs in the next run",
         function=reconcile._is_held,
-        before="return is_cancelled or isinstance(row.state, Paused)",
-        after="return is_cancelled",
+        before="return isinstance(row.state, Paused)",
+        after="return False",
     ),
     Mutation(
         name="the exit record of an earlier attempt of the same number stays",

@@ -148,7 +148,7 @@ def test_each_different_error_is_recorded_once_with_its_count(
         if experiment.supervisor._termination.stops_requested:
             raise OverflowError(attempt.handle.job_id)
 
-    monkeypatch.setattr(Recorder, "progressed", broken)
+    monkeypatch.setattr(Recorder, "note_progress", broken)
     talker = Behaviour(after_s=NEVER, progress_every_s=0.5, exits_within_s=3.0)
     fake = Faulty(behave=lambda launch: talker)
     experiment = Experiment(

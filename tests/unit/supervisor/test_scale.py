@@ -153,12 +153,12 @@ def test_sums_over_all_that_run_are_what_they_would_be_counted_anew() -> None:
     for one in ones:
         running.add(one)
     for number, one in enumerate(ones):
-        running.progressed(
+        running.note_progress(
             one,
             Progress(phase="training", env_steps=number, env_steps_per_s=0.1, cpu_share=0.3),
             1.0,
         )
-        running.sampled(one, 40.0 + number, 1.0)
+        running.note_memory(one, 40.0 + number, 1.0)
     assert running.steps_to_go == sum(1000 - number for number in range(100))
     assert running.promised_mib == sum(60 - number for number in range(60))
     assert (running.env_steps_per_s, running.cores_busy) == (10.0, 30.0)
@@ -249,7 +249,7 @@ def test_the_last_summary_is_whole_whatever_was_under_way(of_35_jobs: recorder.R
     one, paths, ledger = of_35_jobs, of_35_jobs.paths, of_35_jobs.ledger
     attempt = Attempt(job_id="j00", number=0, cpus=(0,), gpus=(), started_at=1.0)
     ledger.start_attempt(attempt, queue_s=0.0)
-    one.moved("j00", Running(attempt=attempt))
+    one.record_state("j00", Running(attempt=attempt))
     one.end_turn(0.0)
     ledger.set_progress([("j00", 77, None, None, None)])  # of a page that is written already
     one.end_turn(0.1, final=True)
@@ -285,18 +285,18 @@ def test_of_the_summary_only_pages_are_made_again_whose_jobs_run_or_have_moved(
     assert write() == ["j00", "j10", "j20", "j30"]
     attempt = Attempt(job_id="j15", number=0, cpus=(0,), gpus=(), started_at=1.0)
     ledger.start_attempt(attempt, queue_s=0.0)
-    one.moved("j15", Running(attempt=attempt))
+    one.record_state("j15", Running(attempt=attempt))
     for env_steps in (64, 128):
         ledger.set_progress([("j15", env_steps, 1.0, None, None)])
         one._is_behind = True
         assert write() == ["j10"]
-    one.moved("j15", Succeeded())
+    one.record_state("j15", Succeeded())
     assert write() == ["j10"]
     ledger.put_jobs([(35, make_job("j35"), None)])
-    one.moved("j22", Cancelled())
+    one.record_state("j22", Cancelled())
     assert write() == ["j20", "j30"]
     ledger.put_jobs([(36, replace(make_job("j36"), point={"ppo.gamma": 0.9}), None)])
-    one.moved("j36", Cancelled())
+    one.record_state("j36", Cancelled())
     assert write() == ["j00", "j10", "j20", "j30"], "another column"
 
 
