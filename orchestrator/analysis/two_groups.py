@@ -2,12 +2,14 @@
 that one group is higher, and whether chance explains it.
 
 A group is a sequence of *strata*, one for each body (or task) on which it was trained; a stratum has
-the values of its seeds. Both groups have the same strata. With one stratum, intervals are those that
-hold for few values: Welch's t for means, Fieller's for their ratio, Newcombe's for probabilities.
-With several, they are percentiles of a bootstrap that draws seeds anew within each stratum (R.
-Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS
-2021); interquartile mean and probability of improvement are defined as there. numpy is imported
-late.
+the values of its seeds. Both groups have the same strata.
+
+With one stratum, intervals are those that hold for few values: Student's t for one mean, Welch's for
+the difference of two, Fieller's for their ratio, Newcombe's for probabilities, and from five values
+on a smoothed bootstrap for interquartile means. With several, they are percentiles of a bootstrap
+that draws seeds anew within each stratum (R. Agarwal et al., "Deep Reinforcement Learning at the Edge
+of the Statistical Precipice", NeurIPS 2021); interquartile mean and probability of improvement are
+defined as there. numpy is imported late.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +62,6 @@ class Figure:
     interval: Interval | None
     """None where the values are too few for one."""
 
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoGroups:
@@ -75,14 +74,12 @@ class TwoGroups:
     probability_higher: Figure
     """That a training of B has a higher value than one of A, where equal values count half."""
     p: float | None
-    """Probability of a difference at least as large where the groups do not differ; None where no
-    stratum has two values in one group.
+    """Probability of a difference at least as large where the groups do not differ; None for one
+    value in each.
     """
     least_p: float | None
-    """The smallest :attr:`p` that so many values can give."""
-
-    def facts(self) -> dict[str, Any]:
-        return asdict(self)
+    """The smallest :attr:`p` that so many values can give, or so many ways to deal them as are
+    drawn."""
 
 
 def compare(a: Strata, b: Strata) -> TwoGroups:
@@ -132,9 +129,11 @@ def interquartile_mean(group: Strata) -> Figure:
     blurred = sample[places] + generator.normal(0.0, width, places.shape)
     interval = _percentiles(_interquartile_means(blurred), "smoothed bootstrap")
     if sample.size <= MOST_FOR_RANGE:
-        low = min(interval.low, float(sample.min()))
-        high = max(interval.high, float(sample.max()))
-        interval = Interval(low=low, high=high, method=interval.method)
+        interval = Interval(
+            low=min(interval.low, float(sample.min())),
+            high=max(interval.high, float(sample.max())),
+            method="smoothed bootstrap, at least the range",
+        )
     return Figure(value=value, interval=interval)
 
 
@@ -180,22 +179,23 @@ def _welch(a: Floats, b: Floats) -> Interval | None:
         return None
     variance_a = _variance_of_mean(a)
     variance_b = _variance_of_mean(b)
-    reach = _welch_quantile(a, b) * math.sqrt(variance_a + variance_b)
+    quantile = _welch_quantile(variance_a, a.size, variance_b, b.size)
+    reach = quantile * math.sqrt(variance_a + variance_b)
     value = float(b.mean() - a.mean())
     return Interval(low=value - reach, high=value + reach, method="Welch's t")
 
 
-def _welch_quantile(a: Floats, b: Floats) -> float:
-    """Student's quantile with Welch's degrees of freedom, rounded down."""
-    variance_a = _variance_of_mean(a)
-    variance_b = _variance_of_mean(b)
+def _welch_quantile(variance_a: float, size_a: int, variance_b: float, size_b: int) -> float:
+    """Student's quantile with Welch's degrees of freedom, rounded down, for a sum of two estimates
+    with these variances, of samples of these sizes.
+    """
     total = variance_a + variance_b
-    fewest = min(a.size, b.size) - 1
+    fewest = min(size_a, size_b) - 1
     if total == 0.0:
         return t_quantile((1 + LEVEL) / 2, fewest)
     share_a = variance_a / total
     share_b = variance_b / total
-    freedom = 1 / (share_a**2 / (a.size - 1) + share_b**2 / (b.size - 1))
+    freedom = 1 / (share_a**2 / (size_a - 1) + share_b**2 / (size_b - 1))
     return t_quantile((1 + LEVEL) / 2, max(fewest, math.floor(freedom)))
 
 
@@ -218,14 +218,15 @@ def _fieller(a: Floats, b: Floats) -> Interval | None:
     """
     if min(a.size, b.size) < 2:
         return None
-    quantile = _welch_quantile(a, b)
     below = float(a.mean())
+    ratio = float(b.mean()) / below
     variance_a = _variance_of_mean(a)
     variance_b = _variance_of_mean(b)
+    # What has to be told from zero is B − ratio · A, so that the unit of B does not matter.
+    quantile = _welch_quantile(ratio**2 * variance_a, a.size, variance_b, b.size)
     uncertainty = quantile**2 * variance_a / below**2
     if uncertainty >= 1:
         return None
-    ratio = float(b.mean()) / below
     root = math.sqrt(variance_b + ratio**2 * variance_a - uncertainty * variance_b)
     reach = quantile / below * root
     return Interval(
@@ -342,8 +343,12 @@ def _shares_higher_each(a: Sequence[Floats], b: Sequence[Floats]) -> Floats:
 
     each = []
     for one, other in zip(a, b, strict=True):
-        difference = other[:, :, None] - one[:, None, :]
-        each.append((difference > 0).mean(axis=(1, 2)) + (difference == 0).mean(axis=(1, 2)) / 2)
+        higher = np.zeros(len(one))
+        # One column after another: all pairs of many seeds would not fit into memory.
+        for column in one.T:
+            higher += (other > column[:, None]).mean(axis=1)
+            higher += (other == column[:, None]).mean(axis=1) / 2
+        each.append(higher / one.shape[1])
     shares: Floats = np.mean(each, axis=0)
     return shares
 
@@ -359,43 +364,73 @@ def _permutation_test(
 
     :returns: the probability, and the smallest one that is possible.
     """
-    if all(one.size + other.size <= 2 for one, other in zip(a, b, strict=True)):
-        return None, None
     ways = math.prod(
         math.comb(one.size + other.size, one.size) for one, other in zip(a, b, strict=True)
     )
-    observed = abs(_mean_of_means(b) - _mean_of_means(a))
-    dealt = _all_dealings(a, b) if ways <= MOST_EXACT else _drawn_dealings(a, b)
-    is_as_large = abs(dealt) >= observed * (1 - 1e-12)
+    if ways <= 2:
+        return None, None
+    pooled = [_centred(one, other) for one, other in zip(a, b, strict=True)]
+    sizes = [one.size for one in a]
+    if ways <= MOST_EXACT:
+        each = [_all_dealings(both, size) for both, size in zip(pooled, sizes, strict=True)]
+        dealt = _all_sums(each) / len(each)
+    else:
+        dealt = _drawn_dealings(pooled, sizes)
+    observed = sum(
+        _difference_dealt(both, both[:size].sum(), size)
+        for both, size in zip(pooled, sizes, strict=True)
+    )
+    # Dealings with the same difference are as large, whatever rounding makes of them.
+    rounding = 1e-9 * max(float(abs(both).max()) for both in pooled)
+    is_as_large = abs(dealt) >= abs(float(observed)) / len(pooled) - rounding
     if ways <= MOST_EXACT:
         is_mirrored = all(one.size == other.size for one, other in zip(a, b, strict=True))
         return float(is_as_large.mean()), (2 if is_mirrored else 1) / ways
     return (1 + int(is_as_large.sum())) / (1 + PERMUTATIONS), 1 / (1 + PERMUTATIONS)
 
 
-def _all_dealings(a: Sequence[Floats], b: Sequence[Floats]) -> Floats:
-    """Differences of means in all ways to deal the values."""
+def _centred(a: Floats, b: Floats) -> Floats:
+    """The values of A and then those of B, less the mean of all: differences stay, and large values
+    cost no digits.
+    """
     import numpy as np
 
-    each = []
-    for one, other in zip(a, b, strict=True):
-        both = np.concatenate([one, other])
-        chosen = np.array(list(itertools.combinations(range(both.size), one.size)))
-        sums = both[chosen].sum(axis=1)
-        each.append((both.sum() - sums) / other.size - sums / one.size)
+    both = np.concatenate([a, b])
+    centred: Floats = both - both.mean()
+    return centred
+
+
+def _difference_dealt(both: Floats, sums: Any, size: int) -> Any:
+    """Mean of the others minus the mean of ``size`` values of ``both`` that have these ``sums``."""
+    return (both.sum() - sums) / (both.size - size) - sums / size
+
+
+def _all_dealings(both: Floats, size: int) -> Floats:
+    """Differences of means in all ways to deal ``size`` values to A."""
+    import numpy as np
+
+    chosen = np.array(list(itertools.combinations(range(both.size), size)))
+    differences: Floats = _difference_dealt(both, both[chosen].sum(axis=1), size)
+    return differences
+
+
+def _all_sums(each: Sequence[Floats]) -> Floats:
+    """Sums of one value of each, in all combinations."""
+    import numpy as np
+
     total = np.zeros(1)
-    for differences in each:
-        total = (total[:, None] + differences[None, :]).ravel()
-    return total / len(each)
+    for values in each:
+        total = (total[:, None] + values[None, :]).ravel()
+    return total
 
 
-def _drawn_dealings(a: Sequence[Floats], b: Sequence[Floats]) -> Floats:
+def _drawn_dealings(pooled: Sequence[Floats], sizes: Sequence[int]) -> Floats:
     import numpy as np
 
     generator = np.random.default_rng(0)
     total = np.zeros(PERMUTATIONS)
-    for one, other in zip(a, b, strict=True):
-        both = np.concatenate([one, other])
+    for both, size in zip(pooled, sizes, strict=True):
         shuffled = generator.permuted(np.tile(both, (PERMUTATIONS, 1)), axis=1)
-        total += shuffled[:, one.size :].mean(axis=1) - shuffled[:, : one.size].mean(axis=1)
-    return total / len(a)
+        total += _difference_dealt(both, shuffled[:, :size].sum(axis=1), size)
+    differences: Floats = total / len(pooled)
+    return differences

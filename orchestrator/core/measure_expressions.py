@@ -71,8 +71,11 @@ class Expression:
 @functools.lru_cache(maxsize=256)
 def parse_expression(text: str) -> Expression:
     """:raises ExpressionError: ``text`` is no expression, or names no measure."""
-    if not _SIGNS & set(text) and text.strip() and not _is_number(text):
-        return Expression(text, (text,), ast.Name(text))
+    name = text.strip()
+    if name and not _SIGNS & set(name) and not _is_number(name):
+        return Expression(name, (name,), ast.Name(name))
+    if "#" in text:  # what follows would be a comment
+        raise ExpressionError(f"contains #, which has no meaning; {_EXPECTED}")
     if len(text) > LONGEST:
         raise ExpressionError(f"has {len(text)} characters; expected at most {LONGEST}")
     try:

@@ -47,10 +47,7 @@ _OWN_MEASURES: Mapping[str, tuple[str, ...]] = {
 """Built-in tasks that measure an episode besides its return → the names of their own measures."""
 
 STAYING = frozenset(
-    name
-    for name in (*TASKS, *GYMNASIUM_TASKS)
-    if name not in ("forward", "track")
-    and not GYMNASIUM_TASKS.get(name, "").startswith("gymnasium_tasks.locomotion:")
+    name for name in (*TASKS, *GYMNASIUM_TASKS) if name not in ("forward", "track", *_LOCOMOTION)
 )
 """Built-in tasks that do not move the robot from place to place: ``cost_of_transport`` has no value
 there."""

@@ -114,9 +114,10 @@ class CallbackReporter:
         """
         if self.on_end is None or self._ledger is None:
             return
-        for number, job_id in enumerate(list(self._ended)):
-            if number >= most or self.error is not None:
-                return
+        done = 0
+        while self._ended and done < most and self.error is None:
+            job_id = next(iter(self._ended))
+            done += 1
             try:
                 row = self._ledger.summary_of(job_id)
             except LedgerBusyError:

@@ -50,8 +50,8 @@ def training_measures(
 def totals(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int]:
     """``total_timesteps`` of each of these jobs that there is, by ``job_id``."""
     steps = "CAST(coalesce(json_extract(spec, '$.total_timesteps'), 0) AS INTEGER)"
-    rows = _rows_of_jobs(ledger, f"SELECT job_id, {steps} FROM declared", job_ids)  # noqa: S608
-    return dict(map(tuple, rows))
+    found = _rows_of_jobs(ledger, f"SELECT job_id, {steps} FROM declared", job_ids)  # noqa: S608
+    return dict(map(tuple, found))
 
 
 def _rows_of_jobs(

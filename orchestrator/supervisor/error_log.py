@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -39,7 +40,10 @@ class ErrorLog:
         if (known := self._recorded.get(kind)) is not None:
             known.count += 1
             return known.where
-        where = record(self.paths, error)
+        try:
+            where = _append(self.paths, _traceback(error))
+        except OSError as why:
+            return _not_written(self.paths, why)  # there may be room for the next one like it
         self._recorded[kind] = _RecordedError(where)
         return where
 
@@ -51,24 +55,34 @@ class ErrorLog:
             if known.count > 1
         ]
         if lines:
-            _append(self.paths, "\n".join(lines))
+            with contextlib.suppress(OSError):  # each error itself is there
+                _append(self.paths, "\n".join(lines))
 
 
 def record(paths: RunPaths, error: BaseException) -> str:
     """Append the traceback of ``error``. Returns a clause that says where it is."""
-    return _append(paths, "".join(traceback.format_exception(error)))
+    try:
+        return _append(paths, _traceback(error))
+    except OSError as why:
+        return _not_written(paths, why)
+
+
+def _traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def _append(paths: RunPaths, text: str) -> str:
-    try:
-        with open(
-            paths.error_log, "a", encoding="utf-8", errors="backslashreplace", opener=no_follow
-        ) as file:
-            when = time.strftime("%Y-%m-%d %H:%M:%S")
-            file.write(f"{when}\n{text}\n")
-    except OSError as why:
-        return f"its traceback could not be written to {paths.error_log}: {why.strerror or why}"
+    """Returns a clause that says where ``text`` is. :raises OSError: it cannot be written."""
+    with open(
+        paths.error_log, "a", encoding="utf-8", errors="backslashreplace", opener=no_follow
+    ) as file:
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        file.write(f"{when}\n{text}\n")
     return f"its traceback is in {paths.error_log}"
+
+
+def _not_written(paths: RunPaths, why: OSError) -> str:
+    return f"its traceback could not be written to {paths.error_log}: {why.strerror or why}"
 
 
 def _kind(error: BaseException) -> Kind:

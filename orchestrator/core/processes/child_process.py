@@ -18,7 +18,7 @@ from orchestrator.core.front_end import inherited_front_end
 from orchestrator.core.paths import current_directory
 from orchestrator.core.processes import environment_variables as variables
 
-PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
+PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 PACKAGE_IS_INSTALLED = PACKAGE_PARENT in (
     sysconfig.get_path("purelib"),
     sysconfig.get_path("platlib"),
@@ -65,6 +65,9 @@ def spawn(
                 os.sched_setaffinity(popen.pid, cpus)
         except OSError:
             end_group(popen)
+            for stream in (popen.stdin, popen.stdout, popen.stderr):
+                if stream is not None:
+                    stream.close()
             raise
     return popen
 

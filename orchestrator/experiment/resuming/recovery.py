@@ -232,9 +232,10 @@ def settle(row: JobRow, paths: RunPaths, ledger: Ledger, reporter: Reporter) -> 
         max_retries=row.job.max_retries,
         now=time.monotonic(),
     )
-    noted_verb = ledger.noted_verbs().get(row.job_id)
-    if noted_verb and isinstance(new, Pending | Paused):
-        new = Paused(failures=new.failures) if noted_verb == "pause" else Cancelled()
+    if isinstance(new, Pending | Paused):
+        noted_verb = ledger.noted_verbs().get(row.job_id)
+        if noted_verb:
+            new = Paused(failures=new.failures) if noted_verb == "pause" else Cancelled()
     ledger.set_state(row.job_id, move(row.job_id, row.state, new))
     return dataclasses.replace(row, state=new)
 

@@ -93,7 +93,7 @@ def _compare_jobs(
             f"compare: --output and --jobs do not go together; `report {runs[0]}` writes a page"
         )
     names = [name.strip() for name in jobs.split(",") if name.strip()]
-    compared = job_groups.compare(runs[0], names, by)
+    compared = job_groups.compare_jobs(runs[0], names, by)
     if as_json:
         shared.print_json(compared.facts())
     else:

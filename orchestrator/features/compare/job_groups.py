@@ -10,28 +10,33 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from orchestrator.analysis import two_groups
 from orchestrator.analysis.two_groups import Figure, TwoGroups
 from orchestrator.core.errors import UsageError
+from orchestrator.core.front_end import option, python_program
 from orchestrator.core.text import count, listed
 from orchestrator.experiment.from_outside import control
 from orchestrator.features.compare import comparison
+from orchestrator.features.compare.comparison import Difference
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.keys.problems import suggestion
 from orchestrator.ledger import JobRow, SummaryRow
-from orchestrator.ledger.rows import fitness
 
 EVALUATION = "eval_mean"
 TRAINING = "ep_rew_mean"
-NAMES_SHOWN = 5
 ANY_TEXT = "*"
 ENOUGH_SEEDS = 5
 """With so many seeds in both groups, p can be far below 0.05."""
+
+Cases: TypeAlias = Mapping[str, Sequence[SummaryRow]]
+"""The name of a job without its seed → its rows, one for each seed."""
+ValueOf: TypeAlias = Callable[[SummaryRow], float | None]
+"""The figure of a job; None where it has no finite one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,23 +59,20 @@ class Group:
     """The jobs that one name means, with their values."""
 
     name: str
-    bodies: Mapping[str, Sequence[float]]
-    """Body → the value of each of its seeds that has succeeded. The body is what ``*`` stands for,
-    and empty for a name without it."""
+    cases: Mapping[str, str]
+    """Body → the name of its jobs without their seeds. The body is what ``*`` stands for, and empty
+    for a name without it."""
+    values: Mapping[str, Sequence[float]]
+    """Body → the value of each of its seeds that has one; bodies without any are left out."""
     missing: int
     """Jobs without a value: they have not succeeded, or not reported it."""
     protocols: Sequence[Protocol]
     """All that occur, the most env_steps first."""
 
-    @property
-    def seeds(self) -> int:
-        """The fewest of a body."""
-        return min(map(len, self.bodies.values()))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFigures:
-    """One group by itself."""
+    """One group by itself, over the bodies that all groups have."""
 
     name: str
     values: Mapping[str, Sequence[float]]
@@ -79,6 +81,11 @@ class GroupFigures:
     missing: int
     protocols: Sequence[Protocol]
 
+    @property
+    def fewest_seeds(self) -> int:
+        """Of a body."""
+        return min(map(len, self.values.values()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgainstFirst:
@@ -86,12 +93,8 @@ class AgainstFirst:
 
     name: str
     figures: TwoGroups
-    bodies: Sequence[str]
-    """The bodies that both have, over which they were compared."""
-    left_out: Sequence[str]
-    """Bodies that only one of them has."""
-    settings: Sequence[tuple[str, str, str]]
-    """Settings that differ: the key, the value of the first group, the value of this one."""
+    settings: Sequence[Difference]
+    """Settings that differ: A is the first group, B this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,7 @@ class JobComparison:
     """Groups of jobs of one run directory, compared by one figure.
 
     :ivar by: the figure: a measure, ``eval_mean`` or ``ep_rew_mean``.
+    :ivar bodies: over which they were compared: those that all groups have.
     :ivar groups: each by itself, in the order in which they were named.
     :ivar others: each but the first compared with the first.
     :ivar remarks: what has to be known to trust the comparison.
@@ -106,19 +110,18 @@ class JobComparison:
 
     run_dir: Path
     by: str
+    bodies: Sequence[str]
     groups: Sequence[GroupFigures]
     others: Sequence[AgainstFirst]
     remarks: Sequence[str]
 
     def facts(self) -> dict[str, Any]:
         """The content of ``--json``."""
-        settings = [
-            [{"what": key, "a": a, "b": b} for key, a, b in other.settings] for other in self.others
+        others = [
+            {**asdict(other), "settings": [one._asdict() for one in other.settings]}
+            for other in self.others
         ]
-        facts = asdict(self)
-        for other, differences in zip(facts["others"], settings, strict=True):
-            other["settings"] = differences
-        return {**facts, "run_dir": str(self.run_dir)}
+        return {**asdict(self), "run_dir": str(self.run_dir), "others": others}
 
 
 def compare(
@@ -134,56 +137,121 @@ def compare(
         several bodies: ``["ppo-*", "sac-*"]`` compares two algorithms over the bodies that both
         have.
     :param by: a measure, ``eval_mean`` or ``ep_rew_mean``; None: the return of the evaluation, or
-        that of training where there was none.
-    :raises UsageError: it is no run directory, a name means no job, there is no such figure, or no
-        job of a group has it.
+        that of training where not all jobs were evaluated.
+    :raises UsageError: it is no run directory, a name means no job, there is no such figure, no job
+        of a group has it, or the groups have no body in common.
     """
-    run_dir = Path(run_dir)
-    names = list(jobs)
+    with python_program():
+        if isinstance(jobs, str):
+            expected = f"expected a list of names, such as {jobs.split(',')}"
+            raise UsageError(f"compare: jobs={jobs!r}: {expected}")
+        return compare_jobs(Path(run_dir), list(jobs), by)
+
+
+def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComparison:
+    """As :func:`compare`, whose messages are spelled for whoever has asked."""
     if len(names) < 2:
         raise UsageError(
-            f"{run_dir}: --jobs: expected two or more names of jobs, separated by commas, found"
-            f" {len(names)}"
+            f"{run_dir}: {option('jobs')}: expected two or more names of jobs, found {len(names)}"
         )
     if repeated := [name for place, name in enumerate(names) if name in names[:place]]:
-        raise UsageError(f"{run_dir}: --jobs: {repeated[0]} is named twice")
+        raise UsageError(f"{run_dir}: {option('jobs')}: {repeated[0]} is named twice")
     snapshot = control.status(run_dir)
-    rows = snapshot.rows
-    figure = _figure_asked_for(run_dir, rows, by)
     declared = {row.job_id: row for row in comparison.declared_jobs(snapshot.paths)}
-    groups = [_group(run_dir, name, rows, figure, declared) for name in names]
+    cases = _cases(snapshot.rows)
+    bodies = {name: _bodies_named(run_dir, name, cases) for name in names}
+    figure = _figure(run_dir, by, [row for case in cases.values() for row in case], bodies, cases)
+    groups = [_group(run_dir, name, bodies[name], cases, figure, declared) for name in names]
+    common = [body for body in groups[0].values if all(body in group.values for group in groups)]
+    if not common:
+        raise UsageError(
+            f"{run_dir}: {option('jobs')}: they have no body in common:"
+            f" {'; '.join(map(_bodies_text, groups))}"
+        )
     settings = comparison.settings_of_cases(declared.values())
-    others = [
-        _against_first(run_dir, groups[0], group, settings, _cases(rows)) for group in groups[1:]
-    ]
+    shown = [_figures_of(group, common) for group in groups]
     return JobComparison(
         run_dir=run_dir,
-        by=figure or EVALUATION,
-        groups=[_figures_of(group) for group in groups],
-        others=others,
-        remarks=_remarks(groups),
+        by=figure,
+        bodies=common,
+        groups=shown,
+        others=[_against_first(groups[0], group, common, settings) for group in groups[1:]],
+        remarks=[*_remarks(shown), *_remarks_on_bodies(groups, common)],
     )
 
 
-def _figure_asked_for(run_dir: Path, rows: Sequence[SummaryRow], by: str | None) -> str | None:
-    if by is None or by in (EVALUATION, TRAINING):
-        return by
+# -- jobs by name
+
+
+def _cases(rows: Sequence[SummaryRow]) -> Cases:
+    cases: dict[str, list[SummaryRow]] = {}
+    for row in rows:
+        cases.setdefault(without_seed(row["job_id"], row["seed"]), []).append(row)
+    return cases
+
+
+def _bodies_named(run_dir: Path, name: str, cases: Cases) -> dict[str, str]:
+    """Body → case, of those that ``name`` means.
+
+    :raises UsageError: it means none.
+    """
+    if name in cases:
+        return {"": name}
+    found: dict[str, str] = {}
+    if name.count(ANY_TEXT) == 1:
+        before, after = map(re.escape, name.split(ANY_TEXT))
+        pattern = re.compile(f"{before}(.*){after}", re.DOTALL)
+        for case in cases:
+            match = pattern.fullmatch(case)
+            if match is not None:
+                found[match[1]] = case
+    if found:
+        return found
+    near = suggestion(name, list(cases))
+    hint = f"did you mean {near}?" if near else f"jobs here: {listed(list(cases))}"
+    what = "is no job, nor a pattern with one * that fits any"
+    raise UsageError(f"{run_dir}: {option('jobs')}: {name} {what}; {hint}")
+
+
+def _bodies_text(group: Group) -> str:
+    return f"{group.name} has {listed([body or group.name for body in group.values])}"
+
+
+# -- the figure
+
+
+def _figure(
+    run_dir: Path,
+    by: str | None,
+    rows: Sequence[SummaryRow],
+    bodies: Mapping[str, Mapping[str, str]],
+    cases: Cases,
+) -> str:
+    """What jobs are compared by.
+
+    :param bodies: of each group, body → case.
+    """
+    if by is None:
+        named = [
+            row for cases_of in bodies.values() for case in cases_of.values() for row in cases[case]
+        ]
+        succeeded = [row for row in named if row["state"] == "SUCCEEDED"]
+        is_all_evaluated = all(row["eval_mean"] is not None for row in succeeded)
+        return EVALUATION if is_all_evaluated else TRAINING
     measures = {name for row in rows for name in row["measures"] or {}}
-    if by in measures:
+    if by in (EVALUATION, TRAINING) or by in measures:
         return by
     known = sorted({*measures, EVALUATION, TRAINING})
     near = suggestion(by, known)
     hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}"
-    raise UsageError(f"{run_dir}: --by: no job has reported {by}; {hint}")
+    raise UsageError(f"{run_dir}: {option('by')}: no job has reported {by}; {hint}")
 
 
-def _value(row: SummaryRow, figure: str | None) -> float | None:
+def _value(row: SummaryRow, figure: str) -> float | None:
     """None where there is none, or no finite one."""
     if row["state"] != "SUCCEEDED":
         return None
-    if figure is None:
-        value = fitness(row["eval_mean"], row["ep_rew_mean"])
-    elif figure == EVALUATION:
+    if figure == EVALUATION:
         value = row["eval_mean"]
     elif figure == TRAINING:
         value = row["ep_rew_mean"]
@@ -192,93 +260,51 @@ def _value(row: SummaryRow, figure: str | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _cases(rows: Sequence[SummaryRow]) -> dict[str, list[SummaryRow]]:
-    """Rows by the name of their job without its seed."""
-    cases: dict[str, list[SummaryRow]] = {}
-    for row in rows:
-        cases.setdefault(without_seed(row["job_id"], row["seed"]), []).append(row)
-    return cases
-
-
-def _bodies_named(name: str, cases: Mapping[str, Any]) -> dict[str, str]:
-    """Body → case, of those that ``name`` means."""
-    if name in cases:
-        return {"": name}
-    if name.count(ANY_TEXT) != 1:
-        return {}
-    before, after = map(re.escape, name.split(ANY_TEXT))
-    pattern = re.compile(f"{before}(.*){after}", re.DOTALL)
-    found = {case: pattern.fullmatch(case) for case in cases}
-    return {match[1]: case for case, match in found.items() if match is not None}
+# -- groups
 
 
 def _group(
     run_dir: Path,
     name: str,
-    rows: Sequence[SummaryRow],
-    figure: str | None,
+    bodies: Mapping[str, str],
+    cases: Cases,
+    figure: str,
     declared: Mapping[str, JobRow],
 ) -> Group:
-    cases = _cases(rows)
-    bodies = _bodies_named(name, cases)
-    if not bodies:
-        near = suggestion(name, list(cases))
-        hint = f"did you mean {near}?" if near else f"jobs here: {listed(list(cases), NAMES_SHOWN)}"
-        what = "is no job, nor a pattern with one * that fits any"
-        raise UsageError(f"{run_dir}: --jobs: {name} {what}; {hint}")
-    values: dict[str, Sequence[float]] = {}
+    """:param bodies: body → case. :raises UsageError: none of the jobs has a value."""
+    values: dict[str, list[float]] = {}
+    protocols: set[Protocol] = set()
     missing = 0
     for body, case in bodies.items():
-        found = [_value(row, figure) for row in cases[case]]
-        known = [value for value in found if value is not None]
-        missing += len(found) - len(known)
-        if known:
-            values[body] = known
+        for row in cases[case]:
+            value = _value(row, figure)
+            if value is None:
+                missing += 1
+                continue
+            values.setdefault(body, []).append(value)
+            earlier = _earlier_env_steps(row["job_id"], cases, declared)
+            protocols.add(Protocol(env_steps=row["env_steps"] or 0, earlier_env_steps=earlier))
     if not values:
-        states = ", ".join(
-            sorted({row["state"] for case in bodies.values() for row in cases[case]})
-        )
+        states = sorted({row["state"] for case in bodies.values() for row in cases[case]})
         raise UsageError(
-            f"{run_dir}: {name}: none of its {count(missing, 'job')} ({states}) has a value of"
-            f" {figure or EVALUATION}; jobs that have succeeded have one"
+            f"{run_dir}: {name}: none of its {count(missing, 'job')} ({', '.join(states)}) has a"
+            f" value of {figure}; jobs that have succeeded have one"
         )
-    trained = [
-        row["job_id"]
-        for case in bodies.values()
-        for row in cases[case]
-        if _value(row, figure) is not None
-    ]
-    return Group(
-        name=name,
-        bodies=values,
-        missing=missing,
-        protocols=_protocols(trained, {row["job_id"]: row for row in rows}, declared),
+    in_order = sorted(
+        protocols, key=lambda one: (one.env_steps, one.earlier_env_steps), reverse=True
     )
+    return Group(name=name, cases=bodies, values=values, missing=missing, protocols=in_order)
 
 
-def _protocols(
-    job_ids: Sequence[str], rows: Mapping[str, SummaryRow], declared: Mapping[str, JobRow]
-) -> list[Protocol]:
-    protocols = {
-        Protocol(
-            env_steps=rows[job_id]["env_steps"] or 0,
-            earlier_env_steps=_earlier_env_steps(job_id, rows, declared),
-        )
-        for job_id in job_ids
-    }
-    return sorted(protocols, key=lambda one: (one.env_steps, one.earlier_env_steps), reverse=True)
-
-
-def _earlier_env_steps(
-    job_id: str, rows: Mapping[str, SummaryRow], declared: Mapping[str, JobRow]
-) -> int:
+def _earlier_env_steps(job_id: str, cases: Cases, declared: Mapping[str, JobRow]) -> int:
     """Of the jobs of this run directory from whose policies it started, one after another."""
+    env_steps = {row["job_id"]: row["env_steps"] or 0 for rows in cases.values() for row in rows}
     total = 0
     seen = {job_id}
     source = _source_of(job_id, declared)
-    while source is not None and source in rows and source not in seen:
+    while source is not None and source in env_steps and source not in seen:
         seen.add(source)
-        total += rows[source]["env_steps"] or 0
+        total += env_steps[source]
         source = _source_of(source, declared)
     return total
 
@@ -288,57 +314,43 @@ def _source_of(job_id: str, declared: Mapping[str, JobRow]) -> str | None:
     return None if row is None else row.job.spec.init_job
 
 
-def _against_first(
-    run_dir: Path,
-    first: Group,
-    other: Group,
-    settings: Mapping[str, Mapping[str, Any]],
-    cases: Mapping[str, Any],
-) -> AgainstFirst:
-    common = [body for body in first.bodies if body in other.bodies]
-    if not common:
-        raise UsageError(
-            f"{run_dir}: {first.name} and {other.name} have no body in common:"
-            f" {_bodies_text(first)} and {_bodies_text(other)}"
-        )
-    left_out = [body for body in (*first.bodies, *other.bodies) if body not in common]
-    a = _bodies_named(first.name, cases)
-    b = _bodies_named(other.name, cases)
-    return AgainstFirst(
-        name=other.name,
-        figures=two_groups.compare(
-            [first.bodies[body] for body in common], [other.bodies[body] for body in common]
-        ),
-        bodies=common,
-        left_out=sorted(set(left_out)),
-        settings=comparison.differing_settings(
-            {body: settings.get(a[body], {}) for body in common},
-            {body: settings.get(b[body], {}) for body in common},
-        ),
-    )
-
-
-def _bodies_text(group: Group) -> str:
-    return listed([body or "no *" for body in group.bodies], NAMES_SHOWN)
-
-
-def _figures_of(group: Group) -> GroupFigures:
-    strata = list(group.bodies.values())
+def _figures_of(group: Group, bodies: Sequence[str]) -> GroupFigures:
+    values = {body: group.values[body] for body in bodies}
     return GroupFigures(
         name=group.name,
-        values=group.bodies,
-        mean=two_groups.mean(strata),
-        interquartile_mean=two_groups.interquartile_mean(strata),
+        values=values,
+        mean=two_groups.mean(list(values.values())),
+        interquartile_mean=two_groups.interquartile_mean(list(values.values())),
         missing=group.missing,
         protocols=group.protocols,
     )
 
 
-def _remarks(groups: Sequence[Group]) -> list[str]:
-    remarks = []
-    for group in groups:
-        if group.missing:
-            remarks.append(f"{group.name}: {count(group.missing, 'job')} without a value left out.")
+def _against_first(
+    first: Group,
+    other: Group,
+    bodies: Sequence[str],
+    settings: Mapping[str, Mapping[str, Any]],
+) -> AgainstFirst:
+    figures = two_groups.compare(
+        [first.values[body] for body in bodies], [other.values[body] for body in bodies]
+    )
+    differences = comparison.differing_settings(
+        {body: settings.get(first.cases[body], {}) for body in bodies},
+        {body: settings.get(other.cases[body], {}) for body in bodies},
+    )
+    return AgainstFirst(name=other.name, figures=figures, settings=differences)
+
+
+# -- what has to be known
+
+
+def _remarks(groups: Sequence[GroupFigures]) -> list[str]:
+    remarks = [
+        f"{group.name}: {count(group.missing, 'job')} without a value left out."
+        for group in groups
+        if group.missing
+    ]
     if len({protocol for group in groups for protocol in group.protocols}) > 1:
         each = "; ".join(
             f"{group.name}: {', or '.join(map(str, group.protocols))}" for group in groups
@@ -346,10 +358,10 @@ def _remarks(groups: Sequence[Group]) -> list[str]:
         remarks.append(
             f"The values were not reached alike, so a difference may be one of training: {each}."
         )
-    fewest = min(group.seeds for group in groups)
+    fewest = min(group.fewest_seeds for group in groups)
     if fewest == 1:
         remarks.append(
-            "With one seed, nothing can be said about chance: another seed may reverse the order."
+            "With one seed of a job there is no interval: another seed may reverse the order."
             f" Train {ENOUGH_SEEDS} or more: seeds = [0, 1, 2, 3, 4]."
         )
     elif fewest < ENOUGH_SEEDS:
@@ -357,3 +369,8 @@ def _remarks(groups: Sequence[Group]) -> list[str]:
             f"{fewest} seeds tell only large differences from chance; train {ENOUGH_SEEDS} or more."
         )
     return remarks
+
+
+def _remarks_on_bodies(groups: Sequence[Group], common: Sequence[str]) -> list[str]:
+    left_out = sorted({body for group in groups for body in group.values if body not in common})
+    return [f"Not all have {listed(left_out)}: left out."] if left_out else []

@@ -4,38 +4,54 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from orchestrator.analysis.two_groups import Figure
-from orchestrator.core.text import listed
+from orchestrator.analysis.two_groups import Figure, Interval
 from orchestrator.features.compare.job_groups import AgainstFirst, GroupFigures, JobComparison
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column
 
 SIGNIFICANT = 0.05
-BODIES_SHOWN = 5
 
 
 def show(compared: JobComparison) -> None:
     """Print each group, how the others differ from the first, and what has to be known of it."""
     above = [f"{compared.run_dir}: jobs compared by {compared.by}", ""]
-    below: list[str | Text] = []
+    below: list[str | Text] = _methods(compared)
     for other in compared.others:
         below += ["", *_sentences(compared, other)]
     for other in compared.others:
         if other.settings:
             title = f"Settings of {compared.groups[0].name} → {other.name}"
             below += ["", Text(title, style="bold")]
-            below += [f"{key}: {a} → {b}" for key, a, b in other.settings]
+            below += [f"{one.what}: {one.a} → {one.b}" for one in other.settings]
     if compared.remarks:
         below += ["", *compared.remarks]
     show_table(_columns(compared), compared.groups, above=above, below=below)
 
 
+def _methods(compared: JobComparison) -> list[str | Text]:
+    """What the intervals of the table are."""
+    columns = {
+        "mean": [group.mean.interval for group in compared.groups],
+        "interquartile mean": [group.interquartile_mean.interval for group in compared.groups],
+    }
+    named = []
+    for column, intervals in columns.items():
+        methods = sorted({interval.method for interval in intervals if interval is not None})
+        if methods:
+            named.append(f"{column} by {' or '.join(methods)}")
+    return [Text(f"Intervals of 95 %: {'; '.join(named)}", style="dim")] if named else []
+
+
 def _columns(compared: JobComparison) -> list[Column[GroupFigures]]:
+    is_of_several = len(compared.bodies) > 1
     columns: list[Column[GroupFigures]] = [Column("jobs", lambda group: group.name)]
-    if any(len(group.values) > 1 for group in compared.groups):
+    if is_of_several:
         columns.append(number_column("bodies", lambda group: str(len(group.values))))
     columns += [
-        number_column("seeds", lambda group: str(sum(map(len, group.values.values())))),
+        number_column(
+            "trainings" if is_of_several else "seeds",
+            lambda group: str(sum(map(len, group.values.values()))),
+        ),
         number_column("mean", lambda group: _with_interval(group.mean)),
         number_column("interquartile mean", lambda group: _with_interval(group.interquartile_mean)),
         Column("reached after", _protocols, rank=1),
@@ -70,34 +86,35 @@ def _with_method(figure: Figure) -> str:
 def _sentences(compared: JobComparison, other: AgainstFirst) -> list[str]:
     first = compared.groups[0].name
     figures = other.figures
-    higher = figures.difference.value >= 0
-    size = _absolute(figures.difference)
     ratio = "" if figures.ratio is None else f", × {_with_method(figures.ratio)}"
-    over = f", over {len(other.bodies)} bodies" if len(other.bodies) > 1 else ""
+    number = len(compared.bodies)
+    over = f", over {number} bodies" if number > 1 else ""
     lines = [
-        f"{other.name} is {'higher' if higher else 'lower'} than {first} by"
-        f" {_with_method(size)}{ratio}{over}; {_chance(figures.p, figures.least_p)}.",
+        f"{other.name} is {_difference(figures.difference, first)}{ratio}{over};"
+        f" {_chance(figures.p, figures.least_p)}."
     ]
     if figures.probability_higher.interval is not None:
         lines.append(
             f"A training of {other.name} is higher than one of {first} with probability"
             f" {_with_method(figures.probability_higher)}."
         )
-    if other.left_out:
-        lines.append(f"Only one of them has {listed(other.left_out, BODIES_SHOWN)}: left out.")
     return lines
 
 
-def _absolute(difference: Figure) -> Figure:
-    """A difference without its sign, which the words say."""
-    if difference.value >= 0 or difference.interval is None:
-        return Figure(value=abs(difference.value), interval=difference.interval)
-    interval = type(difference.interval)(
-        low=-difference.interval.high,
-        high=-difference.interval.low,
-        method=difference.interval.method,
-    )
-    return Figure(value=-difference.value, interval=interval)
+def _difference(difference: Figure, first: str) -> str:
+    if difference.value == 0:
+        return f"as high as {first}, with a difference of {_with_method(difference)}"
+    if difference.value > 0:
+        return f"higher than {first} by {_with_method(difference)}"
+    return f"lower than {first} by {_with_method(_negative(difference))}"
+
+
+def _negative(figure: Figure) -> Figure:
+    interval = figure.interval
+    if interval is None:
+        return Figure(value=-figure.value, interval=None)
+    mirrored = Interval(low=-interval.high, high=-interval.low, method=interval.method)
+    return Figure(value=-figure.value, interval=mirrored)
 
 
 def _chance(p: float | None, least_p: float | None) -> str:

@@ -180,7 +180,7 @@ class EffortMeter:
         values = (
             energy_j,
             mass_kg,
-            # Always this object: dicts of measures are equal then.
+            # Always this object: two dicts with NaN are equal only if it is the same object.
             energy_j / weight_times_way if weight_times_way > 0 else math.nan,
             math.sqrt(float(self._squared_torques[env]) / numbers) if numbers else 0.0,
         )
@@ -267,7 +267,9 @@ def _scalar_joint_of_outputs(model: mujoco.MjModel) -> NDArray[np.intp]:
     kind = np.repeat(model.actuator_trntype, model.actuator_outnum)
     number = np.repeat(model.actuator_trnid[:, 0], model.actuator_outnum).astype(np.intp)
     joint = np.where(np.isin(kind, _ON_JOINT), number, -1)
-    is_scalar = (joint >= 0) & np.isin(model.jnt_type[joint], _SCALAR)
+    is_on_joint = joint >= 0
+    is_scalar = np.zeros(len(joint), bool)
+    is_scalar[is_on_joint] = np.isin(model.jnt_type[joint[is_on_joint]], _SCALAR)
     return np.where(is_scalar, joint, -1)
 
 

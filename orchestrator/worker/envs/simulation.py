@@ -435,8 +435,8 @@ class Simulation:
             self._measure_sums[:] = measured["sums"]
             self._effort.set_state(measured["effort"])
             return
-        unknown = np.full(self.n_envs, np.nan)
-        self._measure_sums[:] = np.nan
+        unknown = np.where(state["episode_lengths"] > 0, np.nan, 0.0)
+        self._measure_sums[:] = unknown[:, None]
         self._effort.set_state(
             {"energy_j": unknown, "squared_torques": unknown, "distance_m": unknown}
         )

@@ -176,7 +176,9 @@ class Task:
         raise NotImplementedError
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
-        """``(n_envs, len(measures))``; called in evaluation only."""
+        """``(n_envs, len(measures))``; called only where episodes are measured: in evaluation, and in
+        training that is compared by measures at rungs.
+        """
         return np.zeros((len(after.qpos), len(self.measures)))
 
     def distance_travelled(self, before: States, after: States) -> Floats | None:

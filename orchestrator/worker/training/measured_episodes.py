@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env import VecEnvWrapper
 
 KEY = "measures"
 """In an episode of ``ep_info_buffer``, as in the ``info`` of its last step."""
@@ -20,9 +20,6 @@ KEY = "measures"
 
 class MeasuredEpisodes(VecEnvWrapper):
     """Puts the measures of each episode that ends beside its return."""
-
-    def __init__(self, venv: VecEnv) -> None:
-        super().__init__(venv)
 
     def step(self, actions: Any) -> Any:
         result = self.venv.step(actions)

@@ -9,6 +9,7 @@ import command_helpers as commands
 import pytest
 from report_helpers import Trained, make_run_dir
 
+import orchestrator
 from orchestrator.core.errors import UsageError
 from orchestrator.features.compare.job_groups import JobComparison, compare
 
@@ -72,9 +73,11 @@ def test_it_is_compared_by_the_return_where_no_figure_is_named(run_dir: Path) ->
 def test_of_patterns_those_bodies_belong_together_for_which_the_star_is_the_same(
     run_dir: Path,
 ) -> None:
-    (other,) = compared(run_dir, "*-ppo", "*-sac").others
-    assert other.bodies == ["ant", "crab", "dog"]
-    assert other.left_out == ["emu"]
+    found = compared(run_dir, "*-ppo", "*-sac")
+    (other,) = found.others
+    assert found.bodies == ["ant", "crab", "dog"]
+    assert [group.mean.value for group in found.groups] == pytest.approx([2.0, 2.5])
+    assert "Not all have emu: left out." in found.remarks
     assert other.figures.difference.value == pytest.approx(0.5)
     assert other.figures.difference.interval is not None
     assert other.figures.difference.interval.method == "bootstrap by strata"
@@ -91,7 +94,7 @@ def test_with_one_seed_it_says_that_nothing_is_known_of_chance(run_dir: Path) ->
     (other,) = found.others
     assert other.figures.p is None
     assert other.figures.difference.interval is None
-    assert any("nothing can be said about chance" in remark for remark in found.remarks)
+    assert any("one seed of a job there is no interval" in remark for remark in found.remarks)
 
 
 def test_a_job_that_started_from_the_policy_of_another_one_is_said_to_have(tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_jobs_that_have_not_succeeded_are_left_out_and_counted(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("names", "by", "said"),
     [
-        (["parent"], None, "expected two or more names of jobs, separated by commas, found 1"),
+        (["parent"], None, "jobs: expected two or more names of jobs, found 1"),
         (["parent", "parent"], None, "parent is named twice"),
         (["parent", "chlid"], None, "chlid is no job, .* did you mean child?"),
         (
@@ -131,7 +134,7 @@ def test_jobs_that_have_not_succeeded_are_left_out_and_counted(tmp_path: Path) -
             "jumps",
             "no job has reported jumps; there are distance_m, ep_rew_mean, eval_mean",
         ),
-        (["*-ppo", "lon*"], None, "no body in common: ant, crab, dog and e"),
+        (["*-ppo", "lon*"], None, r"no body in common: \*-ppo has ant, crab, dog; lon\* has e"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_with_what_can(
@@ -139,6 +142,20 @@ def test_what_cannot_be_compared_is_refused_with_what_can(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         compare(run_dir, names, by)
+
+
+def test_names_in_one_text_are_refused_in_python(run_dir: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"jobs='a,b': expected a list of names, such as \['a', 'b'\]"
+    ):
+        orchestrator.compare(run_dir, "a,b")
+
+
+def test_without_an_evaluation_of_all_the_returns_of_training_are_compared(tmp_path: Path) -> None:
+    jobs = [*trained("a", seeds(1.0, 1.1)), Trained(case="b", seed=0), Trained(case="b", seed=1)]
+    found = compared(make_run_dir(tmp_path / "run", jobs).root, "a", "b", by=None)
+    assert found.by == "ep_rew_mean"
+    assert found.groups[0].mean.value != pytest.approx(105)
 
 
 def test_a_group_in_which_no_job_has_the_figure_is_refused(tmp_path: Path) -> None:
@@ -156,6 +173,7 @@ class TestCommand:
         shown = commands.succeed(*arguments, cwd=run_dir.parent).stdout
         assert "child is higher than parent by 1.08 [" in shown
         assert "(Welch's t), × 2.04 [" in shown
+        assert "Intervals of 95 %: mean by Student's t; interquartile mean by smoothed" in shown
         assert "p = 0.0079 (permutation test): hardly chance." in shown
 
     def test_json_has_all_of_it(self, run_dir: Path) -> None:
