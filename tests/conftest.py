@@ -70,7 +70,7 @@ def has_room_in_memory() -> bool:
     return is_for_programs and facts.f_bavail * facts.f_frsize >= ENOUGH_MEMORY
 
 
-if "PYTEST_XDIST_WORKER" not in os.environ and has_room_in_memory():
+if not {"PYTEST_XDIST_WORKER", "TMPDIR"} & os.environ.keys() and has_room_in_memory():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # The CPUs that runs of tests hold are none of other runs' business, and the other way round.
