@@ -718,6 +718,8 @@ class Monitor:
         is_untrainable = job_id in files.lost or is_invalid
         if is_untrainable and not self.paths.job(job_id).root.exists():
             return  # its robot was not there, or not valid, to train it again
+        if declared is None and job_id in files.without_results:
+            return  # what the job file does not have stays as it is, and is not trained again
         steps = job.iterations * STEPS
         model = self.paths.job(job_id).model
         self._claim(
