@@ -548,7 +548,9 @@ class Registry:
                     sees_run_dir=True,
                     storage_problem=None,
                 ),
-                agent=SimpleNamespace(send_order=SimpleNamespace(remote=self._order(node))),
+                agent=SimpleNamespace(
+                    node_id=node_id, send_order=SimpleNamespace(remote=self._order(node))
+                ),
                 differences=VersionDifferences(deciding=(), others=()),
             )
         )
@@ -680,8 +682,10 @@ class Cluster:
         since = self._head_gone_since
         return 0.0 if since is None else max(LEAST_S, self.world.now - since)
 
-    def start(self, assignment: Assignment) -> Stream:
-        """A task starts on the node that its assignment names."""
+    def start(self, assignment: Assignment, agent: Any) -> Stream:
+        """A task starts on the node of ``agent``. If its machine has started anew since, which the
+        driver may not know, nothing starts: it is another node now, also under the same name.
+        """
         registry, launch = self.registry, assignment.launch
         assert registry is not None
         node = next(one for one in self.nodes if one.name == assignment.node)
@@ -701,7 +705,7 @@ class Cluster:
         )
         task.ranks.send = task.exited
         stream.kill = task.cancelled
-        if node.is_up and node.session is registry:
+        if node.is_up and node.session is registry and node.node_id == agent.node_id:
             node.tasks.append(task)
             self._look_at_room(node)
             self.world.after(TASK_S, lambda: node.reach(task.begin))

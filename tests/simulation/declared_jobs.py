@@ -59,9 +59,12 @@ class DeclaredJobs:
     # -- what is written to the ledger
 
     def with_robot(self, job: Job, found: str | None) -> None:
-        """The robot of the job that is entered next has this hash; an invalid one has none."""
+        """The robot of the job that is entered next has this hash; one that is declared and invalid
+        has none. A job that is entered from its directory has the hash that is kept there, whatever
+        is declared now.
+        """
         job_id, declared = job.job_id, self.files.call.jobs.get(job.job_id)
-        if declared is not None and declared.is_invalid:
+        if declared is not None and declared.is_invalid and not self.is_rebuilding:
             self._entered_robots[job_id] = declared.robot
         else:
             self._entered_robots[job_id] = self.robots.entered(self.originals[job_id], found)

@@ -74,10 +74,12 @@ class Stream:
 
 @dataclass(slots=True, kw_only=True)
 class Ray:
-    """:param start: starts a task for an assignment, and returns its stream."""
+    """:param start: starts a task for an assignment, beside the agent of the node that it is for,
+    and returns its stream.
+    """
 
     world: World
-    start: Callable[[Any], Stream]
+    start: Callable[[Any, Any], Stream]
 
     def wait(
         self, streams: Sequence[Stream], *, num_returns: int = 1, timeout: float
@@ -103,7 +105,7 @@ class Ray:
         return SimpleNamespace(options=self._options)
 
     def _options(self, **_: Any) -> Any:
-        return SimpleNamespace(remote=lambda assignment, _agent: self.start(assignment))
+        return SimpleNamespace(remote=self.start)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:

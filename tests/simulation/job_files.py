@@ -87,6 +87,8 @@ class JobFiles:
     """Whether there may be rows in it that cannot be read, which nobody may have tried."""
     lost: set[str] = field(default_factory=set, init=False)
     """Jobs whose directories users have removed."""
+    without_results: set[str] = field(default_factory=set, init=False)
+    """Jobs whose results users have removed."""
     _on_change: OnChange = field(default="refuse", init=False)
     _once: list[str] = field(default_factory=list, init=False)
     """Other options of the next call of `run` alone."""
@@ -153,6 +155,7 @@ class JobFiles:
             return
         if trouble.what == "results":
             directory.model.unlink(missing_ok=True)
+            self.without_results.add(trouble.job)
             return
         shutil.rmtree(directory.root)
         self.lost.add(trouble.job)

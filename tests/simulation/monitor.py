@@ -357,6 +357,9 @@ class Monitor:
         was_refused = self.world.counts["full refusals"] > self.refusals_before
         stops_itself = self.stops_itself or was_refused or self.world.has_erred
         is_meant = self.stops + stops_itself > 1 or self.world.scenario.grace_s == 0.0
+        # A pilot that stood still may obey only when another supervisor lives. What it does then was
+        # looked at when the order was given.
+        is_meant |= worker.was_killed
         self._claim(
             was_patient or is_bad or is_meant, f"{job.job_id} is killed without its grace time"
         )
@@ -715,6 +718,8 @@ class Monitor:
         is_untrainable = job_id in files.lost or is_invalid
         if is_untrainable and not self.paths.job(job_id).root.exists():
             return  # its robot was not there, or not valid, to train it again
+        if declared is None and job_id in files.without_results:
+            return  # what the job file does not have stays as it is, and is not trained again
         steps = job.iterations * STEPS
         model = self.paths.job(job_id).model
         self._claim(

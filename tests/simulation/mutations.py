@@ -264,8 +264,8 @@ MUTATIONS = (
     Mutation(
         name="workers stay when the supervisor ends",
         function=Supervisor.run,
-        before="finally:\n        self.executor.close()",
-        after="finally:\n        pass",
+        before="self.executor.close()",
+        after="pass",
     ),
     Mutation(
         name="late requests are handled and not recorded as such",

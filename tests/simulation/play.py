@@ -31,6 +31,7 @@ from orchestrator.core.worker_spec import INIT_JOB, WorkerSpec
 from orchestrator.experiment import session
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import View
+from orchestrator.supervisor.job_directory import RobotCopies
 from tests.simulation import seams, spoiling
 from tests.simulation.added_jobs import Searcher, SimulatedSource
 from tests.simulation.callers import Caller, CallerError
@@ -353,10 +354,13 @@ def _kind(world: World, processes: Processes) -> SimulatedKind:
 
 @contextlib.contextmanager
 def _observed(monitor: Monitor) -> Iterator[None]:
-    """The monitor is told of what is written to the ledger of attempts and states."""
+    """The monitor is told of what is written to the ledger of attempts and states, and of robots
+    that are compared.
+    """
     put_jobs, delete_job = Ledger.put_jobs, Ledger.delete_job
     set_state, end_attempt = Ledger.set_state, Ledger.end_attempt
     move_attempt = Ledger.move_attempt
+    ensure_intact = RobotCopies.ensure_intact
     respecify = Ledger.update_spec
     update, start_attempt, rebuild = (
         Ledger.update_declaration,
@@ -407,6 +411,10 @@ def _observed(monitor: Monitor) -> Iterator[None]:
         move_attempt(ledger, job_id, number, before, after, **when)
         monitor.moves(job_id, before, after)
 
+    def seen_comparison(copies: RobotCopies, job: Job) -> None:
+        ensure_intact(copies, job)
+        monitor.declared.robots.compared(job.job_id)
+
     Ledger.put_jobs, Ledger.delete_job = seen_put, seen_delete  # type: ignore[method-assign]
     Ledger.update_declaration = seen_update  # type: ignore[method-assign]
     Ledger.update_spec = seen_respecified  # type: ignore[method-assign]
@@ -414,6 +422,7 @@ def _observed(monitor: Monitor) -> Iterator[None]:
     session.rebuild = seen_rebuild  # type: ignore[attr-defined]
     Ledger.set_state, Ledger.end_attempt = seen_state, seen_end  # type: ignore[method-assign]
     Ledger.move_attempt = seen_move  # type: ignore[method-assign]
+    RobotCopies.ensure_intact = seen_comparison  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -424,6 +433,7 @@ def _observed(monitor: Monitor) -> Iterator[None]:
         session.rebuild = rebuild  # type: ignore[attr-defined]
         Ledger.set_state, Ledger.end_attempt = set_state, end_attempt  # type: ignore[method-assign]
         Ledger.move_attempt = move_attempt  # type: ignore[method-assign]
+        RobotCopies.ensure_intact = ensure_intact  # type: ignore[method-assign]
 
 
 def _distinct(job: SimulatedJob) -> dict[str, Any]:

@@ -29,9 +29,10 @@ class Robots:
     world: World
     paths: RunPaths
     _changed_in: dict[str, int] = field(default_factory=dict)
-    """During which supervisor the copy of a job was changed by others, by ``job_id``."""
-    _launched_in: dict[str, int] = field(default_factory=dict)
-    """By which supervisor a job was launched last."""
+    """During which supervisor the copy of a job was changed by others since it was compared, by
+    ``job_id``."""
+    _compared_in: dict[str, int] = field(default_factory=dict)
+    """By which supervisor the copy of a job was compared last."""
 
     def job_of(
         self, made: Callable[[SimulatedJob, int], Job]
@@ -75,14 +76,22 @@ class Robots:
             else:
                 (copy / (MESH if trouble.choice % 2 else MAIN)).write_text("another robot")
 
+    def compared(self, job_id: str) -> None:
+        """The supervisor has found the copy intact, or has put it back. It does so once, before the
+        first attempt that it launches, also where that cannot be started then.
+        """
+        lives = self.world.counts["lives"]
+        if self._compared_in.get(job_id) != lives:
+            self._compared_in[job_id] = lives
+            self._changed_in.pop(job_id, None)
+
     def launched(self, worker: Worker, job: SimulatedJob) -> None:
         """The copy that is trained is the one that was examined, as far as the supervisor has had an
         occasion to see that.
         """
         lives, job_id = self.world.counts["lives"], job.job_id
-        was_compared = self._launched_in.get(job_id) == lives
+        was_compared = self._compared_in.get(job_id) == lives
         is_excused = was_compared and self._changed_in.get(job_id) == lives
-        self._launched_in[job_id] = lives
         expected = _files(job) if job.robot else {}
         if _contents(worker.paths.robot) != expected and not is_excused:
             raise Violation(f"{job_id} is trained with another robot than {job.robot}")
