@@ -44,7 +44,8 @@ NOTES: Mapping[Verb, str] = {"pause": "pausing", "cancel": "cancelling"}
 HANDLED = "handled"
 NOT_REQUESTS = (STOPPING, HANDLED, *NOTES.values())
 """In the place of a verb: notes of the supervisor that it is stopping, what it is doing to a
-running job, or that it has acted on a request in a file, which has that id."""
+running job, or will do to an invalid one, or that it has acted on a request in a file, which has
+that id."""
 
 
 class Ledger:
@@ -381,7 +382,7 @@ class Ledger:
 
     def note(self, verb: Verb, job_id: str) -> None:
         """Let the next supervisor `pause` or `cancel` a running job, should this one end before its
-        worker does.
+        worker does, or a job that is invalid now and never ran, once it is valid.
         """
         self._keep("INSERT INTO requests (verb, job_id) VALUES (?, ?)", (NOTES[verb], job_id))
 
@@ -391,8 +392,8 @@ class Ledger:
         )
 
     def noted_verbs(self) -> dict[str, Verb]:
-        """What is to become of running jobs when their attempts end; of one that is noted for both,
-        `cancel`.
+        """What is to become of running jobs when their attempts end, and of invalid ones when they
+        are valid; of one that is noted for both, `cancel`.
         """
         sql = "SELECT DISTINCT job_id FROM requests WHERE verb = ?"
         return {

@@ -87,6 +87,9 @@ class JobRecord:
     """How many supervisors there had been when users were last told something."""
     put_from: str = ""
     """Its state before it was entered anew."""
+    held: str = ""
+    """The state in which its user holds it back while it is FAILED, as it is declared and invalid:
+    it comes back to that state once it is valid."""
     is_at_rung: bool = False
     rung: int = 0
     """env_steps of the last rung at which it was."""
@@ -106,6 +109,7 @@ class JobRecord:
             done=self.done.copy(),
             last_told=self.last_told,
             put_from=self.put_from,
+            held=self.held,
             is_at_rung=self.is_at_rung,
             rung=self.rung,
         )
@@ -226,6 +230,7 @@ class Monitor:
             record.done = committed.done.copy()
             record.rung = committed.rung
             record.put_from = ""
+            record.held = committed.held
             record.state = committed.state
             if is_less:
                 record.last_told = ""
@@ -372,6 +377,10 @@ class Monitor:
         self.world.log(f"{job_id}: {before} -> {after}")
         if record.put_from:
             put_from, record.put_from = record.put_from, ""
+            if put_from == "FAILED" and record.held:
+                put_from = record.held
+            is_held = put_from in ("PAUSED", "CANCELLED") and after == "FAILED"
+            record.held = put_from if is_held else ""
             if put_from == after:
                 record.state = after
                 self.declared.moved(job_id, before, state)
@@ -450,7 +459,7 @@ class Monitor:
         for record in self.records.values():
             record.state = ""
             record.failures = record.losses = 0
-            record.last_told = ""
+            record.last_told = record.held = ""
             record.done.clear()
 
     def deleted(self, job_id: str) -> None:
@@ -460,7 +469,7 @@ class Monitor:
         if job_id not in self.declared.files.call.jobs:  # else it is entered anew
             record.state = ""
         record.failures = record.losses = record.rung = 0
-        record.last_told = ""
+        record.last_told = record.held = ""
         self.latest.pop(job_id, None)
 
     def moved_away(self, job_id: str) -> None:

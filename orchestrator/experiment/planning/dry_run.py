@@ -22,12 +22,13 @@ from orchestrator.experiment.resuming import extension, jobs_at_rungs
 from orchestrator.experiment.resuming.reconcile import (
     OnChange,
     changed_jobs,
+    held_state,
     refuse_at_rungs,
     requeued_rows,
 )
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
-from orchestrator.ledger import JobRow, Ledger
+from orchestrator.ledger import JobRow, Ledger, Verb
 from orchestrator.supervisor import disk_admission, job_directory, start_choice
 from orchestrator.supervisor.start_choice import StartChoice
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -128,6 +129,8 @@ class _Earlier:
 
     rows: Mapping[str, JobRow] = field(default_factory=dict)
     """By ``job_id``, as the run would begin with them."""
+    noted: Mapping[str, Verb] = field(default_factory=dict)
+    """What the ledger has noted for jobs (:meth:`.Ledger.noted_verbs`)."""
     refusal: str = ""
     """As :attr:`DryRun.refusal`."""
     forecast: Forecast = field(default_factory=Forecast)
@@ -143,7 +146,8 @@ def _earlier(experiment: Experiment, options: RunOptions, plan: Plan, paths: Run
         recorded = {row.job_id: row for row in ledger.jobs()}
         rows = requeued_rows(recorded, plan.jobs, plan.verdicts, paths)
         if source is None:
-            return _Earlier(rows={**rows, **_released_rows(experiment, ledger, rows)})
+            rows = {**rows, **_released_rows(experiment, ledger, rows)}
+            return _Earlier(rows=rows, noted=ledger.noted_verbs())
         try:
             source.refuse_another(experiment, options, plan, ledger)
             refuse_at_rungs(
@@ -178,7 +182,8 @@ def _prospects(
         if row is None or not row.attempts:
             state = None if row is None else row.state
             is_valid = plan.verdicts[job_id].problem is None
-            prospects[job_id] = _prospect_unlaunched(state, is_valid=is_valid)
+            is_free = row is None or held_state(row, earlier.noted) is None
+            prospects[job_id] = _prospect_unlaunched(state, may_start=is_valid and is_free)
             continue
         changes = refused.get(job_id, changed.get(job_id, ()))
         on_change = options.on_change if changes else "keep"
@@ -228,11 +233,13 @@ def _action(state: State, on_change: OnChange, *, is_refused: bool) -> Action:
     return "resume" if isinstance(state, Pending | Running) else "none"
 
 
-def _prospect_unlaunched(state: State | None, *, is_valid: bool) -> Prospect:
+def _prospect_unlaunched(state: State | None, *, may_start: bool) -> Prospect:
     """A job that was never launched; it starts unless it may not, also where its robot was invalid
     before.
+
+    :param may_start: whether it is valid, and its user does not hold it back.
     """
-    starts = is_valid and not isinstance(state, Cancelled | Paused)
+    starts = may_start and not isinstance(state, Cancelled | Paused)
     return Prospect(
         state=None if state is None else state.name, action="start" if starts else "none"
     )

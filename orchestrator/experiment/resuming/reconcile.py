@@ -37,7 +37,7 @@ from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.resuming import extension, recovery
-from orchestrator.ledger import JobRow, Ledger
+from orchestrator.ledger import JobRow, Ledger, Verb
 from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.events import Reporter
 
@@ -94,6 +94,7 @@ def reconcile(
         position=position,
         on_change=on_change,
         changed=changed.keys(),
+        noted=ledger.noted_verbs(),
     )
     for job in jobs:
         declaration.take(job, verdicts[job.job_id], rows.get(job.job_id), recorded.get(job.job_id))
@@ -128,6 +129,8 @@ class _Declaration:
     on_change: OnChange
     changed: Set[str]
     """Ids of the jobs that have begun and are declared otherwise now."""
+    noted: Mapping[str, Verb]
+    """What the ledger has noted for jobs (:meth:`.Ledger.noted_verbs`)."""
     copied: list[Path] = field(default_factory=list, init=False)
     """Directories of the jobs that have been entered with their robots."""
 
@@ -181,19 +184,26 @@ class _Declaration:
         return settled
 
     def enter(self, job: Job, verdict: JobVerdict, earlier: JobRow | None) -> None:
-        """Enter a job that has not begun. :param earlier: its row of before, whose hold stays."""
+        """Enter a job that has not begun. :param earlier: its row of before, whose hold stays, also
+        while the job is invalid.
+        """
         job_id = job.job_id
+        held = None if earlier is None else held_state(earlier, self.noted)
         _set_another_aside_and_report(self.paths, job, verdict, self.reporter)
         self.ledger.put_jobs([(self.position[job_id], job, verdict.robot_hash)])
         if verdict.problem is not None:
             message = verdict.problem.message + _keep_robot(self.paths, job_id, verdict)
             failed = Failed(cause=Cause.INVALID, message=message)
             self.ledger.set_state(job_id, move(job_id, Pending(), failed))
+            if held is not None:
+                self.ledger.note("pause" if isinstance(held, Paused) else "cancel", job_id)
             return
         copy_robot(self.paths, job_id, verdict)
         self.copied.append(self.paths.job(job_id).root)
-        if earlier is not None and _is_held(earlier):
-            self.ledger.set_state(job_id, _without_failures(earlier.state))
+        if job_id in self.noted:
+            self.ledger.withdraw_notes(job_id)
+        if held is not None:
+            self.ledger.set_state(job_id, held)
 
 
 def requeued_rows(
@@ -225,6 +235,24 @@ def requeued_rows(
         if has_begun and _can_start(job, verdicts[job_id]) and not paths.job(job_id).root.exists():
             del now[job_id]
     return now
+
+
+def held_state(row: JobRow, noted: Mapping[str, Verb]) -> State | None:
+    """The state in which the user holds a job back that is entered anew; None: it is not held.
+
+    :param noted: what the ledger has noted for jobs: a job that is FAILED as it was invalid is held
+        as it was before.
+    """
+    if _is_held(row):
+        return _without_failures(row.state)
+    if not (isinstance(row.state, Failed) and row.state.cause is Cause.INVALID):
+        return None
+    match noted.get(row.job_id):
+        case "pause":
+            return Paused()
+        case "cancel":
+            return Cancelled()
+    return None
 
 
 def _is_held(row: JobRow) -> bool:

@@ -20,7 +20,7 @@ from supervisor_helpers import (
     once,
 )
 
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import Problem, UsageError
 from orchestrator.core.job import (
     Cancelled,
     Cause,
@@ -150,6 +150,32 @@ def test_a_job_cancelled_before_its_launch_stays_so_and_takes_the_robot_as_it_is
         experiment.ledger.set_state("a", Cancelled())
     assert (row.state, row.robot_hash) == (Cancelled(), "other")
     assert (experiment.paths.job("a").robot / "robot.xml").read_text() == "other"
+
+
+@pytest.mark.parametrize("state", [Paused(), Cancelled()])
+def test_a_job_that_is_held_back_stays_so_when_it_is_valid_again(
+    state: State, tmp_path: Path
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    experiment.ledger.set_state("a", state)
+    invalid = JobVerdict(problem=Problem(where="jobs[0]", message="no robot"))
+    for _ in range(2):
+        (row,) = reconciled(experiment, verdict=invalid)
+        assert row.state == Failed(cause=Cause.INVALID, message="no robot")
+    for _ in range(2):
+        (row,) = reconciled(experiment)
+        assert row.state == state
+    assert experiment.ledger.noted_verbs() == {}
+
+
+def test_a_job_that_was_invalid_and_is_not_held_back_begins_when_it_is_valid(
+    tmp_path: Path,
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("a")])
+    invalid = JobVerdict(problem=Problem(where="jobs[0]", message="no robot"))
+    reconciled(experiment, verdict=invalid)
+    (row,) = reconciled(experiment)
+    assert row.state == Pending()
 
 
 def test_a_robot_in_a_folder_that_cannot_be_read_blocks_no_run(
