@@ -59,14 +59,14 @@ def test_run_and_train_can_use_a_cluster_in_turn_and_restore_the_environment(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"executor": "slurmm"}, "executor slurmm: unknown; valid: local, ray"),
+        ({"executor": "slurmm"}, 'executor="slurmm": unknown; valid: local, ray'),
         (
             {"executor": "ray", "storage": "cloud"},
-            "storage cloud: unknown; valid: auto, shared, stream, or a URI",
+            'storage="cloud": unknown; valid: auto, shared, stream, or a URI',
         ),
         (
             {"executor": "ray", "ray_address": "127.0.0.1:1"},
-            "ray_address=127.0.0.1:1: no Ray cluster at",
+            'ray_address="127.0.0.1:1": no Ray cluster at',
         ),
         (
             {"executor": "ray", "ray_address": "nowhere"},
