@@ -83,7 +83,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     """
     import numpy as np
 
-    sample = _finite_sample(values)
+    sample = finite_sample(values)
     median = float(np.median(sample))
     if sample.size < 2:
         return Estimate(median, None, None, 1)
@@ -129,8 +129,8 @@ def ratio(
     """
     import numpy as np
 
-    above = _finite_sample(numerator)
-    below = _finite_sample(denominator)
+    above = finite_sample(numerator)
+    below = finite_sample(denominator)
     if min(above.min(), below.min()) <= 0:
         raise ValueError("a ratio is made of positive values")
     if paired:
@@ -152,7 +152,8 @@ def _exp(bound: float) -> float:
     return math.exp(min(bound, 700.0))
 
 
-def _finite_sample(values: Sequence[float]) -> Floats:
+def finite_sample(values: Sequence[float]) -> Floats:
+    """:raises ValueError: without values, or where one is not finite."""
     import numpy as np
 
     sample = np.asarray(values, dtype=np.float64)
@@ -165,7 +166,7 @@ def _finite_sample(values: Sequence[float]) -> Floats:
 
 def _interval(sample: Floats) -> tuple[float, float]:
     if sample.size >= LEAST_FOR_BOOTSTRAP:
-        low, high = _quantiles(_medians(sample, seed=0))
+        low, high = quantiles(_medians(sample, seed=0))
     else:
         reach = t_quantile((1 + LEVEL) / 2, sample.size - 1) * _standard_error(sample)
         low = float(sample.mean()) - reach
@@ -179,7 +180,7 @@ def _difference(above: Floats, below: Floats) -> tuple[float, float]:
     """Interval of the difference of the medians of two independent samples."""
     fewest = min(above.size, below.size)
     if fewest >= LEAST_FOR_BOOTSTRAP:
-        return _quantiles(_medians(above, seed=0) - _medians(below, seed=1))
+        return quantiles(_medians(above, seed=0) - _medians(below, seed=1))
     # Fewer degrees of freedom than in Welch's formula: the interval is wider, never narrower.
     reach = t_quantile((1 + LEVEL) / 2, fewest - 1) * math.hypot(
         _standard_error(above), _standard_error(below)
@@ -196,18 +197,31 @@ def _medians(sample: Floats, seed: int) -> Floats:
     """Medians of smoothed resamples; shape (RESAMPLES,)."""
     import numpy as np
 
+    return smoothed_bootstrap(sample, lambda block: np.median(block, axis=1), RESAMPLES, seed)
+
+
+def smoothed_bootstrap(
+    sample: Floats, statistic: Callable[[Floats], Floats], resamples: int, seed: int
+) -> Floats:
+    """A statistic of blurred resamples, ``(resamples,)``.
+
+    :param statistic: given ``(n, sample.size)`` returns ``(n,)``.
+    """
+    import numpy as np
+
     generator = np.random.default_rng(seed)
     width = _standard_error(sample)
-    medians = np.empty(RESAMPLES)
+    values = np.empty(resamples)
     at_once = max(1, AT_ONCE // sample.size)
-    for start in range(0, RESAMPLES, at_once):
-        block = medians[start : start + at_once]
+    for start in range(0, resamples, at_once):
+        block = values[start : start + at_once]
         places = generator.integers(0, sample.size, (block.size, sample.size))
-        block[:] = np.median(sample[places] + generator.normal(0.0, width, places.shape), axis=1)
-    return medians
+        block[:] = statistic(sample[places] + generator.normal(0.0, width, places.shape))
+    return values
 
 
-def _quantiles(values: Floats) -> tuple[float, float]:
+def quantiles(values: Floats) -> tuple[float, float]:
+    """The ends between which :data:`LEVEL` of ``values`` lie."""
     import numpy as np
 
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

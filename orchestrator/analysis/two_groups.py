@@ -25,6 +25,9 @@ from orchestrator.analysis.statistics import (
     LEAST_FOR_BOOTSTRAP,
     LEVEL,
     MOST_FOR_RANGE,
+    finite_sample,
+    quantiles,
+    smoothed_bootstrap,
     t_quantile,
 )
 
@@ -123,11 +126,8 @@ def interquartile_mean(group: Strata) -> Figure:
     (sample,) = samples
     if sample.size < LEAST_FOR_BOOTSTRAP:
         return Figure(value=value, interval=None)
-    generator = np.random.default_rng(0)
-    width = math.sqrt(_variance_of_mean(sample))
-    places = generator.integers(0, sample.size, (RESAMPLES, sample.size))
-    blurred = sample[places] + generator.normal(0.0, width, places.shape)
-    interval = _percentiles(_interquartile_means(blurred), "smoothed bootstrap")
+    resampled = smoothed_bootstrap(sample, _interquartile_means, RESAMPLES, seed=0)
+    interval = _percentiles(resampled, "smoothed bootstrap")
     if sample.size <= MOST_FOR_RANGE:
         interval = Interval(
             low=min(interval.low, float(sample.min())),
@@ -138,14 +138,10 @@ def interquartile_mean(group: Strata) -> Figure:
 
 
 def _finite_samples(group: Strata) -> list[Floats]:
-    import numpy as np
-
-    samples = [np.asarray(values, dtype=np.float64) for values in group]
-    if not samples or any(sample.size == 0 for sample in samples):
+    """:raises ValueError: there is no stratum, or one has no value, or one that is not finite."""
+    if not len(group) or not all(map(len, group)):
         raise ValueError("a stratum has no value")
-    if not all(np.isfinite(sample).all() for sample in samples):
-        raise ValueError("a value is not finite")
-    return samples
+    return [finite_sample(values) for values in group]
 
 
 def _variance_of_mean(sample: Floats) -> float:
@@ -308,10 +304,8 @@ def _bootstrapped(
 
 
 def _percentiles(values: Floats, method: str) -> Interval:
-    import numpy as np
-
-    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(low=float(low), high=float(high), method=method)
+    low, high = quantiles(values)
+    return Interval(low=low, high=high, method=method)
 
 
 def _mean_of_means_each(strata: Sequence[Floats]) -> Floats:

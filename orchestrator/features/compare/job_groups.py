@@ -161,7 +161,11 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
     cases = _cases(snapshot.rows)
     bodies = {name: _bodies_named(run_dir, name, cases) for name in names}
     figure = _figure(run_dir, by, [row for case in cases.values() for row in case], bodies, cases)
-    groups = [_group(run_dir, name, bodies[name], cases, figure, declared) for name in names]
+    earlier = _EarlierEnvSteps(
+        env_steps={row["job_id"]: row["env_steps"] or 0 for row in snapshot.rows},
+        declared=declared,
+    )
+    groups = [_group(run_dir, name, bodies[name], cases, figure, earlier) for name in names]
     common = [body for body in groups[0].values if all(body in group.values for group in groups)]
     if not common:
         raise UsageError(
@@ -269,7 +273,7 @@ def _group(
     bodies: Mapping[str, str],
     cases: Cases,
     figure: str,
-    declared: Mapping[str, JobRow],
+    earlier: _EarlierEnvSteps,
 ) -> Group:
     """:param bodies: body → case. :raises UsageError: none of the jobs has a value."""
     values: dict[str, list[float]] = {}
@@ -282,8 +286,10 @@ def _group(
                 missing += 1
                 continue
             values.setdefault(body, []).append(value)
-            earlier = _earlier_env_steps(row["job_id"], cases, declared)
-            protocols.add(Protocol(env_steps=row["env_steps"] or 0, earlier_env_steps=earlier))
+            protocol = Protocol(
+                env_steps=row["env_steps"] or 0, earlier_env_steps=earlier.of_job(row["job_id"])
+            )
+            protocols.add(protocol)
     if not values:
         states = sorted({row["state"] for case in bodies.values() for row in cases[case]})
         raise UsageError(
@@ -296,22 +302,29 @@ def _group(
     return Group(name=name, cases=bodies, values=values, missing=missing, protocols=in_order)
 
 
-def _earlier_env_steps(job_id: str, cases: Cases, declared: Mapping[str, JobRow]) -> int:
-    """Of the jobs of this run directory from whose policies it started, one after another."""
-    env_steps = {row["job_id"]: row["env_steps"] or 0 for rows in cases.values() for row in rows}
-    total = 0
-    seen = {job_id}
-    source = _source_of(job_id, declared)
-    while source is not None and source in env_steps and source not in seen:
-        seen.add(source)
-        total += env_steps[source]
-        source = _source_of(source, declared)
-    return total
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EarlierEnvSteps:
+    """env_steps of the policies that jobs started from."""
 
+    env_steps: Mapping[str, int]
+    """Of each job of the run directory."""
+    declared: Mapping[str, JobRow]
 
-def _source_of(job_id: str, declared: Mapping[str, JobRow]) -> str | None:
-    row = declared.get(job_id)
-    return None if row is None else row.job.spec.init_job
+    def of_job(self, job_id: str) -> int:
+        """Of the jobs of this run directory from whose policies it started, one after another."""
+        total = 0
+        seen = {job_id}
+        source = self._source(job_id)
+        while source in self.env_steps and source not in seen:
+            seen.add(source)
+            total += self.env_steps[source]
+            source = self._source(source)
+        return total
+
+    def _source(self, job_id: str) -> str:
+        """Empty where it started from no other job."""
+        row = self.declared.get(job_id)
+        return "" if row is None else row.job.spec.init_job or ""
 
 
 def _figures_of(group: Group, bodies: Sequence[str]) -> GroupFigures:

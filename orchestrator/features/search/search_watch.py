@@ -13,7 +13,7 @@ from orchestrator.core.text import count, decimal, duration, joined
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
 from orchestrator.features.search import search_events
-from orchestrator.features.search.history import CommonReason, Trial, commonest
+from orchestrator.features.search.history import Trial, commonest
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.ledger import Ledger
@@ -149,22 +149,17 @@ def _why_stopped(paths: RunPaths) -> str:
 
 def _failure(reader: TrialReader) -> str:
     """Why trials have failed; of several, how many of the last ones have the commonest reason."""
-    if reader.failed == 1:
-        return _example(reader)
-    return f"{_commonest(reader).times:,} of them as {_example(reader)}"
+    last = _last_failed(reader)
+    common = commonest([trial.why for trial in last])
+    example = _with_reason(last[common.place])
+    return example if reader.failed == 1 else f"{common.times:,} of them as {example}"
 
 
-def _example(reader: TrialReader) -> str:
-    """The last trial that has failed for the commonest reason, with its reason, on one line."""
-    trial = _last_failed(reader)[_commonest(reader).place]
+def _with_reason(trial: Trial) -> str:
+    """A trial that has failed, with its reason, on one line."""
     why = " ".join(trial.why.split())
     dots = "…" if len(why) > LONGEST_REASON else ""
     return f"trial {trial.number}: {why[:LONGEST_REASON]}{dots}"
-
-
-def _commonest(reader: TrialReader) -> CommonReason:
-    """Of the last failed trials."""
-    return commonest([trial.why for trial in _last_failed(reader)])
 
 
 def _last_failed(reader: TrialReader) -> list[Trial]:
@@ -174,10 +169,11 @@ def _last_failed(reader: TrialReader) -> list[Trial]:
 
 def _without_value(reader: TrialReader) -> str:
     """What to do about a search that has ended without a best trial."""
-    failed = list(reader.history.failed.values())
-    why = f" ({_example(reader)})" if failed else ""
+    why = ""
+    if last := _last_failed(reader):
+        why = f" ({_with_reason(last[commonest([trial.why for trial in last]).place])})"
     what = f"No trial has a value of {joined(reader.objectives)}{why}"
-    has_failed_jobs = any(one.failed_jobs for one in failed)
+    has_failed_jobs = any(one.failed_jobs for one in reader.history.failed.values())
     retry = "`retry` trains failed jobs again, and " if has_failed_jobs else ""
     return f"{what}. Correct the cause; then {retry}`run --fresh` starts over with another job file"
 

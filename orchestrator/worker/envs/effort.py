@@ -31,7 +31,6 @@ import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import NDArray
 
-from orchestrator.core.task_names import EFFORT
 from orchestrator.worker.envs.batch_interface import EffortState
 from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
 from orchestrator.worker.tasks.motion import GRAVITY_M_S2
@@ -177,14 +176,16 @@ class EffortMeter:
         mass_kg = self._mass_kg(env)
         weight_times_way = mass_kg * GRAVITY_M_S2 * float(self._distance_m[env])
         numbers = control_steps * self._frame_skip * self._model.nout
-        values = (
-            energy_j,
-            mass_kg,
-            # Always this object: two dicts with NaN are equal only if it is the same object.
-            energy_j / weight_times_way if weight_times_way > 0 else math.nan,
-            math.sqrt(float(self._squared_torques[env]) / numbers) if numbers else 0.0,
-        )
-        return dict(zip(EFFORT, values, strict=True))
+        mean_square = float(self._squared_torques[env]) / numbers if numbers else 0.0
+        cost = math.nan  # this object: two dicts with NaN are equal only if it is the same one
+        if weight_times_way > 0:
+            cost = energy_j / weight_times_way
+        return {
+            "energy_j": energy_j,
+            "mass_kg": mass_kg,
+            "cost_of_transport": cost,
+            "torque_rms": math.sqrt(mean_square),
+        }
 
     def get_state(self) -> EffortState:
         return {
