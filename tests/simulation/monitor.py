@@ -208,6 +208,7 @@ class Monitor:
                 self.waiting[row.job_id] = row.attempts > 0, _demand(job)
 
     def noted(self) -> Note:
+        self._look_at_directory()
         records = {job_id: record.copied() for job_id, record in self.records.items()}
         note = self.directory, records, dict(self.declared.by_id)
         self.notes[self.directory] = note
