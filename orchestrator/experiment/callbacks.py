@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.core.errors import LedgerBusyError
+from orchestrator.core.errors import LedgerBusyError, LedgerDamagedError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.messages import Progress
 from orchestrator.core.processes import users_code
@@ -122,6 +122,9 @@ class CallbackReporter:
                 row = self._ledger.summary_of(job_id)
             except LedgerBusyError:
                 return  # the next turn asks again
+            except LedgerDamagedError:
+                del self._ended[job_id]  # the run ends with this error; others are reported
+                continue
             del self._ended[job_id]
             if row["state"] in TERMINAL:  # it may have been queued again already
                 self._call(self.on_end, row)

@@ -97,6 +97,7 @@ class Searcher:
     def killed(self, trouble: Trouble) -> None:
         """Its process is gone for a while, or when it is next about to enter a job."""
         self._down_until = self.world.now + trouble.for_s
+        self.monitor.searcher_back_at = self._down_until
         self._dies_entering = not trouble.for_s
 
     def _look_later(self, process: int) -> None:

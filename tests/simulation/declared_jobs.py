@@ -77,6 +77,8 @@ class DeclaredJobs:
         if self._lost is not None:
             lost = self._lost.get(job_id)
             was_done = lost is not None and lost.is_done and _decides(lost.job) == _decides(entered)
+            # Its user may have removed them.
+            was_done = was_done and self.paths.job(job_id).has_results(normalize=False)
             entry = Declaration(job=entered, is_done=was_done)
         else:
             has_begun = before is not None and before.has_begun

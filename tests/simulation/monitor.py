@@ -144,6 +144,8 @@ class Monitor:
     """Ways of earlier requests that nobody had acted on when the present command began."""
     busy_at: float = 0.0
     """When last a worker lived, or something was in the way of all launches."""
+    searcher_back_at: float = 0.0
+    """When the process that makes jobs is there again."""
     latest: dict[str, Worker] = field(default_factory=dict)
     """The worker of each job that was started last."""
     directory: int = 0
@@ -607,7 +609,7 @@ class Monitor:
             self._look_at_limits(worker, now)
         self.cpus.turn(self._latest_s)
         is_excused = is_disturbed or self.world.is_full or self.world.is_locked
-        is_excused |= self.world.short_since is not None
+        is_excused |= self.world.short_since is not None or now < self.searcher_back_at
         is_waiting = any(record.not_before > now for record in self.records.values())
         if self.alive or is_excused or is_waiting or self.stops:
             self.busy_at = now

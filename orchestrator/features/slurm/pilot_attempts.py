@@ -178,8 +178,9 @@ class PilotAttempts:
         why = self._why or SIGNALLED
         if exited.returncode == ExitCode.INTERRUPTED:
             return replace(exited, lost=why)
-        is_killed = exited.returncode is None or (exited.returncode < 0 and not exited.oom_killed)
-        if exited.returncode == -signal.SIGTERM or (self._why and is_killed):
+        was_killed = exited.returncode is None or (exited.returncode < 0 and not exited.oom_killed)
+        is_cut_off = was_killed or exited.returncode == ExitCode.ORPHANED
+        if exited.returncode == -signal.SIGTERM or (self._why and is_cut_off):
             return Exited(handle, None, lost=why)
         return exited
 
