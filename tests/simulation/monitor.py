@@ -559,7 +559,9 @@ class Monitor:
             # of them.
             is_after_unread = self.unread == {way} and not (way == "files" and self.has_jumped)
             is_ordered = not self.unread or (bool(record.last_told) and is_after_unread)
-            record.last_told = trouble.kind if is_ordered else ""
+            # A job that is over has nothing to pause, also where the command cannot know that.
+            has_effect = trouble.kind != "pause" or record.state not in OVER
+            record.last_told = trouble.kind if is_ordered and has_effect else ""
 
     @property
     def has_jumped(self) -> bool:
