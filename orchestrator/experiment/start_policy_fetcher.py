@@ -90,7 +90,10 @@ class StartPolicyFetcher:
             return _unfit(job, answer.problem)
         with disk_full_explained(self._paths.root, repeat_call()):
             content = preflight.staged_policy(staging).read_bytes()
-            write_whole(self._paths.job(job.job_id).init, content)
+            init = self._paths.job(job.job_id).init
+            # Should it be gone: what else is missing is found, and said, at the launch.
+            init.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(init, content)
         self._ready.add(job.job_id)
         return FetchedPolicy(job_id=job.job_id, sha256=answer.init_sha256)
 

@@ -97,6 +97,9 @@ class JobRecord:
     """Whether its attempt has ended by a failure that is retried, and its state is not said."""
     not_before: float = 0.0
     """When it may be retried."""
+    granted: int = 0
+    """Attempts that it may have, as was decided when the last one failed. The job file may allow fewer
+    since then."""
     wait_s: float = 0.0
     """Before it may, from its last end on."""
 
@@ -393,6 +396,8 @@ class Monitor:
             record.last_told = ""
         if after == "PENDING" and before == "RUNNING" and record.has_just_failed:
             record.not_before = self.world.now + record.wait_s
+            if record.failures <= self.jobs[job_id].max_retries:
+                record.granted = record.failures + 1
         record.has_just_failed = False
         if after == "PENDING" and before in ("PAUSED", "FAILED", "CANCELLED"):
             self._queue_again(job_id)
@@ -414,7 +419,7 @@ class Monitor:
             )
         is_queued_again = is_by_file and before in ("SUCCEEDED", "CANCELLED") and after == "PENDING"
         if verb == "retry" or is_queued_again:
-            record.failures = 0
+            record.failures = record.granted = 0
         if isinstance(state, Pending | Running | Paused):
             self._claim(
                 state.failures == record.failures,
@@ -441,7 +446,7 @@ class Monitor:
         elif cause in (*COUNTED, "node-lost"):
             most = job.max_retries + 1
             self._claim(
-                record.failures == most,
+                record.failures >= most,
                 f"{job_id} FAILED ({cause}) after {record.failures} of {most} attempts",
             )
 
@@ -505,7 +510,7 @@ class Monitor:
         elif record.has_just_failed:
             record.failures += 1
             record.wait_s = 2.0 ** (record.failures - 1)
-            most = self.jobs[job_id].max_retries + 1
+            most = max(self.jobs[job_id].max_retries + 1, record.granted)
             self._claim(
                 record.failures <= most, f"{job_id} is tried {record.failures} times, not {most}"
             )
