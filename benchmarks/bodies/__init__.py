@@ -1,0 +1,1 @@
+"""Tables of bodies: what searches are compared on (:mod:`.table`)."""

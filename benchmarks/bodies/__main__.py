@@ -1,0 +1,100 @@
+"""Tables of bodies, on which searches are compared.
+
+python -m benchmarks.bodies make quadruped --bodies 64   trains the next 64 and adds them
+python -m benchmarks.bodies show quadruped               what the table has
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.bodies import maker, table
+from benchmarks.bodies.maker import Part
+from orchestrator.machine import topology
+
+
+def main() -> int:
+    options = _options()
+    if options.what == "show":
+        return _show(options.robot)
+    if options.what == "train":
+        part = Part(
+            robot=options.robot,
+            first=options.first,
+            bodies=options.bodies,
+            run_dir=options.run_dir,
+        )
+        return 0 if maker.train(part).ok else 1
+    with tempfile.TemporaryDirectory() as folder:
+        return _make(options, options.run_dir or Path(folder) / "run")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bodies",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", choices=("make", "show", "train"))
+    parser.add_argument("robot", choices=table.ROBOTS)
+    parser.add_argument(
+        "--bodies", type=int, default=64, metavar="N", help="how many (default: 64)"
+    )
+    parser.add_argument(
+        "--first", type=int, default=0, metavar="N", help="with train: place of the first of them"
+    )
+    parser.add_argument(
+        "--run-dir",
+        type=Path,
+        metavar="DIR",
+        help="with make: the run directory, which is kept, and resumed if it is there",
+    )
+    parser.add_argument(
+        "--kill-every",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="with make: mean time between kills of the supervisor; 0: none (default: 120)",
+    )
+    return parser.parse_args()
+
+
+def _make(options: argparse.Namespace, run_dir: Path) -> int:
+    path = table.table_file(options.robot)
+    before = table.load(path) if path.exists() else None
+    part = Part(
+        robot=options.robot,
+        first=0 if before is None else before.bodies,
+        bodies=options.bodies,
+        run_dir=run_dir,
+    )
+    made = maker.make(part, kill_every_s=options.kill_every, seed=part.first)
+    new = maker.read(part)
+    (new if before is None else before.extended(new)).save(path)
+    cores = topology.detect().capacity
+    print(
+        f"{part.bodies} bodies × {new.seeds} seeds in {made.wall_s:,.0f} s on {cores} cores: a training on"
+        f" {made.trained_s / made.wall_s / cores:.3f} of them; {made.kills} kills; {made.failed} trainings failed"
+    )
+    return _show(options.robot)
+
+
+def _show(robot: str) -> int:
+    found = table.load(table.table_file(robot))
+    values = found.measure("eval_mean")
+    trained = np.isfinite(values).all(axis=1)
+    means = values[trained].mean(axis=1)
+    noise = float(np.sqrt(values[trained].var(axis=1, ddof=1).mean()))
+    print(f"{robot}: {found.bodies} bodies × {found.seeds} seeds, {len(found.rungs)} rungs")
+    print(f"bodies of which a training failed: {np.sum(~trained)}")
+    print(f"eval_mean of the bodies: median {np.median(means):,.0f}, best {means.max():,.0f}")
+    print(f"deviation between bodies {means.std(ddof=1):,.0f}, between seeds {noise:,.0f}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,156 @@
+"""Makes a part of a table: trains bodies by a search over Sobol points, which is killed at random
+moments and goes on, and reads what they gave.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import orchestrator
+from benchmarks.bodies import table
+from benchmarks.bodies.table import MEASURES, Table
+from benchmarks.harness import ROOT
+from orchestrator import api
+from orchestrator.analysis import run_reader
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.planning import run_plan
+from orchestrator.jobfile import Experiment, from_mapping
+
+JOB_NAME = re.compile(r".*-t(?P<trial>\d+)-s(?P<seed>\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Bodies of a table, by their place among all points of its job file."""
+
+    robot: str
+    first: int
+    bodies: int
+    run_dir: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """How a part was made."""
+
+    wall_s: float
+    trained_s: float
+    """Seconds of all trainings, summed."""
+    kills: int
+    failed: int
+
+
+def make(part: Part, *, kill_every_s: float, seed: int = 0) -> Made:
+    """Train the bodies of ``part``. :param kill_every_s: mean time between kills; 0: none.
+
+    :raises subprocess.CalledProcessError: the run ended with an error.
+    """
+    command = [sys.executable, "-m", "benchmarks.bodies", "train", part.robot]
+    command += ["--first", str(part.first), "--bodies", str(part.bodies)]
+    command += ["--run-dir", str(part.run_dir)]
+    chance = random.Random(seed)
+    begun = time.monotonic()
+    kills = 0
+    while not _ends(command, chance.expovariate(1 / kill_every_s) if kill_every_s else None):
+        kills += 1
+    results = train(part)
+    return Made(
+        wall_s=time.monotonic() - begun,
+        trained_s=sum(result.wall_s or 0.0 for result in results),
+        kills=kills,
+        failed=sum(not result.ok for result in results),
+    )
+
+
+def _ends(command: Sequence[str], kill_after_s: float | None) -> bool:
+    """Whether the run came to its end before it was killed, by SIGKILL, with nothing said to its
+    workers.
+    """
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    try:
+        code = process.wait(kill_after_s)
+    except subprocess.TimeoutExpired:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        return False
+    if code not in (0, 1):  # 1: some bodies could not be trained
+        raise subprocess.CalledProcessError(code, command)
+    return True
+
+
+def train(part: Part) -> orchestrator.ExperimentResult:
+    """Run, or resume, the search of ``part`` in this process."""
+    options = run_plan.RunOptions(run_dir=part.run_dir)
+    return api.finish(experiment_of(part), options, show=False, callbacks=None)
+
+
+def experiment_of(part: Part) -> Experiment:
+    """What the job file of the table declares, for the bodies of ``part`` alone."""
+    content = dict(table.job_file(part.robot))
+    content["search"] = {
+        **content["search"],
+        "trials": part.bodies,
+        "sampler_options": {"first": part.first},
+    }
+    source = str(table.FOLDER / f"{part.robot}.toml")
+    return from_mapping(content, source=source, base=table.FOLDER)
+
+
+def read(part: Part) -> Table:
+    """What the trainings of ``part`` gave."""
+    content = table.job_file(part.robot)
+    keys = tuple(content["search"]["space"])
+    seeds = content["defaults"]["seeds"]
+    rungs = _rungs(content["defaults"])
+    points = np.full((part.bodies, len(keys)), np.nan, np.float32)
+    returns = np.full((part.bodies, len(seeds), len(rungs)), np.nan, np.float32)
+    measures = np.full((part.bodies, len(seeds), len(MEASURES)), np.nan, np.float32)
+    for result in train(part):
+        assert result.job_id is not None
+        assert result.job_dir is not None
+        found = JOB_NAME.fullmatch(result.job_id)
+        assert found is not None
+        trial, seed = int(found["trial"]), int(found["seed"])
+        paths = JobPaths(result.job_dir)
+        params = WorkerSpec.from_json(paths.spec.read_bytes()).params
+        points[trial] = [params[key.removeprefix("params.")] for key in keys]
+        if result.ok:
+            place = trial, seeds.index(seed)
+            returns[place] = _returns_at(rungs, paths.progress_csv)
+            measures[place] = [_measure(result, name) for name in MEASURES]
+    return Table(
+        keys=keys,
+        points=points,
+        rungs=np.array(rungs),
+        returns=returns,
+        measures=measures,
+    )
+
+
+def _rungs(defaults: Mapping[str, Any]) -> list[int]:
+    """env_steps at the end of each iteration."""
+    iteration = defaults["ppo"]["n_steps"] * defaults["n_envs"]
+    return list(range(iteration, defaults["total_timesteps"] + 1, iteration))
+
+
+def _returns_at(rungs: Sequence[int], progress: Path) -> list[float]:
+    curve = {int(env_steps): mean for env_steps, mean in run_reader.learning_curve(progress)}
+    return [curve.get(rung, np.nan) for rung in rungs]
+
+
+def _measure(result: orchestrator.Result, name: str) -> float:
+    value = result.eval_mean if name == "eval_mean" else result.measures.get(name)
+    return np.nan if value is None else value

@@ -1,0 +1,118 @@
+"""Tables of bodies: points, bodies and files that a comparison of searches rests on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+from benchmarks.bodies import maker, robots, table
+from benchmarks.bodies.maker import Part
+from benchmarks.bodies.sobol_from import SobolFrom
+from benchmarks.bodies.table import MEASURES, Table
+from orchestrator.features.search.declaration.spec import SearchSpec
+from orchestrator.features.search.search_source import SearchSource
+from orchestrator.features.search.searcher.simple_samplers import SobolSampler
+from orchestrator.features.search.searcher.space import Space
+
+
+def search_of(robot: str) -> SearchSpec:
+    part = Part(robot=robot, first=5, bodies=4, run_dir=Path())
+    source = maker.experiment_of(part).job_source
+    assert isinstance(source, SearchSource)
+    return source.search
+
+
+@pytest.mark.parametrize("robot", table.ROBOTS)
+def test_later_parts_go_on_with_the_points_of_one_search(robot: str) -> None:
+    spec = search_of(robot)
+    assert spec.sampler_options == {"first": 5}
+    assert spec.trials == 4
+    space = Space(spec.space)
+    later = SobolFrom(space=space, seed=spec.seed, directions=spec.directions, first=5)
+    whole = SobolSampler(spec)
+    assert [later.ask(number) for number in range(3)] == [whole.ask(5 + n) for n in range(3)]
+
+
+@pytest.mark.parametrize("robot", table.ROBOTS)
+def test_a_body_without_changes_is_the_robot(robot: str, tmp_path: Path) -> None:
+    params = table.job_file(robot)["jobs"][0]["params"]
+    made = mujoco.MjModel.from_xml_path(str(getattr(robots, robot)(params, tmp_path)))
+    original = mujoco.MjModel.from_xml_path(str(robots.MJCF / f"{robot}.xml"))
+    for name in ("body_mass", "geom_size", "actuator_forcerange", "actuator_gear", "dof_damping"):
+        np.testing.assert_allclose(getattr(made, name), getattr(original, name), atol=1e-5)
+    trunk = made.body("trunk").id
+    others = [body for body in range(made.nbody) if body != trunk]
+    np.testing.assert_allclose(made.body_pos[others], original.body_pos[others], atol=1e-5)
+    assert made.body_pos[trunk][2] == pytest.approx(original.body_pos[trunk][2], abs=0.02)
+
+
+@pytest.mark.parametrize("robot", table.ROBOTS)
+def test_bodies_at_the_corners_begin_above_the_ground(robot: str, tmp_path: Path) -> None:
+    space = table.job_file(robot)["search"]["space"]
+    for bound in ("low", "high"):
+        params = {key.removeprefix("params."): limits[bound] for key, limits in space.items()}
+        model = mujoco.MjModel.from_xml_path(str(getattr(robots, robot)(params, tmp_path)))
+        data = mujoco.MjData(model)
+        mujoco.mj_forward(model, data)
+        assert data.ncon == 0
+
+
+def table_of(bodies: int, **changes: Any) -> Table:
+    content: dict[str, Any] = {
+        "keys": ("params.a", "params.b"),
+        "points": np.full((bodies, 2), bodies, np.float32),
+        "rungs": np.array([10, 20]),
+        "returns": np.full((bodies, 4, 2), bodies, np.float32),
+        "measures": np.full((bodies, 4, len(MEASURES)), np.nan, np.float32),
+    }
+    return Table(**{**content, **changes})
+
+
+def test_parts_follow_each_other_and_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "table.npz"
+    table_of(2).extended(table_of(3)).save(path)
+    found = table.load(path)
+    assert found.bodies == 5
+    assert found.seeds == 4
+    assert found.keys == ("params.a", "params.b")
+    np.testing.assert_array_equal(found.points[:, 0], [2, 2, 3, 3, 3])
+    np.testing.assert_array_equal(found.returns[:, 3, 1], [2, 2, 3, 3, 3])
+    assert np.isnan(found.measure("eval_mean")).all()
+
+
+def test_parts_of_another_job_file_are_refused() -> None:
+    with pytest.raises(ValueError, match="same keys and rungs"):
+        table_of(2).extended(table_of(2, rungs=np.array([10, 30])))
+    with pytest.raises(ValueError, match="same keys and rungs"):
+        table_of(2).extended(table_of(2, keys=("params.a", "params.c")))
+
+
+@pytest.mark.slow
+def test_bodies_are_trained_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    content = dict(table.job_file("runner"))
+    ppo = {**content["defaults"]["ppo"], "n_steps": 128}
+    content["defaults"] = {
+        **content["defaults"],
+        "ppo": ppo,
+        "total_timesteps": 2048,
+        "seeds": [0, 1],
+        "eval_episodes": 1,
+    }
+    monkeypatch.setattr(table, "job_file", lambda _: content)
+    part = Part(robot="runner", first=3, bodies=2, run_dir=tmp_path / "run")
+    maker.train(part)
+    found = maker.read(part)
+    expected = [SobolSampler(search_of("runner")).ask(number) for number in (3, 4)]
+    keys = list(content["search"]["space"])
+    np.testing.assert_allclose(
+        found.points, [[p[key] for key in keys] for p in expected], rtol=1e-6
+    )
+    np.testing.assert_array_equal(found.rungs, [1024, 2048])
+    assert found.returns.shape == (2, 2, 2)
+    assert np.isfinite(found.measure("eval_mean")).all()
+    assert (found.measure("energy_j") > 0).all()
+    assert (found.measure("mass_kg")[0] != found.measure("mass_kg")[1]).all()
