@@ -25,6 +25,8 @@ from tests.simulation.world import Violation, World
 
 OF_NOW = ("wall_s", "pid")
 """What of a row one who looks computes himself."""
+SELDOM = 10
+"""One look in so many asks for figures although nothing seems to have changed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class Onlooker:
     """The supervisor that he has seen last."""
     _lives: int = field(default=0, init=False)
     """How many supervisors there had been then."""
+    _looks: int = field(default=0, init=False)
     _view_at: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -65,8 +68,10 @@ class Onlooker:
         if files.is_damaged or files.has_odd_rows:
             return  # what can be read of it is anybody's guess
         self._look_at_end(run_directory.holder(self.paths))
-        self._follow()
-        if not self.paths.ledger.exists():
+        self._looks += 1
+        has_changed = self._follow()
+        is_due = has_changed or self._looks % SELDOM == 0
+        if not is_due or not self.paths.ledger.exists():
             return
         with run_directory.opened_ledger(self.paths, read_only=True) as ledger:
             self._look_at_figures(ledger)
@@ -74,19 +79,21 @@ class Onlooker:
 
     # -- what follows a run
 
-    def _follow(self) -> None:
-        """A page that is brought up to date has what one has that is made anew."""
+    def _follow(self) -> bool:
+        """A page that is brought up to date has what one has that is made anew. Returns whether it
+        was: nothing may have changed, or it could not be read just now.
+        """
         try:
-            anew = control.status(self.paths.root)
             seen = self.follower.look()
+            if seen is None:
+                return False
+            anew = control.status(self.paths.root)
         except LedgerBusyError:
-            return
-        if seen is None:
-            return  # nothing has changed, or it could not be read just now
+            return False
         self._claim(not seen.problem, f"the page: {seen.problem}")
         if seen.snapshot is None:
             self._shown = None
-            return
+            return True
         before, self._shown = self._shown, _of_then(seen.snapshot.rows)
         difference = _first_difference(self._shown, _of_then(anew.rows))
         if difference is not None and not self._is_planning(anew.holder):
@@ -101,6 +108,7 @@ class Onlooker:
         self._claim(bool(learner_summary(anew.rows)) == _has_learner(anew.rows), "learners")
         for row in anew.rows:
             fitness(row["eval_mean"], row["ep_rew_mean"])
+        return True
 
     def _is_planning(self, holder: LockHolder | None) -> bool:
         """Whether a supervisor still brings the ledger into agreement with its job file."""
