@@ -193,7 +193,10 @@ class Ledger:
         )
 
     def delete_job(self, job_id: str) -> None:
-        for name in ("attempts", "jobs", "declared"):
+        tables = ["attempts", "jobs", "declared"]
+        if self._has_cpu_histories():
+            tables += cpu_history.TABLES
+        for name in tables:
             self._execute(f"DELETE FROM {name} WHERE job_id = ?", (job_id,))  # noqa: S608 - our own tables
         self.withdraw_notes(job_id)
         self._forget_varied_keys()
@@ -302,8 +305,8 @@ class Ledger:
             self._keep(cpu_history.ADD_COMPETITOR, (job_id, number, name))
 
     def _keep_cpu_history(self) -> None:
-        for table in cpu_history.TABLES:
-            self._keep(table, ())
+        for created in cpu_history.TABLES.values():
+            self._keep(created, ())
 
     def end_attempt(
         self,
@@ -540,8 +543,12 @@ class Ledger:
                 for row in found
             ]
 
+    def _has_cpu_histories(self) -> bool:
+        """Whether somebody else has used the CPUs of an attempt."""
+        return bool(self._execute(cpu_history.EXISTS).fetchone()[0])
+
     def _cpu_histories(self) -> Mapping[tuple[str, int], CpuHistory]:
-        if not self._execute(cpu_history.EXISTS).fetchone()[0]:
+        if not self._has_cpu_histories():
             return {}
         moves = self._execute(cpu_history.MOVES).fetchall()
         return cpu_history.by_attempt(moves, self._execute(cpu_history.COMPETITORS).fetchall())

@@ -13,18 +13,19 @@ from typing import Any, TypedDict
 
 from orchestrator.core.decoding import parsed_json
 
-TABLES = (
-    """
+TABLES = {
+    "cpu_moves": """
 CREATE TABLE IF NOT EXISTS cpu_moves (
     job_id TEXT NOT NULL, number INTEGER NOT NULL, at REAL NOT NULL, cpus_before TEXT NOT NULL
 )
 """,
-    """
+    "cpu_competitors": """
 CREATE TABLE IF NOT EXISTS cpu_competitors (
     job_id TEXT NOT NULL, number INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (job_id, number, name)
 )
 """,
-)
+}
+"""Name → what makes it."""
 EXISTS = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'cpu_competitors'"
 ADD_MOVE = "INSERT INTO cpu_moves (job_id, number, at, cpus_before) VALUES (?, ?, ?, ?)"
 ADD_COMPETITOR = "INSERT OR IGNORE INTO cpu_competitors (job_id, number, name) VALUES (?, ?, ?)"
