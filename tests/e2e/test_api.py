@@ -220,7 +220,7 @@ def leftovers() -> tuple[int, int, int]:
 
 
 @pytest.mark.slow
-def test_fifty_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sixty_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))
     commands.instant_workers(monkeypatch, tmp_path)
     commands.examine_nothing(monkeypatch)
@@ -235,12 +235,16 @@ def test_fifty_calls_leak_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for number in range(10):  # fills caches
         call(number)
     gc.collect()
-    before, memory = leftovers(), psutil.Process().memory_info().rss
-    for number in range(10, 60):
-        call(number)
-    gc.collect()
+    before = leftovers()
+    growths = []  # bytes, of 20 calls each; the allocator may take an arena in one of them
+    for first in (10, 30, 50):
+        memory = psutil.Process().memory_info().rss
+        for number in range(first, first + 20):
+            call(number)
+        gc.collect()
+        growths.append(psutil.Process().memory_info().rss - memory)
     assert leftovers() == before
-    assert psutil.Process().memory_info().rss - memory < 2 * 2**20
+    assert min(growths) < 2**20
     assert [
         signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     ] == handlers
