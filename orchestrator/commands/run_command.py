@@ -349,7 +349,7 @@ def _run(
             )
         with reporting as reporter:
             watching = WatchReporter(reporter, RunPaths(options.run_dir))
-            finished = session.run(experiment, options, watching, warm=warm)
+            finished = session.run(experiment, options, watching, warm=warm, ends_process=True)
             notes = watching.look()
         if as_json:
             succeeded = sum(state.name == "SUCCEEDED" for state in finished.states.values())

@@ -69,6 +69,7 @@ def run(
     warm: preflight.Child | None = None,
     callbacks: CallbackReporter | None = None,
     beside: Mapping[str, BesideRun] | None = None,
+    ends_process: bool = False,
 ) -> RunResult:
     """Run or resume ``experiment`` in ``options.run_dir`` until every job is terminal or a stop is
     requested.
@@ -77,12 +78,14 @@ def run(
         raises is raised here when every worker has exited.
     :param beside: what the caller has beside the run, in addition to that of features; by the names
         that messages have for it.
+    :param ends_process: whether the process ends after the run: signals are ignored from the end of
+        a run on that a signal has stopped.
     :raises UsageError: for anything the user can fix; nothing was launched.
     :raises DiskFullError, SupervisorError: everything has stopped, resumable.
     :raises KeyboardInterrupt: stopped during start-up; nothing was launched.
     """
     hold_standard_descriptors()
-    stops = StopRequests(stop_at=options.stop_at)
+    stops = StopRequests(stop_at=options.stop_at, ends_process=ends_process)
     with contextlib.ExitStack() as stack:
         opened = _open(experiment, options, reporter, beside or {}, stops, stack)
         planned = _plan(opened, warm, stack)

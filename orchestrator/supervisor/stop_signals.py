@@ -34,6 +34,9 @@ class StopRequests:
     """When a stop counts as requested without a signal, in seconds since the epoch; None: never."""
     request_checkpoints: Callable[[], object] = lambda: None
     """Called when a signal asks for checkpoints."""
+    ends_process: bool = False
+    """Whether the process ends after the run, as that of a command does: once a signal has stopped
+    the run, further ones are ignored until then, and do not change the exit code."""
     _delivered: int = 0
     _reason: str = ""
     _receiver: Callable[[str], None] | None = None
@@ -96,7 +99,8 @@ class StopRequests:
         finally:
             signal.pthread_sigmask(signal.SIG_BLOCK, mask & {CHECKPOINT_SIGNAL})
             for number, handler in before.items():
-                signal.signal(number, handler)
+                is_over = self.ends_process and self.count > 0 and number in STOP_SIGNALS
+                signal.signal(number, signal.SIG_IGN if is_over else handler)
 
     def _set_handlers(self) -> dict[signal.Signals, Any]:
         """Returns the handlers that there were before, by signal."""

@@ -159,6 +159,26 @@ def test_a_request_for_checkpoints_outside_of_the_run_ends_no_command() -> None:
     assert done.stdout.split() == ["heard", "heard", "done"]
 
 
+def signal_after_a_stop(ends_process: str) -> subprocess.CompletedProcess[str]:
+    code = (
+        "import os, signal\n"
+        "from orchestrator.supervisor.stop_signals import StopRequests\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        f"with StopRequests(ends_process={ends_process}).handle_signals():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "raise SystemExit(130)\n"
+    )
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=False, timeout=commands.PATIENCE_S, text=True)
+
+
+def test_a_signal_after_the_run_that_one_has_stopped_changes_no_exit_code() -> None:
+    assert signal_after_a_stop("True").returncode == 130
+    of_a_program = signal_after_a_stop("False")
+    assert of_a_program.returncode == -signal.SIGINT, "its own handlers are back"
+
+
 def test_every_child_that_is_tied_to_the_supervisor_unblocks_signals() -> None:
     code = (
         "import signal; from orchestrator.worker.runtime import supervisor_connection; supervisor_connection.attach();"
