@@ -60,6 +60,8 @@ __all__ = [
 StrPath = str | os.PathLike[str]
 OnResult = Callable[[Result], object]
 OnProgress = Callable[[ExperimentProgress], object]
+StartPolicy = Result | StrPath
+"""What a training can start from: a result, the directory of a job, or a ``model.zip``."""
 
 
 def run(
@@ -142,6 +144,7 @@ def train(
     task: str | None = None,
     total_timesteps: int | None = None,
     seeds: Sequence[int] = (0,),
+    init: StartPolicy | Sequence[StartPolicy | None] | None = None,
     max_parallel: MaxParallel = None,
     run_dir: StrPath | None = None,
     fresh: bool = False,
@@ -166,6 +169,9 @@ def train(
         task with ``env`` or ``entry_point``.
     :param total_timesteps: env_steps of each job; the default is that of the preset, or 200,000
         without one.
+    :param init: the policy that all robots start from: a result, the directory of a job, or a
+        ``model.zip``. A sequence has one for each robot, in the order of the results, with None for
+        random weights.
     :param run_dir: directory for all results; the default is a new directory in ``runs/``. The same
         call with the same ``run_dir`` resumes.
     :param fresh: as for :func:`run`, and so are ``on_change``, ``executor``, ``show``, ``on_result``
@@ -175,7 +181,8 @@ def train(
         tables at the top of a job file: ``slurm={"array": 4, "cpus_per_task": 16}``,
         ``notify={"on_end": ["mail", "me"]}``.
     :raises UsageError: when settings that all robots share are invalid, such as an unknown key, a
-        wrong option of a task that is named, or a task that cannot be imported; also when no robot
+        wrong option of a task that is named, or a task that cannot be imported; when ``init`` has a
+        result without a policy, or another number of policies than there are robots; also when no robot
         can be trained and the user's own code, or with ``task="auto"`` an option of the task, fails
         for several robots in the same way.
     :raises DiskFullError: no space is left; every job has stopped.
@@ -214,8 +221,13 @@ def train(
             executor_options=options_of_executor,
         )
         shared = _shared_settings(defaults, seeds, task, total_timesteps)
+        starts: Sequence[Any] = [None] * len(robots)
+        if _is_one_policy(init):
+            shared |= _start_entry(start_policy(init, "train: init"))
+        else:
+            starts = _start_policies(init, len(robots))
         results = _results_of_faulty(robots, seeds)
-        experiment = _experiment(robots, shared, tables, root)
+        experiment = _experiment(robots, starts, shared, tables, root)
         if on_result is not None:
             for result in results.values():
                 with users_code.in_this_process():
@@ -240,8 +252,6 @@ def _shared_settings(
 ) -> dict[str, Any]:
     """``[defaults]`` of the job file that :func:`train` is."""
     shared: dict[str, Any] = {"seeds": seeds, **defaults}
-    if "init" in defaults:
-        shared["init"] = init_argument(defaults["init"])
     if total_timesteps is not None:
         shared["total_timesteps"] = total_timesteps
     if task is None and not {"env", "entry_point"} & defaults.keys():
@@ -272,12 +282,20 @@ def _results_of_faulty(
 
 def _experiment(
     robots: Sequence[RobotArgument],
+    starts: Sequence[Any],
     shared: Mapping[str, Any],
     tables: Mapping[str, Any],
     root: Path,
 ) -> Experiment | None:
-    """The robots without a fault, as a job file would declare them; None where there are none."""
-    declared = [robot.entry() for robot in robots if not robot.fault]
+    """The robots without a fault, as a job file would declare them; None where there are none.
+
+    :param starts: ``init`` of each robot; None for none.
+    """
+    declared = [
+        {**robot.entry(), **_start_entry(start)}
+        for robot, start in zip(robots, starts, strict=True)
+        if not robot.fault
+    ]
     if not declared:
         return None
     data = {
@@ -293,8 +311,40 @@ def _experiment(
     return dataclasses.replace(experiment, unnamed={one.file: one for one in robots if one.label})
 
 
-def init_argument(init: Any) -> Any:
-    """``init`` with an absolute path, if it is one."""
+def _is_one_policy(init: Any) -> bool:
+    """Whether ``init`` is for all robots, and no sequence with one for each."""
+    return isinstance(init, str | bytes | os.PathLike | Mapping) or not isinstance(init, Iterable)
+
+
+def _start_policies(init: Any, robots: int) -> list[Any]:
+    """``init`` of each robot as a job file has it; None for none.
+
+    :raises UsageError: another number of them, or a result without a policy.
+    """
+    starts = list(init)
+    if len(starts) != robots:
+        what = f"init has {count(len(starts), 'policy', 'policies')} for {count(robots, 'robot')}"
+        advice = "give one for each robot, in their order, and None for random weights"
+        raise UsageError(f"train: {what}; {advice}")
+    return [start_policy(one, f"train: init[{position}]") for position, one in enumerate(starts)]
+
+
+def _start_entry(start: Any) -> dict[str, Any]:
+    """What a table of a job file has of ``init``; None for nothing."""
+    return {} if start is None else {"init": start}
+
+
+def start_policy(init: Any, where: str) -> Any:
+    """``init`` as a job file has it: of a result the directory of its job; paths are absolute.
+
+    :param where: names it in messages.
+    :raises UsageError: it is a result without a policy.
+    """
+    if isinstance(init, Result):
+        if not init.ok or init.job_dir is None:
+            name = init.job_id or init.xml or "the result"
+            raise UsageError(f"{where}: {name} has no policy: {init.error}")
+        init = init.job_dir
     if not isinstance(init, str | os.PathLike):
         return init
     written = os.fsdecode(init)

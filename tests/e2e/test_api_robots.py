@@ -156,3 +156,50 @@ def test_a_folder_for_robots_that_is_gone_or_full_is_named(
         robot_arguments("<mujoco/>", lambda: tmp_path / "gone")
     with pytest.raises(DiskFullError, match="no space left on the disk"):
         robot_arguments(f"<mujoco>{(4 << 20) * ' '}</mujoco>", lambda: small_disk)
+
+
+def starts_of(results: Sequence[orchestrator.Result]) -> list[str | None]:
+    """``init`` of each job."""
+    assert all(result.ok for result in results), [result.error for result in results]
+    return [
+        json.loads((Path(str(result.job_dir)) / "spec.json").read_text())["init"]
+        for result in results
+    ]
+
+
+@pytest.mark.slow
+def test_every_robot_starts_from_the_policy_that_is_given_for_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.examine_nothing(monkeypatch)
+    parents = orchestrator.train([HOPPER, BALANCER], run_dir="parents", total_timesteps=1000)
+    of_hopper, of_balancer = (str(parent.job_dir) for parent in parents)
+    given: dict[str, Any] = {"total_timesteps": 1000, "seeds": [0, 1]}
+    children = orchestrator.train([HOPPER, BALANCER], init=parents, run_dir="run", **given)
+    assert starts_of(children) == [of_hopper, of_hopper, of_balancer, of_balancer]
+    of_one = orchestrator.train(
+        [BALANCER, HOPPER, BALANCER],
+        init=[Path(of_balancer), None, "none"],
+        run_dir="of-one",
+        total_timesteps=1000,
+    )
+    assert starts_of(of_one) == [of_balancer, None, None]
+    of_all = orchestrator.train([HOPPER] * 2, init=parents[0], run_dir="of-all", **given)
+    assert starts_of(of_all) == [of_hopper] * 4
+
+
+def test_another_number_of_start_policies_than_of_robots_is_refused(here: Path) -> None:
+    failed = orchestrator.Result(ok=False, error="no legs", xml="a.xml", seed=0, state="FAILED")
+    shutil.copy(HOPPER, here / "one.xml")
+    shutil.copy(HOPPER, here / "two.xml")
+    for xmls, init, fragment in (
+        ([HOPPER, HOPPER], ["a"], "init has 1 policy for 2 robots; give one for each robot"),
+        (here, ["a"], "init has 1 policy for 2 robots"),
+        (HOPPER, [], "init has 0 policies for 1 robot;"),
+        ([HOPPER, HOPPER], [None, failed], r"init\[1\]: a.xml has no policy: no legs"),
+        (HOPPER, failed, "init: a.xml has no policy: no legs"),
+        ([HOPPER, HOPPER], [None, 3], r"jobs\[1\].init: expected .*found 3"),
+    ):
+        with pytest.raises(orchestrator.UsageError, match=fragment):
+            orchestrator.train(xmls, init=init)  # type: ignore[arg-type]
+    assert not (here / "runs").exists()

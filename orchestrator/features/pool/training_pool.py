@@ -430,17 +430,10 @@ class TrainingPool:
 
 def _start_policy(init: object) -> Any:
     """The policy that a training starts from, as the job file names it."""
+    where = "TrainingPool.submit: init"
     if isinstance(init, Future):
-        raise UsageError(
-            "TrainingPool.submit: init is a future; expected its result, init=future.result()"
-        )
-    if isinstance(init, Result):
-        if not init.ok or init.job_dir is None:
-            raise UsageError(
-                f"TrainingPool.submit: init: {init.job_id} has no policy: {init.error}"
-            )
-        init = init.job_dir
-    return api.init_argument(init)
+        raise UsageError(f"{where} is a future; expected its result, init=future.result()")
+    return api.start_policy(init, where)
 
 
 def _name_of(function: DoneCallback) -> str:

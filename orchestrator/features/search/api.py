@@ -104,7 +104,7 @@ class Search:
         entry = {"name": job.pop("name")} if "name" in job else {}
         api.refuse_unknown("Search", job, [*SearchTable.model_fields, "max_parallel", "run_dir"])
         if "init" in job:
-            job["init"] = api.init_argument(job["init"])
+            job["init"] = api.start_policy(job["init"], "Search: init")
         if not {"task", "env", "entry_point"} & job.keys():
             job["task"] = "auto"
         if not isinstance(xml, str | os.PathLike):
