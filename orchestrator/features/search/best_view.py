@@ -22,7 +22,7 @@ def show(ranking: Ranking) -> None:
         finished = "has finished" if ranking.is_search else "has finished with an evaluation"
         print(f"None of the {total} {finished}{'' if ranking.is_over else ' yet'}.")
         return
-    below = ["", ranking.remark] if ranking.remark else []
+    below = [line for remark in ranking.remarks for line in ("", remark)]
     show_table(_columns(ranking), ranking.shown, above=[_title(ranking, total), ""], below=below)
 
 
@@ -44,12 +44,22 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
         columns.append(number_column("trial", lambda trial: str(trial.number)))
     for index, name in enumerate(ranking.objectives):
         columns.append(number_column(name, lambda trial, index=index: _value(trial.values, index)))  # type: ignore[misc]
+        if any(_spread(ranking, trial, index) is not None for trial in ranking.shown):
+            spread = number_column(
+                "± seeds",
+                lambda trial, index=index: _number(_spread(ranking, trial, index)),  # type: ignore[misc]
+            )
+            columns.append(spread)
         if any(ranking.again(trial) is not None for trial in ranking.shown):
             again = number_column(
                 f"{name} again",
                 lambda trial, index=index: _value(ranking.again(trial), index),  # type: ignore[misc]
             )
             columns.append(again)
+    for name in ranking.measure_names:
+        columns.append(
+            number_column(name, lambda trial, name=name: _measure(ranking, trial, name), rank=5)  # type: ignore[misc]
+        )
     columns.append(number_column("env_steps", lambda trial: f"{trial.env_steps:,}", rank=3))
     if any(trial.parent is not None for trial in ranking.shown):
         columns.append(
@@ -64,7 +74,19 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
 
 
 def _value(values: Any, index: int) -> str:
-    return NONE if values is None else decimal(values[index], 2)
+    return _number(None if values is None else values[index])
+
+
+def _spread(ranking: Ranking, trial: Trial, index: int) -> float | None:
+    return ranking.over_seeds[trial.number].spread[index]
+
+
+def _measure(ranking: Ranking, trial: Trial, name: str) -> str:
+    return _number(ranking.over_seeds[trial.number].measures.get(name))
+
+
+def _number(value: float | None) -> str:
+    return NONE if value is None else decimal(value, 2)
 
 
 def _point(point: Any) -> str:

@@ -25,6 +25,16 @@ def best(
     number: Annotated[
         int, Option("-n", "--number", min=1, help="How many trials to show, and to copy.")
     ] = 5,
+    by: Annotated[
+        str | None,
+        Option(
+            metavar="FIGURE",
+            help="Rank by a measure of the task, a column such as eval_mean, or an expression of them such as "
+            "'distance_m / energy_j'; the largest first.",
+            show_default="the objectives of the search; eval_mean without a search",
+        ),
+    ] = None,
+    smallest: Annotated[bool, Option("--smallest", help="With --by: the smallest first.")] = False,
     to: Annotated[
         Path | None,
         Option(
@@ -39,12 +49,17 @@ def best(
     """Show the best trials of a search: value, point and jobs. Of several objectives, that is the
     Pareto front.
 
-    Without a search, jobs are compared by eval_mean; those that differ in their seed alone are one
+    Without a search, jobs are ranked by eval_mean; those that differ in their seed alone are one
     trial. The exit code is 1 where all have ended and none has finished.
     """
+    from orchestrator.core.errors import UsageError
     from orchestrator.features.search import best_view, ranking
 
-    found = ranking.read(run_dir, number)
+    if smallest and by is None:
+        raise UsageError(
+            "best: --smallest is for --by; the objectives have directions of their own"
+        )
+    found = ranking.read(run_dir, number, by, is_smallest_first=smallest)
     job_file = None if to is None else found.copy(to)
     if as_json:
         print_json(found.facts())

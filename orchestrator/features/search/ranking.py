@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import LedgerDamagedError, UsageError
+from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL
+from orchestrator.core.measure_expressions import ExpressionError, parse_expression
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import decimal
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import copied_trials, trials
-from orchestrator.features.search.declaration.spec import Direction
+from orchestrator.features.search.declaration.spec import Aggregate, Direction
 from orchestrator.features.search.history import Trial
+from orchestrator.features.search.job_values import (
+    AGGREGATES,
+    aggregated_value,
+    figures_of,
+    job_values,
+    shown_names,
+)
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import safe_name
+from orchestrator.keys.problems import suggestion
+from orchestrator.ledger import SummaryRow
 
 INHERITED = (
     "Some of these trials began with the policy of another one, so they cannot be compared at equal env_steps. "
     "`reevaluate = 5` in [search] trains the five best again from nothing."
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverSeeds:
+    """What the jobs of a trial, one for each seed, have come to."""
+
+    spread: Sequence[float | None]
+    """Of each objective: the standard deviation over seeds; None with fewer than two."""
+    measures: Mapping[str, float]
+    """Measures that all of them have, aggregated as the objectives are; the task's own first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +56,8 @@ class Ranking:
     objectives: Sequence[str]
     directions: Sequence[Direction]
     shown: Sequence[Trial]
+    over_seeds: Mapping[int, OverSeeds]
+    """Of the shown trials, by number."""
     finished: int
     """How many trials have finished."""
     trials: int
@@ -45,9 +70,24 @@ class Ranking:
     """Whether nothing more is trained: the search has come to its end, or every job to its own."""
 
     @property
-    def remark(self) -> str:
-        """What has to be known to compare the trials; empty where there is nothing."""
-        return INHERITED if any(trial.parent is not None for trial in self.shown) else ""
+    def remarks(self) -> Sequence[str]:
+        """What has to be known to compare the trials."""
+        found = []
+        if any(trial.parent is not None for trial in self.shown):
+            found.append(INHERITED)
+        own = measure_of_task(self.measure_names)
+        if own is not None and not self.is_search and self.objectives == (trials.OF_PLAIN_JOBS,):
+            found.append(
+                f"{trials.OF_PLAIN_JOBS} is a return, which a robot may also earn by standing"
+                f" still; `--by {own}` ranks by what the task measures."
+            )
+        return found
+
+    @property
+    def measure_names(self) -> Sequence[str]:
+        """Measures of the shown trials, the tasks' own first."""
+        names = [name for trial in self.shown for name in self.over_seeds[trial.number].measures]
+        return [name for name in dict.fromkeys(names) if name not in self.objectives]
 
     def again(self, trial: Trial) -> Sequence[float] | None:
         """Its values when it was trained again; None where it was not."""
@@ -59,6 +99,8 @@ class Ranking:
             {
                 "trial": trial.number,
                 "values": self._by_objective(trial.values),
+                "spread": self._by_objective(self.over_seeds[trial.number].spread),
+                "measures": dict(self.over_seeds[trial.number].measures),
                 "again": self._by_objective(self.again(trial)),
                 "point": dict(trial.point),
                 "parent": trial.parent,
@@ -68,7 +110,9 @@ class Ranking:
             for trial in self.shown
         ]
 
-    def _by_objective(self, values: Sequence[float] | None) -> dict[str, float] | None:
+    def _by_objective(
+        self, values: Sequence[float | None] | None
+    ) -> dict[str, float | None] | None:
         return None if values is None else dict(zip(self.objectives, values, strict=True))
 
     def copy(self, target: Path) -> Path:
@@ -95,43 +139,131 @@ class Ranking:
     def _description_of(self, trial: Trial) -> str:
         values = [
             f"{name} {decimal(value, 2)}"
-            for name, value in (self._by_objective(trial.values) or {}).items()
+            for name, value in zip(self.objectives, trial.values or (), strict=False)
         ]
         return ", ".join(
             [*values, *(f"{key} = {json.dumps(value)}" for key, value in trial.point.items())]
         )
 
 
-def read(run_dir: Path, number: int) -> Ranking:
-    """The best ``number`` trials of a run directory; where there is no search, of its jobs by their
-    evaluation.
+def read(
+    run_dir: Path, number: int, by: str | None = None, *, is_smallest_first: bool = False
+) -> Ranking:
+    """The best ``number`` trials of a run directory; where there is no search, of its jobs.
 
-    :raises UsageError: it is no run directory, or its ledger cannot be read.
+    :param by: a measure, a column or an expression of them; None: what the search has as its
+        objectives, or the evaluation where there is none.
+    :param is_smallest_first: of ``by``.
+    :raises UsageError: it is no run directory, its ledger cannot be read, or none of the finished
+        trials has a value of ``by``.
     """
     paths = run_directory.existing_run(run_dir)
     reader = TrialReader.of(paths)
-    is_search = reader is not None and reader.search is not None
+    search = None if reader is None else reader.search
     with run_directory.reading_ledger(paths) as ledger:
-        if reader is not None and is_search:
+        rows = ledger.summary()
+        if reader is not None and search is not None:
             reader.update(ledger)
             found = reader.asked
-            objectives = reader.objectives
-            directions = reader.directions
             is_over = reader.history.is_over
         else:
-            rows = ledger.summary()
             found = trials.of_plain_jobs(rows)
             is_over = bool(rows) and all(row["state"] in TERMINAL for row in rows)
-            objectives = (trials.OF_PLAIN_JOBS,)
-            directions = ("maximize",)
+    jobs = _JobFigures(
+        rows={row["job_id"]: row for row in rows},
+        how="median" if search is None else search.aggregate,
+    )
+    objectives: Sequence[str] = (trials.OF_PLAIN_JOBS,) if search is None else search.objectives
+    directions: Sequence[Direction] = ("maximize",) if search is None else search.directions
+    repeated = {} if reader is None else reader.repeated
+    if by is not None:
+        objectives = (by,)
+        directions = ("minimize" if is_smallest_first else "maximize",)
+        found = jobs.valued_by(run_dir, by, found)
+        repeated = {one: jobs.valued(by, trial) for one, trial in repeated.items()}
+    shown = trials.best(found, directions)[:number]
     return Ranking(
         paths=paths,
         objectives=objectives,
         directions=directions,
-        shown=trials.best(found, directions)[:number],
+        shown=shown,
+        over_seeds={trial.number: jobs.over_seeds(trial, objectives) for trial in shown},
         finished=sum(trial.values is not None for trial in found),
         trials=len(found),
-        repeated={} if reader is None else reader.repeated,
-        is_search=is_search,
+        repeated=repeated,
+        is_search=search is not None,
         is_over=is_over,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JobFigures:
+    """What the jobs of trials have come to."""
+
+    rows: Mapping[str, SummaryRow]
+    """By ``job_id``."""
+    how: Aggregate
+
+    def valued_by(self, run_dir: Path, by: str, found: Sequence[Trial]) -> list[Trial]:
+        """``found`` with values of ``by`` in place of theirs.
+
+        :raises UsageError: there are finished trials, and none of them has a value.
+        """
+        valued = [self.valued(by, trial) for trial in found]
+        finished = [trial for trial in found if self._has_succeeded(trial)]
+        if finished and all(trial.values is None for trial in valued):
+            why = self._why_without_value(by, finished)
+            raise UsageError(f"{run_dir}: {option('by')} {by}: {why}")
+        return valued
+
+    def valued(self, by: str, trial: Trial) -> Trial:
+        value = aggregated_value(self._of_jobs(by, trial), self.how)
+        if value is None or not self._has_succeeded(trial):
+            return replace(trial, values=None)
+        return replace(trial, values=[value])
+
+    def over_seeds(self, trial: Trial, objectives: Iterable[str]) -> OverSeeds:
+        return OverSeeds(
+            spread=[_deviation(self._of_jobs(name, trial)) for name in objectives],
+            measures=self._measures(trial),
+        )
+
+    def _has_succeeded(self, trial: Trial) -> bool:
+        rows = self._rows_of(trial)
+        return bool(rows) and all(row["state"] == "SUCCEEDED" for row in rows)
+
+    def _rows_of(self, trial: Trial) -> list[SummaryRow]:
+        return [self.rows[job_id] for job_id in trial.jobs if job_id in self.rows]
+
+    def _of_jobs(self, name: str, trial: Trial) -> Sequence[float | None]:
+        return job_values(name, [figures_of(row) for row in self._rows_of(trial)]).of_jobs
+
+    def _measures(self, trial: Trial) -> dict[str, float]:
+        of_jobs = [row["measures"] or {} for row in self._rows_of(trial)]
+        names = dict.fromkeys(name for measures in of_jobs for name in measures)
+        own = measure_of_task(names)
+        in_order = sorted(names, key=lambda name: name != own)
+        found = {}
+        for name in in_order:
+            values = [measures.get(name) for measures in of_jobs]
+            known = [value for value in values if value is not None]
+            if len(known) == len(values):
+                found[name] = AGGREGATES[self.how](known)
+        return found
+
+    def _why_without_value(self, by: str, finished: Sequence[Trial]) -> str:
+        rows = self._rows_of(finished[0])
+        try:
+            parse_expression(by)
+        except ExpressionError as error:
+            return str(error)
+        why = job_values(by, [figures_of(row) for row in rows]).why
+        known = shown_names(rows[0])
+        near = suggestion(by, known)
+        hint = f"did you mean {near}?" if near else f"known are {', '.join(known)}"
+        return f"none of the finished trials has it ({why}); {hint}"
+
+
+def _deviation(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.stdev(known) if len(known) == len(values) >= 2 else None

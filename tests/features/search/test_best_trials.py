@@ -264,6 +264,78 @@ def test_without_a_search_jobs_are_compared_by_their_evaluation(tmp_path: Path) 
     ]
 
 
+def measured_bodies(root: Path) -> RunPaths:
+    """The body that stands still has the highest return, the other two go far."""
+    figures = {
+        "still": [(90.0, 0.1, 2.0), (92.0, 0.3, 2.0)],
+        "far": [(50.0, 9.0, 90.0), (54.0, 11.0, 110.0)],
+        "cheap": [(40.0, 6.0, 30.0), (40.0, 6.0, 30.0)],
+    }
+    trained = [
+        Trained(
+            case=name,
+            name=name,
+            seed=seed,
+            evaluated=value,
+            measures={"energy_j": energy, "distance_m": distance},
+        )
+        for name, of_seeds in figures.items()
+        for seed, (value, distance, energy) in enumerate(of_seeds)
+    ]
+    return make_run_dir(root, trained)
+
+
+def names(found: list[dict[str, Any]]) -> list[str]:
+    return [trial["jobs"][0].removesuffix("-s0") for trial in found]
+
+
+def test_jobs_are_ranked_by_a_measure_or_an_expression_and_shown_with_spread_and_measures(
+    tmp_path: Path,
+) -> None:
+    paths = measured_bodies(tmp_path / "run")
+    assert names(best(paths.root)) == ["still", "far", "cheap"]
+    far, cheap, still = best(paths.root, "--by", "distance_m")
+    assert names([far, cheap, still]) == ["far", "cheap", "still"]
+    assert far["values"] == {"distance_m": 10.0}
+    assert far["spread"]["distance_m"] == pytest.approx(2**0.5)
+    assert list(far["measures"]) == ["distance_m", "energy_j"], "the task's own first"
+    by_cost = best(paths.root, "--by", "distance_m / energy_j")
+    assert names(by_cost)[0] == "cheap"
+    assert names(best(paths.root, "--by", "energy_j", "--smallest"))[0] == "still"
+    shown = commands.invoke("best", paths.root, cwd=tmp_path).stdout
+    assert "--by distance_m" in shown, "eval_mean is a return"
+    shown = commands.invoke("best", paths.root, "--by", "distance_m", cwd=tmp_path).stdout
+    assert "by distance_m (largest first)" in shown
+    assert "± seeds" in shown
+    assert "is a return" not in shown
+
+
+def test_trials_of_a_search_are_ranked_by_another_figure_than_its_objective(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0]), Told(values=[1.0])])
+    shown = best(paths.root, "--by", "-total_timesteps")
+    assert [row["trial"] for row in shown] == [0, 1], "equal ones in their order"
+    assert shown[0]["values"] == {"-total_timesteps": -1000.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--by", "distanc_m"], "did you mean distance_m?"),
+        (["--by", "torque_rms"], "distance_m, "),
+        (["--by", "distance_m / 0"], "divided by it"),
+        (["--by", "distance_m +"], "is no expression"),
+        (["--smallest"], "--by"),
+    ],
+)
+def test_a_figure_that_no_job_has_is_refused_with_those_that_there_are(
+    tmp_path: Path, options: list[str], expected: str
+) -> None:
+    paths = measured_bodies(tmp_path / "run")
+    refused = commands.invoke("best", paths.root, *options, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert expected in refused.stderr
+
+
 @pytest.mark.parametrize("what", ["missing", "no run directory"])
 def test_what_is_no_run_directory_is_refused(tmp_path: Path, what: str) -> None:
     if what != "missing":

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from orchestrator.core.job import TERMINAL
-from orchestrator.core.measure_expressions import (
-    ExpressionError,
-    NoValueError,
-    parse_expression,
-)
-from orchestrator.features.search.declaration.rules import COLUMNS
-from orchestrator.features.search.declaration.spec import RETURN, Aggregate, SearchSpec
+from orchestrator.features.search.declaration.spec import RETURN, SearchSpec
 from orchestrator.features.search.history import Trial
+from orchestrator.features.search.job_values import (
+    aggregated_value,
+    figures_of,
+    job_values,
+    shown_names,
+)
 from orchestrator.features.search.search_events import SearchEvent
-from orchestrator.ledger import Ledger, Request, SummaryRow, job_figures
+from orchestrator.ledger import Ledger, Request, job_figures
 from orchestrator.ledger.job_figures import Figures
-
-AGGREGATES: Mapping[Aggregate, Callable[[Iterable[float]], float]] = {
-    "median": statistics.median,
-    "mean": statistics.fmean,
-    "min": min,
-}
-
 
 GONE = Figures("CANCELLED", 0, None, "the job is no longer there")
 
@@ -47,7 +37,7 @@ def reached_event(
         _known_at_rung(one, measures.get(job_id, {}))
         for job_id, one in zip(trial.jobs, figures, strict=True)
     ]
-    value = aggregated_value(_value_of(by, known).of_jobs, how)
+    value = aggregated_value(job_values(by, known).of_jobs, how)
     content = {"value": value, "env_steps": sum(one.env_steps for one in figures)}
     return SearchEvent(kind="reached", trial=trial.number, content=content)
 
@@ -63,57 +53,17 @@ def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent
     how = "median" if search is None else search.aggregate
     names: Sequence[str] = () if search is None else search.objectives
     axes = () if search is None else [axis.name for axis in search.measures]
-    known = [_figures_of(row) for row in rows]
-    found = [_value_of(text, known) for text in (*names, *axes)]
+    known = [figures_of(row) for row in rows]
+    found = [job_values(text, known) for text in (*names, *axes)]
     values = [aggregated_value(one.of_jobs, how) for one in found]
     why = next((one.why for one in found if one.why), "")
     content = {
         "values": None if why else values[: len(names)],
         "measures": None if why else values[len(names) :],
         "env_steps": sum(row["env_steps"] for row in rows),
-        "why": f"{why}; known are {', '.join(_shown_names(rows[0]))}" if why else "",
+        "why": f"{why}; known are {', '.join(shown_names(rows[0]))}" if why else "",
     }
     return SearchEvent(kind="over", trial=trial.number, content=content)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A column, measure or expression of each job of a trial."""
-
-    of_jobs: Sequence[float | None]
-    why: str
-    """Why one of the jobs has no value; empty where all have one."""
-
-
-def _figures_of(row: SummaryRow) -> dict[str, float]:
-    """What an objective may be computed from: numbers among columns and measures of a job."""
-    columns: dict[str, Any] = {**row, **(row["measures"] or {})}
-    return {name: one for name, one in columns.items() if isinstance(one, int | float)}
-
-
-def _shown_names(row: SummaryRow) -> list[str]:
-    """The figures of a job that can be objectives."""
-    measures = row["measures"] or {}
-    return sorted(name for name in _figures_of(row) if name in COLUMNS or name in measures)
-
-
-def _value_of(text: str, known: Sequence[Mapping[str, float]]) -> _Found:
-    """:param known: of each job, by name."""
-    if all(text in of_job for of_job in known):  # also a measure whose name is no expression
-        return _Found([of_job[text] for of_job in known], "")
-    values: list[float | None] = []
-    why = ""
-    for of_job in known:
-        try:
-            values.append(parse_expression(text).value(of_job))
-        except ExpressionError:
-            values.append(None)
-            why = why or f"{text} has no value"
-        except NoValueError as error:
-            values.append(None)
-            reason = str(error)
-            why = why or (reason if reason.startswith(text) else f"{text} has no value: {reason}")
-    return _Found(values, why)
 
 
 def failed_event(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
@@ -151,9 +101,3 @@ def retry_events(
             left = [job_id for job_id, state in states.items() if state in ("FAILED", "CANCELLED")]
             requests += [Request(verb="retry", job_id=job_id) for job_id in left]
     return events, requests
-
-
-def aggregated_value(values: Sequence[float | None], how: Aggregate) -> float | None:
-    """The value of a trial from those of its seeds; None where one of them has none."""
-    numbers = [value for value in values if value is not None]
-    return AGGREGATES[how](numbers) if len(numbers) == len(values) else None
