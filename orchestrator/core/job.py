@@ -158,7 +158,7 @@ class Cause(enum.StrEnum):
     DISK_FULL = "disk-full"
     LAUNCH = "launch-failed"
     UNDECLARED = "undeclared"
-    """CANCELLED by `run`, as the job file no longer declared it."""
+    """CANCELLED by a run, as its job file, or the program that made it, no longer declared it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +222,8 @@ class Failed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
     is_undeclared: bool = False
-    """Whether `run` cancelled it, as the job file no longer declared it; it resumes once it is
-    declared again."""
+    """Whether a run cancelled it, as its job file, or the program that made it, no longer declared
+    it; it resumes once it is declared again."""
     name: Literal["CANCELLED"] = "CANCELLED"
 
 

@@ -339,6 +339,7 @@ def _record_provenance(opened: _Opened, planned: _Planned, rows: Sequence[JobRow
         backend={**made.executor_options, **made.backend.facts()},
         user_code=imported_code.digests([*made.jobs, *experiment.jobs_to_examine]),
         declared=None if experiment.text is None else experiment.declared_by,
+        resumed_by=experiment.resumed_by,
     )
     _report_changes(changed, rows, opened.beside)
 

@@ -79,6 +79,9 @@ class Experiment:
     resumed."""
     base: Path
     """Absolute directory to which relative paths refer."""
+    resumed_by: str = ""
+    """What resumes it, for messages: a clause, in which ``{run_dir}`` stands for the argument ``run_dir=…``.
+    Empty: `run`, or the same call of a function."""
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings that were given from outside of the file."""

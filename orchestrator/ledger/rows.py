@@ -319,7 +319,12 @@ def state_values(state: State) -> tuple[str, int | None, Cause | None, str | Non
         case Failed():
             return state.name, failures, state.cause, state.message
         case Cancelled(is_undeclared=True):
-            return state.name, failures, Cause.UNDECLARED, "the job file no longer declares it"
+            return (
+                state.name,
+                failures,
+                Cause.UNDECLARED,
+                "the job file or program no longer declares it",
+            )
         case Paused(at_rung=True):
             return (
                 state.name,

@@ -164,6 +164,7 @@ def record(
     backend: Mapping[str, Any],
     user_code: Mapping[str, str],
     declared: Mapping[str, Any] | None = None,
+    resumed_by: str = "",
 ) -> list[str]:
     """Append this session to the list in ``provenance.json``.
 
@@ -172,6 +173,7 @@ def record(
     :param user_code: folder that jobs import Python code from → a hash of its Python files.
     :param declared: job file and options from which the jobs were made, as :func:`declaration`
         returns it.
+    :param resumed_by: what :func:`resumed_by` returns later.
     :returns: what may change results and is not as in the session before, a line each.
     """
     sessions = _sessions(paths)
@@ -180,6 +182,7 @@ def record(
         "experiment": experiment,
         "command": sys.argv,
         **(declared or {}),
+        **({"resumed_by": resumed_by} if resumed_by else {}),
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "versions": dict(installed_versions()),
@@ -216,6 +219,16 @@ def declaration(paths: RunPaths) -> Mapping[str, Any]:
     recorded.
     """
     return _latest(paths, {"job_file": str, "overrides": dict})
+
+
+def resumed_by(paths: RunPaths) -> str | None:
+    """What resumes the run of the last session: a clause with ``{run_dir}``; None where none is
+    recorded.
+    """
+    match _sessions(paths)[-1:]:
+        case [{"resumed_by": str(text)}]:
+            return text
+    return None
 
 
 def executor(paths: RunPaths) -> Mapping[str, Any]:

@@ -7,9 +7,11 @@ import shlex
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import plain
 from orchestrator.executors.kinds import LeftBatchJobs
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.directory import run_directory
+from orchestrator.machine import provenance
 
 
 def how_to_resume(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:
@@ -20,7 +22,8 @@ def how_to_resume(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:
     run_dir = shlex.quote(str(paths.root))
     is_resumed_by_run = _has_declaration(paths)
     command = f"`run {run_dir}`"
-    call = f"the same call with run_dir={str(paths.root.absolute())!r}"
+    given = f"run_dir={str(paths.root.absolute())!r}"
+    call = f"the same call with {given}"
     if left is not None:
         clause = str(left)
         how = command if is_resumed_by_run else call
@@ -28,7 +31,9 @@ def how_to_resume(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:
         return f"{clause[0].upper()}{clause[1:]}: {goes_on}"
     if is_resumed_by_run:
         return f"{command} resumes it."
-    return f"It was made by a Python program; {call} resumes it."
+    recorded = provenance.resumed_by(paths)
+    how = f"{call} resumes it" if recorded is None else plain(recorded).replace("{run_dir}", given)
+    return f"It was made by a Python program; {how}."
 
 
 def _has_declaration(paths: RunPaths) -> bool:

@@ -19,7 +19,12 @@ from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.begun_source import Standing
-from orchestrator.experiment.directory import left_batch_jobs, run_directory, run_end
+from orchestrator.experiment.directory import (
+    left_batch_jobs,
+    resume_advice,
+    run_directory,
+    run_end,
+)
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.processes import done_by_owner
 from orchestrator.experiment.resuming import recovery
@@ -372,7 +377,8 @@ def ask(run_dir: Path, jobs: Sequence[str], verb: JobVerb) -> str:
         return f"{run_dir}: cancelled {_these(chosen)}"
     if verb == "pause":
         return f"{run_dir}: paused {_these(chosen)}; `resume` queues them again"
-    return f"{run_dir}: queued {_these(chosen)} again; run the same `run` command again to resume"
+    how = resume_advice.how_to_resume(snapshot.paths)
+    return f"{run_dir}: queued {_these(chosen)} again. {how}"
 
 
 def _choose_jobs(snapshot: Snapshot, jobs: Sequence[str], verb: JobVerb) -> list[str]:

@@ -15,7 +15,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 from orchestrator.core.errors import OrchestratorError, RunDirError
 from orchestrator.core.files.atomic_files import no_follow
 from orchestrator.core.front_end import python_program
-from orchestrator.core.job import Cancelled
+from orchestrator.core.job import State
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.process_setup import block_checkpoint_signal, set_up_process
@@ -35,13 +35,18 @@ from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming import resume
+from orchestrator.features.pool import unclaimed_jobs
 from orchestrator.jobfile import Experiment
-from orchestrator.ledger import JobRow
+from orchestrator.ledger import JobRow, Ledger, summary
 from orchestrator.supervisor.events import View
+from orchestrator.supervisor.retry_policy import exit_code
 from orchestrator.terminal.run_view import LineReporter
 
 NO_MORE = b"."
 LOOK_EVERY_S = 1.0
+RESUMED_BY = (
+    "a TrainingPool with {run_dir} resumes it when the same robots are submitted to it again"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +84,36 @@ class Program:
 
 
 class AwaitsProgram(BesideRun):
-    """Lets the run wait for jobs of the program, as long as that may submit any."""
+    """Lets the run wait for jobs of the program, as long as that may submit any. At a normal end, jobs
+    of an earlier pool are cancelled that the program has not submitted again.
+    """
 
-    def __init__(self, program: Program) -> None:
+    is_needed = True
+
+    def __init__(self, program: Program, paths: RunPaths) -> None:
         self._program = program
+        self._paths = paths
+        self._unclaimed: Collection[str] = ()
+        self._ledger: Ledger
+
+    def ledger_opened(self, ledger: Ledger) -> None:
+        self._ledger = ledger
 
     def may_add_jobs(self) -> bool:
         return self._program.may_submit
+
+    def finish(self, is_stopped: Callable[[], bool]) -> None:
+        if not (self._program.may_submit or is_stopped()):
+            self._unclaimed = unclaimed_jobs.cancel(self._ledger)
+            summary.write(self._paths, self._ledger)
+
+    def exit_code(
+        self, states: Mapping[str, State], *, is_interrupted: bool, is_stopping: bool
+    ) -> int:
+        claimed = {
+            job_id: state for job_id, state in states.items() if job_id not in self._unclaimed
+        }
+        return exit_code(claimed, interrupted=is_interrupted)
 
 
 class PoolReporter:
@@ -136,10 +164,12 @@ def _earlier(paths: RunPaths) -> list[JobRow]:
     if not paths.ledger.exists():
         return []
     with run_directory.claim(paths.root):
+        with run_directory.opened_ledger(paths) as ledger:
+            unclaimed_jobs.take_back(ledger)
         control.move_jobs(paths, None, "pause")
         with run_directory.opened_ledger(paths, read_only=True) as ledger:
             rows = ledger.jobs()
-    return [row for row in rows if row.attempts and row.state != Cancelled(is_undeclared=True)]
+    return [row for row in rows if row.attempts]
 
 
 def main(run_dir: str, max_parallel: str) -> int:
@@ -162,6 +192,7 @@ def _run(paths: RunPaths, max_parallel: str, program: Program) -> int:
             jobs=tuple(row.job for row in rows),
             source="orchestrator.TrainingPool",
             base=paths.root,
+            resumed_by=RESUMED_BY,
         )
         options = RunOptions(
             run_dir=paths.root,
@@ -171,7 +202,7 @@ def _run(paths: RunPaths, max_parallel: str, program: Program) -> int:
             verdicts=resume.verdicts(rows),
         )
         session.run(
-            experiment, options, PoolReporter(paths), beside={"pool": AwaitsProgram(program)}
+            experiment, options, PoolReporter(paths), beside={"pool": AwaitsProgram(program, paths)}
         )
     except KeyboardInterrupt:
         return 130

@@ -17,7 +17,8 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent import futures
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from types import TracebackType
@@ -49,7 +50,7 @@ from orchestrator.jobfile import Experiment, from_mapping, is_job_key
 from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, Spec, robot_arguments
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
-from orchestrator.results import Result
+from orchestrator.results import Result, Results
 
 LOOK_EVERY_S = 0.1
 NAME_DIGITS = 10
@@ -104,6 +105,7 @@ class TrainingPool:
         self._experiment_of({"name": "robot", "xml": "robot.xml"}, {})
         self._changed = threading.Condition()
         self._new: list[Submission] = []
+        self._submitted: list[TrainingFuture] = []
         self._unfinished: set[Future[Result]] = set()
         self._any_cancelled = False
         self._is_closing = False
@@ -189,6 +191,7 @@ class TrainingPool:
                 result = Result(
                     ok=False, error=robot.fault, xml=robot.xml, seed=seed, state="FAILED"
                 )
+                self._accept(future, None)
                 future.set_result(result)
                 return future
             name = self._name(robot, settings)
@@ -203,12 +206,12 @@ class TrainingPool:
             future=future,
             folder=folder() if robot.label else None,
         )
-        self._accept(submission)
+        self._accept(future, submission)
         future.add_done_callback(self._on_finish)
         return future
 
-    def _accept(self, submission: Submission) -> None:
-        """Hand ``submission`` to the thread.
+    def _accept(self, future: TrainingFuture, submission: Submission | None) -> None:
+        """Hand ``submission`` to the thread; None: the robot cannot be trained.
 
         :raises RuntimeError: the pool is closed.
         :raises OrchestratorError: the pool has ended.
@@ -220,9 +223,47 @@ class TrainingPool:
                 raise RuntimeError(
                     "the TrainingPool is closed, and takes no more robots; make a new one"
                 )
-            self._unfinished.add(submission.future)
+            self._submitted.append(future)
+            if submission is None:
+                return
+            self._unfinished.add(future)
             self._new.append(submission)
             self._changed.notify_all()
+
+    def as_submitted(self, timeout: float | None = None) -> Iterator[TrainingFuture]:
+        """The futures in the order in which the robots were submitted, each when it is done; also
+        those of robots that are submitted meanwhile.
+
+        An algorithm that submits robots as results come, and takes them from here, submits the same
+        ones in a pool that resumes. Keep more of them waiting than train at once: cores are free
+        while the first of them takes longer than the others.
+
+        :param timeout: seconds from the call on.
+        :raises TimeoutError: the next one is not done by then.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        return self._each_when_done(until)
+
+    def _each_when_done(self, until: float | None) -> Iterator[TrainingFuture]:
+        """:param until: time on the monotonic clock."""
+        for future in self._submitted:  # which grows meanwhile
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if futures.wait([future], left).not_done:
+                raise TimeoutError("the next result is not there yet")
+            yield future
+
+    def results(self, timeout: float | None = None) -> Results:
+        """The results of all robots, in the order in which they were submitted, when they are
+        trained. Also after the end of the pool.
+
+        Robots whose futures were cancelled are left out.
+
+        :param timeout: seconds.
+        :raises TimeoutError: not all are trained by then.
+        :raises OrchestratorError: what a future raises, such as for a mistake in its settings.
+        """
+        done = [one.result() for one in self.as_submitted(timeout) if not one.cancelled()]
+        return Results(done, run_dir=self.run_dir)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more robots, and end when those that were submitted are trained.

@@ -29,11 +29,15 @@ from orchestrator.core.errors import Problem, RunDirError, SupervisorError, Usag
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.begun_source import BegunSource
+from orchestrator.experiment.directory import resume_advice, run_index
 from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import attach, control
 from orchestrator.features.pool import pool_supervisor, supervisor_process
 from orchestrator.features.pool.pool_jobs import TrainingFuture
 from orchestrator.ledger import Ledger
 
+NEARNESS = "-abs(json.loads((job / 'spec.json').read_text())['hyperparameters']['gamma'] - 0.95)}"
+"""The return of an instant training, which depends on a setting."""
 SUPERVISE = "\nfrom orchestrator.features.pool import pool_supervisor\nsys.exit(pool_supervisor.main(*sys.argv[1:]))"
 EXEC = {"resources": {"start": "exec", "min_free_disk": 0}}
 
@@ -165,6 +169,133 @@ def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) 
             assert f"run_dir='{here}/run'" in str(caught.value)
         with pytest.raises(SupervisorError, match="killed"):
             pool.submit(HOPPER, name="third")
+
+
+@pytest.mark.usefixtures("stubs")
+def test_results_come_in_the_order_of_submission_and_those_that_are_cancelled_are_left_out(
+    here: Path,
+) -> None:
+    for name in ("second", "third"):
+        (here / f"go-{name}-s0").touch()
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=2, run_dir="run", **EXEC) as pool:
+        first, second = (pool.submit(HOPPER, name=name) for name in ("first", "second"))
+        assert second.result(commands.PATIENCE_S).ok
+        in_order = pool.as_submitted()
+        with pytest.raises(TimeoutError):
+            next(pool.as_submitted(timeout=0))
+        (here / "go-first-s0").touch()
+        assert next(in_order) is first
+        assert next(in_order) is second
+        gone = pool.submit(HOPPER, name="gone")
+        assert gone.cancel()
+        bad, third = pool.submit(HOPPER, name="bad"), pool.submit(HOPPER, name="third")
+        assert list(in_order) == [gone, bad, third]
+        results = pool.results(commands.PATIENCE_S)
+        assert [result.job_id for result in results] == [
+            "first-s0",
+            "second-s0",
+            "bad-s0",
+            "third-s0",
+        ]
+        assert results.run_dir == here / "run"
+        wrong = pool.submit(HOPPER, name="wrong")
+        with pytest.raises(UsageError, match="no such option"):
+            pool.results(commands.PATIENCE_S)
+        assert wrong.done()
+    assert not (here / "run/jobs/gone-s0/started").exists()
+
+
+def ended(run_dir: Path) -> tuple[str, int]:
+    """What `list` says of a run directory, and the exit code of `wait`."""
+    entry = run_index.RunEntry(run_dir=str(run_dir), name="run", host="here", noted_at=0.0)
+    return run_index.listed_run(entry).state, attach.wait(run_dir, [], timeout_s=10).exit_code
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_a_pool_that_ends_without_a_job_of_an_earlier_one_has_ended_and_a_later_one_resumes_it(
+    here: Path,
+) -> None:
+    def pool() -> orchestrator.TrainingPool:
+        return orchestrator.TrainingPool(max_parallel=2, run_dir="run", **EXEC)
+
+    (here / "go-done-s0").touch()
+    with pytest.raises(ValueError, match="mine"), pool() as first:  # noqa: PT012
+        done, *begun = (first.submit(HOPPER, name=name) for name in ("done", "old", "other"))
+        assert done.result(commands.PATIENCE_S).ok
+        for future in begun:
+            running(future)
+        raise ValueError("mine")
+    assert ended(here / "run") == ("interrupted", 130)
+    advice = resume_advice.how_to_resume(RunPaths(here / "run"))
+    assert f"a TrainingPool with run_dir='{here}/run' resumes it" in advice
+    assert "`run" not in advice
+    assert control.ask(here / "run", ["other-s0"], "pause").endswith("queues them again")
+    assert advice in control.ask(here / "run", ["other-s0"], "resume")
+
+    with nothing_left(), pool() as second:
+        assert second.submit(HOPPER, name="done").result(commands.PATIENCE_S).ok
+    rows = commands.summary(here / "run")
+    assert {job_id: (row["state"], row["cause"]) for job_id, row in rows.items()} == {
+        "done-s0": ("SUCCEEDED", None),
+        "old-s0": ("CANCELLED", "undeclared"),
+        "other-s0": ("CANCELLED", "undeclared"),
+    }
+    assert ended(here / "run") == ("finished", 0)
+
+    with pytest.raises(ValueError, match="mine"), pool() as third:  # noqa: PT012
+        old = third.submit(HOPPER, name="old")
+        running(old)
+        raise ValueError("mine")
+    assert ended(here / "run")[1] == 130, "it has not ended normally"
+    (here / "go-old-s0").touch()
+    with nothing_left(), pool() as fourth:
+        assert fourth.submit(HOPPER, name="old").result(commands.PATIENCE_S).ok
+    rows = commands.summary(here / "run")
+    assert (rows["old-s0"]["state"], rows["old-s0"]["attempts"]) == ("SUCCEEDED", 3)
+    assert rows["other-s0"]["state"] == "CANCELLED"
+    assert ended(here / "run") == ("finished", 0)
+
+
+def evolve(
+    pool: orchestrator.TrainingPool, bodies: list[str], *, most: int
+) -> list[tuple[str, float]]:
+    """The loop of the documentation, with a gene in place of a body. Returns the genes by name."""
+    chance = random.Random(5)
+    genes = dict[futures.Future[orchestrator.Result], float]()
+    submitted = list[tuple[str, float]]()
+
+    def submit(gene: float) -> None:
+        future = pool.submit(bodies[len(submitted)], name=f"b{len(submitted)}", ppo={"gamma": gene})
+        genes[future] = gene
+        submitted.append((f"b{len(submitted)}", gene))
+
+    for _ in range(4):
+        submit(chance.uniform(0.8, 0.9))
+    best, fitness = 0.0, -1.0
+    for future in pool.as_submitted():
+        if (reached := future.result().fitness()) > fitness:
+            best, fitness = genes[future], reached
+        if len(submitted) < most:
+            submit(min(0.99, best + chance.gauss(0, 0.01)))
+    return submitted
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stubs")
+def test_an_asynchronous_loop_that_resumes_submits_the_same_robots(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = instant_bodies(here, monkeypatch, 12)
+    (here / "instant.py").write_text(INSTANT.replace("1.0}", NEARNESS))
+    with orchestrator.TrainingPool(max_parallel=2, run_dir="undisturbed", **EXEC) as pool:
+        undisturbed = evolve(pool, bodies, most=12)
+    with orchestrator.TrainingPool(max_parallel=2, run_dir="run", **EXEC) as pool:
+        evolve(pool, bodies, most=7)  # as far as it came
+    with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+        assert evolve(pool, bodies, most=12) == undisturbed
+        assert [result.job_id for result in pool.results()] == [f"b{one}-s0" for one in range(12)]
+    assert ended(here / "run") == ("finished", 0)
 
 
 @pytest.mark.slow
@@ -445,8 +576,7 @@ def test_generations_that_feed_the_next_evolve_two_hundred_bodies_and_nothing_gr
     """A genetic algorithm as one writes it with DEAP: the gene is a setting that the return depends
     on."""
     bodies, chance = iter(instant_bodies(here, monkeypatch, 200)), random.Random(5)
-    goal = "-abs(json.loads((job / 'spec.json').read_text())['hyperparameters']['gamma'] - 0.95)}"
-    (here / "instant.py").write_text(INSTANT.replace("1.0}", goal))
+    (here / "instant.py").write_text(INSTANT.replace("1.0}", NEARNESS))
     genes, best, done = [chance.uniform(0.8, 0.9) for _ in range(20)], None, set[str]()
     fitness, memory = list[float](), list[list[int]]()
     with nothing_left(), orchestrator.TrainingPool(max_parallel=4, run_dir="run", **EXEC) as pool:
