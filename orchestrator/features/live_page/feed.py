@@ -45,6 +45,10 @@ class Feed:
         self._make_source = make_source
         self._source: Source | None = None
         self._board = Board()
+        self._read_at = 0.0
+        """When the board was last read, in seconds since the epoch."""
+        self._is_stale = False
+        """Whether nobody has looked for a while, and it has not been read since."""
         self._problem = ""
         self._last_traceback = ""
         """What was printed of the last error: the same again is not printed."""
@@ -65,14 +69,21 @@ class Feed:
     async def messages(self) -> AsyncIterator[str]:
         """Server-sent events for one viewer: at first everything, then what has changed since it
         took the last one.
+
+        Where nobody has looked for a while, everything is at first as it was then: ``stale`` says
+        so, with the time, and ``current`` follows once it has been read anew.
         """
         self._viewers += 1
         try:
             if self._reading is None or self._reading.done():
+                self._is_stale = self._board.version > 0
                 self._reading = asyncio.create_task(self._read())
             seen = 0
             board = self._board
             yield _clock()
+            is_stale = self._is_stale
+            if is_stale:
+                yield f"event: stale\ndata: {self._read_at:.1f}\n\n"
             while True:
                 changed = self._changed
                 if self._reading.done():
@@ -85,6 +96,9 @@ class Feed:
                     seen = board.version
                     yield f"data: {text}\n\n"
                     continue
+                if is_stale and not self._is_stale:
+                    is_stale = False
+                    yield f"event: current\ndata: {self._read_at:.1f}\n\n"
                 try:
                     async with asyncio.timeout(HEARTBEAT_S):
                         await changed.wait()
@@ -104,7 +118,10 @@ class Feed:
                     self._board = Board()
                     continue
                 began = time.thread_time()
-                if self._board.apply(changes):
+                was_stale = self._is_stale
+                self._is_stale = False
+                self._read_at = time.time()
+                if self._board.apply(changes) or was_stale:
                     self._tell()
                 cost_s += time.thread_time() - began
                 pause_s = READING.every_s if is_first else READING.pause_s(cost_s)

@@ -240,7 +240,7 @@ def _space(facts: SearchFacts) -> list[Section]:
     if len(ranked) > len(shown):
         which = f" The figure shows the {len(shown)} dimensions with the largest effect of {len(ranked)}."
     drawn, some = _drawn_trials(facts, finished)
-    parts: list[Part] = [*_effects(ranked, shown, outcomes, which)]
+    parts: list[Part] = _effects(ranked, shown, outcomes, which, is_inherited=facts["inherit"])
     for place, name in enumerate(facts["objectives"]):
         suffix = f"-{place + 1}" if len(facts["objectives"]) > 1 else ""
         figure = Figure(
@@ -274,7 +274,10 @@ def _effects(
     shown: Sequence[ReportedDimension],
     outcomes: Sequence[str],
     which: str,
+    *,
+    is_inherited: bool,
 ) -> list[Part]:
+    """:param is_inherited: whether trials may begin with the policies of others."""
     known = [
         name
         for name in outcomes
@@ -302,7 +305,10 @@ def _effects(
         "ranks (Spearman); negative where lower values of the dimension gave higher results."
     )
     if any(name.endswith(AT_FIRST_RUNG) for name in known):
-        caption += " At the first rung all trials had been trained for equally many env_steps."
+        caption += " At the first rung all trials had been trained for equally many env_steps"
+        caption += (
+            ", besides those of the trials whose policies they began with." if is_inherited else "."
+        )
     return [figure, table(ranked, columns, caption=caption, text=("dimension",), shown=MOST_SHOWN)]
 
 
@@ -395,7 +401,8 @@ def _archive(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
         title="Archive",
         caption=f"The best trial of each cell of measured {' and '.join(names[:2])}. The stronger the colour, the "
         f"better. {len(facts['archive']):,} of {cells:,} cells are filled. Numbers are those of the trials."
-        + (" Over the other axes the best is shown." if len(names) > 2 else ""),
+        + (" Over the other axes the best is shown." if len(names) > 2 else "")
+        + _beyond_axes(facts),
         draw=partial(figures.archive_map, facts),
     )
     known = _by_number(facts)
@@ -411,6 +418,23 @@ def _archive(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
         caption = caption.replace("highest", "lowest")
     body = table(elites, columns, caption=caption, text=("trial", "preview"), shown=MOST_SHOWN)
     return [Section(title="Archive", parts=[figure, body])]
+
+
+def _beyond_axes(facts: SearchFacts) -> str:
+    """A sentence on trials that lie beyond the ends of axes; empty where none does."""
+    found = []
+    for place, axis in enumerate(facts["axes"]):
+        measured = [one["measures"][place] for one in facts["trials"] if one["measures"]]
+        beyond = [one for one in measured if not axis["low"] <= one <= axis["high"]]
+        if beyond:
+            farthest = max(beyond, key=lambda one: max(axis["low"] - one, one - axis["high"]))
+            trials = count(len(beyond), "trial")
+            found.append(f"{plain(axis['name'], 40)} of {trials}, as far as {number(farthest)}")
+    if not found:
+        return ""
+    return (
+        f" Counted to the outermost cells, though beyond the ends of the axis: {'; '.join(found)}."
+    )
 
 
 def _range(facts: SearchFacts, place: int, elite: ArchiveElite) -> str:

@@ -13,7 +13,7 @@ from orchestrator.core.text import count, decimal, duration, joined
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
 from orchestrator.features.search import search_events
-from orchestrator.features.search.history import Trial, commonest
+from orchestrator.features.search.history import Trial, commonest, costs
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.ledger import Ledger
@@ -106,7 +106,7 @@ class SearchWatch(RunWatch):
         if not is_shown and not _why_stopped(self.paths):
             self._line = ""
             return
-        self._line = status_line(reader, self._best, len(self._leaders))
+        self._line = status_line(reader, self._leaders)
 
     def _forget(self) -> None:
         self._began_at = None
@@ -115,16 +115,17 @@ class SearchWatch(RunWatch):
         self._line = ""
 
 
-def status_line(reader: TrialReader, best: Trial | None, front: int) -> str:
+def status_line(reader: TrialReader, leaders: Sequence[Trial]) -> str:
     """How far it is, why trials have failed, and why the search has stopped, if it has.
 
-    :param front: number of trials of the Pareto front, where there are several objectives.
+    :param leaders: the best trial; of several objectives, the Pareto front; none before one has
+        finished.
     """
     is_search = reader.search is not None
-    is_fruitless = is_search and best is None and reader.history.is_over
+    is_fruitless = is_search and not leaders and reader.history.is_over
     parts = _progress(reader)
-    if is_search and best is not None:
-        parts.append(_best_so_far(reader, best, front))
+    if is_search and leaders:
+        parts.append(_best_so_far(reader, leaders))
     if reader.failed:
         # Without a value the reason follows in a sentence of its own.
         parts.append(f"{reader.failed:,} failed{'' if is_fruitless else f' ({_failure(reader)})'}")
@@ -178,11 +179,17 @@ def _without_value(reader: TrialReader) -> str:
     return f"{what}. Correct the cause; then {retry}`run --fresh` starts over with another job file"
 
 
-def _best_so_far(reader: TrialReader, best: Trial, front: int) -> str:
-    if len(reader.objectives) > 1:
-        return f"Pareto front of {count(front, 'trial')}"
-    assert best.values, "the best trial has finished"
-    return f"best {reader.objectives[0]} {decimal(best.values[0], 1)} (trial {best.number})"
+def _best_so_far(reader: TrialReader, leaders: Sequence[Trial]) -> str:
+    """The best value of each objective, with its trial."""
+    bests = []
+    for place, name in enumerate(reader.objectives):
+        of_objective = [(costs(one, reader.directions)[place], one.number) for one in leaders]
+        trial = leaders[of_objective.index(min(of_objective))]
+        assert trial.values, "the best trial has finished"
+        bests.append(f"{name} {decimal(trial.values[place], 1)} (trial {trial.number})")
+    if len(bests) == 1:
+        return f"best {bests[0]}"
+    return f"Pareto front of {count(len(leaders), 'trial')}, best {', '.join(bests)}"
 
 
 def _progress(reader: TrialReader) -> list[str]:

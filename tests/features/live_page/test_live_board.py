@@ -113,6 +113,35 @@ def test_when_a_source_is_over_a_viewer_gets_everything_from_another_one(
     }
 
 
+def test_who_looks_after_a_while_is_told_of_when_the_first_state_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed, "READING", dataclasses.replace(feed.READING, every_s=0.0))
+    told = iter([changes(a=1)])
+    source = SimpleNamespace(read=lambda: next(told, Changes()))
+
+    async def look(looked_at: Feed, last: str) -> list[str]:
+        seen: list[str] = []
+        async with contextlib.aclosing(looked_at.messages()) as messages:
+            async for message in messages:
+                seen.append(message.partition(":")[2].split()[0])
+                if seen[-1].startswith(last):
+                    break
+        return seen
+
+    async def look_twice() -> tuple[list[str], list[str]]:
+        looked_at = Feed(lambda: source)
+        first = await look(looked_at, "{")
+        while looked_at._reading is not None and not looked_at._reading.done():
+            await asyncio.sleep(0.01)
+        return first, await look(looked_at, "current")
+
+    first, second = asyncio.run(look_twice())
+    assert [one[:1] for one in first] == ["c", "{"], "clock, and what there is"
+    assert second[:2] == ["clock", "stale"]
+    assert second[-1] == "current"
+
+
 def test_after_an_unexpected_error_another_source_reads_everything_anew(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,13 @@ from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.core.feature import Feature
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import report_data, report_sections, search_events, shown_trials
+from orchestrator.features.search import (
+    report_data,
+    report_page,
+    report_sections,
+    search_events,
+    shown_trials,
+)
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.search_events import SearchEvent
@@ -403,6 +409,15 @@ def test_an_archive_keeps_the_best_of_each_cell() -> None:
     assert [(one["cell"], one["trial"]) for one in smallest] == [((3, 0), 3), ((0, 2), 0)]
 
 
+def test_what_lies_beyond_the_ends_of_an_axis_is_said() -> None:
+    of_trials = [{"measures": [0.1, 0.5]}, {"measures": [9.0, -9.0]}, {"measures": None}]
+    axes = [{"name": "speed", "low": 0, "high": 4}, {"name": "height", "low": -9, "high": 1}]
+    facts: Any = {"axes": axes, "trials": of_trials}
+    said = report_page._beyond_axes(facts)
+    assert said.endswith("beyond the ends of the axis: speed of 1 trial, as far as 9.")
+    assert report_page._beyond_axes({**facts, "trials": of_trials[:1]}) == ""
+
+
 def test_previews_are_drawn_of_the_finished_trials_that_a_report_shows(
     searched: Path, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,6 +468,7 @@ def test_every_figure_of_a_search_is_drawn(tmp_path: Path, monkeypatch: pytest.M
         assert facts["figures"][name] in page.text
         assert len(list(ElementTree.parse(run.root / f"report/{name}.svg").iter())) > 50
     assert len(facts["search"]["archive"]) > 3
+    assert "besides those of the trials whose policies they began with" in page.text
     markdown = done.markdown()
     assert "## Archive" in markdown
     assert "| parent |" in markdown

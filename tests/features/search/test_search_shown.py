@@ -63,6 +63,19 @@ def test_one_line_tells_how_far_a_search_is(tmp_path: Path) -> None:
     assert line in commands.invoke("status", paths.root, cwd=tmp_path).stdout
 
 
+def test_of_several_objectives_the_line_has_the_best_of_each(tmp_path: Path) -> None:
+    paths = search_run(
+        tmp_path / "run",
+        [Told(values=[3.0, 40.0]), Told(values=[7.0, 90.0]), Told(values=[2.0, 95.0])],
+        sampler="nsga2",
+        objective=["eval_mean", "energy_j"],
+        direction=["maximize", "minimize"],
+        scheduler={"kind": "none"},
+    )
+    best = "Pareto front of 2 trials, best eval_mean 7.0 (trial 1), energy_j 40.0 (trial 0)"
+    assert best in line_of(paths)
+
+
 def test_the_commonest_reason_of_failed_trials_is_part_of_the_line(tmp_path: Path) -> None:
     trials = [
         DONE,

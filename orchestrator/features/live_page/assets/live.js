@@ -17,6 +17,18 @@ function showLink(state) {
   if (state.startsWith("401")) link.textContent = "This needs the token: open the whole address that `serve` has printed.";
 }
 
+// What is shown was read when somebody last looked; it is being read anew.
+function showStale(readAt) {
+  const time = new Date(readAt * 1000).toLocaleString();
+  byId("link").textContent = `○ as of ${time}; reading …`;
+}
+
+function take(store, name, data) {
+  if (name === "stale") showStale(data);
+  else if (name === "current") showLink("open");
+  else store.take(name, data);
+}
+
 // A folder with experiments has come where a run directory was awaited, or the other way round: that is another page.
 let reloading = 0;
 function reloadSoon() { reloading ||= setTimeout(() => location.reload(), RELOAD_MS); }
@@ -104,7 +116,7 @@ function showRun() {
     drawSlow(true);
     drawSections(store.get("sections"));
   });
-  follow(`/api/${key}/events`, (name, data) => store.take(name, data), showLink);
+  follow(`/api/${key}/events`, (name, data) => take(store, name, data), showLink);
 }
 
 function showFolder() {
@@ -115,7 +127,7 @@ function showFolder() {
     byId("condition").textContent = head?.name ?? "";
     drawRuns([...store.pieces].filter(([name]) => name.startsWith("run:")).map(([, run]) => run));
   }));
-  follow("/api/runs/events", (name, data) => store.take(name, data), showLink);
+  follow("/api/runs/events", (name, data) => take(store, name, data), showLink);
 }
 
 if (needsToken && !hasToken) showLink("401");
