@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
 from orchestrator.features.search.declaration import rules
+from orchestrator.features.search.declaration.initial_points import initial_points
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
 from orchestrator.features.search.declaration.summary import SearchLimits, limits, sentences
 from orchestrator.jobfile import Experiment
@@ -75,6 +76,8 @@ class SearchDeclaration(JobSource):
     def check_jobs(
         self, jobs: Sequence[Job], template: JobTemplate | None, problems: Problems
     ) -> Iterable[str]:
+        if self.search is not None and template is not None:
+            initial_points(self.search, template, problems)
         if self.scheduler is None:
             return ()
         space = () if self.search is None else self.search.space
@@ -143,6 +146,21 @@ def trial_jobs(
     :raises SpecError: the values do not fit the job, or not together.
     """
     return jobs_at(experiment, f"t{number:05d}", point, seeds)
+
+
+def points_to_begin_with(experiment: Experiment) -> list[dict[str, Any]]:
+    """Those of ``initial``, with a value for every key of the space.
+
+    :raises SpecError: the unchanged job has lost a value of theirs.
+    """
+    search = declaration_of(experiment).search
+    assert search is not None
+    assert experiment.template is not None
+    problems = Problems()
+    points = initial_points(search, experiment.template, problems)
+    if problems:
+        raise SpecError(experiment.source, problems.in_order())
+    return points
 
 
 def jobs_at(

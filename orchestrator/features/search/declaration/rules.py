@@ -13,6 +13,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.measure_expressions import ExpressionError, parse_expression
 from orchestrator.core.task_names import AUTO, EFFORT, GYMNASIUM_TASKS, MEASURES, TASKS
 from orchestrator.core.text import is_installed, joined
+from orchestrator.features.search.declaration.initial_points import read_initial
 from orchestrator.features.search.declaration.spec import (
     ARCHIVE_SAMPLERS,
     EXTRAS,
@@ -84,8 +85,12 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
         problems.add("search.objective", f"{quoted(name)} is there twice")
     dimensions = [_dimension(key, content, problems) for key, content in table["space"].items()]
     check_family(Layer(table["space"], "search.space.{}".format), problems)
+    space = tuple(dimension for dimension in dimensions if dimension is not None)
+    declared = table.get("initial", [])
+    is_space_known = len(space) == len(dimensions)
     search = SearchSpec(
-        space=tuple(dimension for dimension in dimensions if dimension is not None),
+        space=space,
+        initial=read_initial(declared, space, problems) if is_space_known else (),
         sampler=table.get("sampler", "tpe"),
         objectives=objectives,
         directions=directions * len(objectives) if len(directions) == 1 else directions,
@@ -111,6 +116,9 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
     ):
         what = "max_env_steps and max_time end a search after a number of trials that depends on the machine's speed"
         problems.add("search.order", f'{what}; with order = "fixed", set trials alone')
+    if search.trials is not None and len(search.initial) > search.trials:
+        points = f"has {len(search.initial)} points, and the search trials = {search.trials}"
+        problems.add("search.initial", f"{points}; leave some out, or raise trials")
     _check_sampler(search, problems)
     return search
 

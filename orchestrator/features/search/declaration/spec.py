@@ -169,6 +169,9 @@ class SearchSpec:
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the sampler."""
     seed: int = 0
+    initial: tuple[Mapping[str, Any], ...] = ()
+    """Points that are trained before any that the sampler proposes, with the keys that were
+    declared."""
     objectives: tuple[str, ...]
     """Columns of ``summary.csv``, measures of ``eval.json``, or expressions of them
     (:mod:`orchestrator.core.measure_expressions`), computed for each job."""

@@ -63,6 +63,8 @@ def sentences(
         ]
     )
     yield f"space: {'; '.join(map(_dimension, search.space))}"
+    if search.initial:
+        yield f"trained first: {count(len(search.initial), 'point')} of search.initial"
     for axis in search.measures:
         yield f"axis of the archive: {axis.name} from {axis.low:g} to {axis.high:g} in {count(axis.cells, 'cell')}"
     if scheduler is not None:

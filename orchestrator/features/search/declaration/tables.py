@@ -33,6 +33,9 @@ Number = Annotated[
 ]
 OptionalCount = Annotated[int | None, Field(ge=1, le=MOST), Whole]
 _Texts = Annotated[list[str], MinLen(1)]
+_Point = Annotated[
+    dict[str, Any], Expected('a table with values, such as { "ppo.learning_rate" = 1e-3 }')
+]
 _Directions = Annotated[list[Direction], MinLen(1)]
 _SAMPLER = f'{", ".join(SAMPLERS)}, or a class of yours as "module:Class"'
 Sampler = Annotated[
@@ -104,6 +107,12 @@ class SearchTable(TomlTable):
     space: dict[str, DimensionTable] = Field(
         description="What varies: dotted keys as in a matrix, each with low and high, or with choices.",
         examples=[{"ppo.learning_rate": {"low": 1e-4, "high": 3e-3, "log": True}}],
+    )
+    initial: list[_Point] = key(
+        [],
+        "Points that are trained first, in this order. A key that is left out has the value of the unchanged job, "
+        "where that is known and in the space; {} is the unchanged job.",
+        [{}, {"ppo.learning_rate": 1e-3}],
     )
     sampler: Sampler = key(
         "tpe", "What proposes the points; or a class of yours as module:Class.", "cmaes"

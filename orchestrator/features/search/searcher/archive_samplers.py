@@ -82,6 +82,9 @@ class MapElitesSampler:
             return self._random.ask(number)
         return self._space.decode(self._emitter.ask()[0])
 
+    def add(self, number: int, point: Point) -> None:
+        """It comes to the archive when it is told."""
+
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         self._elites.add(point, outcome)
 
@@ -101,8 +104,13 @@ class CmaMeSampler:
     def ask(self, number: int) -> Point:
         return self._space.decode(self._distribution.ask(number))
 
+    def add(self, number: int, point: Point) -> None:
+        """It comes to the archive when it is told."""
+
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         taken = self._elites.add(point, outcome)
+        if not self._distribution.knows(number):
+            return
         if self._elites.archive.empty:  # nothing is known to be better than this
             self._distribution.drop(number)
             return

@@ -45,6 +45,7 @@ class AsynchronousCma:
         self._generation = 0
         self._is_one_point = False
         """Whether all trials of the population that was told last had the same values."""
+        self._has_adapted = False
         self.start(np.full(n_dimensions, 0.5), options.get("population_size"))
 
     def start(self, mean: Place, population_size: int | None) -> None:
@@ -56,6 +57,7 @@ class AsynchronousCma:
         )
         self._generation += OLDEST + 1
         self._is_one_point = False
+        self._has_adapted = False
         self._told = []
 
     @property
@@ -75,6 +77,15 @@ class AsynchronousCma:
         place: Place = self._strategy.ask()
         self._asked[number] = self._generation, place
         return place
+
+    @property
+    def has_adapted(self) -> bool:
+        """Whether it has been adapted since it began around its place."""
+        return self._has_adapted
+
+    def knows(self, number: int) -> bool:
+        """Whether the trial was asked for, and is not told yet."""
+        return number in self._asked
 
     def drop(self, number: int) -> None:
         """Nothing is known of this trial."""
@@ -96,6 +107,7 @@ class AsynchronousCma:
         self._is_one_point = (
             len({tuple(self._space.decode(place).values()) for _, place, _ in ranked}) == 1
         )
+        self._has_adapted = True
         self._generation += 1
         self._told = []
         return [loss for _, _, loss in ranked]
@@ -114,6 +126,11 @@ class CmaesSampler:
         self._sign = -1.0 if spec.directions[0] == "maximize" else 1.0
         self._distribution = AsynchronousCma(self._space, spec.seed, spec.sampler_options)
         self._worst: float | None = None
+        self._best_added: float | None = None
+        """The smallest loss of a point that was added."""
+
+    def add(self, number: int, point: Point) -> None:
+        """Nothing is known of it before it is told."""
 
     def ask(self, number: int) -> Point:
         return self._space.decode(self._distribution.ask(number))
@@ -125,8 +142,24 @@ class CmaesSampler:
         elif self._worst is not None:
             loss = self._worst
         else:
-            self._distribution.drop(number)
+            if self._distribution.knows(number):
+                self._distribution.drop(number)
             return
-        if self._distribution.tell(number, (loss,)) and self._distribution.has_converged:
+        if not self._distribution.knows(number):
+            if outcome.values is not None:
+                self._take_added(point, loss)
+        elif self._distribution.tell(number, (loss,)) and self._distribution.has_converged:
             place = np.random.default_rng([self._seed, number]).random(len(self._space.dimensions))
             self._distribution.start(place, 2 * self._distribution.population_size)
+
+    def _take_added(self, point: Point, loss: float) -> None:
+        """The distribution begins around the best of the points that were added, as long as it has
+        learnt nothing.
+        """
+        if self._distribution.has_adapted or (
+            self._best_added is not None and loss >= self._best_added
+        ):
+            return
+        self._best_added = loss
+        place = np.array(self._space.encode(point))
+        self._distribution.start(place, self._distribution.population_size)

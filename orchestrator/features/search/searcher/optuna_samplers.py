@@ -36,6 +36,16 @@ class OptunaSampler:
         self._trials: dict[int, int] = {}
         """Number of a trial that is not told yet → its number in the study."""
 
+    def add(self, number: int, point: Point) -> None:
+        places = {
+            dimension.key: int(unit * len(dimension.choices)) if dimension.choices else unit
+            for dimension, unit in zip(
+                self._space.dimensions, self._space.encode(point), strict=True
+            )
+        }
+        self._study.enqueue_trial(places)
+        self._trials[number] = self._study.ask(self._distributions).number
+
     def ask(self, number: int) -> Point:
         trial = self._study.ask(self._distributions)
         self._trials[number] = trial.number

@@ -8,7 +8,7 @@ import contextlib
 import json
 import pickle
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,16 @@ class Proposals:
         watchdog: Watchdog,
         *,
         tells_at_rungs: bool,
+        initial: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """:param file: where the sampler is saved.
         :param search_path: folder of the user's modules.
         :param bracket: number of trials that are compared with each other; 1 without rungs.
         :param tells_at_rungs: whether the value at a rung stands for the one at the end.
+        :param initial: points of the first trials, which the sampler is not asked for.
         """
         self.tells_at_rungs = tells_at_rungs
+        self._initial = initial
         self._spec = spec
         self._file = file
         self._bracket = bracket
@@ -73,6 +76,8 @@ class Proposals:
 
     def ask(self, index: int) -> dict[str, Any]:
         """The next point, in JSON types. :raises UsageError: the sampler fails."""
+        if index < len(self._initial):
+            return self._add(index)
         with self._explaining("ask"):
             asked = self._sampler.ask(index)
             if not isinstance(asked, Mapping):
@@ -86,11 +91,26 @@ class Proposals:
                 )
         return point
 
+    def _add(self, index: int) -> dict[str, Any]:
+        """The point of ``initial`` that is next, of which the sampler learns."""
+        point = dict(self._initial[index])
+        if self._takes_added:
+            with self._explaining("add"):
+                self._sampler.add(index, dict(point))
+        return point
+
+    @property
+    def _takes_added(self) -> bool:
+        """Whether the sampler learns of points that it was not asked for."""
+        return callable(getattr(self._sampler, "add", None))
+
     def tell(self, event: SearchEvent, history: History) -> None:
         """:raises UsageError: the sampler fails."""
         assert event.trial is not None
         content = event.content
         trial = history.trials[event.trial]
+        if trial.index < len(self._initial) and not self._takes_added:
+            return
         values, measures = (
             None if content[key] is None else tuple(content[key]) for key in ("values", "measures")
         )

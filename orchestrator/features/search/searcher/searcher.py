@@ -38,7 +38,11 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
 from orchestrator.experiment.from_outside import additions
 from orchestrator.features.search import changed_search, search_events, shown_trials
-from orchestrator.features.search.declaration.declared_search import declaration_of, trial_jobs
+from orchestrator.features.search.declaration.declared_search import (
+    declaration_of,
+    points_to_begin_with,
+    trial_jobs,
+)
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
 from orchestrator.features.search.history import History, Trial, commonest
 from orchestrator.features.search.search_events import SearchEvent
@@ -129,6 +133,7 @@ class Searcher:
                 bracket,
                 self.watchdog,
                 tells_at_rungs=scheduler is not None and scheduler.stands_for_end(search),
+                initial=points_to_begin_with(self.experiment),
             )
         events = search_events.events(self.ledger)
         if self._proposals is not None and events:

@@ -24,7 +24,9 @@ class TrialOutcome:
 
 
 class Sampler(Protocol):
-    """Proposes points. A class of the user's is one, too."""
+    """Proposes points. A class of the user's is one, too; only :meth:`ask` and :meth:`tell` are
+    needed.
+    """
 
     def ask(self, number: int) -> Point:
         """The point of trial ``number``; trials are numbered from 0 in the order in which they are
@@ -32,7 +34,12 @@ class Sampler(Protocol):
         """
 
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
-        """How trial ``number``, which was asked for, has ended; at most once for each."""
+        """How trial ``number``, which was asked for or added, has ended; at most once for each."""
+
+    def add(self, number: int, point: Point) -> None:
+        """Trial ``number`` has this point, which the sampler was not asked for. One without this
+        method is told nothing of such trials.
+        """
 
 
 class RandomSampler:
@@ -52,6 +59,9 @@ class RandomSampler:
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         pass
 
+    def add(self, number: int, point: Point) -> None:
+        pass
+
 
 class SobolSampler:
     """Scrambled Sobol points (Owen 1998), which cover the space evenly: a function of seed and
@@ -61,14 +71,19 @@ class SobolSampler:
     def __init__(self, spec: SearchSpec) -> None:
         self._space = Space(spec.space)
         self._seed = spec.seed
+        self._first = len(spec.initial)
+        """The number of the first point that it is asked for."""
 
     def ask(self, number: int) -> Point:
         from scipy.stats import qmc
 
         sequence = qmc.Sobol(len(self._space.dimensions), scramble=True, rng=self._seed)
-        if number:
-            sequence.fast_forward(number)
+        if number > self._first:
+            sequence.fast_forward(number - self._first)
         return self._space.decode(sequence.random(1)[0])
 
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
+        pass
+
+    def add(self, number: int, point: Point) -> None:
         pass
