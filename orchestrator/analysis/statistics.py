@@ -228,32 +228,36 @@ def quantiles(values: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-_T_CDF: dict[int, Callable[[float], float]] = {
-    1: lambda x: 0.5 + math.atan(x) / math.pi,
-    2: lambda x: 0.5 + x / (2 * math.sqrt(2 + x * x)),
-    3: lambda x: 0.5 + (x / math.sqrt(3) / (1 + x * x / 3) + math.atan(x / math.sqrt(3))) / math.pi,
-}
-"""Student's distribution functions with few degrees of freedom."""
+MOST_FOR_SERIES = 200
+"""Up to so many degrees of freedom, quantiles are found from the distribution itself."""
+
+
+def t_within(value: float, freedom: int) -> float:
+    """Probability that Student's t lies between ``-value`` and ``value``, which is at least 0, with
+    a whole number of degrees of freedom (M. Abramowitz, I. A. Stegun, "Handbook of Mathematical
+    Functions", 26.7.3 and 26.7.4).
+    """
+    angle = math.atan(value / math.sqrt(freedom))
+    squared = math.cos(angle) ** 2
+    is_odd = freedom % 2 == 1
+    term = math.cos(angle) if is_odd else 1.0
+    series = 0.0
+    for power in range(2 + is_odd, freedom + 1, 2):
+        series += term
+        term *= squared * (power - 1) / power
+    if is_odd:
+        return 2 / math.pi * (angle + math.sin(angle) * series)
+    return math.sin(angle) * series
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Quantile of Student's distribution, for a probability in [0.5, 1), to three digits.
+    """Quantile of Student's distribution, for a probability in [0.5, 1).
 
-    From four degrees of freedom on, it uses the expansion about the normal distribution (M.
+    From two hundred degrees of freedom on, it uses the expansion about the normal distribution (M.
     Abramowitz, I. A. Stegun, "Handbook of Mathematical Functions", 26.7.5).
     """
-    if freedom in _T_CDF:
-        low = 0.0
-        high = 1.0
-        while _T_CDF[freedom](high) < probability:
-            high *= 2
-        while high - low > 1e-9 * high:
-            middle = (low + high) / 2
-            if _T_CDF[freedom](middle) < probability:
-                low = middle
-            else:
-                high = middle
-        return high
+    if freedom <= MOST_FOR_SERIES:
+        return _t_quantile_by_bisection(2 * probability - 1, freedom)
     z = NormalDist().inv_cdf(probability)
     terms = (
         (z**3 + z) / 4,
@@ -262,3 +266,18 @@ def t_quantile(probability: float, freedom: int) -> float:
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
     )
     return z + math.fsum(term / freedom**power for power, term in enumerate(terms, start=1))
+
+
+def _t_quantile_by_bisection(within: float, freedom: int) -> float:
+    """:param within: probability between the quantile and its negative."""
+    low = 0.0
+    high = 1.0
+    while t_within(high, freedom) < within:
+        high *= 2
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        if t_within(middle, freedom) < within:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -6,8 +6,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from orchestrator.analysis.statistics import Estimate, estimate, location, ratio, t_quantile
+from orchestrator.analysis.statistics import (
+    Estimate,
+    estimate,
+    location,
+    ratio,
+    t_quantile,
+    t_within,
+)
 
 
 def tries(n: int) -> int:
@@ -161,3 +169,13 @@ class TestEdges:
         assert {freedom: t_quantile(0.975, freedom) for freedom in tabulated} == pytest.approx(
             tabulated, rel=1e-3
         )
+
+
+def test_the_distribution_of_t_is_that_of_scipy() -> None:
+    for freedom in (1, 2, 3, 4, 7, 40, 200, 201):
+        for value in (0.0, 0.3, 2.0, 15.0):
+            expected = 1 - 2 * stats.t.sf(value, freedom)
+            assert t_within(value, freedom) == pytest.approx(expected, abs=1e-12)
+        for probability in (0.6, 0.975, 0.99995):
+            expected = stats.t.ppf(probability, freedom)
+            assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-6)
