@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from importlib import import_module
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
+from orchestrator.core.errors import UsageError
+from orchestrator.core.job import META
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count, duration, number
+from orchestrator.core.text import count, duration, number, storable
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.rows import fitness
 from orchestrator.terminal.notebook_view import html_table
+
+NESTED = ("measures", "meta")
+"""Values of a result that are several columns of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,8 @@ class Result:
     :ivar vecnormalize: normalisation statistics, for ``VecNormalize.load``; None if normalisation
         was off.
     :ivar job_dir: directory of all files of the job.
+    :ivar meta: what the program said of the robot when it submitted it to a
+        :class:`orchestrator.TrainingPool`.
     """
 
     ok: bool
@@ -59,6 +67,7 @@ class Result:
     model: Path | None = None
     vecnormalize: Path | None = None
     job_dir: Path | None = None
+    meta: Mapping[str, str | int | float | bool | None] = field(default_factory=dict, hash=False)
 
     def fitness(self, *, default: float = -math.inf) -> float:
         """One number to compare policies by.
@@ -81,6 +90,20 @@ class Results(list[Result]):
         super().__init__(results)
         self.run_dir = run_dir
         """The directory of all of them; None if there was nothing to train."""
+
+    def to_dataframe(self) -> Any:
+        """A :class:`pandas.DataFrame` with a row for each result, and columns for measures and
+        ``meta``.
+
+        :raises UsageError: pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError as error:
+            raise UsageError(
+                f"Results.to_dataframe needs pandas ({error}); `pip install pandas` installs it"
+            ) from None
+        return pandas.DataFrame([_table_row(result) for result in self])
 
     def __repr__(self) -> str:
         return _results_text(self, self.run_dir)
@@ -142,6 +165,19 @@ class ExperimentResult(Sequence[Result]):
         return results_html(self.results)
 
 
+def _table_row(result: Result) -> dict[str, Any]:
+    """By the names of columns: those of the result, of its measures, and of what the program said
+    of it.
+    """
+    own = {one.name: getattr(result, one.name) for one in fields(result) if one.name not in NESTED}
+    measures = {name: value for name, value in result.measures.items() if name not in own}
+    said = {f"{META}{name}": value for name, value in result.meta.items()}
+    return {
+        name: storable(value) if isinstance(value, str) else value
+        for name, value in (own | measures | said).items()
+    }
+
+
 def _results_text(results: Sequence[Result], run_dir: Path | None) -> str:
     succeeded = sum(result.ok for result in results)
     directory = None if run_dir is None else str(run_dir)
@@ -186,7 +222,9 @@ def _why_no_policy(paths: RunPaths, row: SummaryRow) -> str:
 def results_html(results: Sequence[Result]) -> str:
     """A table for notebooks, with one row for each result."""
     measures = list(dict.fromkeys(name for result in results for name in result.measures))
-    header = ["job", "state", "return", "evaluated", *measures, "env_steps", "time", "error"]
+    said = list(dict.fromkeys(name for result in results for name in result.meta))
+    header = ["job", "state", "return", "evaluated", *measures, "env_steps", "time"]
+    header += [*(f"{META}{name}" for name in said), "error"]
     rows = [
         [
             result.job_id or result.xml or "–",
@@ -196,8 +234,15 @@ def results_html(results: Sequence[Result]) -> str:
             *(number(result.measures.get(name), ",.4g") for name in measures),
             f"{result.env_steps:,}",
             duration(result.wall_s),
+            *(_shown(result.meta.get(name)) for name in said),
             result.error or "",
         ]
         for result in results
     ]
     return html_table(header, rows)
+
+
+def _shown(value: str | int | float | bool | None) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else str(value)

@@ -29,6 +29,8 @@ Start: TypeAlias = Literal["auto", "exec", "fork"]
 """How a worker starts: as a new Python process, forked from one that has imported its packages
 already, or whichever of these is faster (:func:`orchestrator.supervisor.start_choice.choose`)."""
 
+META = "meta."
+"""Begins keys of a job's point that are no parameters of its training."""
 GPU_PARTS = 10_000
 """Shares of a GPU are multiples of 1/10,000, as in Ray."""
 
@@ -103,7 +105,8 @@ class Job:
     """What makes MJCF of a robot that is none: its table of the job file, with absolute paths. Not in
     the ledger, likewise."""
     point: Mapping[str, Any] = field(default_factory=dict)
-    """The values that a matrix gave it: dotted key → value. For reports; ``spec`` contains them."""
+    """What it is reported by: dotted key → value. The values that a matrix, a search or a program gave
+    it, which ``spec`` contains; and, after :data:`META`, what a program says of it."""
 
     def with_spec(self, **changes: Any) -> Job:
         """The same with other values in its spec."""
@@ -112,7 +115,8 @@ class Job:
     @property
     def work(self) -> str:
         """Its name and matrix point: equal for jobs that differ in their seed alone."""
-        return json.dumps([self.spec.name, dict(self.point)], sort_keys=True)
+        point = {key: value for key, value in self.point.items() if not key.startswith(META)}
+        return json.dumps([self.spec.name, point], sort_keys=True)
 
     @property
     def why_exec(self) -> str | None:

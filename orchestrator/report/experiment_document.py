@@ -41,6 +41,8 @@ from orchestrator.report.ranks_section import ranks_sections
 
 MOST_PANELS = 24
 MOST_VARIED = 12
+MOST_VALUES = 24
+"""Of a key that varies between robots and is no number: with more, a figure of them says nothing."""
 MOST_FINDINGS = 12
 NAMED = 4
 """Jobs that a finding names."""
@@ -77,7 +79,7 @@ def document(
             *_schedule(facts["attempts"], jobs),
             *_phases(robots),
             *ranks_sections(facts["ranks"]),
-            tables.jobs_section(jobs),
+            tables.jobs_section(jobs, facts["varied"]),
         ]
         if shown is not None and len(jobs) < facts["totals"]["jobs"]:
             about += (
@@ -192,15 +194,14 @@ def _varied_sections(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[S
     panels: list[figures.VariedKey] = []
     for name in dict.fromkeys(job["name"] for job in jobs):
         of_name = [job for job in jobs if job["name"] == name]
-        rated = [
-            (job["point"], job["eval_mean"] if evaluated else job["ep_rew_mean"]) for job in of_name
-        ]
-        for key in keys:
-            points = [
-                (point[key], value) for point, value in rated if key in point and value is not None
-            ]
-            if len({str(value) for value, _ in points}) > 1:
-                panels.append(figures.VariedKey(robot=name, key=key, points=points))
+        panels += _varied_keys(name, keys, of_name, evaluated=evaluated)
+    of_robots = {panel.key for panel in panels}
+    others = [key for key in keys if key not in of_robots]
+    panels += [
+        panel
+        for panel in _varied_keys("all jobs", others, jobs, evaluated=evaluated)
+        if panel.is_scattered or len(panel.values()) <= MOST_VALUES
+    ]
     if not panels:
         return []
     what = "Last return of training (no evaluation)"
@@ -209,16 +210,39 @@ def _varied_sections(keys: Sequence[str], jobs: Sequence[ReportedJob]) -> list[S
         what = "Return of the evaluation without exploration"
         axis = "evaluated return"
     which = ""
+    scattered = ""
+    if any(panel.is_scattered for panel in panels[:MOST_VARIED]):
+        scattered = " Where a parameter has many values, dots stand at them, without a line."
     if len(panels) > MOST_VARIED:
         which = f" The figure shows the first {MOST_VARIED} of {len(panels)}."
     figure = Figure(
         name="varied-parameters",
         title="Return against varied parameters",
-        caption=f"{what} for each value of each parameter that the job file varies. A dot is a job; "
-        f"the line joins the medians over all values of the other parameters.{which}",
+        caption=f"{what} for each value of each parameter that the job file or program varies. A dot is a job; "
+        f"the line joins the medians over all values of the other parameters.{scattered}{which}",
         draw=partial(figures.varied_keys, panels[:MOST_VARIED], axis),
     )
     return [Section(title="Varied parameters", parts=[figure])]
+
+
+def _varied_keys(
+    title: str, keys: Sequence[str], jobs: Sequence[ReportedJob], *, evaluated: bool
+) -> list[figures.VariedKey]:
+    """A panel for each of ``keys`` of which ``jobs`` have several values.
+
+    :param evaluated: whether jobs are rated by their evaluation.
+    """
+    rated = [(job["point"], job["eval_mean"] if evaluated else job["ep_rew_mean"]) for job in jobs]
+    panels: list[figures.VariedKey] = []
+    for key in keys:
+        points = [
+            (point[key], value)
+            for point, value in rated
+            if point.get(key) is not None and value is not None
+        ]
+        if len({str(value) for value, _ in points}) > 1:
+            panels.append(figures.VariedKey(robot=title, key=key, points=points))
+    return panels
 
 
 def _schedule(attempts: Sequence[ReportedAttempt], jobs: Sequence[ReportedJob]) -> list[Section]:

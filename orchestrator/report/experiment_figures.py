@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -251,6 +252,10 @@ def phases(robots: Sequence[ReportedRobot]) -> Drawn:
     return drawn
 
 
+SCATTERED = 12
+"""With more numbers than these, a varied key is drawn at its values."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariedKey:
     """The returns of a robot over the values of a key that its job varies."""
@@ -266,9 +271,21 @@ class VariedKey:
         for value, _ in self.points:
             if value not in found:  # a value may be a list or a table, which has no hash
                 found.append(value)
-        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in found):
+        if _are_numbers(found):
             found.sort()
         return found
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether its values are so many numbers that each has its own place on the axis."""
+        return _are_numbers([value for value, _ in self.points]) and len(self.values()) > SCATTERED
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        for value in values
+    )
 
 
 def varied_keys(panels: Sequence[VariedKey], rating: str) -> Drawn:
@@ -278,6 +295,13 @@ def varied_keys(panels: Sequence[VariedKey], rating: str) -> Drawn:
     """
     drawn, all_axes = drawing.panels(len(panels), columns=3, height_in=1.5)
     for axes, panel in zip(all_axes, panels, strict=True):
+        drawing.plain_ticks(axes, y=True)
+        axes.set_title(plain(panel.robot, 36), fontsize=7.5)
+        axes.set_xlabel(plain(panel.key, 44))
+        if panel.is_scattered:
+            places, results = zip(*panel.points, strict=True)
+            axes.scatter(places, results, s=14, color=SERIES[0], alpha=0.55, linewidths=0)
+            continue
         values = panel.values()
         groups = [[result for other, result in panel.points if other == value] for value in values]
         for place, group in enumerate(groups):
@@ -297,9 +321,6 @@ def varied_keys(panels: Sequence[VariedKey], rating: str) -> Drawn:
             list(labelled), [plain(_value_text(values[place]), longest) for place in labelled]
         )
         axes.set_xlim(-0.5, len(values) - 0.5)
-        drawing.plain_ticks(axes, y=True)
-        axes.set_title(plain(panel.robot, 36), fontsize=7.5)
-        axes.set_xlabel(plain(panel.key, 44))
     all_axes[0].set_ylabel(rating, color=INK)
     return drawn
 

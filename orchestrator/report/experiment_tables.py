@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.analysis.run_reader import EpisodeKind
 from orchestrator.core import job_parts
+from orchestrator.core.job import META
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration
 from orchestrator.report.document import Cell, Columns, Part, Section, Text, Tone, table
@@ -29,6 +30,9 @@ STATE_TONES: dict[str, Tone] = {
     "CANCELLED": "dim",
 }
 LONGEST_MESSAGE = 400
+LONGEST_VALUE = 60
+MOST_KEYS = 24
+"""Columns for keys that a program gives."""
 
 
 def previews(jobs: Sequence[ReportedJob], paths: RunPaths) -> dict[str, str]:
@@ -172,7 +176,10 @@ def _state(job: ReportedJob) -> Cell:
     return Cell(text=job["state"], tone=STATE_TONES.get(job["state"], ""))
 
 
-def jobs_section(jobs: Sequence[ReportedJob]) -> Section:
+def jobs_section(jobs: Sequence[ReportedJob], varied: Sequence[str] = ()) -> Section:
+    """:param varied: keys of the points of jobs, which names of jobs do not show where they vary
+    between robots alone.
+    """
     columns: Columns[ReportedJob] = {
         "job": lambda job: str(job["job_id"]),
         "state": _state,
@@ -195,6 +202,9 @@ def jobs_section(jobs: Sequence[ReportedJob]) -> Section:
     for name in job_parts.column_names():
         if name not in columns and any(job_parts.columns_in(job)[name] is not None for job in jobs):
             columns[name] = partial(_of_feature, name)
+    for key in _own_columns(varied, jobs):
+        if key not in columns:
+            columns[key] = partial(_of_point, key)
     if all(job["ranks"] == 1 for job in jobs):
         del columns["ranks"], columns["in all-reduce"]
     caption = (
@@ -213,6 +223,25 @@ def jobs_section(jobs: Sequence[ReportedJob]) -> Section:
             )
         ],
     )
+
+
+def _own_columns(varied: Sequence[str], jobs: Sequence[ReportedJob]) -> list[str]:
+    """Those of the keys that a program gives, and that vary between robots alone."""
+    of_names: dict[str, set[str]] = {}
+    for job in jobs:
+        of_names.setdefault(job["name"], set()).add(str(job["point"]))
+    if any(len(points) > 1 for points in of_names.values()):
+        varied = [key for key in varied if key.startswith(META)]
+    texts = {key: {str(job["point"].get(key)) for job in jobs} for key in varied}
+    return [key for key in varied if key.startswith(META) or len(texts[key]) > 1][:MOST_KEYS]
+
+
+def _of_point(key: str, job: ReportedJob) -> str:
+    value = job["point"].get(key)
+    if value is None:
+        return DASH
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number(value) if is_number else plain(str(value), LONGEST_VALUE)
 
 
 def _deterministic(job: ReportedJob) -> Mapping[str, Any]:

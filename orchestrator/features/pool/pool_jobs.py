@@ -28,6 +28,7 @@ from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import additions
 from orchestrator.experiment.planning import run_plan
 from orchestrator.experiment.resuming import reconcile, resume
+from orchestrator.features.pool.points import Scalar
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.robot_arguments import RobotArgument
 from orchestrator.ledger import JobRow, Ledger, Request, Verb, job_figures
@@ -108,6 +109,8 @@ class Submission:
     """The job alone."""
     robot: RobotArgument
     future: TrainingFuture
+    meta: Mapping[str, Scalar]
+    """What the program says of it."""
     folder: Path | None
     """Holds the robot, if it is no file of the user's."""
 
@@ -367,7 +370,8 @@ class PoolJobs:
 
     def _result(self, job_id: str, submission: Submission) -> Result:
         row = self._ledger.summary_of(job_id)
-        return result_of(self.paths, {**row, "xml": submission.robot.xml})
+        result = result_of(self.paths, {**row, "xml": submission.robot.xml})
+        return dataclasses.replace(result, meta=submission.meta)
 
     def _cancel(self) -> None:
         """Cancel the jobs that nobody waits for any more."""

@@ -38,6 +38,7 @@ from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, plain, shortened
 from orchestrator.experiment.examination import preflight
+from orchestrator.features.pool.points import Scalar, checked_meta, point_of
 from orchestrator.features.pool.pool_jobs import (
     DoneCallback,
     PoolJobs,
@@ -146,6 +147,7 @@ class TrainingPool:
         *,
         seed: int = 0,
         init: Result | str | os.PathLike[str] | None = None,
+        meta: Mapping[str, Scalar] | None = None,
         **settings: Any,
     ) -> TrainingFuture:
         """Let a robot be trained, and return its result to come: a
@@ -157,6 +159,10 @@ class TrainingPool:
         :param xml: a path, MJCF text, or ``mujoco.MjSpec``.
         :param seed: of the training.
         :param init: the policy to start from: a result, the directory of a job, or a ``model.zip``.
+        :param meta: what the program says of this robot, such as its generation: texts, numbers,
+            booleans and None by name. Each is a column ``meta.NAME`` of ``summary.csv`` and of the
+            report, and ``result.meta`` has them; the training does not depend on them. Of a job that
+            is there already, those that it was submitted with first stay in the files.
         :param settings: keys of a job in a job file, which override those of the pool; also
             ``name``, the name of the job, which otherwise is made of the robot's name and its
             content.
@@ -175,7 +181,10 @@ class TrainingPool:
             raise UsageError(
                 f"TrainingPool.submit: xml is of type {type(xml).__name__}; {expected}"
             )
-        api.refuse_unknown("TrainingPool.submit", settings.keys() - {"name"}, ["seed", "init"])
+        api.refuse_unknown(
+            "TrainingPool.submit", settings.keys() - {"name"}, ["seed", "init", "meta"]
+        )
+        said = checked_meta({} if meta is None else meta)
         if init is not None:
             settings["init"] = _start_policy(init)
         folder = functools.cache(lambda: Path(tempfile.mkdtemp(dir=self._folder.name)))
@@ -189,7 +198,12 @@ class TrainingPool:
             robot = dataclasses.replace(robots[0], label=robots[0].label and "xml")
             if robot.fault:
                 result = Result(
-                    ok=False, error=robot.fault, xml=robot.xml, seed=seed, state="FAILED"
+                    ok=False,
+                    error=robot.fault,
+                    xml=robot.xml,
+                    seed=seed,
+                    state="FAILED",
+                    meta=said,
                 )
                 self._accept(future, None)
                 future.set_result(result)
@@ -200,7 +214,8 @@ class TrainingPool:
         if robot.label:
             experiment = dataclasses.replace(experiment, unnamed={robot.file: robot})
         submission = Submission(
-            job=experiment.jobs[0],
+            job=dataclasses.replace(experiment.jobs[0], point=point_of(settings, said)),
+            meta=said,
             experiment=experiment,
             robot=robot,
             future=future,

@@ -4,6 +4,7 @@ supervisor end."""
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
 import gc
 import operator
@@ -20,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import command_helpers as commands
+import numpy as np
 import psutil
 import pytest
 from command_helpers import HOPPER, INSTANT, STUBS, wait_until
 
 import orchestrator
+from orchestrator import report
 from orchestrator.core.errors import Problem, RunDirError, SupervisorError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
@@ -35,6 +38,7 @@ from orchestrator.experiment.from_outside import attach, control
 from orchestrator.features.pool import pool_supervisor, supervisor_process
 from orchestrator.features.pool.pool_jobs import TrainingFuture
 from orchestrator.ledger import Ledger
+from orchestrator.report.document import Table
 
 NEARNESS = "-abs(json.loads((job / 'spec.json').read_text())['hyperparameters']['gamma'] - 0.95)}"
 """The return of an instant training, which depends on a setting."""
@@ -203,6 +207,66 @@ def test_results_come_in_the_order_of_submission_and_those_that_are_cancelled_ar
             pool.results(commands.PATIENCE_S)
         assert wrong.done()
     assert not (here / "run/jobs/gone-s0/started").exists()
+
+
+BAD_META: list[tuple[Any, str]] = [
+    ([3], "is of type list; expected a dictionary"),
+    ({3: 1}, "the key 3: expected a name"),
+    ({" ": 1}, "the key ' ': expected a name"),
+    ({"a\nb": 1}, "the key .*: expected a name"),
+    ({"a" * 65: 1}, "has 65 characters; expected at most 64"),
+    ({"genes": [1, 2]}, "genes: expected a text, a number, True, False or None; .* of type list"),
+    ({"score": float("nan")}, "score: expected a finite number; this is nan"),
+    ({"id": 2**63}, "id: expected a whole number of at most 64 bits; this one has 64"),
+    ({"text": "a\nb"}, "text: the text has a line break"),
+    ({"text": "a" * 1001}, "text: the text has 1,001 characters; expected at most 1,000"),
+    ({str(number): 1 for number in range(101)}, "has 101 keys; expected at most 100"),
+]
+
+
+@pytest.mark.usefixtures("stubs")
+def test_what_a_program_says_of_its_robots_is_in_results_summary_and_report(here: Path) -> None:
+    for name in ("one", "two"):
+        (here / f"go-{name}-s0").touch()
+    said = {"generation": np.int64(1), "parent": "adam", "is_mutant": True, "distance": None}
+    with nothing_left(), orchestrator.TrainingPool(max_parallel=2, run_dir="run", **EXEC) as pool:
+        for bad, fragment in BAD_META:
+            with pytest.raises(UsageError, match=rf"TrainingPool\.submit: meta.*{fragment}"):
+                pool.submit(HOPPER, meta=bad)
+        one = pool.submit(HOPPER, name="one", meta=said, ppo={"gamma": np.float32(0.5)})
+        again = pool.submit(HOPPER, name="one", meta={"generation": 2}, ppo={"gamma": 0.5})
+        pool.submit(HOPPER, name="two", meta={"generation": 2}, ppo={"gamma": 0.75})
+        lost = pool.submit(here / "\udcff.xml", meta={"generation": 3})
+        table = pool.results(commands.PATIENCE_S).to_dataframe()
+    assert one.result().meta == {**said, "generation": 1}
+    assert again.result().meta == {"generation": 2}, "of this submission"
+    assert lost.result().meta == {"generation": 3}
+    assert table["meta.generation"].tolist() == [1, 2, 2, 3]
+    assert table["meta.parent"].tolist()[0] == "adam"
+    assert table["job_id"].tolist()[:3] == ["one-s0", "one-s0", "two-s0"]
+    rows = commands.summary(here / "run")
+    columns = ("meta.generation", "meta.parent", "meta.is_mutant", "meta.distance", "ppo.gamma")
+    assert [rows["one-s0"][name] for name in columns] == [1, "adam", True, None, 0.5]
+    assert [rows["two-s0"][name] for name in columns] == [2, None, None, None, 0.75]
+    with (here / "run/summary.csv").open() as file:
+        assert [row["meta.generation"] for row in csv.DictReader(file)] == ["1", "2"]
+    page = report.compose(here / "run")
+    (jobs,) = (section for section in page.sections if section.title == "All jobs")
+    (part,) = jobs.parts
+    assert isinstance(part, Table)
+    assert [part.columns.index(name) > 0 for name in ("meta.generation", "ppo.gamma")]
+    assert [job["point"]["ppo.gamma"] for job in page.facts["jobs"]] == [0.5, 0.75]
+
+
+@pytest.mark.usefixtures("stubs")
+def test_what_a_program_says_of_a_robot_makes_no_other_training_of_it(here: Path) -> None:
+    (here / "go-done-s0").touch()
+    for generation in (1, 2):
+        with orchestrator.TrainingPool(max_parallel=1, run_dir="run", **EXEC) as pool:
+            future = pool.submit(HOPPER, name="done", meta={"generation": generation})
+            assert future.result(commands.PATIENCE_S).meta == {"generation": generation}
+    row = commands.summary(here / "run")["done-s0"]
+    assert (row["attempts"], row["meta.generation"]) == (1, 1)
 
 
 def ended(run_dir: Path) -> tuple[str, int]:

@@ -332,6 +332,37 @@ def test_varied_parameters_are_rated_by_the_evaluation_where_all_jobs_have_one(
     assert (dots == set(ratings)) == (last is not None)
 
 
+def of_program(number: int, **point: Any) -> Trained:
+    """A job as a program enters it: each has a name of its own."""
+    return Trained(name=f"body-{number}", case=f"body-{number}", point=point)
+
+
+def test_what_a_program_varies_has_a_figure_over_all_jobs_and_columns(tmp_path: Path) -> None:
+    genes = [number / 20 for number in range(30)]
+    jobs = [
+        of_program(
+            number,
+            **{"model.leg": gene, "meta.generation": number // 10, "meta.genome": f"g{number}"},
+            n_envs=8,
+        )
+        for number, gene in enumerate(genes)
+    ]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (figure,) = (figure for figure in document.figures() if figure.name == "varied-parameters")
+    of_gene, of_generation = figure.draw().axes[:2]
+    dots = sorted(float(x) for dot in of_gene.collections for x, _ in dot.get_offsets())
+    assert dots == genes, "so many numbers are drawn at their values"
+    assert not of_gene.lines
+    assert [label.get_text() for label in of_generation.get_xticklabels()] == ["0", "1", "2"]
+    shown = [axes.get_xlabel() for axes in figure.draw().axes if axes.get_xlabel()]
+    assert shown == ["model.leg", "meta.generation"], "neither 30 texts nor a single value"
+    (section,) = (section for section in document.sections if section.title == "All jobs")
+    (part,) = section.parts
+    assert isinstance(part, Table)
+    assert {"model.leg", "meta.generation", "meta.genome"} < set(part.columns)
+    assert "n_envs" not in part.columns
+
+
 @pytest.mark.parametrize("values", [([64, 64], [32]), ({"pi": [64]}, {"pi": [32]})])
 def test_varied_lists_and_tables_have_a_figure(values: tuple[Any, Any], tmp_path: Path) -> None:
     points = [{"policy_kwargs.net_arch": value} for value in values]
