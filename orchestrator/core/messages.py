@@ -102,14 +102,17 @@ class ForkAnswer(JsonLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementRequest:
-    """What a feature measures of the simulation of a robot that can be trained, in the process that
-    has examined it.
+    """What a feature measures of a robot in the process that examines it: of the simulation, where
+    it can be trained, or of the compiled model.
     """
 
     module: str
     """Has ``measured(request, answer, simulation, settings)``, which gives values for JSON by
     name."""
     settings: Mapping[str, Any]
+    of_model: bool = False
+    """Whether nothing but the compiled model is measured, by ``measured_model(model)`` of the
+    module. Whether it can be trained is not examined then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +163,7 @@ class ExaminationRequest(JsonLine):
     memory_mib: int | None = None
     """Memory that compiling and simulating may take; None: no limit."""
     measurement: MeasurementRequest | None = None
-    """In place of a check of ``init``; only for a request with a task."""
+    """In place of a check of ``init``; of a simulation only for a request with a task."""
 
     @property
     def robot(self) -> str | None:

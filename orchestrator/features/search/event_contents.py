@@ -33,6 +33,10 @@ def _are_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_number, value))
 
 
+def _are_excesses(value: Any) -> bool:
+    return isinstance(value, list) and all(one is None or _are_numbers(one) for one in value)
+
+
 def _are_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
@@ -58,6 +62,11 @@ CONTENTS: Mapping[str, Mapping[str, Entry]] = {
         "jobs": NAMES,
         "parent": TRIAL_OR_NONE,
         "reevaluates": TRIAL_OR_NONE,
+        "rejected": Entry(
+            is_valid=_are_excesses,
+            expected="a list with numbers, or null, for each point that was rejected",
+            may_be_missing=True,
+        ),
     },
     "reached": {"value": NUMBER_OR_NONE, "env_steps": WHOLE},
     "promoted": {"goal": WHOLE},

@@ -28,6 +28,10 @@ class Trial:
     """The trial whose policies its own began with."""
     index: int = 0
     """Its number among those that the sampler was asked for."""
+    draw: int = 0
+    """The number that the sampler knows its point by."""
+    rejected: int = 0
+    """Points that were proposed before it and violate the constraints."""
     reevaluates: int | None = None
     """The trial whose point is trained again from nothing; the sampler is told nothing of that."""
     reached: list[float | None] = field(default_factory=list)
@@ -73,6 +77,8 @@ class History:
     """By number: those that the sampler has been told nothing of, though it is to be."""
     asked: list[Trial] = field(default_factory=list)
     """Those that the sampler was asked for."""
+    rejected: int = 0
+    """Points that the sampler has proposed and that do not satisfy the constraints."""
     lanes: int = 0
     """Jobs that ran at once when it first began."""
     whys: dict[int, str] = field(default_factory=dict)
@@ -150,9 +156,13 @@ class History:
             raise InconsistentEventError(f"trial {trial.number} is over before it")
 
     def _begin(self, content: Mapping[str, Any]) -> None:
+        rejected = len(content.get("rejected", ()))
+        self.rejected += rejected
         trial = Trial(
             number=len(self.trials),
             index=len(self.asked),
+            draw=len(self.asked) + self.rejected,
+            rejected=rejected,
             point=content["point"],
             jobs=content["jobs"],
             parent=content.get("parent"),

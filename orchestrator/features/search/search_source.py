@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.core.errors import Problem
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.planning.run_plan import Plan, RunOptions
-from orchestrator.features.search import changed_search, sampler_check, search_time
+from orchestrator.features.search import (
+    changed_search,
+    constraint_check,
+    sampler_check,
+    search_time,
+)
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
@@ -22,7 +28,8 @@ class SearchSource(SearchDeclaration):
     def problem(
         self, experiment: Experiment, *, time_limit_s: float, turn: Callable[[], object]
     ) -> Problem | None:
-        return sampler_check.examine(experiment, time_limit_s=time_limit_s, turn=turn)
+        of_sampler = sampler_check.examine(experiment, time_limit_s=time_limit_s, turn=turn)
+        return of_sampler or constraint_check.problem(experiment, turn)
 
     def with_on_change(
         self, experiment: Experiment, options: RunOptions
@@ -38,7 +45,11 @@ class SearchSource(SearchDeclaration):
 
     def forecast(self, experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
         begun = None if ledger is None else search_time.done_so_far(ledger)
-        return search_time.forecast(experiment, self, plan, begun)
+        found = search_time.forecast(experiment, self, plan, begun)
+        counted = constraint_check.count_satisfied(experiment)
+        if counted is None:
+            return found
+        return replace(found, lines=[counted.sentence, *found.lines])
 
 
 def of_tables(top: Mapping[str, Any], entries: int, problems: Problems) -> SearchSource | None:

@@ -201,6 +201,9 @@ def _progress(reader: TrialReader) -> list[str]:
     parts = [
         f"{asked:,} of {count(search.trials, 'trial')}" if search.trials else count(asked, "trial")
     ]
+    if rejected := reader.history.rejected:
+        points = count(rejected, "point violates", "points violate")
+        parts.append(f"{points} the constraints")
     if search.max_env_steps:
         parts.append(f"{reader.env_steps:,} of {search.max_env_steps:,} env_steps")
     if search.max_time_s:

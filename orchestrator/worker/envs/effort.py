@@ -102,7 +102,7 @@ class EffortMeter:
         self._robot = np.flatnonzero(bodies_of_robot(model, pose))
         self._limited = _LimitedJoints.of(model)
         self._uses_one_gear = _uses_one_gear(model)
-        self._levers_of_all = self._levers_of(np.array(model.actuator_gear)[None, None])
+        self._levers_of_all = torque_levers(model)[None, None]
         self._energy_j = np.zeros(n_envs)
         self._squared_torques = np.zeros(n_envs)
         self._distance_m = np.zeros(n_envs)
@@ -223,15 +223,11 @@ class EffortMeter:
         return force * share_of[..., :-1]
 
     def _levers(self) -> Floats:
-        """``(n_envs or 1, 1, nout)``, as :meth:`_levers_of` gives them."""
+        """``(n_envs or 1, 1, nout)`` torque for each unit of actuator force."""
         drawn = self._batch.expanded("actuator_gear")
-        return self._levers_of_all if drawn is None else self._levers_of(drawn[:, None])
-
-    def _levers_of(self, gear: Floats) -> Floats:
-        """Torque for each unit of actuator force: the length of the gear ``(…, nout, 6)``."""
-        length = np.sqrt(np.add.reduce(np.square(gear), axis=-1))
-        levers: Floats = np.where(self._uses_one_gear, np.abs(gear[..., 0]), length)
-        return levers
+        return (
+            self._levers_of_all if drawn is None else _levers(drawn[:, None], self._uses_one_gear)
+        )
 
     def _mass_kg(self, env: int) -> float:
         masses = self._per_env("body_mass")
@@ -261,6 +257,21 @@ def bodies_of_robot(model: mujoco.MjModel, pose: Floats) -> NDArray[np.bool_]:
     if not driven.any():
         return is_moving
     return is_moving & np.isin(model.body_treeid, model.dof_treeid[driven])
+
+
+def torque_levers(model: mujoco.MjModel) -> Floats:
+    """``(nout,)`` torque for each unit of actuator force, of each output."""
+    return _levers(np.array(model.actuator_gear), _uses_one_gear(model))
+
+
+def _levers(gear: Floats, uses_one_gear: NDArray[np.bool_]) -> Floats:
+    """The length of each gear ``(…, nout, 6)``.
+
+    :param uses_one_gear: ``(nout,)`` whether only the first number of a gear has a meaning.
+    """
+    length = np.sqrt(np.add.reduce(np.square(gear), axis=-1))
+    levers: Floats = np.where(uses_one_gear, np.abs(gear[..., 0]), length)
+    return levers
 
 
 def _scalar_joint_of_outputs(model: mujoco.MjModel) -> NDArray[np.intp]:

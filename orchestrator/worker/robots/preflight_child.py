@@ -68,6 +68,8 @@ NO_ACTUATORS = "has no actuators, so there is nothing to train; add an <actuator
 EnvironmentUse: TypeAlias = Callable[[ExaminationAnswer, Any], ExaminationAnswer]
 """Called with the simulation of a task, or with the spaces of another environment's observations
 and actions."""
+ModelMeasurement: TypeAlias = Callable[[mujoco.MjModel], dict[str, Any]]
+"""Gives values for JSON by name."""
 _NAME = re.compile(r"[A-Za-z_][\w.:-]*", re.ASCII)
 
 
@@ -112,8 +114,11 @@ def check(request: ExaminationRequest, recent: RecentRobot | None = None) -> Exa
     """
     try:
         with contextlib.ExitStack() as cleanup:
-            use = _measure_for(request) or _start_policy_check(request, cleanup)
             recent = recent or cleanup.enter_context(RecentRobot())
+            measure_model = _measure_model_for(request)
+            if measure_model is not None:
+                return _Examination(recent, cleanup, None, measure_model).examine(request)
+            use = _measure_for(request) or _start_policy_check(request, cleanup)
             return _Examination(recent, cleanup, use).examine(request)
     except (BundleError, UnfitError) as error:
         return _unfit(error)
@@ -149,6 +154,15 @@ def _measure_for(request: ExaminationRequest) -> EnvironmentUse | None:
         values = module.measured(request, answer, simulation, measurement.settings)
         return dataclasses.replace(answer, measured=values)
 
+    return measure
+
+
+def _measure_model_for(request: ExaminationRequest) -> ModelMeasurement | None:
+    """Measures what a feature asks for of the compiled model; None where it asks for nothing."""
+    measurement = request.measurement
+    if measurement is None or not measurement.of_model:
+        return None
+    measure: ModelMeasurement = importlib.import_module(measurement.module).measured_model
     return measure
 
 
@@ -194,14 +208,20 @@ class _Examination:
 
     :param cleanup: removes afterwards what was made for it.
     :param use: makes the answer of the environment, if nothing is wrong with it; None: as it is.
+    :param measure_model: measures the compiled model, of which nothing else is examined then.
     """
 
     def __init__(
-        self, recent: RecentRobot, cleanup: contextlib.ExitStack, use: EnvironmentUse | None
+        self,
+        recent: RecentRobot,
+        cleanup: contextlib.ExitStack,
+        use: EnvironmentUse | None,
+        measure_model: ModelMeasurement | None = None,
     ) -> None:
         self._recent = recent
         self._cleanup = cleanup
         self._use = use
+        self._measure_model = measure_model
         self.environment: Any = None
         """What ``use`` was called with; None where it was not."""
 
@@ -278,6 +298,8 @@ class _Examination:
         findings = ModelFindings()
         source = _read_source(request, xml, self._recent, findings)
         edited = _edit(source, request, xml)
+        if edited is not None and self._measure_model is not None:
+            return ExaminationAnswer(measured=self._measure_model(edited.model))
         bundle = source.bundle if edited is None else edited.bundle
         staging = request.stage_to or self._cleanup.enter_context(TemporaryFolder())
         staged = bundle.write(Path(staging))
@@ -290,6 +312,8 @@ class _Examination:
         with guard_compiler(xml, request.memory_mib):
             model = _compile(staged, bundle, edited, findings, request, xml)
             edited = None  # the memory of its model
+            if self._measure_model is not None:
+                return dataclasses.replace(answer, measured=self._measure_model(model))
             answer = _examine_model(model, answer, findings, request, staged)
         if answer.problem is not None:
             return dataclasses.replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from jobfile_helpers import HOPPER
 
 from orchestrator.core.errors import SpecError
+from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.declared_search import (
     declaration_of,
     points_to_begin_with,
@@ -137,6 +139,10 @@ EVERY = [
 ]
 
 
+def anything(point: Mapping[str, Any]) -> ConstraintCheck:
+    return ConstraintCheck(excess=())
+
+
 def spec_for(sampler: str) -> SearchSpec:
     measures = ARCHIVE if sampler == "map-elites" else ()
     return dataclasses.replace(LINE, sampler=sampler, measures=measures)
@@ -156,7 +162,7 @@ def test_points_that_were_added_come_first_and_are_told(sampler: str, tmp_path: 
         for index in range(12):
             if index == pickled_at:
                 made._sampler = pickle.loads(pickle.dumps(made._sampler))
-            points.append(made.ask(index))
+            points.append(dict(made.next_point(history, anything).point))
             content: dict[str, Any] = {"point": points[-1], "jobs": []}
             history.apply(SearchEvent(kind="asked", content=content, id=history.last_id + 1))
             told = {"values": [points[-1]["a"]], "measures": [0.5] * len(spec.measures)}
@@ -202,7 +208,7 @@ def test_a_class_without_add_hears_nothing_of_initial_points(
     )
     history = History()
     for index in range(3):
-        point = made.ask(index)
+        point = made.next_point(history, anything).point
         history.apply(SearchEvent(kind="asked", content={"point": point, "jobs": []}, id=index + 1))
         content = {"values": [1.0], "measures": None, "env_steps": 1}
         made.tell(SearchEvent(kind="told", trial=index, content=content, id=9), history)

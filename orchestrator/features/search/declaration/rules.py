@@ -13,6 +13,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.measure_expressions import ExpressionError, parse_expression
 from orchestrator.core.task_names import AUTO, EFFORT, GYMNASIUM_TASKS, MEASURES, TASKS
 from orchestrator.core.text import is_installed, joined
+from orchestrator.features.search.declaration.constraints import read_constraints
 from orchestrator.features.search.declaration.initial_points import read_initial
 from orchestrator.features.search.declaration.spec import (
     ARCHIVE_SAMPLERS,
@@ -90,6 +91,7 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
     is_space_known = len(space) == len(dimensions)
     search = SearchSpec(
         space=space,
+        constraints=read_constraints(table.get("constraints", {}), problems),
         initial=read_initial(declared, space, problems) if is_space_known else (),
         sampler=table.get("sampler", "tpe"),
         objectives=objectives,
@@ -199,6 +201,9 @@ def check_in_job(search: SearchSpec, merged: Mapping[str, Any], problems: Proble
         task in {AUTO, *TASKS, *GYMNASIUM_TASKS}
     ):
         known = [*COLUMNS, *_measures_of(task)]
+    if search.constraints and task is None and merged.get("xml") is None:
+        what = "are measured on a robot, and the job has an environment without one (xml)"
+        problems.add("search.constraints", f"{what}; leave them out")
     written = [("search.objective", text) for text in search.objectives]
     written += [
         (f"search.measures.{place(measure.name)}", measure.name) for measure in search.measures

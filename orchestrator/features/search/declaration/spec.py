@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.measure_expressions import parse_expression
 from orchestrator.core.text import install_extra
+from orchestrator.features.search.declaration.constraints import Constraint
 
 Direction: TypeAlias = Literal["maximize", "minimize"]
 Aggregate: TypeAlias = Literal["median", "mean", "min"]
@@ -172,6 +173,9 @@ class SearchSpec:
     initial: tuple[Mapping[str, Any], ...] = ()
     """Points that are trained before any that the sampler proposes, with the keys that were
     declared."""
+    constraints: tuple[Constraint, ...] = ()
+    """All of them are satisfied by the body of each point that the sampler proposes and that is
+    trained."""
     objectives: tuple[str, ...]
     """Columns of ``summary.csv``, measures of ``eval.json``, or expressions of them
     (:mod:`orchestrator.core.measure_expressions`), computed for each job."""

@@ -63,6 +63,9 @@ def sentences(
         ]
     )
     yield f"space: {'; '.join(map(_dimension, search.space))}"
+    if search.constraints:
+        bounds = (f"{one.measure} {one.expected}" for one in search.constraints)
+        yield f"constraints: {'; '.join(bounds)}"
     if search.initial:
         yield f"trained first: {count(len(search.initial), 'point')} of search.initial"
     for axis in search.measures:

@@ -76,6 +76,13 @@ class MeasureTable(TomlTable):
     cells: Count = key(10, "Number of cells between low and high.")
 
 
+class ConstraintTable(TomlTable):
+    """Bounds of a measure of the compiled model, one or both."""
+
+    low: Number | None = key(None, "Lowest value that is allowed.", 3.0)
+    high: Number | None = key(None, "Highest value that is allowed.", 12.0)
+
+
 class SchedulerTable(TomlTable):
     """When trials are compared, and which of them go on."""
 
@@ -113,6 +120,12 @@ class SearchTable(TomlTable):
         "Points that are trained first, in this order. A key that is left out has the value of the unchanged job, "
         "where that is known and in the space; {} is the unchanged job.",
         [{}, {"ppo.learning_rate": 1e-3}],
+    )
+    constraints: dict[str, ConstraintTable] = key(
+        {},
+        "What every body satisfies: bounds of measures of the compiled model, such as mass_kg, height_m or torque_max, "
+        "or of expressions of them. A point that does not is drawn anew before it is trained, and is no trial.",
+        {"mass_kg": {"high": 12.0}, "torque_sum / mass_kg": {"low": 2.0}},
     )
     sampler: Sampler = key(
         "tpe", "What proposes the points; or a class of yours as module:Class.", "cmaes"

@@ -8,6 +8,8 @@ therefore pyribs' archive with the distribution of :mod:`~orchestrator.features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from ribs.archives import GridArchive
 from ribs.emitters import IsoLineEmitter
@@ -85,6 +87,9 @@ class MapElitesSampler:
     def add(self, number: int, point: Point) -> None:
         """It comes to the archive when it is told."""
 
+    def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
+        """The next point is another variation."""
+
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         self._elites.add(point, outcome)
 
@@ -106,6 +111,9 @@ class CmaMeSampler:
 
     def add(self, number: int, point: Point) -> None:
         """It comes to the archive when it is told."""
+
+    def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
+        self._distribution.drop(number)
 
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         taken = self._elites.add(point, outcome)

@@ -132,6 +132,10 @@ class CmaesSampler:
     def add(self, number: int, point: Point) -> None:
         """Nothing is known of it before it is told."""
 
+    def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
+        """The distribution is cut off at the constraints."""
+        self._distribution.drop(number)
+
     def ask(self, number: int) -> Point:
         return self._space.decode(self._distribution.ask(number))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
@@ -33,6 +35,8 @@ class OptunaSampler:
         self._signs = [1.0 if direction == "maximize" else -1.0 for direction in spec.directions]
         self._worst: list[float] | None = None
         """The worst value of each objective so far."""
+        self._asked: optuna.Trial | None = None
+        """The trial that was asked for last."""
         self._trials: dict[int, int] = {}
         """Number of a trial that is not told yet → its number in the study."""
 
@@ -46,8 +50,18 @@ class OptunaSampler:
         self._study.enqueue_trial(places)
         self._trials[number] = self._study.ask(self._distributions).number
 
+    def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
+        """A pruned trial beyond its constraints: TPE takes it for worse than all within them."""
+        trial = self._asked
+        assert trial is not None
+        assert trial.number == self._trials.pop(number), "it was asked for last"
+        for place, value in enumerate(excess or ()):
+            trial.set_constraint(str(place), value)
+        self._study.tell(trial, state=TrialState.FAIL if excess is None else TrialState.PRUNED)
+
     def ask(self, number: int) -> Point:
         trial = self._study.ask(self._distributions)
+        self._asked = trial
         self._trials[number] = trial.number
         units = []
         for dimension in self._space.dimensions:

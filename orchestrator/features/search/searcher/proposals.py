@@ -8,13 +8,16 @@ import contextlib
 import json
 import pickle
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.pacer import Pace, Pacer
+from orchestrator.features.search.declaration.constraints import ConstraintCheck
+from orchestrator.features.search.declaration.random_points import random_point
 from orchestrator.features.search.declaration.spec import SAMPLERS, SearchSpec
 from orchestrator.features.search.history import History, Trial, ranked_trials
 from orchestrator.features.search.search_events import SearchEvent
@@ -31,6 +34,24 @@ OF_NETWORK = ("algo", "policy", "policy_kwargs", "normalize")
 WINDOW = 2
 """With order = "fixed", a point is asked with the values of all trials but the last so many times
 as many as ran at once when the search first began."""
+
+
+ASKED_FOR_ONE = 100
+"""Points in a row that the sampler is asked for while they violate the constraints."""
+MOST_FOR_ONE = 10_000
+"""The same with random points after these; then the search stops."""
+
+CheckPoint: TypeAlias = Callable[[Mapping[str, Any]], ConstraintCheck]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextPoint:
+    """The point of the next trial."""
+
+    point: Mapping[str, Any]
+    rejected: Sequence[Sequence[float] | None] = ()
+    """Of each point that was proposed before it and violates the constraints: by how much it is
+    beyond each of them; None where that is not known."""
 
 
 class Proposals:
@@ -74,12 +95,44 @@ class Proposals:
     def in_order(self) -> bool:
         return self._spec.order == "fixed"
 
-    def ask(self, index: int) -> dict[str, Any]:
-        """The next point, in JSON types. :raises UsageError: the sampler fails."""
+    def next_point(self, history: History, check: CheckPoint) -> NextPoint:
+        """The point of the next trial: of ``initial``, or one that the sampler proposes and that
+        satisfies the constraints. After :data:`ASKED_FOR_ONE` that do not, points are random.
+
+        :raises UsageError: the sampler fails, or none of a great many points satisfies them.
+        """
+        index = len(history.asked)
+        number = index + history.rejected
         if index < len(self._initial):
-            return self._add(index)
+            point = dict(self._initial[index])
+            self._add(number, point)
+            return NextPoint(point=point)
+        rejected: list[Sequence[float] | None] = []
+        while len(rejected) < MOST_FOR_ONE:
+            is_asked = len(rejected) < ASKED_FOR_ONE
+            point = self.ask(number) if is_asked else self._random_point(number)
+            found = check(point)
+            if found.is_satisfied:
+                if not is_asked:
+                    self._add(number, point)
+                return NextPoint(point=point, rejected=rejected)
+            if is_asked:
+                self._reject(number, point, found.excess)
+            rejected.append(found.excess)
+            number += 1
+        text = f"none of {MOST_FOR_ONE:,} points in a row satisfies search.constraints"
+        raise UsageError(f"{text}; the last one: {found.why}")
+
+    def _random_point(self, number: int) -> dict[str, Any]:
+        return random_point(self._spec.space, self._spec.seed, number)
+
+    def ask(self, number: int) -> dict[str, Any]:
+        """The point that the sampler proposes next, in JSON types.
+
+        :raises UsageError: the sampler fails.
+        """
         with self._explaining("ask"):
-            asked = self._sampler.ask(index)
+            asked = self._sampler.ask(number)
             if not isinstance(asked, Mapping):
                 raise TypeError(
                     f"it returned {asked!r:.60}; expected a dict with a value for each key of the space"
@@ -91,25 +144,35 @@ class Proposals:
                 )
         return point
 
-    def _add(self, index: int) -> dict[str, Any]:
-        """The point of ``initial`` that is next, of which the sampler learns."""
-        point = dict(self._initial[index])
+    def _add(self, number: int, point: Mapping[str, Any]) -> None:
+        """Let the sampler learn of a trial that it was not asked for."""
         if self._takes_added:
             with self._explaining("add"):
-                self._sampler.add(index, dict(point))
-        return point
+                self._sampler.add(number, dict(point))
+
+    def _reject(
+        self, number: int, point: Mapping[str, Any], excess: Sequence[float] | None
+    ) -> None:
+        """Let the sampler learn that its point violates the constraints."""
+        if callable(getattr(self._sampler, "reject", None)):
+            with self._explaining("reject"):
+                self._sampler.reject(number, dict(point), excess)
 
     @property
     def _takes_added(self) -> bool:
         """Whether the sampler learns of points that it was not asked for."""
         return callable(getattr(self._sampler, "add", None))
 
+    def _was_added(self, trial: Trial) -> bool:
+        """Whether the sampler was not asked for it."""
+        return trial.index < len(self._initial) or trial.rejected >= ASKED_FOR_ONE
+
     def tell(self, event: SearchEvent, history: History) -> None:
         """:raises UsageError: the sampler fails."""
         assert event.trial is not None
         content = event.content
         trial = history.trials[event.trial]
-        if trial.index < len(self._initial) and not self._takes_added:
+        if self._was_added(trial) and not self._takes_added:
             return
         values, measures = (
             None if content[key] is None else tuple(content[key]) for key in ("values", "measures")
@@ -118,7 +181,7 @@ class Proposals:
             values=values, measures=measures, env_steps=content["env_steps"]
         )
         with self._explaining("tell"):
-            self._sampler.tell(trial.index, trial.point, outcome)
+            self._sampler.tell(trial.draw, trial.point, outcome)
 
     @contextlib.contextmanager
     def _explaining(self, method: str) -> Iterator[None]:
@@ -155,9 +218,19 @@ class Proposals:
         if event.id <= self._known or not self._learns:
             return
         if event.kind == "asked" and event.content.get("reevaluates") is None:
-            self.ask(history.trials[-1].index)
+            self._ask_again(history.trials[-1], event.content.get("rejected", ()))
         elif event.kind == "told":
             self.tell(event, history)
+
+    def _ask_again(self, trial: Trial, rejected: Sequence[Sequence[float] | None]) -> None:
+        """As it was asked for, with the points that were rejected before it."""
+        first = trial.draw - len(rejected)
+        for number, excess in enumerate(rejected[:ASKED_FOR_ONE], first):
+            self._reject(number, self.ask(number), excess)
+        if self._was_added(trial):
+            self._add(trial.draw, trial.point)
+        else:
+            self.ask(trial.draw)
 
     def save(self, last_id: int) -> None:
         """Save the sampler, if it is time for that and if it can be pickled."""

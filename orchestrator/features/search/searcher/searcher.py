@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.core.errors import (
@@ -38,6 +39,8 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import shortened
 from orchestrator.experiment.from_outside import additions
 from orchestrator.features.search import changed_search, search_events, shown_trials
+from orchestrator.features.search.constraint_check import PointMeasurer
+from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.declared_search import (
     declaration_of,
     points_to_begin_with,
@@ -96,9 +99,11 @@ class Searcher:
     _search: SearchSpec | None = field(init=False)
     """None where the jobs of the job file are compared at rungs."""
     _examiner: TrialExaminer = field(init=False)
+    _measurer: PointMeasurer = field(init=False)
 
     def __post_init__(self) -> None:
         self._examiner = TrialExaminer(paths=self.paths, watchdog=self.watchdog)
+        self._measurer = PointMeasurer(experiment=self.experiment)
         self.ledger = Ledger.open(self.paths.ledger, is_sound=True)
         try:
             self._restore()
@@ -155,7 +160,7 @@ class Searcher:
         self._record([began], [Request(verb="add", job_id=self.holder)])
         if self._proposals is None and not self.history.trials:
             self._take_declared_jobs()
-        with contextlib.closing(self._examiner):
+        with contextlib.closing(self._examiner), contextlib.closing(self._measurer):
             seen = (0, 0)
             is_done = False
             while not (self.history.is_over or (is_done and self._waits_for_user())):
@@ -353,16 +358,26 @@ class Searcher:
         for trial in self._proposals.to_tell(self.history):
             self._record([self._outcome(trial)])
         number = len(self.history.trials)
-        point = self._proposals.ask(len(self.history.asked))
+        proposed = self._proposals.next_point(self.history, self._check_point)
+        point = proposed.point
+        rejected = {"rejected": proposed.rejected} if proposed.rejected else {}
         try:
             jobs = trial_jobs(self.experiment, number, point)
         except SpecError as error:  # values that do not fit together
             why = shortened("; ".join(map(str, error.problems)))
             failed = {"values": None, "measures": None, "env_steps": 0, "why": why}
-            asked = SearchEvent(kind="asked", content={"point": point, "jobs": []})
+            content = {"point": point, "jobs": [], **rejected}
+            asked = SearchEvent(kind="asked", content=content)
             self._record([asked, SearchEvent(kind="over", trial=number, content=failed)])
             return
-        self._enter(point, jobs, parent=self._proposals.parent(point, self.history))
+        parent = self._proposals.parent(point, self.history)
+        self._enter(point, jobs, parent=parent, others=rejected)
+
+    def _check_point(self, point: Mapping[str, Any]) -> ConstraintCheck:
+        """Whether the body of ``point`` satisfies the constraints."""
+        self.watchdog.begin_step()
+        (found,) = self._measurer.check([point], self.watchdog.begin_step)
+        return found
 
     def _enter(
         self,
@@ -371,11 +386,13 @@ class Searcher:
         *,
         parent: Trial | None = None,
         reevaluates: int | None = None,
+        others: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Examine the robots of a new trial, and enter its jobs.
 
         :param parent: whose policies it starts from, if they fit.
         :param reevaluates: number of the trial that it repeats.
+        :param others: further content of the event.
         """
         if self._rungs and reevaluates is None:
             is_measured = self._compared is not None and self._compared.measures_training
@@ -388,6 +405,7 @@ class Searcher:
             "point": dict(point),
             "jobs": [job.job_id for job in examined.jobs],
             "parent": None if examined.parent is None else examined.parent.number,
+            **others,
         }
         if reevaluates is not None:
             content["reevaluates"] = reevaluates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +42,14 @@ class Sampler(Protocol):
         method is told nothing of such trials.
         """
 
+    def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
+        """The point that was asked for with this number violates the constraints, and is no trial:
+        the next one is asked for with the next number. One without this method hears nothing of it.
+
+        :param excess: by how much it is beyond each constraint, 0 where it satisfies it; None where
+            that is not known.
+        """
+
 
 class RandomSampler:
     """Points that are independent of each other and of all values: a function of seed and
@@ -60,6 +69,9 @@ class RandomSampler:
         pass
 
     def add(self, number: int, point: Point) -> None:
+        pass
+
+    def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
         pass
 
 
@@ -86,4 +98,7 @@ class SobolSampler:
         pass
 
     def add(self, number: int, point: Point) -> None:
+        pass
+
+    def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
         pass

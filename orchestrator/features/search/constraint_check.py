@@ -1,0 +1,181 @@
+"""Measures the bodies of points without training them, and says how many random points satisfy the
+constraints of a search.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.core.errors import Problem, SpecError
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, MeasurementRequest
+from orchestrator.experiment.examination import preflight
+from orchestrator.features.search.declaration.constraints import ConstraintCheck, check_measures
+from orchestrator.features.search.declaration.declared_search import (
+    declaration_of,
+    jobs_at,
+    points_to_begin_with,
+)
+from orchestrator.features.search.declaration.random_points import random_points
+from orchestrator.features.search.declaration.spec import SearchSpec
+from orchestrator.jobfile import Experiment
+from orchestrator.machine import topology
+
+MEASURE = MeasurementRequest(
+    module="orchestrator.features.search.worker.model_measures", settings={}, of_model=True
+)
+POINTS = 1000
+"""Random points that are measured, at most, to see whether the constraints can be satisfied."""
+AT_ONCE = 10
+"""Points for each child that are measured between two looks at the clock."""
+COUNTING_S = 60.0
+"""Longest time of a dry run for counting the points that satisfy them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PointMeasurer:
+    """Checks points against the constraints; its processes go on until :meth:`close`."""
+
+    experiment: Experiment
+    at_once: int = 1
+    """Children side by side."""
+    _children: list[preflight.Child] = field(default_factory=list, init=False)
+
+    def close(self) -> None:
+        for child in self._children:
+            child.__exit__()
+
+    def check(
+        self, points: Sequence[Mapping[str, Any]], turn: Callable[[], object] = lambda: None
+    ) -> list[ConstraintCheck]:
+        """What the constraints say of each point. One that makes no job, or no robot that can be
+        compiled, satisfies none.
+
+        :param turn: called repeatedly; an exception that it raises is passed on.
+        """
+        search = self._search
+        if not search.constraints:
+            return [ConstraintCheck(excess=()) for _ in points]
+        checks: dict[int, ConstraintCheck] = {}
+        requests: dict[int, ExaminationRequest] = {}
+        for number, point in enumerate(points):
+            try:
+                (job, *_) = jobs_at(self.experiment, "measured", point)
+            except SpecError as error:
+                checks[number] = _unknown("; ".join(map(str, error.problems)))
+            else:
+                ((request, _),) = preflight.requests_of([job])[0].values()
+                requests[number] = dataclasses.replace(request, measurement=MEASURE, init={})
+
+        def watch(*_: int) -> None:
+            turn()
+
+        answers = preflight.ask(
+            list(requests.values()), at_once=self.at_once, kept=self._children, watch=watch
+        )
+        for number, answer in zip(requests, answers, strict=True):
+            checks[number] = self._of_answer(answer)
+        return [checks[number] for number in range(len(points))]
+
+    @property
+    def _search(self) -> SearchSpec:
+        search = declaration_of(self.experiment).search
+        assert search is not None
+        return search
+
+    def _of_answer(self, answer: ExaminationAnswer) -> ConstraintCheck:
+        if answer.problem is not None:
+            return _unknown(answer.problem)
+        return check_measures(self._search.constraints, answer.measured)
+
+
+def _unknown(why: str) -> ConstraintCheck:
+    """Of a body whose measures are not known."""
+    return ConstraintCheck(excess=None, why=why or "the body has no measures")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SatisfiedPoints:
+    """How many random points satisfy the constraints."""
+
+    satisfied: int
+    measured: int
+    example: str
+    """What is wrong with the first one that does not; empty where all do."""
+
+    @property
+    def sentence(self) -> str:
+        share = f"{self.satisfied:,} of {self.measured:,} random points satisfy the constraints"
+        return f"{share} (another: {self.example})" if self.example else share
+
+
+def problem(experiment: Experiment, turn: Callable[[], object]) -> Problem | None:
+    """Why the constraints let no search begin: no random point satisfies them, or one of
+    ``initial`` does not. As soon as one point does, no other is measured.
+    """
+    with _measurer(experiment) as measurer:
+        if measurer is None:
+            return None
+        points = points_to_begin_with(experiment)
+        for number, check in enumerate(measurer.check(points, turn)):
+            if not check.is_satisfied:
+                what = f"the point does not satisfy search.constraints: {check.why}"
+                return Problem(where=f"search.initial[{number}]", message=what)
+        counted = _counted(measurer, experiment, turn, most_satisfied=1)
+        if counted.satisfied:
+            return None
+        what = f"none of {counted.measured:,} random points satisfies them, so there is no body to train"
+        return Problem(
+            where="search.constraints",
+            message=f"{what}; the first: {counted.example}. Widen a bound, or the space",
+        )
+
+
+def count_satisfied(experiment: Experiment) -> SatisfiedPoints | None:
+    """How many of :data:`POINTS` random points satisfy the constraints, or of so many as can be
+    measured in :data:`COUNTING_S`; None without constraints.
+    """
+    with _measurer(experiment) as measurer:
+        if measurer is None:
+            return None
+        return _counted(measurer, experiment, lambda: None, until_s=COUNTING_S)
+
+
+@contextlib.contextmanager
+def _measurer(experiment: Experiment) -> Iterator[PointMeasurer | None]:
+    """None without constraints."""
+    search = declaration_of(experiment).search
+    if search is None or not search.constraints:
+        yield None
+        return
+    at_once = topology.detect(with_gpus=False).capacity
+    with contextlib.closing(PointMeasurer(experiment=experiment, at_once=at_once)) as measurer:
+        yield measurer
+
+
+def _counted(
+    measurer: PointMeasurer,
+    experiment: Experiment,
+    turn: Callable[[], object],
+    *,
+    most_satisfied: int = POINTS,
+    until_s: float | None = None,
+) -> SatisfiedPoints:
+    search = declaration_of(experiment).search
+    assert search is not None
+    deadline = None if until_s is None else time.monotonic() + until_s
+    points = random_points(search.space, search.seed, POINTS)
+    checks: list[ConstraintCheck] = []
+    satisfied = 0
+    while len(checks) < POINTS and satisfied < most_satisfied:
+        if deadline is not None and checks and time.monotonic() > deadline:
+            break
+        together = measurer.at_once * AT_ONCE
+        checks += measurer.check(points[len(checks) : len(checks) + together], turn)
+        satisfied = sum(check.is_satisfied for check in checks)
+    example = next((check.why for check in checks if not check.is_satisfied), "")
+    return SatisfiedPoints(satisfied=satisfied, measured=len(checks), example=example)
