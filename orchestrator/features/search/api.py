@@ -46,6 +46,7 @@ class TrialResult:
     :ivar parent: the trial whose policy it started from; None: it started from nothing.
     :ivar reevaluates: the trial whose point is trained again from nothing, with other seeds; None:
         it is no such trial.
+    :ivar role: ``"reference"`` where the unchanged job is trained as those that are trained again.
     :ivar error: why it failed.
     :ivar results: of its trainings, one for each seed.
     """
@@ -57,6 +58,7 @@ class TrialResult:
     env_steps: int
     parent: int | None
     reevaluates: int | None
+    role: str = ""
     error: str | None
     results: Sequence[Result] = field(default=(), repr=False)
 
@@ -232,6 +234,7 @@ def _trial_result(trial: Trial, paths: RunPaths, ledger: Ledger) -> TrialResult:
         env_steps=trial.env_steps,
         parent=trial.parent,
         reevaluates=trial.reevaluates,
+        role=trial.role,
         error=trial.why or None,
         results=tuple(result_of(paths, ledger.summary_of(job_id)) for job_id in trial.jobs),
     )

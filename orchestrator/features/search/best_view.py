@@ -41,7 +41,7 @@ def _title(ranking: Ranking, total: str) -> str:
 def _columns(ranking: Ranking) -> list[Column[Trial]]:
     columns: list[Column[Trial]] = []
     if ranking.is_search:
-        columns.append(number_column("trial", lambda trial: str(trial.number)))
+        columns.append(number_column("trial", lambda trial: trial.role or str(trial.number)))
     for index, name in enumerate(ranking.objectives):
         columns.append(number_column(name, lambda trial, index=index: _value(trial.values, index)))  # type: ignore[misc]
         if any(_spread(ranking, trial, index) is not None for trial in ranking.shown):
@@ -50,12 +50,14 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
                 lambda trial, index=index: _number(_spread(ranking, trial, index)),  # type: ignore[misc]
             )
             columns.append(spread)
-        if any(ranking.again(trial) is not None for trial in ranking.shown):
-            again = number_column(
-                f"{name} again",
-                lambda trial, index=index: _value(ranking.again(trial), index),  # type: ignore[misc]
+        if ranking.in_search:
+            in_search = number_column(
+                f"{name} in the search",
+                lambda trial, index=index: _value(  # type: ignore[misc]
+                    ranking.in_search.get(trial.number), index
+                ),
             )
-            columns.append(again)
+            columns.append(in_search)
     for name in ranking.measure_names:
         columns.append(
             number_column(name, lambda trial, name=name: _measure(ranking, trial, name), rank=5)  # type: ignore[misc]

@@ -55,6 +55,9 @@ NUMBERS_OR_NONE = Entry(
 )
 NAMES = Entry(is_valid=_are_names, expected="job ids")
 OUTCOME = {"values": NUMBERS_OR_NONE, "measures": NUMBERS_OR_NONE, "env_steps": WHOLE}
+ROLES = ("reference",)
+"""What trials are for that train the unchanged job. ``reference``: what trials that are trained
+again are compared with."""
 CONTENTS: Mapping[str, Mapping[str, Entry]] = {
     "began": {"lanes": WHOLE},
     "asked": {
@@ -62,6 +65,14 @@ CONTENTS: Mapping[str, Mapping[str, Entry]] = {
         "jobs": NAMES,
         "parent": TRIAL_OR_NONE,
         "reevaluates": TRIAL_OR_NONE,
+        "role": Entry(
+            is_valid=lambda value: value in ROLES, expected="a known role", may_be_missing=True
+        ),
+        "protocol": Entry(
+            is_valid=lambda value: isinstance(value, dict),
+            expected="an object",
+            may_be_missing=True,
+        ),
         "rejected": Entry(
             is_valid=_are_excesses,
             expected="a list with numbers, or null, for each point that was rejected",

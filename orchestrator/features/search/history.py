@@ -34,6 +34,11 @@ class Trial:
     """Points that were proposed before it and violate the constraints."""
     reevaluates: int | None = None
     """The trial whose point is trained again from nothing; the sampler is told nothing of that."""
+    role: str = ""
+    """One of :data:`~orchestrator.features.search.event_contents.ROLES`: the unchanged job is
+    trained; empty: a point is."""
+    protocol: Mapping[str, Any] | None = None
+    """How it is trained again, where that is another training than that of a trial."""
     reached: list[float | None] = field(default_factory=list)
     """Its value at each rung that it has reached."""
     goal: int = 0
@@ -49,6 +54,13 @@ class Trial:
     """Why it failed."""
     failed_jobs: Sequence[str] = ()
     """Those that had FAILED or were CANCELLED then."""
+
+    @property
+    def is_of_search(self) -> bool:
+        """Whether it is one of the trials that are searched among: none that repeats one, or that
+        trains the unchanged job.
+        """
+        return self.reevaluates is None and not self.role
 
     @property
     def is_waiting(self) -> bool:
@@ -134,7 +146,7 @@ class History:
             self._check_result(self.trials[event.trial], event)
         if self.search is None:
             return
-        if event.kind == "asked" and content["jobs"]:
+        if event.kind == "asked" and content["jobs"] and not content.get("role"):
             _check_point(content["point"], self.search)
         if event.kind in ("over", "told"):
             _check_number("values", content["values"], len(self.search.objectives))
@@ -167,10 +179,12 @@ class History:
             jobs=content["jobs"],
             parent=content.get("parent"),
             reevaluates=content.get("reevaluates"),
+            role=content.get("role", ""),
+            protocol=content.get("protocol"),
         )
         self.trials.append(trial)
         self._sort_in(trial)
-        if trial.reevaluates is None:
+        if trial.is_of_search:
             self.asked.append(trial)
             self.untold[trial.number] = trial
 
@@ -178,7 +192,7 @@ class History:
         content = event.content
         match event.kind:
             # A version before took a pause by the user for a rung of a repeated trial.
-            case "reached" if trial.reevaluates is None:
+            case "reached" if trial.is_of_search:
                 trial.reached.append(content["value"])
                 trial.env_steps = content["env_steps"]
                 self._succeed()

@@ -177,7 +177,7 @@ def _write_study(
     last_ends = {event.trial: event.id for event in events if event.kind in ("over", "retried")}
     for event in events:
         number = next(numbers) if event.kind == "asked" else event.trial
-        if number is None or trials[number].reevaluates is not None:
+        if number is None or not trials[number].is_of_search:
             continue
         if event.kind == "asked":
             journal.begin(trials[number], event)
@@ -187,7 +187,7 @@ def _write_study(
             journal.end(trials[number], event)
     if reader.history.is_over:
         for trial in sorted(reader.waiting, key=lambda trial: trial.number):
-            if trial.reevaluates is None:
+            if trial.is_of_search:
                 journal.prune(trial)
 
 

@@ -37,6 +37,11 @@ INHERITED = (
     "`reevaluate = 5` in [search] trains the five best again from nothing."
 )
 
+JUDGED = (
+    "Values of trials that were trained again come first: they are of trainings from nothing with other seeds, and "
+    "those of the search are in a column of their own."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverSeeds:
@@ -62,9 +67,9 @@ class Ranking:
     """How many trials have finished."""
     trials: int
     """How many there are."""
-    repeated: Mapping[int, Trial]
-    """By the number of a trial: the one that has trained its point again, from nothing and with
-    other seeds."""
+    in_search: Mapping[int, Sequence[float]]
+    """By the number of a trial that was trained again, from nothing and with other seeds: its
+    values in the search. Those that are shown in their place are of that training."""
     is_search: bool
     is_over: bool
     """Whether nothing more is trained: the search has come to its end, or every job to its own."""
@@ -75,6 +80,8 @@ class Ranking:
         found = []
         if any(trial.parent is not None for trial in self.shown):
             found.append(INHERITED)
+        if self.in_search:
+            found.append(JUDGED)
         own = measure_of_task(self.measure_names)
         if own is not None and not self.is_search and self.objectives == (trials.OF_PLAIN_JOBS,):
             found.append(
@@ -91,17 +98,19 @@ class Ranking:
 
     def again(self, trial: Trial) -> Sequence[float] | None:
         """Its values when it was trained again; None where it was not."""
-        return self.repeated[trial.number].values if trial.number in self.repeated else None
+        return trial.values if trial.number in self.in_search else None
 
     def facts(self) -> list[dict[str, Any]]:
         """The trials in JSON types."""
         return [
             {
                 "trial": trial.number,
+                "role": trial.role or None,
                 "values": self._by_objective(trial.values),
                 "spread": self._by_objective(self.over_seeds[trial.number].spread),
                 "measures": dict(self.over_seeds[trial.number].measures),
                 "again": self._by_objective(self.again(trial)),
+                "in_search": self._by_objective(self.in_search.get(trial.number)),
                 "point": dict(trial.point),
                 "parent": trial.parent,
                 "env_steps": trial.env_steps,
@@ -124,7 +133,8 @@ class Ranking:
             raise UsageError(
                 f"{self.paths.root}: no trial has finished, so there is nothing to copy"
             )
-        ids = [job_id for trial in self.shown for job_id in trial.jobs]
+        copied = [trial for trial in self.shown if not trial.role]
+        ids = [job_id for trial in copied for job_id in trial.jobs]
         with run_directory.reading_ledger(self.paths) as ledger:
             rows = [ledger.job_row(job_id) for job_id in ids]
         jobs = {row.job_id: row.job for row in rows if row is not None}
@@ -133,8 +143,8 @@ class Ranking:
                 f"{self.paths.ledger}: has no job {missing[0]}, so nothing was copied"
             )
         name = f"{safe_name(self.paths.root.absolute().name)}-best"
-        about = [f"Trial {trial.number}: {self._description_of(trial)}" for trial in self.shown]
-        return copied_trials.copy(self.paths, self.shown, jobs, about, target, name)
+        about = [f"Trial {trial.number}: {self._description_of(trial)}" for trial in copied]
+        return copied_trials.copy(self.paths, copied, jobs, about, target, name)
 
     def _description_of(self, trial: Trial) -> str:
         values = [
@@ -176,21 +186,42 @@ def read(
     objectives: Sequence[str] = (trials.OF_PLAIN_JOBS,) if search is None else search.objectives
     directions: Sequence[Direction] = ("maximize",) if search is None else search.directions
     repeated = {} if reader is None else reader.repeated
+    reference = None if reader is None else reader.reference
     if by is not None:
         objectives = (by,)
         directions = ("minimize" if is_smallest_first else "maximize",)
         found = jobs.valued_by(run_dir, by, found)
         repeated = {one: jobs.valued(by, trial) for one, trial in repeated.items()}
-    shown = trials.best(found, directions)[:number]
+        reference = None if reference is None else jobs.valued(by, reference)
+    judged = [
+        replace(trial, values=repeated[trial.number].values)
+        for trial in found
+        if trial.number in repeated and repeated[trial.number].values
+    ]
+    in_search = {
+        trial.number: trial.values or ()
+        for trial in found
+        if any(trial.number == one.number for one in judged)
+    }
+    others = [trial for trial in found if trial.number not in in_search]
+    shown = [*trials.best(judged, directions), *trials.best(others, directions)][:number]
+    if reference is not None and reference.values and judged:
+        compared = [trial for trial in shown if trial.number in in_search]
+        shown = [*trials.best([*compared, reference], directions), *shown[len(compared) :]]
     return Ranking(
         paths=paths,
         objectives=objectives,
         directions=directions,
         shown=shown,
-        over_seeds={trial.number: jobs.over_seeds(trial, objectives) for trial in shown},
+        over_seeds={
+            trial.number: jobs.over_seeds(
+                repeated[trial.number] if trial.number in in_search else trial, objectives
+            )
+            for trial in shown
+        },
         finished=sum(trial.values is not None for trial in found),
         trials=len(found),
-        repeated=repeated,
+        in_search=in_search,
         is_search=search is not None,
         is_over=is_over,
     )

@@ -111,6 +111,8 @@ class SearchFacts(TypedDict):
     it."""
     objectives: Sequence[str]
     directions: Sequence[str]
+    reference: Sequence[float] | None
+    """Values of the unchanged job, trained as those that are trained again; None where it was not."""
     inherit: bool
     is_over: bool
     elapsed_s: float
@@ -168,6 +170,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "seeds": [],
         "objectives": names,
         "directions": directions,
+        "reference": _reference_values(reader),
         "inherit": search is not None and search.inherit != "none",
         "is_over": reader.history.is_over,
         "elapsed_s": reader.history.elapsed_s,
@@ -206,6 +209,11 @@ def listed_trials(facts: SearchFacts) -> list[ReportedTrial]:
     """The finished trials that a page lists: the best ones, and elites."""
     listed = Leaders(facts["best"], facts["front"], facts["archive"]).shown_trials()
     return [one for one in facts["trials"] if one["trial"] in listed]
+
+
+def _reference_values(reader: TrialReader) -> Sequence[float] | None:
+    reference = reader.reference
+    return None if reference is None else reference.values
 
 
 def _first_return(trial: Trial) -> float | None:

@@ -126,6 +126,9 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
         caption += f" Of {len(facts['best']):,} finished trials; report.json has all."
     if any(one["repeated"] for one in rows):
         caption += " “From nothing” is the value of another training with other seeds and without inheritance."
+        if facts["reference"]:
+            values = ", ".join(map(number, facts["reference"]))
+            caption += f" The unchanged job, trained in the same way, has {values}."
     columns = _columns(facts, rows, images)
     text = [
         name

@@ -141,7 +141,7 @@ class Spent(NamedTuple):
     trials: int
     """Those that repeat one are not among them."""
     repeated: int
-    """Trials that repeat one."""
+    """Trials that repeat one, and those of the unchanged job."""
     env_steps: int
     """Of all jobs together."""
     elapsed_s: float
@@ -152,7 +152,7 @@ def spent_budget(ledger: Ledger) -> Spent | None:
     """None where no search has begun."""
     if not is_search(ledger):
         return None
-    repeats = f"{_in_content('reevaluates')} IS NOT NULL"
+    repeats = f"{_in_content('reevaluates')} IS NOT NULL OR {_in_content('role')} IS NOT NULL"
     trials, repeated = ledger.select(
         f"SELECT count(*), coalesce(sum({repeats}), 0) FROM search WHERE kind = 'asked'"  # noqa: S608
     )[0]

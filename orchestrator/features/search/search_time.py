@@ -66,7 +66,8 @@ class DoneSoFar:
             trials=0 if env_steps == 0 or time_s == 0 else trials,
             max_env_steps=env_steps,
             max_time_s=time_s,
-            reevaluate=max(0, search.reevaluate - spent.repeated),
+            reevaluate=max(0, search.reevaluations - spent.repeated),
+            reevaluation=replace(search.reevaluation, reference=False),
         )
 
 
@@ -108,11 +109,10 @@ def of_search(
     steps = [job.spec.total_timesteps for job, _ in examples]
     most = math.inf if limits.env_steps is None else limits.env_steps
     expected = most
-    if limits.trials is not None and limits.jobs is not None:
-        # Both count trainings of one seed to the end.
-        all_trainings = limits.trials + search.reevaluate
-        trained = limits.trials * _trained_share(scheduler, max(steps)) + search.reevaluate
-        expected = min(most, trained / max(1, all_trainings) * limits.jobs * max(steps))
+    if limits.all_env_steps is not None:
+        again = limits.env_steps_again
+        of_trials = (limits.all_env_steps - again) * _trained_share(scheduler, max(steps))
+        expected = min(most, of_trials + again)
     if begun is not None:
         expected += begun.steps_queued
         if expected:  # what waits at rungs goes on only if others come there
@@ -188,11 +188,11 @@ def _line(time: SearchTime) -> str:
 
 def _facts(experiment: Experiment, source: SearchDeclaration, time: SearchTime) -> dict[str, Any]:
     assert source.search is not None
-    limits = asdict(source.limits(experiment))
+    limits = source.limits(experiment)
     spent = {"trials": 0, "env_steps": 0} if time.begun is None else time.begun.spent._asdict()
     return {
         **asdict(source.search),
-        **{f"most_{key}": value for key, value in limits.items()},
+        **{f"most_{key}": getattr(limits, key) for key in ("trials", "jobs", "env_steps")},
         "estimate_s": round(time.longest_s, 1),
         "with_rungs_s": round(time.with_rungs_s, 1),
         "trials_so_far": spent["trials"],

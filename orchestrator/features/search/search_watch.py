@@ -126,6 +126,8 @@ def status_line(reader: TrialReader, leaders: Sequence[Trial]) -> str:
     parts = _progress(reader)
     if is_search and leaders:
         parts.append(_best_so_far(reader, leaders))
+        if reader.history.is_over:
+            parts += _judged(reader)
     if reader.failed:
         # Without a value the reason follows in a sentence of its own.
         parts.append(f"{reader.failed:,} failed{'' if is_fruitless else f' ({_failure(reader)})'}")
@@ -177,6 +179,20 @@ def _without_value(reader: TrialReader) -> str:
     has_failed_jobs = any(one.failed_jobs for one in reader.history.failed.values())
     retry = "`retry` trains failed jobs again, and " if has_failed_jobs else ""
     return f"{what}. Correct the cause; then {retry}`run --fresh` starts over with another job file"
+
+
+def _judged(reader: TrialReader) -> list[str]:
+    """What the best has come to where it was trained again, beside the unchanged job."""
+    again = reader.repeated
+    best = next((trial for trial in reader.best(1) if trial.number in again), None)
+    values = None if best is None else again[best.number].values
+    if best is None or not values or len(reader.objectives) > 1:
+        return []
+    text = f"trained again: {decimal(values[0], 1)} (trial {best.number})"
+    reference = reader.reference
+    if reference is not None and reference.values:
+        text += f", the unchanged job {decimal(reference.values[0], 1)}"
+    return [text]
 
 
 def _best_so_far(reader: TrialReader, leaders: Sequence[Trial]) -> str:

@@ -42,7 +42,7 @@ def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
 def jobs_to_show(trials: Sequence[Trial], search: SearchSpec) -> list[str]:
     """The jobs of the trials to show, and of those that repeat them."""
     repeated = {trial.reevaluates: trial.jobs for trial in trials}
-    shown = leaders([trial for trial in trials if trial.reevaluates is None], search).shown_trials()
+    shown = leaders([trial for trial in trials if trial.is_of_search], search).shown_trials()
     return [
         job_id for number in shown for job_id in (*trials[number].jobs, *repeated.get(number, ()))
     ]

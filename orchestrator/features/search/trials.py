@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.core import job_parts
@@ -101,7 +101,7 @@ class TrialReader:
             self._done_steps += self._total(trial)
         else:
             self._failing.append(trial)
-        if trial.reevaluates is not None or not trial.values or self.search is None:
+        if not trial.is_of_search or not trial.values or self.search is None:
             return
         mine = costs(trial, self.directions)
         if not any(_surpasses(theirs, mine) for theirs, *_ in self._front):
@@ -155,13 +155,22 @@ class TrialReader:
     @property
     def repeated(self) -> Mapping[int, Trial]:
         """By the number of a trial: the one that has trained its point again, from nothing and with
-        other seeds.
+        other seeds; those that were trained otherwise than the last one are left out.
         """
+        again = [trial for trial in self.history.trials if trial.reevaluates is not None]
         return {
             trial.reevaluates: trial
-            for trial in self.history.trials
-            if trial.reevaluates is not None
+            for trial in again
+            if trial.reevaluates is not None and trial.protocol == again[-1].protocol
         }
+
+    @property
+    def reference(self) -> Trial | None:
+        """The unchanged job, trained as :attr:`repeated` trials are; None where it is not."""
+        for trial in reversed(self.history.trials):
+            if trial.role == "reference":
+                return trial
+        return None
 
     @property
     def waiting(self) -> Collection[Trial]:
@@ -171,7 +180,7 @@ class TrialReader:
     @property
     def failed(self) -> int:
         """Number of trials that have failed, without those that repeat one."""
-        return sum(trial.reevaluates is None for trial in self.history.failed.values())
+        return sum(trial.is_of_search for trial in self.history.failed.values())
 
     def state(self, trial: Trial) -> str:
         """``finished``, ``failed``, ``waiting`` (at a rung) or ``training`` (or queued for it)."""
@@ -181,9 +190,17 @@ class TrialReader:
 
     def best(self, number: int | None = None) -> list[Trial]:
         """Finished trials as :func:`best` ranks them, at most ``number`` of them; none where there
-        is no search.
+        is no search. Those that were trained again come first, ranked by that.
         """
-        return [] if self.search is None else best(self.asked, self.directions)[:number]
+        if self.search is None:
+            return []
+        again = {of: trial.values for of, trial in self.repeated.items() if trial.values}
+        judged = [
+            replace(one, values=again[one.number]) for one in self.asked if one.number in again
+        ]
+        others = [trial for trial in self.asked if trial.number not in again]
+        first = [self.history.trials[one.number] for one in best(judged, self.directions)]
+        return [*first, *best(others, self.directions)][:number]
 
     @property
     def saved_share(self) -> float | None:

@@ -78,6 +78,7 @@ class SearchDeclaration(JobSource):
     ) -> Iterable[str]:
         if self.search is not None and template is not None:
             initial_points(self.search, template, problems)
+            rules.check_reevaluation(self.search, template, problems)
         if self.scheduler is None:
             return ()
         space = () if self.search is None else self.search.space
@@ -166,16 +167,22 @@ def points_to_begin_with(experiment: Experiment) -> list[dict[str, Any]]:
 def jobs_at(
     experiment: Experiment,
     name: str,
-    point: Mapping[str, Any],
+    point: Mapping[str, Any] | None,
     seeds: Sequence[int] | None = None,
+    total_timesteps: int | None = None,
 ) -> tuple[Job, ...]:
-    """The same under another name than that of a trial."""
+    """The same under another name than that of a trial.
+
+    :param point: None: the unchanged job.
+    :param total_timesteps: in place of those of the job file.
+    """
     search = declaration_of(experiment).search
     assert search is not None
     assert experiment.template is not None
     problems = Problems()
-    choices = rules.space_point(search.space, point, problems)
-    jobs = experiment.template.jobs(name, choices, problems, point=point, seeds=seeds)
+    choices = () if point is None else rules.space_point(search.space, point, problems)
+    choices = (*choices, *rules.length_choice(total_timesteps))
+    jobs = experiment.template.jobs(name, choices, problems, point=point or {}, seeds=seeds)
     if problems:
         raise SpecError(experiment.source, problems.in_order())
     return jobs

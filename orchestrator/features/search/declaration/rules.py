@@ -25,9 +25,11 @@ from orchestrator.features.search.declaration.spec import (
     WITHOUT_CHOICES,
     ArchiveAxis,
     Dimension,
+    ReevaluationSpec,
     SchedulerSpec,
     SearchSpec,
 )
+from orchestrator.jobfile.expand import JobTemplate
 from orchestrator.jobfile.joint_rules import FAMILY, check_family
 from orchestrator.jobfile.matrix import Choice, is_key, matrix_fault
 from orchestrator.jobfile.toml_models import FREE_TABLES, TABLES
@@ -88,6 +90,7 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
     check_family(Layer(table["space"], "search.space.{}".format), problems)
     space = tuple(dimension for dimension in dimensions if dimension is not None)
     declared = table.get("initial", [])
+    reevaluation = dict(table.get("reevaluate", {}))
     is_space_known = len(space) == len(dimensions)
     search = SearchSpec(
         space=space,
@@ -100,7 +103,8 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
             _measure(name, content, problems) for name, content in table.get("measures", {}).items()
         ),
         max_time_s=table.get("max_time"),
-        reevaluate=min(table.get("reevaluate", 0), table.get("trials", MOST)),
+        reevaluate=min(reevaluation.pop("n", 0), table.get("trials", MOST)),
+        reevaluation=ReevaluationSpec(**reevaluation),
         **{key: table[key] for key in _SAME_IN_SPEC if key in table},
     )
     if not dimensions:
@@ -312,6 +316,40 @@ def _measures_of(task: str) -> Sequence[str]:
     """Names of the measures that a built-in task can have, each once."""
     of_tasks = TASKS if task == AUTO else [task]
     return list(dict.fromkeys(name for one in of_tasks for name in MEASURES[one]))
+
+
+def check_reevaluation(search: SearchSpec, template: JobTemplate, problems: Problems) -> None:
+    """Check that what is trained at the end can be trained: the middle of the space, and the
+    unchanged job where that is the reference.
+    """
+    where = "search.reevaluate"
+    total = search.reevaluation.total_timesteps
+    if total is not None and any(one.key == "total_timesteps" for one in search.space):
+        what = "the space varies total_timesteps, and every body would be trained for as long"
+        problems.add(f"{where}.total_timesteps", f"{what}; leave one of them out")
+        return
+    choices = [*length_choice(total)]
+    own = Problems()
+    if search.reevaluation.reference:
+        template.jobs("reference", choices, own, point={})
+    for problem in own.in_order():
+        text = f"the unchanged job cannot be trained: {problem.where}: {problem.message}"
+        problems.add(f"{where}.reference", text)
+    of_middle = Problems()
+    at_middle = [*space_point(search.space, search.middle, of_middle), *choices]
+    if total is not None:
+        template.jobs("middle", at_middle, of_middle, point={})
+    for problem in of_middle.in_order():
+        problems.add(f"{where}.total_timesteps", problem.message)
+
+
+def length_choice(total_timesteps: int | None) -> Sequence[Choice]:
+    """A training of so many env_steps as settings of a job; none for None."""
+    if total_timesteps is None:
+        return ()
+    name = "total_timesteps"
+    where = "search.reevaluate.total_timesteps"
+    return (Choice(name, total_timesteps, {name: total_timesteps}, where),)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

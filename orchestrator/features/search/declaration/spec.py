@@ -161,6 +161,23 @@ class SchedulerSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReevaluationSpec:
+    """How the best are trained again at the end."""
+
+    seeds: int | None = None
+    """How many; None: as many as the job has."""
+    total_timesteps: int | None = None
+    """Of each job; None: as many as a trial has."""
+    reference: bool = False
+    """Whether the unchanged job is trained so, too."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is another training than that of a trial with other seeds."""
+        return self.seeds is not None or self.total_timesteps is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpec:
     """``[search]``: which points are tried, and by what they are judged."""
 
@@ -194,6 +211,13 @@ class SearchSpec:
     reevaluate: int = 0
     """So many of the best, at most ``trials``, are trained again at the end, from nothing and with
     other seeds."""
+    reevaluation: ReevaluationSpec = ReevaluationSpec()
+
+    @property
+    def reevaluations(self) -> int:
+        """How many points are trained at the end, the unchanged job included."""
+        is_compared = self.reevaluate > 0 and self.reevaluation.reference
+        return self.reevaluate + is_compared
 
     @property
     def middle(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.core.text import count, duration, joined
 from orchestrator.features.search.declaration.spec import (
@@ -27,6 +27,10 @@ class SearchLimits:
 
     trials: int | None
     jobs: int | None
+    all_env_steps: int | None = field(default=None, repr=False, compare=False)
+    """Of all jobs to their end, whatever the budget of env_steps."""
+    env_steps_again: int = field(default=0, repr=False, compare=False)
+    """Of those that are trained at the end."""
     env_steps: int | None
     """Without those that are trained after ``max_env_steps``, by jobs that were queued or ran
     then."""
@@ -36,14 +40,20 @@ def limits(search: SearchSpec, seeds: int, longest: int) -> SearchLimits:
     """:param seeds: number of them. :param longest: env_steps of the longest jobs."""
     a_trial = seeds * longest
     trials = search.trials
-    again = search.reevaluate
-    every = None if trials is None else (trials + again) * a_trial
-    spent = None if search.max_env_steps is None else search.max_env_steps + again * a_trial
+    again = _jobs_again(search, seeds) * (search.reevaluation.total_timesteps or longest)
+    every = None if trials is None else trials * a_trial + again
+    spent = None if search.max_env_steps is None else search.max_env_steps + again
     return SearchLimits(
         trials=trials,
-        jobs=None if trials is None else (trials + again) * seeds,
+        all_env_steps=every,
+        env_steps_again=again,
+        jobs=None if trials is None else trials * seeds + _jobs_again(search, seeds),
         env_steps=min((steps for steps in (every, spent) if steps is not None), default=None),
     )
+
+
+def _jobs_again(search: SearchSpec, seeds: int) -> int:
+    return search.reevaluations * (search.reevaluation.seeds or seeds)
 
 
 def sentences(
@@ -59,7 +69,7 @@ def sentences(
     yield "; ".join(
         [
             f"search by {search.sampler} for the {aims}{of_seeds}",
-            *_ends(search, most, seeds * longest),
+            *_ends(search, most),
         ]
     )
     yield f"space: {'; '.join(map(_dimension, search.space))}"
@@ -68,6 +78,8 @@ def sentences(
         yield f"constraints: {'; '.join(bounds)}"
     if search.initial:
         yield f"trained first: {count(len(search.initial), 'point')} of search.initial"
+    if search.reevaluate and (search.reevaluation.is_own or search.reevaluation.reference):
+        yield _reevaluation(search, seeds, longest)
     for axis in search.measures:
         yield f"axis of the archive: {axis.name} from {axis.low:g} to {axis.high:g} in {count(axis.cells, 'cell')}"
     if scheduler is not None:
@@ -82,15 +94,22 @@ def sentences(
         yield f"trials are compared{by} at {places} env_steps, and {kept}"
 
 
-def _ends(search: SearchSpec, most: SearchLimits, a_trial: int) -> Iterator[str]:
-    """:param a_trial: env_steps of all jobs of the longest trial."""
-    if most.trials is not None and most.jobs is not None:
-        all_of_them = (most.trials + search.reevaluate) * a_trial
+def _ends(search: SearchSpec, most: SearchLimits) -> Iterator[str]:
+    all_of_them = most.all_env_steps
+    if most.trials is not None and most.jobs is not None and all_of_them is not None:
         yield f"at most {count(most.trials, 'trial')}, {count(most.jobs, 'job')} and {all_of_them:,} env_steps"
     ends = [] if search.max_env_steps is None else [f"{search.max_env_steps:,} env_steps"]
     ends += [] if search.max_time_s is None else [duration(search.max_time_s)]
     if ends:
         yield f"no further trial is asked for after {' or '.join(ends)}, but what is queued or runs then is trained"
+
+
+def _reevaluation(search: SearchSpec, seeds: int, longest: int) -> str:
+    own = search.reevaluation
+    what = f"the best {search.reevaluate}" + (" and the unchanged job" if own.reference else "")
+    with_seeds = count(own.seeds or seeds, "fresh seed")
+    length = f"{own.total_timesteps or longest:,} env_steps"
+    return f"at the end {what} are trained from nothing, with {with_seeds} and {length} each"
 
 
 def _dimension(dimension: Dimension) -> str:

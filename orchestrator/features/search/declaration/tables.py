@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from orchestrator.features.search.declaration.spec import (
     SAMPLERS,
@@ -81,6 +81,55 @@ class ConstraintTable(TomlTable):
 
     low: Number | None = key(None, "Lowest value that is allowed.", 3.0)
     high: Number | None = key(None, "Highest value that is allowed.", 12.0)
+
+
+class ReevaluationTable(TomlTable):
+    """The best trials, trained again at the end: only these figures are values of their bodies."""
+
+    n: CountFromZero = Field(
+        description="So many of the best, at most trials; of several objectives, of the Pareto front.",
+        examples=[5],
+    )
+    seeds: OptionalCount = key(
+        None, "Number of fresh seeds, each a job; by default as many as the job has.", 5
+    )
+    total_timesteps: OptionalCount = key(
+        None, "env_steps of each of these jobs; by default as many as a trial has.", 200_000
+    )
+    reference: bool = key(
+        False,
+        "Whether the unchanged job is trained with the same seeds, too, as the reference.",
+        True,
+    )
+
+
+def _as_table(value: Any) -> Any:
+    """A number of trials as the table that means the same."""
+    return {"n": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+_Reevaluation = Annotated[
+    ReevaluationTable,
+    BeforeValidator(_as_table),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0},
+                {
+                    "type": "object",
+                    "properties": {
+                        "n": {"type": "integer", "minimum": 0},
+                        "seeds": {"type": "integer", "minimum": 1},
+                        "total_timesteps": {"type": "integer", "minimum": 1},
+                        "reference": {"type": "boolean"},
+                    },
+                    "required": ["n"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
 
 
 class SchedulerTable(TomlTable):
@@ -173,11 +222,13 @@ class SearchTable(TomlTable):
         "asynchronous: a free slot asks at once; fixed: the same trials whatever finishes first (trials is then the "
         "only budget).",
     )
-    reevaluate: CountFromZero = key(
-        0,
-        "So many of the best, at most trials, are trained again at the end, from nothing and with other seeds; of "
-        "several objectives, of the Pareto front.",
-        5,
+    reevaluate: _Reevaluation = key(
+        ReevaluationTable(n=0),
+        "So many of the best, at most trials, are trained again at the end, from nothing and with other seeds; or a "
+        "table with n, seeds (their number), total_timesteps and reference (whether the unchanged job is trained so, "
+        "too).",
+        {"n": 5, "seeds": 5, "total_timesteps": 200_000, "reference": True},
+        shown=0,
     )
     scheduler: SchedulerTable | None = key(
         None, "When trials are compared, and which of them go on.", shown={}

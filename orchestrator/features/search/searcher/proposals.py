@@ -217,7 +217,7 @@ class Proposals:
         """
         if event.id <= self._known or not self._learns:
             return
-        if event.kind == "asked" and event.content.get("reevaluates") is None:
+        if event.kind == "asked" and history.trials[-1].is_of_search:
             self._ask_again(history.trials[-1], event.content.get("rejected", ()))
         elif event.kind == "told":
             self.tell(event, history)

@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -43,6 +43,7 @@ from orchestrator.features.search.constraint_check import PointMeasurer
 from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.declared_search import (
     declaration_of,
+    jobs_at,
     points_to_begin_with,
     trial_jobs,
 )
@@ -262,7 +263,7 @@ class Searcher:
         """Whether its jobs, all paused, have come to the rung that it is trained to; else the user
         pauses them.
         """
-        is_compared = trial.reevaluates is None and trial.goal < len(self._rungs)
+        is_compared = trial.is_of_search and trial.goal < len(self._rungs)
         return is_compared and all(one.env_steps >= self._rungs[trial.goal] for one in figures)
 
     def _tell(self) -> None:
@@ -394,7 +395,7 @@ class Searcher:
         :param reevaluates: number of the trial that it repeats.
         :param others: further content of the event.
         """
-        if self._rungs and reevaluates is None:
+        if self._rungs and reevaluates is None and "role" not in others:
             is_measured = self._compared is not None and self._compared.measures_training
             jobs = [
                 job.with_spec(pause_at=self._rungs[0], measure_training=is_measured) for job in jobs
@@ -443,23 +444,60 @@ class Searcher:
         """Train the best again, or end the search where that has been done."""
         search = self._search
         if search is not None:
-            best_ones = best(self.history.asked, search.directions)[: search.reevaluate]
-            done = {trial.reevaluates for trial in self.history.trials}
-            missing = [trial for trial in best_ones if trial.number not in done]
-            for trial in missing:
-                self._repeat(trial)
-            if missing:
+            if self._begin_repetitions(search):
                 return
             shown_trials.note(self.paths, self.history.trials, search)
         self._record([SearchEvent(kind="ended", content={})])
 
-    def _repeat(self, trial: Trial) -> None:
-        """Train the point of ``trial`` again, from nothing and with other seeds."""
+    def _begin_repetitions(self, search: SearchSpec) -> bool:
+        """Train the best again that were not yet, and the unchanged job where that is the
+        reference. Returns whether there was any.
+        """
+        best_ones = best(self.history.asked, search.directions)[: search.reevaluate]
+        if not best_ones:
+            return False
+        wanted = asdict(search.reevaluation) if search.reevaluation.is_own else None
+        if wanted is not None:
+            del wanted["reference"]
+        alike = [trial for trial in self.history.trials if trial.protocol == wanted]
+        done = {trial.reevaluates for trial in alike}
+        missing = [trial for trial in best_ones if trial.number not in done]
+        for trial in missing:
+            self._repeat(search, trial, wanted)
+        has_reference = any(trial.role == "reference" for trial in alike)
+        if search.reevaluation.reference and not has_reference:
+            self._train_reference(search, best_ones[0], wanted)
+            return True
+        return bool(missing)
+
+    def _repeat(self, search: SearchSpec, trial: Trial, protocol: Mapping[str, Any] | None) -> None:
+        """Train the point of ``trial`` again, from nothing and with other seeds.
+
+        :param protocol: how, where that is another training than that of a trial.
+        """
+        name = f"t{len(self.history.trials):05d}"
+        seeds = self._fresh_seeds(search, trial)
+        total = search.reevaluation.total_timesteps
+        jobs = jobs_at(self.experiment, name, trial.point, seeds, total)
+        others = {} if protocol is None else {"protocol": protocol}
+        self._enter(trial.point, jobs, reevaluates=trial.number, others=others)
+
+    def _train_reference(
+        self, search: SearchSpec, trial: Trial, protocol: Mapping[str, Any] | None
+    ) -> None:
+        """Train the unchanged job as ``trial`` is trained again."""
+        name = f"t{len(self.history.trials):05d}-reference"
+        seeds = self._fresh_seeds(search, trial)
+        total = search.reevaluation.total_timesteps
+        jobs = jobs_at(self.experiment, name, None, seeds, total)
+        others = {} if protocol is None else {"protocol": protocol}
+        self._enter({}, jobs, others={"role": "reference", **others})
+
+    def _fresh_seeds(self, search: SearchSpec, trial: Trial) -> list[int]:
+        """Seeds that no trial was trained with; the same for all points."""
         own = [job.spec.seed for job in trial_jobs(self.experiment, trial.number, trial.point)]
         others = (seed for seed in count(FIRST_OTHER_SEED) if seed not in own)
-        seeds = list(islice(others, len(own)))
-        jobs = trial_jobs(self.experiment, len(self.history.trials), trial.point, seeds)
-        self._enter(trial.point, jobs, reevaluates=trial.number)
+        return list(islice(others, search.reevaluation.seeds or len(own)))
 
     # -- the ledger
 
@@ -498,7 +536,7 @@ class Searcher:
         if self._scheduler is None or event.trial is None:
             return
         trial = self.history.trials[event.trial]
-        if trial.reevaluates is not None:
+        if not trial.is_of_search:
             return
         if len(trial.reached) > len(self._rungs):
             why = (

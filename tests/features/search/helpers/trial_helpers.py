@@ -16,7 +16,7 @@ from orchestrator.core.job import Job, Paused, Pending, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration import written
-from orchestrator.features.search.declaration.declared_search import trial_jobs
+from orchestrator.features.search.declaration.declared_search import jobs_at, trial_jobs
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.jobfile import from_mapping
 from orchestrator.ledger import Ledger
@@ -38,6 +38,8 @@ class Told:
     """Whether it trains on from its last rung."""
     parent: int | None = None
     reevaluates: int | None = None
+    role: str = ""
+    """Not empty: the unchanged job is trained."""
     why: str = ""
     """Not empty: it has failed."""
     point: Mapping[str, Any] | None = None
@@ -83,7 +85,11 @@ def search_run(
     for number, told in enumerate(trials):
         jobs: Sequence[Job] = ()
         with contextlib.suppress(SpecError):  # a point outside of the space has no jobs
-            jobs = trial_jobs(experiment, number, told.point or point_of(number))
+            jobs = (
+                jobs_at(experiment, f"t{number:05d}-{told.role}", None)
+                if told.role
+                else trial_jobs(experiment, number, told.point or point_of(number))
+            )
         steps = _steps(told)
         pause_at = None if told.values is not None else 100 * 3 ** min(len(told.reached), 2)
         for one in jobs:
@@ -98,9 +104,11 @@ def search_run(
                 ledger.set_state(one.job_id, Pending())
             ledger.set_progress([(one.job_id, steps, 1.0, None, None)])
         content: dict[str, Any] = {
-            "point": told.point or point_of(number),
+            "point": {} if told.role else told.point or point_of(number),
             "jobs": [one.job_id for one in jobs],
         }
+        if told.role:
+            content["role"] = told.role
         if told.parent is not None:
             content["parent"] = told.parent
         if told.reevaluates is not None:

@@ -1,0 +1,151 @@
+"""``reevaluate`` of a search: what the best come to from a declared start, on fresh seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from jobfile_helpers import HOPPER
+from trial_helpers import Told, point_of, search_run
+
+from orchestrator.core.errors import SpecError
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.directory import run_directory
+from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.trials import TrialReader
+from orchestrator.jobfile import Experiment, from_mapping
+
+SPACE = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+
+
+def searched(place: Path, reevaluate: Any, **search: Any) -> Experiment:
+    table = {"space": SPACE, "trials": 20, "sampler": "random", "reevaluate": reevaluate, **search}
+    job = {**HOPPER, "task": "forward", "total_timesteps": 100_000, "seeds": [0, 1]}
+    data = {"name": "test", "jobs": [job], "search": table}
+    return from_mapping(data, source="search.toml", base=place)
+
+
+def test_a_number_and_a_table_say_what_is_trained_again(place: Path) -> None:
+    plain = declaration_of(searched(place, 3)).search
+    assert plain == declaration_of(searched(place, {"n": 3})).search
+    table = {"n": 3, "seeds": 5, "total_timesteps": 300_000, "reference": True}
+    experiment = searched(place, table)
+    limits = declaration_of(experiment).limits(experiment)
+    assert (limits.jobs, limits.env_steps) == (20 * 2 + 4 * 5, 40 * 100_000 + 20 * 300_000)
+    (line,) = [
+        text for text in declaration_of(experiment).lines(experiment) if "at the end" in text
+    ]
+    assert line == (
+        "at the end the best 3 and the unchanged job are trained from nothing, "
+        "with 5 fresh seeds and 300,000 env_steps each"
+    )
+
+
+BAD: list[tuple[str, Any, dict[str, Any], str]] = [
+    ("no number", {"seeds": 5}, {}, "search.reevaluate.n: missing"),
+    ("a list of seeds", {"n": 2, "seeds": [1, 2]}, {}, "search.reevaluate.seeds: expected"),
+    ("unknown key", {"n": 2, "sedes": 2}, {}, "search.reevaluate.sedes: unknown key; did you mean"),
+    ("no table", "all", {}, "search.reevaluate: expected"),
+    (
+        "a length that varies",
+        {"n": 2, "total_timesteps": 200_000},
+        {"space": {"total_timesteps": {"low": 50_000, "high": 100_000}}},
+        "search.reevaluate.total_timesteps: the space varies total_timesteps",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("reevaluate", "search", "message"), [row[1:] for row in BAD], ids=[row[0] for row in BAD]
+)
+def test_a_bad_reevaluation_is_named(
+    place: Path, reevaluate: Any, search: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        searched(place, reevaluate, **search)
+    assert message in str(error.value)
+
+
+def test_the_values_that_are_shown_are_those_of_the_fresh_seeds(tmp_path: Path) -> None:
+    told = [
+        Told(values=[3.0]),
+        Told(values=[9.0]),
+        Told(values=[8.0]),
+        Told(values=[2.0], reevaluates=1, point=point_of(1)),
+        Told(values=[5.0], reevaluates=2, point=point_of(2)),
+        Told(values=[4.0], role="reference"),
+    ]
+    paths = search_run(tmp_path / "run", told)
+    shown = json.loads(commands.succeed("best", paths.root, "--json", cwd=tmp_path).stdout)
+    rows = [(row["trial"], row["role"], row["values"]["eval_mean"]) for row in shown]
+    assert rows == [(2, None, 5.0), (5, "reference", 4.0), (1, None, 2.0), (0, None, 3.0)]
+    assert [row["in_search"] for row in shown[:2]] == [{"eval_mean": 8.0}, None]
+    text = commands.succeed("best", paths.root, cwd=tmp_path).stdout
+    assert "reference" in text
+    assert "in the search" in " ".join(text.split())
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        reader.update(ledger)
+    assert [trial.number for trial in reader.best()] == [2, 1, 0]
+    assert len(reader.asked) == 3
+    status = " ".join(commands.invoke("status", paths.root, cwd=tmp_path).stdout.split())
+    assert "search: 3 of 6 trials" in status
+    assert "trained again: 5.0 (trial 2), the unchanged job 4.0" in status
+    report = commands.succeed("report", paths.root, cwd=tmp_path).stdout
+    assert report
+
+
+def specs(run_dir: Path, job_ids: list[str]) -> dict[str, WorkerSpec]:
+    return {
+        job_id: WorkerSpec.from_json((run_dir / "jobs" / job_id / "spec.json").read_text())
+        for job_id in job_ids
+    }
+
+
+def test_the_best_and_the_unchanged_job_are_trained_again_with_the_same_fresh_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.instant_workers(monkeypatch, tmp_path)
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text(
+        f'name = "search"\nmax_parallel = 2\n{commands.TINY}\n'
+        f'[[jobs]]\nname = "hopper"\nxml = "{commands.HOPPER}"\ntask = "forward"\n'
+        'resources.start = "exec"\n'
+        '[search]\nsampler = "random"\ntrials = 4\nobjective = "ep_rew_mean"\n'
+        "reevaluate = { n = 2, seeds = 3, total_timesteps = 1024, reference = true }\n"
+        '[search.space]\n"ppo.learning_rate" = { low = 1e-4, high = 1e-2, log = true }\n'
+        "[search.scheduler]\nmin_env_steps = 128\n"
+    )
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    rows: Mapping[str, Any] = commands.summary(tmp_path / "run")
+    again = [job_id for job_id in rows if int(job_id.rpartition("-s")[2]) >= 1000]
+    assert len(again) == 9
+    found = specs(tmp_path / "run", again)
+    assert {spec.seed for spec in found.values()} == {1000, 1001, 1002}
+    assert {(spec.total_timesteps, spec.pause_at, spec.init) for spec in found.values()} == {
+        (1024, None, None)
+    }
+    reference = [spec for job_id, spec in found.items() if "reference" in job_id]
+    assert len(reference) == 3
+    assert all("learning_rate" not in spec.hyperparameters for spec in reference)
+
+    # The same again does nothing, and another protocol is trained in place of the first.
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert len(commands.summary(tmp_path / "run")) == len(rows)
+    jobs.write_text(jobs.read_text().replace("total_timesteps = 1024", "total_timesteps = 512"))
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert len(commands.summary(tmp_path / "run")) == len(rows) + 9
+    reader = TrialReader.of(RunPaths(tmp_path / "run"))
+    assert reader is not None
+    with run_directory.opened_ledger(reader.paths, read_only=True) as ledger:
+        reader.update(ledger)
+    assert len(reader.repeated) == 2
+    assert {
+        trial.protocol["total_timesteps"] for trial in reader.repeated.values() if trial.protocol
+    } == {512}
