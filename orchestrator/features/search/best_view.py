@@ -29,7 +29,10 @@ def show(ranking: Ranking) -> None:
 def _title(ranking: Ranking, total: str) -> str:
     shown = f"{total}, {ranking.finished:,} finished"
     if len(ranking.objectives) == 1:
-        best = f"the best {len(ranking.shown):,} by {ranking.objectives[0]}"
+        by = ranking.objectives[0]
+        if ranking.is_by_estimate:
+            by = f"estimated {by}"
+        best = f"the best {len(ranking.shown):,} by {by}"
         return f"{shown}; {best} ({WAYS[ranking.directions[0]]} first)"
     wanted = [
         f"{WAYS[way]} {name}"
@@ -50,6 +53,8 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
                 lambda trial, index=index: _number(_spread(ranking, trial, index)),  # type: ignore[misc]
             )
             columns.append(spread)
+        if ranking.estimates:
+            columns.append(number_column("estimate", lambda trial: _estimate(ranking, trial)))
         if ranking.in_search:
             in_search = number_column(
                 f"{name} in the search",
@@ -81,6 +86,11 @@ def _value(values: Any, index: int) -> str:
 
 def _spread(ranking: Ranking, trial: Trial, index: int) -> float | None:
     return ranking.over_seeds[trial.number].spread[index]
+
+
+def _estimate(ranking: Ranking, trial: Trial) -> str:
+    found = ranking.estimates.get(trial.number)
+    return NONE if found is None else f"{decimal(found.mean, 2)} ± {decimal(found.error, 2)}"
 
 
 def _measure(ranking: Ranking, trial: Trial, name: str) -> str:

@@ -17,8 +17,14 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import decimal
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import copied_trials, trials
-from orchestrator.features.search.declaration.spec import Aggregate, Direction
+from orchestrator.features.search import copied_trials, estimates, trials
+from orchestrator.features.search.declaration.spec import (
+    INSTALL,
+    Aggregate,
+    Direction,
+    SearchSpec,
+)
+from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.job_values import (
     AGGREGATES,
@@ -27,6 +33,7 @@ from orchestrator.features.search.job_values import (
     job_values,
     shown_names,
 )
+from orchestrator.features.search.shown_trials import is_measured
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import safe_name
 from orchestrator.keys.problems import suggestion
@@ -41,6 +48,13 @@ JUDGED = (
     "Values of trials that were trained again come first: they are of trainings from nothing with other seeds, and "
     "those of the search are in a column of their own."
 )
+
+LUCKY = (
+    "A value is a draw, and the best one had luck, too. `estimate` is what a model of all finished trials says of "
+    "the point; `--by estimate` ranks by it."
+)
+ESTIMATE = "estimate"
+"""What trials may be ranked by in place of a figure: what a model of all of them says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +77,8 @@ class Ranking:
     shown: Sequence[Trial]
     over_seeds: Mapping[int, OverSeeds]
     """Of the shown trials, by number."""
+    estimates: Mapping[int, Estimate]
+    """Of finished trials, by number; empty where there are none (see :mod:`.estimates`)."""
     finished: int
     """How many trials have finished."""
     trials: int
@@ -70,6 +86,7 @@ class Ranking:
     in_search: Mapping[int, Sequence[float]]
     """By the number of a trial that was trained again, from nothing and with other seeds: its
     values in the search. Those that are shown in their place are of that training."""
+    is_by_estimate: bool
     is_search: bool
     is_over: bool
     """Whether nothing more is trained: the search has come to its end, or every job to its own."""
@@ -82,6 +99,8 @@ class Ranking:
             found.append(INHERITED)
         if self.in_search:
             found.append(JUDGED)
+        if self.estimates and not self.is_by_estimate:
+            found.append(LUCKY)
         own = measure_of_task(self.measure_names)
         if own is not None and not self.is_search and self.objectives == (trials.OF_PLAIN_JOBS,):
             found.append(
@@ -109,6 +128,7 @@ class Ranking:
                 "values": self._by_objective(trial.values),
                 "spread": self._by_objective(self.over_seeds[trial.number].spread),
                 "measures": dict(self.over_seeds[trial.number].measures),
+                "estimate": self._estimate_facts(trial),
                 "again": self._by_objective(self.again(trial)),
                 "in_search": self._by_objective(self.in_search.get(trial.number)),
                 "point": dict(trial.point),
@@ -118,6 +138,10 @@ class Ranking:
             }
             for trial in self.shown
         ]
+
+    def _estimate_facts(self, trial: Trial) -> dict[str, float] | None:
+        found = self.estimates.get(trial.number)
+        return None if found is None else {"mean": found.mean, "error": found.error}
 
     def _by_objective(
         self, values: Sequence[float | None] | None
@@ -161,13 +185,85 @@ def read(
 ) -> Ranking:
     """The best ``number`` trials of a run directory; where there is no search, of its jobs.
 
-    :param by: a measure, a column or an expression of them; None: what the search has as its
-        objectives, or the evaluation where there is none.
+    :param by: a measure, a column or an expression of them; :data:`ESTIMATE`; None: what the search
+        has as its objectives, or the evaluation where there is none.
     :param is_smallest_first: of ``by``.
     :raises UsageError: it is no run directory, its ledger cannot be read, or none of the finished
         trials has a value of ``by``.
     """
-    paths = run_directory.existing_run(run_dir)
+    content = _read(run_directory.existing_run(run_dir))
+    if by is None:
+        order = _order_of_objectives(content)
+    elif by == ESTIMATE:
+        order = _order_of_estimates(content)
+    else:
+        order = _order_of_figure(content, by, "minimize" if is_smallest_first else "maximize")
+    shown = order.ranked[:number]
+    jobs = content.jobs
+    return Ranking(
+        paths=content.paths,
+        objectives=order.objectives,
+        directions=order.directions,
+        shown=shown,
+        over_seeds={
+            trial.number: jobs.over_seeds(order.trained(trial), order.objectives) for trial in shown
+        },
+        estimates=order.estimates,
+        finished=order.finished,
+        trials=len(content.trials),
+        in_search=order.in_search,
+        is_by_estimate=by == ESTIMATE,
+        is_search=content.search is not None,
+        is_over=content.is_over,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """What a run directory has, before it is ranked."""
+
+    paths: RunPaths
+    search: SearchSpec | None
+    trials: Sequence[Trial]
+    """Those that are searched among."""
+    repeated: Mapping[int, Trial]
+    """By the number of a trial: the one that has trained its point again."""
+    reference: Trial | None
+    """The unchanged job, trained as these."""
+    jobs: _JobFigures
+    is_over: bool
+
+    @property
+    def objectives(self) -> Sequence[str]:
+        return (trials.OF_PLAIN_JOBS,) if self.search is None else self.search.objectives
+
+    @property
+    def directions(self) -> Sequence[Direction]:
+        return ("maximize",) if self.search is None else self.search.directions
+
+    @property
+    def finished(self) -> int:
+        return sum(trial.values is not None for trial in self.trials)
+
+    def valued_by(self, by: str) -> _Content:
+        """The same with values of ``by``.
+
+        :raises UsageError: none of the finished trials has one.
+        """
+        jobs = self.jobs
+        again = {number: jobs.valued(by, trial) for number, trial in self.repeated.items()}
+        reference = None if self.reference is None else jobs.valued(by, self.reference)
+        valued = jobs.valued_by(self.paths.root, by, self.trials)
+        return replace(self, trials=valued, repeated=again, reference=reference)
+
+    def estimates(self) -> Mapping[int, Estimate]:
+        if self.search is None or len(self.objectives) > 1:
+            return {}
+        finished = [trial for trial in self.trials if is_measured(trial)]
+        return estimates.estimates(self.search.space, finished)
+
+
+def _read(paths: RunPaths) -> _Content:
     reader = TrialReader.of(paths)
     search = None if reader is None else reader.search
     with run_directory.reading_ledger(paths) as ledger:
@@ -183,47 +279,104 @@ def read(
         rows={row["job_id"]: row for row in rows},
         how="median" if search is None else search.aggregate,
     )
-    objectives: Sequence[str] = (trials.OF_PLAIN_JOBS,) if search is None else search.objectives
-    directions: Sequence[Direction] = ("maximize",) if search is None else search.directions
-    repeated = {} if reader is None else reader.repeated
-    reference = None if reader is None else reader.reference
-    if by is not None:
-        objectives = (by,)
-        directions = ("minimize" if is_smallest_first else "maximize",)
-        found = jobs.valued_by(run_dir, by, found)
-        repeated = {one: jobs.valued(by, trial) for one, trial in repeated.items()}
-        reference = None if reference is None else jobs.valued(by, reference)
-    judged = [
-        replace(trial, values=repeated[trial.number].values)
-        for trial in found
-        if trial.number in repeated and repeated[trial.number].values
-    ]
-    in_search = {
-        trial.number: trial.values or ()
-        for trial in found
-        if any(trial.number == one.number for one in judged)
-    }
-    others = [trial for trial in found if trial.number not in in_search]
-    shown = [*trials.best(judged, directions), *trials.best(others, directions)][:number]
-    if reference is not None and reference.values and judged:
-        compared = [trial for trial in shown if trial.number in in_search]
-        shown = [*trials.best([*compared, reference], directions), *shown[len(compared) :]]
-    return Ranking(
+    return _Content(
         paths=paths,
+        search=search,
+        trials=found,
+        repeated={} if reader is None else reader.repeated,
+        reference=None if reader is None else reader.reference,
+        jobs=jobs,
+        is_over=is_over,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """Finished trials in an order, and what it goes by."""
+
+    objectives: Sequence[str]
+    directions: Sequence[Direction]
+    ranked: Sequence[Trial]
+    """The best first; of those that were trained again, with the values of that."""
+    finished: int
+    again: Mapping[int, Trial]
+    """By the number of a trial: the one whose values it has in this order."""
+    in_search: Mapping[int, Sequence[float]]
+    """As in :class:`Ranking`."""
+    estimates: Mapping[int, Estimate]
+
+    def trained(self, trial: Trial) -> Trial:
+        """The trial whose jobs have the values that ``trial`` is shown with."""
+        return self.again.get(trial.number, trial)
+
+
+def _order_of_objectives(content: _Content) -> _Order:
+    return _order(content, content.objectives, content.directions, content.estimates())
+
+
+def _order_of_figure(content: _Content, by: str, direction: Direction) -> _Order:
+    """:raises UsageError: none of the finished trials has a value of ``by``."""
+    return _order(content.valued_by(by), (by,), (direction,), {})
+
+
+def _order(
+    content: _Content,
+    objectives: Sequence[str],
+    directions: Sequence[Direction],
+    of_model: Mapping[int, Estimate],
+) -> _Order:
+    """By values. Trials that were trained again come first, among them the reference."""
+    again = {number: trial for number, trial in content.repeated.items() if trial.values}
+    judged = [
+        replace(trial, values=again[trial.number].values)
+        for trial in content.trials
+        if trial.number in again
+    ]
+    others = [trial for trial in content.trials if trial.number not in again]
+    reference = content.reference
+    compared = trials.best(judged, directions)
+    if reference is not None and reference.values and compared:
+        compared = trials.best([*compared, reference], directions)
+    return _Order(
         objectives=objectives,
         directions=directions,
-        shown=shown,
-        over_seeds={
-            trial.number: jobs.over_seeds(
-                repeated[trial.number] if trial.number in in_search else trial, objectives
-            )
-            for trial in shown
+        ranked=[*compared, *trials.best(others, directions)],
+        finished=content.finished,
+        again=again,
+        in_search={
+            trial.number: trial.values or () for trial in content.trials if trial.number in again
         },
-        finished=sum(trial.values is not None for trial in found),
-        trials=len(found),
-        in_search=in_search,
-        is_search=search is not None,
-        is_over=is_over,
+        estimates=of_model,
+    )
+
+
+def _order_of_estimates(content: _Content) -> _Order:
+    """:raises UsageError: there are no estimates."""
+    found = content.estimates()
+    if not found:
+        why = _why_without_estimates(content.search)
+        raise UsageError(f"{content.paths.root}: {option('by')} {ESTIMATE}: {why}")
+    sign = 1 if content.directions[0] == "minimize" else -1
+    estimated = [trial for trial in content.trials if trial.number in found]
+    return _Order(
+        objectives=content.objectives,
+        directions=content.directions,
+        ranked=sorted(estimated, key=lambda trial: sign * found[trial.number].mean),
+        finished=content.finished,
+        again={},
+        in_search={},
+        estimates=found,
+    )
+
+
+def _why_without_estimates(search: SearchSpec | None) -> str:
+    if search is None:
+        return "there is no search, whose space a model could be fitted to"
+    if len(search.objectives) > 1:
+        return "a search with several objectives has none"
+    return (
+        f"needs {estimates.FEWEST} finished trials that have begun from nothing, and the extra"
+        f" search ({INSTALL})"
     )
 
 

@@ -40,9 +40,17 @@ AXES = (
     ArchiveAxis(name="a", low=0, high=1, cells=8),
     ArchiveAxis(name="c", low=0, high=10, cells=8),
 )
-LATE = ("sobol", "nsga2", "map-elites", "cma-me", "tpe")
+LATE = ("sobol", "nsga2", "map-elites", "cma-me", "tpe", "gp")
 SLOW_TO_IMPORT = [pytest.param(name, marks=pytest.mark.slow) for name in LATE]
 EVERY = ["random", "cmaes", *SLOW_TO_IMPORT]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Optuna fits the model of ``gp`` with torch, whose threads would wait for each other beside
+    other tests; a searcher gives it one."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 def spec_of(sampler: str, **changes: Any) -> SearchSpec:
@@ -54,6 +62,7 @@ def spec_of(sampler: str, **changes: Any) -> SearchSpec:
         objectives=("x", "y")[: 1 + several],
         directions=("maximize", "minimize")[: 1 + several],
         measures=AXES if sampler in ARCHIVE_SAMPLERS else (),
+        sampler_options={"n_startup_trials": 30} if sampler == "gp" else {},  # its model takes long
         trials=100,
     )
     return replace(spec, **changes)
@@ -95,7 +104,7 @@ def asked(
 def test_sampler_goes_on_as_if_it_had_not_been_pickled(name: str) -> None:
     spec = spec_of(name)
     points = asked(spec, 45)
-    assert asked(spec, 45, pickled_at=31) == points
+    assert asked(spec, 45, pickled_at=37) == points
     assert asked(replace(spec, seed=4), 45) != points
     keys = [dimension.key for dimension in spec.space]
     assert all(list(point) == keys for point in points)
@@ -136,7 +145,8 @@ def test_points_without_values_depend_on_seed_and_number_alone(name: str) -> Non
 def test_later_points_are_better_than_random_ones(name: str, direction: str) -> None:
     spec, sign = spec_of(name, directions=(direction,)), 1.0 if direction == "maximize" else -1.0
     sampler, values = make(spec), []
-    for number in range(120):
+    trials = 45 if name == "gp" else 120  # a third of them after its random ones
+    for number in range(trials):
         point = sampler.ask(number)
         values.append(value(point))
         sampler.tell(
@@ -145,7 +155,8 @@ def test_later_points_are_better_than_random_ones(name: str, direction: str) -> 
             TrialOutcome(values=(sign * values[-1],), measures=(point["a"], point["c"])),
         )
     by_chance = [value(make(spec_of("random")).ask(number)) for number in range(120)]
-    assert sum(values[-40:]) / 40 > sum(by_chance) / 120 + 0.05
+    last = values[-trials // 3 :]
+    assert sum(last) / len(last) > sum(by_chance) / 120 + 0.05
 
 
 @pytest.mark.parametrize("name", ["cmaes", *SLOW_TO_IMPORT[1:]])

@@ -42,6 +42,7 @@ class Own:
 AXES = {"measures": {"ep_rew_mean": {"low": -0.1, "high": 0, "cells": 4}}}
 KINDS: dict[str, dict[str, Any]] = {
     "tpe": {"sampler_options": {"n_startup_trials": 2}},
+    "gp": {"sampler_options": {"n_startup_trials": 2}},
     "cmaes": {"sampler_options": {"population_size": 3}},
     "nsga2": {"objective": ["ep_rew_mean", "wall_s"], "direction": ["maximize", "minimize"]},
     "map-elites": {**AXES, "sampler_options": {"initial": 2}},

@@ -230,13 +230,13 @@ class SearchSpec:
         return {dimension.key: dimension.at(0.0) for dimension in self.space}
 
 
-SAMPLERS = ("random", "sobol", "tpe", "cmaes", "nsga2", "map-elites", "cma-me")
+SAMPLERS = ("random", "sobol", "tpe", "gp", "cmaes", "nsga2", "map-elites", "cma-me")
 ARCHIVE_SAMPLERS = ("map-elites", "cma-me")
 """They fill an archive, whose axes are measures."""
 WITHOUT_CHOICES = ("cmaes", *ARCHIVE_SAMPLERS)
 """They need numbers in every dimension."""
 EXTRAS: Mapping[str, str] = {
-    **{"sobol": "scipy", "tpe": "optuna", "nsga2": "optuna", "cmaes": "cmaes"},
+    **{"sobol": "scipy", "tpe": "optuna", "gp": "optuna", "nsga2": "optuna", "cmaes": "cmaes"},
     **dict.fromkeys(ARCHIVE_SAMPLERS, "ribs"),
 }
 """Samplers and the module that each needs, of the extra ``search``."""
@@ -247,6 +247,7 @@ SAMPLER_OPTIONS: Mapping[str, Mapping[str, tuple[type, float, float]]] = {
     "random": {},
     "sobol": {},
     "tpe": {"n_startup_trials": (int, 0, 10**6), "n_ei_candidates": _COUNT},
+    "gp": {"n_startup_trials": (int, 1, 10**6)},
     "nsga2": {
         "population_size": (int, 2, 10**6),
         "mutation_prob": _SHARE,

@@ -1,8 +1,10 @@
-"""TPE and NSGA-II, by Optuna, as samplers of a search."""
+"""TPE, a Gaussian process and NSGA-II, by Optuna, as samplers of a search."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
@@ -13,7 +15,21 @@ from orchestrator.features.search.searcher.simple_samplers import TrialOutcome
 from orchestrator.features.search.searcher.space import Point, Space
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-KINDS = {"tpe": optuna.samplers.TPESampler, "nsga2": optuna.samplers.NSGAIISampler}
+
+
+def _gaussian_process(**options: Any) -> optuna.samplers.GPSampler:
+    """One that takes values as noisy, and counts with trials that still train."""
+    # Optuna fits it with torch, which would use the cores of the trainings. A sum also has the same
+    # bits then, whatever the machine.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    return optuna.samplers.GPSampler(deterministic_objective=False, **options)
+
+
+KINDS: Mapping[str, Callable[..., optuna.samplers.BaseSampler]] = {
+    "tpe": optuna.samplers.TPESampler,
+    "gp": _gaussian_process,
+    "nsga2": optuna.samplers.NSGAIISampler,
+}
 
 
 class OptunaSampler:
@@ -30,6 +46,7 @@ class OptunaSampler:
             else FloatDistribution(0.0, 1.0)
             for dimension in spec.space
         }
+        self._is_gaussian_process = spec.sampler == "gp"
         sampler = KINDS[spec.sampler](seed=spec.seed, **spec.sampler_options)
         self._study = optuna.create_study(directions=list(spec.directions), sampler=sampler)
         self._signs = [1.0 if direction == "maximize" else -1.0 for direction in spec.directions]
@@ -51,7 +68,12 @@ class OptunaSampler:
         self._trials[number] = self._study.ask(self._distributions).number
 
     def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
-        """A pruned trial beyond its constraints: TPE takes it for worse than all within them."""
+        """A pruned trial beyond its constraints: TPE takes it for worse than all within them. The
+        Gaussian process, which knows of no pruned trials, is told the worst value so far.
+        """
+        if self._is_gaussian_process:
+            self.tell(number, point, TrialOutcome(values=None))
+            return
         trial = self._asked
         assert trial is not None
         assert trial.number == self._trials.pop(number), "it was asked for last"

@@ -35,7 +35,7 @@ def make(spec: SearchSpec, search_path: Path | None = None) -> Sampler:
             return RandomSampler(spec)
         case "sobol":
             return SobolSampler(spec)
-        case "tpe" | "nsga2":
+        case "tpe" | "gp" | "nsga2":
             from orchestrator.features.search.searcher.optuna_samplers import OptunaSampler
 
             return OptunaSampler(spec)

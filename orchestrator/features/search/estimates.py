@@ -1,0 +1,100 @@
+"""What the points of a search are worth, estimated from all of them by a model.
+
+The value of a trial is a draw: another seed gives another one. So the best value *seen* is mostly
+that of a point that had luck. A Gaussian process, fitted to all finished trials, takes neighbouring
+points as evidence for each other, and tells noise from differences between points (Rasmussen &
+Williams 2006, "Gaussian Processes for Machine Learning", chapters 2 and 5).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from orchestrator.features.search.declaration.spec import Dimension
+from orchestrator.features.search.history import Trial
+
+FEWEST = 8
+"""Finished trials that a model is fitted to at least."""
+MOST = 1_000
+"""It is fitted to the latest ones of more: its cost grows with the third power of their number."""
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The value of a point, without the noise of its training."""
+
+    mean: float
+    error: float
+    """Standard deviation of the model's belief."""
+
+
+def estimates(space: Sequence[Dimension], trials: Sequence[Trial]) -> Mapping[int, Estimate]:
+    """The estimated first value of finished trials, by number; empty with fewer than
+    :data:`FEWEST`, where they have begun with different policies, or without scikit-learn.
+
+    :param trials: finished, none of which repeats another.
+    """
+    latest = sorted(trials, key=lambda trial: trial.number)[-MOST:]
+    starts_alike = all(trial.parent is None for trial in latest)
+    if len(latest) < FEWEST or not starts_alike or not importlib.util.find_spec("sklearn"):
+        return {}
+    places = np.array([_place(space, trial) for trial in latest])
+    values = np.array([trial.values[0] for trial in latest if trial.values])
+    means, errors = fitted(places, values)
+    return {
+        trial.number: Estimate(mean=float(mean), error=float(error))
+        for trial, mean, error in zip(latest, means, errors, strict=True)
+    }
+
+
+def _place(space: Sequence[Dimension], trial: Trial) -> list[float]:
+    """A point in the unit cube; each of several choices has an axis of its own."""
+    found: list[float] = []
+    for dimension in space:
+        unit = dimension.unit(trial.point[dimension.key])
+        if dimension.choices:
+            chosen = int(unit * len(dimension.choices))
+            found += [float(place == chosen) for place in range(len(dimension.choices))]
+        else:
+            found.append(unit)
+    return found
+
+
+def fitted(places: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of the noiseless value at each place.
+
+    All axes have one length: with lengths of their own, fitted to a few dozen noisy values, the
+    model believes too much (``python -m benchmarks.search --only choices``).
+
+    :param places: ``(points, axes)``, in the unit cube.
+    :param values: ``(points,)``.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+    spread = float(values.std())
+    if spread == 0.0:
+        return values.copy(), np.zeros_like(values)
+    smooth = ConstantKernel(1.0, (1e-2, 1e1)) * Matern(1.0, (0.1, 10.0), nu=2.5)
+    model = GaussianProcessRegressor(
+        kernel=smooth + WhiteKernel(0.5, (1e-3, 1e1)), n_restarts_optimizer=1, random_state=0
+    )
+    with warnings.catch_warnings():
+        # A length at its bound: noise without structure, or a structure as simple as can be.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(places, (values - values.mean()) / spread)
+    # Without the kernel of the noise: the belief in the point, not in another training of it.
+    covariances = model.kernel_.k1(places)
+    weights = np.linalg.solve(model.kernel_(places), covariances)
+    means = weights.T @ model.y_train_
+    variances = np.diag(covariances) - np.einsum("ij,ij->j", covariances, weights)
+    errors = np.sqrt(np.maximum(variances, 0.0))
+    return means * spread + values.mean(), errors * spread
