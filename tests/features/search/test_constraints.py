@@ -106,7 +106,7 @@ LINE = SearchSpec(
 ARCHIVE = (ArchiveAxis(name="a", low=0, high=1, cells=8),)
 SAMPLERS = ["random", "cmaes"] + [
     pytest.param(name, marks=pytest.mark.slow)
-    for name in ("sobol", "tpe", "nsga2", "map-elites", "cma-me")
+    for name in ("sobol", "tpe", "gp", "nsga2", "map-elites", "cma-me")
 ]
 
 
