@@ -96,7 +96,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "nothing like it",
         {"sampler": "zzz"},
         "search.sampler",
-        "expected random, sobol, tpe, cmaes, nsga2",
+        "expected random, sobol, tpe, gp, cmaes, nsga2",
     ),
     (
         "unknown option",
