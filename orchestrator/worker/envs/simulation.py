@@ -30,9 +30,8 @@ from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.effort import EffortMeter
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.mjmodel.structure import Floats
-from orchestrator.worker.tasks import States, Task, make_task
+from orchestrator.worker.tasks import States, Task, conformance, make_task
 from orchestrator.worker.tasks.base import RewardAndTermination
-from orchestrator.worker.tasks.conformance import first_observation, first_state
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -156,13 +155,15 @@ class Simulation:
 
     def _observe_an_example(self) -> None:
         """Learn from the first environment what observations are like."""
-        qpos, qvel, goal = first_state(self.task, generator(0, 0))
-        self.states.qpos[0] = qpos
-        self.states.qvel[0] = qvel
-        self.states.goals[0] = goal
+        start = conformance.first_state(self.task, generator(0, 0))
+        self.states.qpos[0] = start.qpos
+        self.states.qvel[0] = start.qvel
+        self.states.goals[0] = start.goal
         if self._derived:
             self._batch.forward([0])
-        observation = first_observation(self.task, self.states)
+        trial = conformance.repeated_first(self.states)
+        observation = conformance.first_observation(self.task, trial)
+        conformance.check_step(self.task, trial)
         self.observation_size = observation.shape[1]
         self.observation_dtype = observation.dtype
 

@@ -513,7 +513,9 @@ def _try_task(
         name = request.task or AUTO
         reason = None
         if name == AUTO:
-            name, reason = choose(model)
+            choice = choose(model)
+            name = choice.task
+            reason = choice.reason
         task = make_task(name, model, options)
         simulation = Simulation(model, task, n_envs=1, seed=0, robot=staged.name)
         answer = dataclasses.replace(answer, task=name, task_reason=reason)

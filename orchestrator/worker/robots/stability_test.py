@@ -114,14 +114,14 @@ def _check_with_actuators(
     model = test.model
     low = np.nan_to_num(actions.low, posinf=1.0, neginf=-1.0)
     high = np.nan_to_num(actions.high, posinf=1.0, neginf=-1.0)
-    _, least, most = control_limits(model)
+    limits = control_limits(model)
 
     def random(rng: np.random.Generator) -> Floats:
         action = actions.taken(rng.uniform(low, high)[None])
         return np.asarray(actions.ctrl(action)[0], np.float64)
 
     def extreme(rng: np.random.Generator) -> Floats:
-        return np.where(rng.integers(0, 2, model.nu), most, least)
+        return np.where(rng.integers(0, 2, model.nu), limits.high, limits.low)
 
     at_rest = test.simulate("with no action", no_action, share=0.2)
     if at_rest.problem is not None:

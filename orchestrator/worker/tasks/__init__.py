@@ -15,7 +15,7 @@ from orchestrator.core.numbers.changing_numbers import END, TrainingMoment
 from orchestrator.core.task_names import AUTO
 from orchestrator.worker.runtime import failures, user_env
 from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in
-from orchestrator.worker.tasks.choose import choose
+from orchestrator.worker.tasks.task_choice import choose
 from orchestrator.worker.tasks.task_options import CommonOptions, TaskError, read_options
 
 __all__ = ["AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"]
@@ -43,7 +43,7 @@ def make_task(
     :raises ValueError: the robot does not fit the task.
     """
     if name == AUTO:
-        name, _ = choose(model)
+        name = choose(model).task
     kind = find_task(name)
     task_options = read_options(name, kind.Options, options or {}, moment)
     try:
@@ -80,6 +80,14 @@ def find_task(name: str) -> type[Task]:
     if family == "gymnasium":
         gymnasium_tasks = importlib.import_module("orchestrator.worker.tasks.gymnasium_tasks")
         return gymnasium_tasks.find(name)  # type: ignore[no-any-return]
+    return _users_task(name)
+
+
+def _users_task(name: str) -> type[Task]:
+    """The class ``"package.module:Class"``.
+
+    :raises TaskError: as :func:`find_task`.
+    """
     try:
         kind = user_env.load(name)
     except user_env.EntryPointError as error:
@@ -90,19 +98,25 @@ def find_task(name: str) -> type[Task]:
         ) from error
     if not (isinstance(kind, type) and issubclass(kind, Task)):
         raise TaskError(f'task "{name}" is not a class derived from orchestrator.worker.tasks.Task')
+    _check_options_class(name, kind)
+    return kind
+
+
+def _check_options_class(name: str, kind: type[Task]) -> None:
+    """:raises TaskError: ``Options`` of the user's class lacks those of the built-in class that it
+    is derived from, or is no dataclass of its own.
+    """
     options: object = kind.Options
-    base: type[Task] = next(
+    built_in: type[Task] = next(
         base for base in kind.__mro__ if base.__module__.startswith("orchestrator.")
     )
-    derived = isinstance(options, type) and issubclass(options, base.Options)
-    if not derived or "__dataclass_fields__" not in vars(options):
-        of_base = (
-            "orchestrator.worker.tasks.CommonOptions"
-            if base is Task
-            else f"{base.__name__}.Options"
-        )
-        raise TaskError(
-            f'task "{name}": its Options is not a class derived from {of_base} with '
-            "@dataclass(frozen=True, kw_only=True) above it"
-        )
-    return kind
+    is_derived = isinstance(options, type) and issubclass(options, built_in.Options)
+    if is_derived and "__dataclass_fields__" in vars(options):
+        return
+    needed = f"{built_in.__name__}.Options"
+    if built_in is Task:
+        needed = "orchestrator.worker.tasks.CommonOptions"
+    raise TaskError(
+        f'task "{name}": its Options is not a class derived from {needed} with '
+        "@dataclass(frozen=True, kw_only=True) above it"
+    )

@@ -33,17 +33,29 @@ class ActionMap(Protocol):
         """``(n_envs, nu)`` values of ``MjData.ctrl``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """Actions in [-1, 1] → ``middle + half · action``, clipped to the controls' limits."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScaledRows:
+    """What :class:`Scaled` computes with, ``(n_envs, nu)`` each: equal shapes are faster."""
 
     middle: Floats
     half: Floats
     ctrl_low: Floats
     ctrl_high: Floats
-    _tables: dict[int, Floats] = field(default_factory=dict, init=False, compare=False)
-    """The four fields and the bounds of actions for each environment, by number of environments:
-    equal shapes are faster."""
+    action_low: Floats
+    action_high: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Actions in [-1, 1] → ``middle + half · action``, clipped to the controls' limits."""
+
+    middle: Floats
+    """``(nu,)``, as the next three."""
+    half: Floats
+    ctrl_low: Floats
+    ctrl_high: Floats
+    _rows_by_count: dict[int, _ScaledRows] = field(default_factory=dict, init=False, compare=False)
+    """Number of environments → their rows."""
 
     @property
     def low(self) -> NDArray[np.float32]:
@@ -54,33 +66,44 @@ class Scaled:
         return np.full(len(self.middle), 1.0, np.float32)
 
     def taken(self, actions: NDArray[Any]) -> Floats:
-        *_, low, high = self._table(len(actions))
+        rows = self._rows(len(actions))
         taken: Floats = np.array(actions, np.float64)
-        np.maximum(taken, low, out=taken)
-        np.minimum(taken, high, out=taken)
+        np.maximum(taken, rows.action_low, out=taken)
+        np.minimum(taken, rows.action_high, out=taken)
         return taken
 
-    def _table(self, rows: int) -> Floats:
-        if rows not in self._tables:
-            numbers = np.stack(
-                (self.middle, self.half, self.ctrl_low, self.ctrl_high, self.low, self.high)
-            )
-            self._tables[rows] = np.repeat(numbers[:, None], rows, axis=1)
-        return self._tables[rows]
-
     def ctrl(self, taken: NDArray[Any]) -> Floats:
-        middle, half, low, high, *_ = self._table(len(taken))
-        ctrl: Floats = taken * half
-        ctrl += middle
-        np.maximum(ctrl, low, out=ctrl)
-        np.minimum(ctrl, high, out=ctrl)
+        rows = self._rows(len(taken))
+        ctrl: Floats = taken * rows.half
+        ctrl += rows.middle
+        np.maximum(ctrl, rows.ctrl_low, out=ctrl)
+        np.minimum(ctrl, rows.ctrl_high, out=ctrl)
         return ctrl
+
+    def _rows(self, n_envs: int) -> _ScaledRows:
+        rows = self._rows_by_count.get(n_envs)
+        if rows is None:
+            rows = _ScaledRows(
+                middle=_repeated(self.middle, n_envs),
+                half=_repeated(self.half, n_envs),
+                ctrl_low=_repeated(self.ctrl_low, n_envs),
+                ctrl_high=_repeated(self.ctrl_high, n_envs),
+                action_low=_repeated(self.low, n_envs),
+                action_high=_repeated(self.high, n_envs),
+            )
+            self._rows_by_count[n_envs] = rows
+        return rows
 
     def commands(self, control: int) -> Floats:
         """``(2,)`` values of one control for the actions -1 and 1."""
         ends = self.middle[control] + self.half[control] * np.array([-1.0, 1.0])
         commands: Floats = np.clip(ends, self.ctrl_low[control], self.ctrl_high[control])
         return commands
+
+
+def _repeated(row: NDArray[Any], count: int) -> Floats:
+    """``(n,)`` → ``(count, n)``"""
+    return np.tile(np.asarray(row, np.float64), (count, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +116,8 @@ class Direct:
     high: NDArray[np.float32]
 
     def taken(self, actions: NDArray[Any]) -> NDArray[Any]:
-        return np.ascontiguousarray(
-            actions
-        )  # the bits of sums over a row depend on the memory order
+        # The bits of sums over a row depend on the memory order.
+        return np.ascontiguousarray(actions)
 
     def ctrl(self, taken: NDArray[Any]) -> NDArray[Any]:
         return taken
@@ -111,27 +133,44 @@ def scaled_actions(model: mujoco.MjModel, key: int, action_scale: float | None) 
 
     :param key: number of the keyframe, -1 for none.
     """
-    limited, low, high = control_limits(model)
-    middle = (low + high) / 2
-    half = (high - low) / 2 * (1.0 if action_scale is None else action_scale)
+    limits = control_limits(model)
+    half_range = (limits.high - limits.low) / 2
+    middle = (limits.low + limits.high) / 2
+    half = half_range * (1.0 if action_scale is None else action_scale)
     if key >= 0:
         actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)  # of each control
-        servos = position_servos(model)[actuator]
-        reach = np.where(limited, (high - low) / 2, _half_joint_range(model)[actuator])
-        middle = np.where(servos, _holding_controls(model, key, actuator), middle)
-        half = np.where(
-            servos, (SERVO_SCALE if action_scale is None else action_scale) * reach, half
-        )
-    return Scaled(middle, half, np.where(limited, low, -np.inf), np.where(limited, high, np.inf))
+        is_servo = position_servos(model)[actuator]
+        servo_range = np.where(limits.is_limited, half_range, _half_joint_range(model)[actuator])
+        servo_scale = SERVO_SCALE if action_scale is None else action_scale
+        middle = np.where(is_servo, _holding_controls(model, key, actuator), middle)
+        half = np.where(is_servo, servo_scale * servo_range, half)
+    return Scaled(
+        middle=middle,
+        half=half,
+        ctrl_low=np.where(limits.is_limited, limits.low, -np.inf),
+        ctrl_high=np.where(limits.is_limited, limits.high, np.inf),
+    )
 
 
-def control_limits(model: mujoco.MjModel) -> tuple[NDArray[np.bool_], Floats, Floats]:
-    """``(nu,)`` each: whether a control has a ``ctrlrange``, and its bounds, ±1 where it has
-    none.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlLimits:
+    """The bounds of a robot's controls."""
+
+    is_limited: NDArray[np.bool_]
+    """``(nu,)`` whether a control has a ``ctrlrange``."""
+    low: Floats
+    """``(nu,)``, -1 where a control has none."""
+    high: Floats
+    """``(nu,)``, 1 where a control has none."""
+
+
+def control_limits(model: mujoco.MjModel) -> ControlLimits:
     limited = model.actuator_ctrllimited.astype(bool)
-    low = np.where(limited, model.actuator_ctrlrange[:, 0], -1.0)
-    return limited, low, np.where(limited, model.actuator_ctrlrange[:, 1], 1.0)
+    return ControlLimits(
+        is_limited=limited,
+        low=np.where(limited, model.actuator_ctrlrange[:, 0], -1.0),
+        high=np.where(limited, model.actuator_ctrlrange[:, 1], 1.0),
+    )
 
 
 def _holding_controls(model: mujoco.MjModel, key: int, actuator: NDArray[np.intp]) -> Floats:

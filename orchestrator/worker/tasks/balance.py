@@ -21,13 +21,17 @@ from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_t
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
-from orchestrator.worker.tasks.task_options import CommonOptions
+from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceOptions(CommonOptions):
     max_tilt: float = 0.2
     """Radians from the starting pose at which a pole counts as fallen."""
+
+    def __post_init__(self) -> None:
+        CommonOptions.__post_init__(self)
+        check_positive(self, "max_tilt")
 
 
 class Balance(Task):
@@ -49,10 +53,14 @@ class Balance(Task):
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
     def observation_names(self) -> list[str]:
-        names = input_names
-        places = input_names.positions(self.model)
-        poles = [names.prefixed(function, places[self._poles]) for function in ("sin", "cos")]
-        return [*np.concatenate((places[self._driven], *poles, names.velocities(self.model)))]
+        positions = input_names.positions(self.model)
+        poles = positions[self._poles]
+        return [
+            *positions[self._driven],
+            *input_names.prefixed("sin", poles),
+            *input_names.prefixed("cos", poles),
+            *input_names.velocities(self.model),
+        ]
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States

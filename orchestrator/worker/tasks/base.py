@@ -30,6 +30,9 @@ RewardAndTermination = tuple[Floats, NDArray[np.bool_]]
 SMALL_PART_M = 0.05
 """Mean size of a robot's parts below which the noise on positions in metres is scaled down."""
 
+_COORDINATES_IN_METRES = {mujoco.mjtJoint.mjJNT_FREE: 3, mujoco.mjtJoint.mjJNT_SLIDE: 1}
+"""Type of joint → how many of its first coordinates are metres."""
+
 
 @dataclass(frozen=True, slots=True)
 class States:
@@ -74,6 +77,7 @@ class Task:
     """Whether ``fields`` are as ``mj_step`` leaves them, one physics step behind, instead of
     current."""
     goal_size: int = 0
+    """Numbers of a goal."""
     goal_period: int | None = None
     """Control steps after which an episode gets a new goal; None: it keeps its first goal."""
     push_period: int | None = None
@@ -90,13 +94,16 @@ class Task:
         self.model = model
         self.options = options
         self.key = find_keyframe(model, options.keyframe)
+        """Number of the keyframe that episodes start from; -1 for the model's own pose."""
         self.pose: Floats = np.array(model.key_qpos[self.key] if self.key >= 0 else model.qpos0)
+        """``(nq,)`` the starting pose, without noise."""
         self._lowest, self._highest = start_limits(model, self.pose)
         self._noise, self._speed_noise = start_noise(model, options.reset_noise_scale)
         self.actions = scaled_actions(model, self.key, options.action_scale)
         self.frame_skip = options.frame_skip or control_steps(
             self.control_period_s, model.opt.timestep
         )
+        """Physics steps of a control step."""
         self.max_episode_steps = options.max_episode_steps
 
     @functools.cached_property
@@ -132,9 +139,8 @@ class Task:
         quaternions.
         """
         model = self.model
-        qpos = self.pose + (
-            2 * self._noise * rng.random(model.nq) - self._noise
-        )  # faster than rng.uniform
+        noise = 2 * self._noise * rng.random(model.nq) - self._noise  # faster than rng.uniform
+        qpos = self.pose + noise
         np.minimum(np.maximum(qpos, self._lowest, out=qpos), self._highest, out=qpos)
         mujoco.mj_normalizeQuat(model, qpos)
         return qpos, self._speed_noise * rng.standard_normal(model.nv)
@@ -210,7 +216,9 @@ def find_keyframe(model: mujoco.MjModel, name: str | None) -> int:
     """
     names = [model.key(number).name for number in range(model.nkey)]
     if name is None:
-        return names.index(HOME) if HOME in names else min(0, model.nkey - 1)
+        if HOME in names:
+            return names.index(HOME)
+        return 0 if names else -1
     if name not in names:
         raise ValueError(
             f'keyframe = "{name}": the robot has {", ".join(filter(None, names)) or "none with a name"}'
@@ -250,12 +258,10 @@ def start_noise(model: mujoco.MjModel, scale: float) -> tuple[Floats, Floats]:
     metres = scale * min(1.0, model.stat.meansize / SMALL_PART_M)
     positions = np.full(model.nq, scale)
     velocities = np.full(model.nv, scale)
-    for joint, (position, velocity) in enumerate(
-        zip(model.jnt_qposadr, model.jnt_dofadr, strict=True)
-    ):
-        width = {mujoco.mjtJoint.mjJNT_FREE: 3, mujoco.mjtJoint.mjJNT_SLIDE: 1}.get(
-            joint_type(model, joint), 0
-        )
+    for joint in range(model.njnt):
+        width = _COORDINATES_IN_METRES.get(joint_type(model, joint), 0)
+        position = model.jnt_qposadr[joint]
+        velocity = model.jnt_dofadr[joint]
         positions[position : position + width] = metres
         velocities[velocity : velocity + width] = metres
     return positions, velocities

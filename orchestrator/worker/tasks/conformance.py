@@ -8,6 +8,7 @@ was expected.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.runtime import failures
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import States, Task
 from orchestrator.worker.tasks.task_options import TaskError
 
@@ -23,8 +25,20 @@ ROWS = 3
 environment."""
 
 
-def first_state(task: Task, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:
-    """``(qpos, qvel, goal)`` of an episode's start.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeStart:
+    """What a task draws when an episode starts."""
+
+    qpos: Floats
+    """``(nq,)``"""
+    qvel: Floats
+    """``(nv,)``"""
+    goal: Floats
+    """``(goal_size,)``"""
+
+
+def first_state(task: Task, rng: np.random.Generator) -> EpisodeStart:
+    """The start of an episode.
 
     :raises TaskError: the result of ``initial_state``, ``sample_goal`` or ``push`` violates the
         contract.
@@ -43,23 +57,31 @@ def first_state(task: Task, rng: np.random.Generator) -> tuple[Floats, Floats, F
     drawn = _call(task, "sample_goal", lambda: task.sample_goal(rng))
     goal = _check_result(task, "sample_goal", "goal", drawn, (task.goal_size,))
     if task.push_period is not None:
-        _check_result(
-            task, "push", "push", _call(task, "push", lambda: task.push(rng)), (model.nv,)
-        )
-    return qpos, qvel, goal
+        pushed = _call(task, "push", lambda: task.push(rng))
+        _check_result(task, "push", "push", pushed, (model.nv,))
+    return EpisodeStart(qpos=qpos, qvel=qvel, goal=goal)
 
 
-def first_observation(task: Task, states: States) -> NDArray[Any]:
-    """``(ROWS, observation_size)`` observations of the first environment, repeated.
+def repeated_first(states: States) -> States:
+    """The first environment of ``states``, :data:`ROWS` times."""
+    return States(
+        _repeated_first_row(states.qpos),
+        _repeated_first_row(states.qvel),
+        _repeated_first_row(states.goals),
+        {name: _repeated_first_row(field) for name, field in states.fields.items()},
+    )
 
+
+def _repeated_first_row(values: NDArray[Any]) -> NDArray[Any]:
+    return np.repeat(values[:1], ROWS, axis=0)
+
+
+def check_step(task: Task, trial: States) -> None:
+    """Check what ``task`` computes in a control step, and what is shown of it.
+
+    :param trial: of :data:`ROWS` environments.
     :raises TaskError: a method of ``task`` raises, or its result violates the contract.
     """
-    qpos, qvel, goals = (
-        np.repeat(own[:1], ROWS, axis=0) for own in (states.qpos, states.qvel, states.goals)
-    )
-    fields = {name: np.repeat(field[:1], ROWS, axis=0) for name, field in states.fields.items()}
-    trial = States(qpos, qvel, goals, fields)
-    observation = _checked_observation(task, trial)
     action = task.actions.taken(np.zeros((ROWS, len(task.actions.low))))
     ctrl = _call(task, "actions.ctrl", lambda: task.actions.ctrl(action))
     _check_result(task, "actions.ctrl", "ctrl", ctrl, (ROWS, task.model.nu))
@@ -81,10 +103,15 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
     if moved is not None:
         _check_result(task, "distance_travelled", "metres", moved, (ROWS,))
     _call(task, "goal_marker", lambda: task.goal_marker(trial.goals[0]))
-    return observation
 
 
-def _checked_observation(task: Task, states: States) -> NDArray[Any]:
+def first_observation(task: Task, states: States) -> NDArray[Any]:
+    """``(ROWS, observation_size)`` observations.
+
+    :param states: of :data:`ROWS` environments.
+    :raises TaskError: ``observe`` or ``observation_names`` raises, or the result of the former
+        violates the contract.
+    """
     array = _call(task, "observe", lambda: task.observe(states))
     expected = f"a float32 or float64 array of shape ({ROWS}, observation_size), a row for each environment"
     if (
@@ -117,6 +144,7 @@ def _checked_observation(task: Task, states: States) -> NDArray[Any]:
             "returns the same array again",
             "a new array each time (.copy() makes one)",
         )
+    _call(task, "observation_names", lambda: input_names.of_task(task, array.shape[1]))
     return array
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 import mujoco
 import numpy as np
@@ -27,21 +28,25 @@ _END = r"(finger_?)?tip|end|eef?|tcp|tool|grip\w*|pinch|hand|palm|effector|finge
 END_NAME = re.compile(rf"(^|[_\W\d])({_END})([_\W\d]|$)")
 TARGET_NAME = re.compile(r"target|goal")
 DEEPEST_PENETRATION_M = 1e-3
+"""How much deeper than in the starting pose contacts of a target's pose may be."""
 TURN = np.pi
 """Range in radians to either side for hinges without limits; slides without limits are not
 moved."""
 TRIES = 200
+"""Poses that are drawn at most for one target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effector:
     """A site, or the centre of mass of a body (whose origin usually lies in its joint)."""
 
-    kind: str
-    """``site`` or ``body``."""
+    kind: Literal["site", "body"]
     number: int
+    """Among the sites, or among the bodies."""
     body: int
+    """Number of the body that it belongs to."""
     name: str
+    """Empty where it has none."""
     joints: tuple[int, ...]
     """Numbers of the driven hinges and slides between the world and the effector, in this order."""
 
@@ -51,6 +56,7 @@ class Effector:
         return "site_xpos" if self.kind == "site" else "xipos"
 
     def position(self, data: mujoco.MjData) -> Floats:
+        """``(3,)`` metres, world axes."""
         return np.array(getattr(data, self.field)[self.number])
 
     def __str__(self) -> str:
@@ -65,36 +71,73 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
     :raises ValueError: there is no such site, or nothing that actuators move on a fixed base.
     """
     driven = driven_dofs(model, posed_data(model, pose))
-
-    def effector(kind: str, number: int, body: int) -> Effector:
-        name = getattr(model, kind)(number).name
-        return Effector(
-            kind=kind, number=number, body=body, name=name, joints=chain(model, body, driven)
-        )
-
     sites = [
-        effector("site", number, body) for number, body in enumerate(map(int, model.site_bodyid))
+        _effector(model, driven, kind="site", number=number, body=int(body))
+        for number, body in enumerate(model.site_bodyid)
     ]
     if site is not None:
-        names = [candidate.name for candidate in sites]
-        if site not in names:
-            existing = ", ".join(filter(None, names)) or "no site with a name"
-            raise ValueError(f'site = "{site}": the robot has {existing}')
-        if not sites[names.index(site)].joints:
-            raise ValueError(
-                f'site = "{site}" is not on a chain of hinges or slides on a fixed base that actuators move; '
-                f"this robot has {describe_joints(model)}"
-            )
-        return sites[names.index(site)]
-    fit = [
+        return _site_named(model, sites, site)
+    candidates = [
         candidate
         for candidate in sites
         if candidate.joints and not TARGET_NAME.search(candidate.name.lower())
     ]
-    ends = [candidate for candidate in fit if END_NAME.search(candidate.name.lower())]
+    ends = [candidate for candidate in candidates if END_NAME.search(candidate.name.lower())]
     if ends:
         return ends[-1]
-    bodies = [effector("body", body, body) for body in range(1, model.nbody)]
+    deepest = _deepest_body(model, driven)
+    routing = model.wrap_objid[model.wrap_type == int(mujoco.mjtWrap.mjWRAP_SITE)]
+    at_deepest = [
+        candidate
+        for candidate in candidates
+        if candidate.body == deepest.body and candidate.number not in routing
+    ]
+    return at_deepest[-1] if at_deepest else deepest
+
+
+def _effector(
+    model: mujoco.MjModel,
+    driven: NDArray[np.bool_],
+    *,
+    kind: Literal["site", "body"],
+    number: int,
+    body: int,
+) -> Effector:
+    """A site of ``body``, or ``body`` itself, with the joints that move it; there may be none."""
+    return Effector(
+        kind=kind,
+        number=number,
+        body=body,
+        name=getattr(model, kind)(number).name,
+        joints=chain(model, body, driven),
+    )
+
+
+def _site_named(model: mujoco.MjModel, sites: list[Effector], name: str) -> Effector:
+    """:raises ValueError: there is no such site, or nothing moves it."""
+    names = [site.name for site in sites]
+    if name not in names:
+        existing = ", ".join(filter(None, names)) or "no site with a name"
+        raise ValueError(f'site = "{name}": the robot has {existing}')
+    named = sites[names.index(name)]
+    if not named.joints:
+        raise ValueError(
+            f'site = "{name}" is not on a chain of hinges or slides on a fixed base that actuators move; '
+            f"this robot has {describe_joints(model)}"
+        )
+    return named
+
+
+def _deepest_body(model: mujoco.MjModel, driven: NDArray[np.bool_]) -> Effector:
+    """The body behind the most driven joints; of several the one with the most ancestors, then the
+    last.
+
+    :raises ValueError: actuators move no body on a fixed base.
+    """
+    bodies = [
+        _effector(model, driven, kind="body", number=body, body=body)
+        for body in range(1, model.nbody)
+    ]
     depths = [len(list(ancestors(model, body))) for body in range(model.nbody)]
     deepest = max(
         bodies,
@@ -104,9 +147,7 @@ def find_effector(model: mujoco.MjModel, pose: Floats, site: str | None) -> Effe
     if deepest is None or not deepest.joints:
         needed = "needs a chain of hinges or slides on a fixed base, moved by actuators"
         raise ValueError(f"{needed}; this robot has {describe_joints(model)}")
-    routing = model.wrap_objid[model.wrap_type == int(mujoco.mjtWrap.mjWRAP_SITE)]
-    at_deepest = [site for site in fit if site.body == deepest.body and site.number not in routing]
-    return at_deepest[-1] if at_deepest else deepest
+    return deepest
 
 
 def chain(model: mujoco.MjModel, body: int, driven: NDArray[np.bool_]) -> tuple[int, ...]:
@@ -151,17 +192,20 @@ class Workspace:
         self._pose = pose
         self._data = posed_data(model, pose)
         self.start = effector.position(self._data)
-        self._deepest = self._penetration() + DEEPEST_PENETRATION_M
+        self._most_penetration_m = self._penetration_m() + DEEPEST_PENETRATION_M
         joints = list(effector.joints)
         self._addresses = model.jnt_qposadr[joints]
-        low, high = _reach(model, joints, pose, actions)
+        low, high = _position_limits(model, joints, pose, actions)
         centre = pose[self._addresses]
         self.low = centre + share * (low - centre)
         self.high = centre + share * (high - centre)
         planes = np.flatnonzero(model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE))
         floors = [plane for plane in planes if model.body_weldid[model.geom_bodyid[plane]] == 0]
         self._normals = self._data.geom_xmat[floors].reshape(-1, 3, 3)[:, :, 2].copy()
+        """``(n_floors, 3)`` upward normals of the ground."""
         self._points = self._data.geom_xpos[floors].copy()
+        """``(n_floors, 3)`` a point of each."""
+        self._starts_above = self._heights(self.start) >= 0
 
     def sample(self, rng: np.random.Generator) -> Floats:
         """``(3,)`` a random position of the effector with the robot neither in the ground nor in
@@ -179,45 +223,47 @@ class Workspace:
                 continue
             mujoco.mj_comPos(self._model, data)
             mujoco.mj_collision(self._model, data)
-            if self._penetration() <= self._deepest:
+            if self._penetration_m() <= self._most_penetration_m:
                 return position
         return self.start.copy()
 
-    def _penetration(self) -> float:
-        """Depth of the deepest contact in metres."""
+    def _penetration_m(self) -> float:
+        """Depth of the deepest contact in metres; 0 without contacts."""
         return float(max(0.0, -self._data.contact.dist.min(initial=0.0)))
 
+    def _heights(self, position: Floats) -> Floats:
+        """``(n_floors,)`` metres from each floor to ``position`` (3,), negative below it."""
+        heights: Floats = ((position - self._points) * self._normals).sum(axis=1)
+        return heights
+
     def _is_under_ground(self, position: Floats) -> bool:
-        height = ((position - self._points) * self._normals).sum(axis=1)
-        above = ((self.start - self._points) * self._normals).sum(axis=1) >= 0
-        return bool((above & (height < 0)).any())
+        """Whether it is below a floor that the effector starts above."""
+        return bool((self._starts_above & (self._heights(position) < 0)).any())
 
 
-def _reach(
+def _position_limits(
     model: mujoco.MjModel, joints: list[int], pose: Floats, actions: ActionMap
 ) -> tuple[Floats, Floats]:
     """``(len(joints),)`` least and greatest positions within the limits of the joints and of
     position servos.
     """
-    low = np.empty(len(joints))
-    high = np.empty(len(joints))
-    servos = position_servos(model) & (model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT))
+    lows = np.empty(len(joints))
+    highs = np.empty(len(joints))
+    is_servo = position_servos(model) & (model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT))
     for index, joint in enumerate(joints):
         start = pose[model.jnt_qposadr[joint]]
         if model.jnt_limited[joint]:
-            low[index], high[index] = model.jnt_range[joint]
+            low, high = model.jnt_range[joint]
         else:
             turn = TURN if joint_type(model, joint) == HINGE else 0.0
-            low[index] = start - turn
-            high[index] = start + turn
-        for servo in map(int, np.flatnonzero(servos & (model.actuator_trnid[:, 0] == joint))):
-            if isinstance(actions, Scaled) and model.actuator_gear[servo, 0]:
-                commands = sorted(
-                    actions.commands(model.actuator_ctrladr[servo]) / model.actuator_gear[servo, 0]
-                )
-                low[index], high[index] = (
-                    max(low[index], commands[0]),
-                    min(high[index], commands[1]),
-                )
-        low[index], high[index] = min(low[index], start), max(high[index], start)
-    return low, high
+            low = start - turn
+            high = start + turn
+        for servo in np.flatnonzero(is_servo & (model.actuator_trnid[:, 0] == joint)).tolist():
+            gear = model.actuator_gear[servo, 0]
+            if isinstance(actions, Scaled) and gear:
+                least, greatest = sorted(actions.commands(model.actuator_ctrladr[servo]) / gear)
+                low = max(low, least)
+                high = min(high, greatest)
+        lows[index] = min(low, start)
+        highs[index] = max(high, start)
+    return lows, highs

@@ -53,14 +53,13 @@ class Forward(Task):
         super().__init__(model, options)
         self.root = find_root(model, self.pose)
         self.healthy = Health(model, self.root, self.pose, options)
-        positions, dofs = addresses(
-            model, joints_of_robot(model, posed_data(model, self.pose), self.root.body)
-        )
-        positions = np.setdiff1d(
-            positions, [part.address for part in (self.root.x, self.root.y) if part is not None]
-        )
+        robot = joints_of_robot(model, posed_data(model, self.pose), self.root.body)
+        positions, dofs = addresses(model, robot)
+        horizontal = [part.address for part in (self.root.x, self.root.y) if part is not None]
+        positions = np.setdiff1d(positions, horizontal)
         self._positions = as_index(positions)
         self._dofs = as_index(dofs)
+        # Columns of an observation: positions to _split, velocities to _end, then activations.
         self._split = len(positions)
         self._end = len(positions) + len(dofs)
         self.fields = ("act",) if model.na else ()
@@ -87,14 +86,12 @@ class Forward(Task):
         return observations
 
     def observation_names(self) -> list[str]:
-        own = input_names
         model = self.model
-        parts = (
-            own.positions(model)[self._positions],
-            own.velocities(model)[self._dofs],
-            own.activations(model),
-        )
-        return [*np.concatenate(parts)]
+        return [
+            *input_names.positions(model)[self._positions],
+            *input_names.velocities(model)[self._dofs],
+            *input_names.activations(model),
+        ]
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from orchestrator.worker.mjmodel.root import Root
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks.base import RewardAndTermination, States
-from orchestrator.worker.tasks.task_options import CommonOptions
+from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
 
 
 def world_up(quaternions: Floats) -> Floats:
@@ -37,6 +37,17 @@ def uprightness(up: Floats) -> Floats:
     return np.array([c, b, -a, 0.0, b, -c, 0.0, a, -a, 0.0, -c, b, 0.0, a, b, c])
 
 
+def _uprightness_at_start(root: Root, pose: Floats) -> Floats | None:
+    """:func:`uprightness` for the starting pose of a root that turns freely; None where it starts
+    upright, as the tilt is faster to compute then.
+    """
+    if root.quaternion is None:
+        return None
+    up = world_up(pose[None, root.quaternion])[0]
+    is_upright = up[0] == 0.0 and up[1] == 0.0 and up[2] > 0.0
+    return None if is_upright else uprightness(up)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthOptions(CommonOptions):
     terminate_when_unhealthy: bool | None = None
@@ -48,6 +59,10 @@ class HealthOptions(CommonOptions):
     max_tilt: float = 1.0
     """The root is unhealthy beyond this angle in radians from its starting orientation, apart from
     turns about the vertical."""
+
+    def __post_init__(self) -> None:
+        CommonOptions.__post_init__(self)
+        check_positive(self, "max_tilt")
 
 
 class Health:
@@ -67,12 +82,7 @@ class Health:
         self._max_tilt = options.max_tilt
         self._min_cosine = math.cos(min(options.max_tilt, math.pi))
         self._max_squares = np.array((1.0 - self._min_cosine) / 2)
-        quaternion = (
-            pose[root.quaternion] if root.quaternion is not None else np.array([1.0, 0.0, 0.0, 0.0])
-        )
-        up = world_up(quaternion[None])[0]
-        self._uprightness = None if up[0] == up[1] == 0.0 < up[2] else uprightness(up)
-        """None for a root that starts upright, whose tilt is faster to compute."""
+        self._uprightness = _uprightness_at_start(root, pose)
         stands = bool(self(States(pose[None], np.zeros((1, model.nv))))[0])
         if options.terminate_when_unhealthy and not stands:
             raise ValueError(
@@ -84,11 +94,11 @@ class Health:
         can_fall = any(part is not None for part in (root.z, root.pitch, root.quaternion))
         terminates = options.terminate_when_unhealthy
         self.terminates = stands and can_fall if terminates is None else terminates
-        self.bonus = (
-            (1.0 if self.terminates else 0.0)
-            if options.healthy_reward is None
-            else options.healthy_reward
-        )
+        """Whether falling ends an episode."""
+        self.bonus = 1.0 if self.terminates else 0.0
+        """Reward of a control step while healthy."""
+        if options.healthy_reward is not None:
+            self.bonus = options.healthy_reward
 
     def __call__(self, states: States) -> NDArray[np.bool_]:
         """``(n_envs,)`` whether the root is healthy; False where a coordinate is NaN."""

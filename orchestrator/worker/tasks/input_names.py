@@ -10,10 +10,14 @@ actuators that move a part without a name.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from orchestrator.worker.tasks.base import Task
 
 Names = NDArray[np.object_]
 """An array of text."""
@@ -23,6 +27,24 @@ _TRANSMISSIONS = {
     mujoco.mjtTrn.mjTRN_SITE: "site",
     mujoco.mjtTrn.mjTRN_BODY: "body",
 }
+
+
+def of_task(task: Task, size: int) -> list[str] | None:
+    """The names that ``task`` gives its observations; None where they have none.
+
+    Names of a class do not count for a class of the user that is derived from it and overrides
+    ``observe`` alone: its observations are others. Nor do names whose number is not ``size``.
+    """
+    for kind in type(task).__mro__:
+        if "observation_names" in vars(kind):
+            break
+        if "observe" in vars(kind) and not kind.__module__.startswith("orchestrator."):
+            return None
+    given = task.observation_names()
+    if given is None:
+        return None
+    names = [str(name) for name in given]
+    return names if len(names) == size else None
 
 
 def positions(model: mujoco.MjModel) -> Names:
@@ -98,8 +120,8 @@ def _body(model: mujoco.MjModel, body: int) -> str:
 
 
 def _numbered_names(parts: Iterable[tuple[str, int]]) -> Names:
-    """Each name as often as its width, numbered where that is above 1 and where a name comes
-    again.
+    """Each name as often as its width: numbered from 0 where that is above 1, and with a ``+``
+    behind it where a name comes again.
     """
     names: dict[str, None] = {}
     for name, width in parts:

@@ -25,9 +25,8 @@ LEAST_HEIGHT_M = 0.05
 
 def _rotation() -> Floats:
     """``(9, 16)`` R with ``outer(q) · R[3 i + j]`` = entry (i, j) of q's rotation matrix."""
-    squares = np.array(
-        [[1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]]
-    )  # of w x y z, on the diagonal
+    # Signs of the squares of w x y z in each entry on the diagonal.
+    squares = np.array([[1, 1, -1, -1], [1, -1, 1, -1], [1, -1, -1, 1]])
     table = np.zeros((3, 3, 4, 4))
     for i, (j, k) in enumerate(((1, 2), (2, 0), (0, 1))):
         table[i, i] = np.diag(squares[i])
@@ -48,7 +47,7 @@ def rotation_matrices(quaternions: Floats) -> Floats:
     return matrices.reshape(-1, 3, 3)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Motion:
     """Motion of the root in a batch of ``n`` environments.
 
@@ -69,6 +68,15 @@ class Motion:
     """``(n,)`` radians a second about the vertical."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KnownMotion:
+    """A motion, and the bytes of the states that it was computed from."""
+
+    qpos: bytes
+    qvel: bytes
+    motion: Motion
+
+
 class Proprioception:
     """Observations and measures of the robot's own motion.
 
@@ -77,46 +85,56 @@ class Proprioception:
 
     def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats) -> None:
         self._root = root
-        self._pitch = 0.0 if root.pitch is None else float(pose[root.pitch.address])
-        start = (
-            rotation_matrices(pose[None, root.quaternion])[0]
-            if root.quaternion is not None
-            else np.eye(3)
-        )
+        self._start_pitch = 0.0 if root.pitch is None else float(pose[root.pitch.address])
+        start = np.eye(3)
+        if root.quaternion is not None:
+            start = rotation_matrices(pose[None, root.quaternion])[0]
         self._ahead = start[0]
+        """``(3,)`` the world's x at the start, in the root's axes: where the robot heads."""
         self._root_up = start[2]
-        of_root = [coordinate.address for coordinate in root.coordinates]
+        """``(3,)`` the world's up at the start, in the root's axes."""
+        positions_of_root = [coordinate.address for coordinate in root.coordinates]
         dofs_of_root = [coordinate.dof for coordinate in root.coordinates]
         if root.quaternion is not None and root.free_dof is not None:
-            of_root += range(root.quaternion.start, root.quaternion.stop)
+            positions_of_root += range(root.quaternion.start, root.quaternion.stop)
             dofs_of_root += range(root.free_dof + 3, root.free_dof + 6)
-        own, own_dofs = addresses(model, joints_of_robot(model, posed_data(model, pose), root.body))
-        self.joints = np.setdiff1d(own, of_root)
+        robot = joints_of_robot(model, posed_data(model, pose), root.body)
+        own_positions, own_dofs = addresses(model, robot)
+        self.joints = np.setdiff1d(own_positions, positions_of_root)
         """Addresses in ``qpos`` of the robot's joints, without its root."""
         self.dofs = np.setdiff1d(own_dofs, dofs_of_root)
         """Addresses in ``qvel`` of the robot's joints, without its root."""
         self._home = pose[self.joints]
-        self._latest: tuple[tuple[bytes, bytes], Motion] | None = None
+        self._latest: _KnownMotion | None = None
 
     def motion(self, states: States) -> Motion:
         """The root's motion; the latest result is cached, because reward and observation both use
         it.
         """
-        key = states.qpos.tobytes(), states.qvel.tobytes()
-        if self._latest is None or self._latest[0] != key:
-            self._latest = key, self._compute_motion(states)
-        return self._latest[1]
+        qpos = states.qpos.tobytes()
+        qvel = states.qvel.tobytes()
+        latest = self._latest
+        if latest is None or latest.qpos != qpos or latest.qvel != qvel:
+            latest = _KnownMotion(qpos=qpos, qvel=qvel, motion=self._compute_motion(states))
+            self._latest = latest
+        return latest.motion
 
     def _compute_motion(self, states: States) -> Motion:
-        rotations, (velocity, spin) = self._rotations(states), self._velocity_and_spin(states)
+        rotations = self._rotations(states)
+        velocity, spin = self._velocity_and_spin(states)
         ahead = (rotations[:, :2] * self._ahead).sum(axis=2)
         ahead /= np.maximum(np.sqrt(np.square(ahead).sum(axis=1, keepdims=True)), 1e-9)
         heading = velocity.copy()
         heading[:, 0] = ahead[:, 0] * velocity[:, 0] + ahead[:, 1] * velocity[:, 1]
         heading[:, 1] = ahead[:, 0] * velocity[:, 1] - ahead[:, 1] * velocity[:, 0]
         up = rotations[:, 2]
-        own = (velocity[:, :, None] * rotations).sum(axis=1)
-        return Motion(up, own, spin, heading, (up * spin).sum(axis=1))
+        return Motion(
+            up=up,
+            velocity=(velocity[:, :, None] * rotations).sum(axis=1),
+            spin=spin,
+            heading_velocity=heading,
+            yaw_rate=(up * spin).sum(axis=1),
+        )
 
     def uprightness(self, motion: Motion) -> Floats:
         """``(n,)`` cosine of the tilt against the starting pose."""
@@ -145,17 +163,17 @@ class Proprioception:
         return [*root, *offsets, *input_names.velocities(model)[self.dofs]]
 
     def _rotations(self, states: States) -> Floats:
+        """``(n, 3, 3)`` from the root's axes to the world's."""
         root = self._root
         if root.quaternion is not None:
             return rotation_matrices(states.qpos[:, root.quaternion])
         rotations = np.zeros((len(states.qpos), 3, 3))
         rotations[:, 1, 1] = 1.0
-        angle = (
-            0.0
-            if root.pitch is None
-            else root.pitch.sign * (states.qpos[:, root.pitch.address] - self._pitch)
-        )
-        rotations[:, 0, 0] = rotations[:, 2, 2] = np.cos(angle)
+        angle: Floats | float = 0.0
+        if root.pitch is not None:
+            angle = root.pitch.sign * (states.qpos[:, root.pitch.address] - self._start_pitch)
+        rotations[:, 0, 0] = np.cos(angle)
+        rotations[:, 2, 2] = rotations[:, 0, 0]
         rotations[:, 0, 2] = np.sin(angle)
         rotations[:, 2, 0] = -rotations[:, 0, 2]
         return rotations

@@ -40,6 +40,7 @@ from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
 PRECISION_WIDTH = 0.1
 LEAST_SPAN_M = 1e-4
 _TRIALS = 100
+"""Targets that :attr:`Reach.span_m` is the mean of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +91,8 @@ class Reach(Task):
                 f"{self.effector} stays where it is, however the actuators move the joints (or every other position "
                 'is in the ground or in the robot itself); name another one: site = "…"'
             )
-        tree = model.body_treeid[
-            self.effector.body
-        ]  # only joints of the arm are observed, without loose objects
+        # Only joints of the arm are observed, without loose objects.
+        tree = model.body_treeid[self.effector.body]
         joints = [
             joint
             for joint in range(model.njnt)
@@ -132,28 +132,25 @@ class Reach(Task):
         return observations
 
     def observation_names(self) -> list[str]:
-        names = input_names
-        places = input_names.positions(self.model)
-        turning = places[self._turning]
-        parts = [
-            places[self._limited],
-            names.prefixed("sin", turning),
-            names.prefixed("cos", turning),
+        positions = input_names.positions(self.model)
+        turning = positions[self._turning]
+        return [
+            *positions[self._limited],
+            *input_names.prefixed("sin", turning),
+            *input_names.prefixed("cos", turning),
+            *input_names.velocities(self.model)[self._dofs],
+            *input_names.prefixed("end", "xyz"),
+            *input_names.prefixed("target", "xyz"),
+            *input_names.activations(self.model),
         ]
-        parts += [
-            names.velocities(self.model)[self._dofs],
-            *(names.prefixed(of, "xyz") for of in ("end", "target")),
-        ]
-        return [*np.concatenate([*parts, names.activations(self.model)])]
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:
         options = self.options
         distances = self._distances(after) / self.span_m
-        rewards = (
-            options.precision_weight * np.exp(-np.square(distances / PRECISION_WIDTH)) - distances
-        )
+        closeness = np.exp(-np.square(distances / PRECISION_WIDTH))
+        rewards = options.precision_weight * closeness - distances
         rewards -= options.ctrl_cost_weight * np.square(action).sum(axis=1) / action.shape[1]
         return rewards, np.zeros(len(rewards), bool)
 

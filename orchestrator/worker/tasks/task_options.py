@@ -170,8 +170,9 @@ _TYPE_NAMES: dict[Any, str] = {
     int: "a whole number",
     float: "a finite number",
     str: "text",
+    list: "a list",
+    Range: "a list of two numbers",
 }
-_TYPE_NAMES |= {list: "a list", Range: "a list of two numbers"}
 
 
 def _is_a(value: object, accepted: Collection[Any]) -> bool:

@@ -97,15 +97,17 @@ class Track(Task):
         self.fields = ("ctrl", "act") if model.na else ("ctrl",)
         self._body = Proprioception(model, self.root, self.pose)
         self._half = np.where(self.actions.half > 0, self.actions.half, 1.0)
+        """Controls a unit of action, without zeros to divide by."""
         forward = brisk_speed(self.root) if options.forward_speed is None else options.forward_speed
         self._low = np.array([-options.backward_speed])
         self._high = np.array([forward])
         self._turn = max(options.turn_rate, LEAST_TURN)
         if self.root.quaternion is not None:
-            usual = forward / 2 if swings_sideways(model, self.pose) else 0.0
-            sideways = usual if options.sideways_speed is None else options.sideways_speed
-            aside = np.array([sideways, options.turn_rate])
-            self._low, self._high = np.append(self._low, -aside), np.append(self._high, aside)
+            sideways = options.sideways_speed
+            if sideways is None:
+                sideways = forward / 2 if swings_sideways(model, self.pose) else 0.0
+            self._low = np.array([-options.backward_speed, -sideways, -options.turn_rate])
+            self._high = np.array([forward, sideways, options.turn_rate])
         self.goal_size = len(self._low)
         self._speed = max(forward, options.backward_speed)
 
@@ -130,27 +132,24 @@ class Track(Task):
     ) -> RewardAndTermination:
         options = self.options
         motion = self._body.motion(after)
-        error = self._error(motion, after.goals)
-        rewards = (
-            np.exp(error / -((self._speed / 2) ** 2)) - FAR_WEIGHT * np.sqrt(error) / self._speed
-        )
+        error = self._squared_error(motion, after.goals)
+        rewards = np.exp(error / -((self._speed / 2) ** 2))
+        rewards -= FAR_WEIGHT * np.sqrt(error) / self._speed
         if self.goal_size == 3:
             turning = (after.goals[:, 2] - motion.yaw_rate) / (self._turn / 2)
             rewards += TURN_WEIGHT * np.exp(-turning * turning)
         rolling = np.square(motion.spin).sum(axis=1) - np.square(motion.yaw_rate)
-        bounce = (
-            np.square(motion.heading_velocity[:, 2]) + rolling * (self.root.start_height / 2) ** 2
-        )
+        bounce = np.square(motion.heading_velocity[:, 2])
+        bounce += rolling * (self.root.start_height / 2) ** 2
         rewards -= options.bounce_cost_weight * np.minimum(bounce / self._speed**2, 10.0)
         change = action - self._last_action(before)
-        effort = options.ctrl_cost_weight * np.square(
-            action
-        ) + options.smoothness_weight * np.square(change)
+        effort = options.ctrl_cost_weight * np.square(action)
+        effort += options.smoothness_weight * np.square(change)
         rewards -= effort.sum(axis=1) / action.shape[1]
         return self.healthy.judge(rewards, after)
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
-        return np.sqrt(self._error(self._body.motion(after), after.goals))[:, None]
+        return np.sqrt(self._squared_error(self._body.motion(after), after.goals))[:, None]
 
     def distance_travelled(self, before: States, after: States) -> Floats:
         """The way of the root in the horizontal plane: commands turn it around and back."""
@@ -165,15 +164,15 @@ class Track(Task):
         moved: Floats = after.qpos[:, address] - before.qpos[:, address]
         return moved
 
-    def _error(self, motion: Motion, goals: Floats) -> Floats:
-        """``(n,)`` squared velocity error in m²/s²."""
+    def _squared_error(self, motion: Motion, goals: Floats) -> Floats:
+        """``(n,)`` square of the difference to the commanded velocity in m²/s²."""
         planar = min(2, self.goal_size)
-        squares: Floats = np.square(goals[:, :planar] - motion.heading_velocity[:, :planar]).sum(
-            axis=1
-        )
+        errors = goals[:, :planar] - motion.heading_velocity[:, :planar]
+        squares: Floats = np.square(errors).sum(axis=1)
         return squares
 
     def _last_action(self, states: States) -> Floats:
+        """``(n, nu)`` the action that the controls in ``states`` came from."""
         last: Floats = (states.fields["ctrl"] - self.actions.middle) / self._half
         return last
 

@@ -5,23 +5,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mujoco
 import numpy as np
 
 from orchestrator.worker.mjmodel.actuators import actuator_kind, position_servos
-from orchestrator.worker.mjmodel.joints import FREE, HINGE, SLIDE, joint_type
+from orchestrator.worker.mjmodel.joints import BALL, FREE, HINGE, SLIDE, joint_type
 from orchestrator.worker.tasks import input_names
 
 UNKNOWN = ""
 NUMBER = "1"
-_FREE = (
-    ("m", "m", "m", NUMBER, NUMBER, NUMBER, NUMBER),
-    ("m/s", "m/s", "m/s", "rad/s", "rad/s", "rad/s"),
-)
-_BALL = (NUMBER,) * 4, ("rad/s",) * 3
-_OF_JOINT = {FREE: _FREE, HINGE: (("rad",), ("rad/s",)), SLIDE: (("m",), ("m/s",))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JointUnits:
+    """Units of a joint's entries in ``qpos`` and in ``qvel``."""
+
+    positions: tuple[str, ...]
+    velocities: tuple[str, ...]
+
+
+_OF_JOINT = {
+    FREE: _JointUnits(
+        positions=("m",) * 3 + (NUMBER,) * 4,
+        velocities=("m/s",) * 3 + ("rad/s",) * 3,
+    ),
+    BALL: _JointUnits(positions=(NUMBER,) * 4, velocities=("rad/s",) * 3),
+    HINGE: _JointUnits(positions=("rad",), velocities=("rad/s",)),
+    SLIDE: _JointUnits(positions=("m",), velocities=("m/s",)),
+}
 _OF_FORCE = {"m/s": "N", "rad/s": "N m"}
+"""Unit of a velocity → that of the force, or torque, that belongs to it."""
 _FILTERS = (
     mujoco.mjtDyn.mjDYN_NONE,
     mujoco.mjtDyn.mjDYN_FILTER,
@@ -41,30 +56,27 @@ def of_observations(model: mujoco.MjModel, names: Sequence[str]) -> list[str]:
     """The unit of each observation: ``rad``, ``m/s`` … , ``1`` for plain numbers, empty where it is
     not known.
     """
-    joints = [_OF_JOINT.get(joint_type(model, joint), _BALL) for joint in range(model.njnt)]
-    velocities = input_names.velocities(model)
-    known = dict(
-        zip(
-            input_names.positions(model),
-            (unit for positions, _ in joints for unit in positions),
-            strict=True,
-        )
-    )
-    known |= {f"offset of {name}": unit for name, unit in known.items()}
-    known |= dict(
-        zip(
-            velocities, (unit for _, of_velocities in joints for unit in of_velocities), strict=True
-        )
-    )
-    known |= {f"force for {name}": _OF_FORCE[known[name]] for name in velocities}
-    known |= dict.fromkeys(input_names.activations(model), NUMBER)
-    prefixed = {
-        name: unit
-        for name in names
-        for prefix, unit in _PREFIXES.items()
-        if name.startswith(prefix)
-    }
-    return [known.get(name) or prefixed.get(name) or _OTHERS.get(name, UNKNOWN) for name in names]
+    joints = [_OF_JOINT[joint_type(model, joint)] for joint in range(model.njnt)]
+    of_positions = [unit for joint in joints for unit in joint.positions]
+    of_velocities = [unit for joint in joints for unit in joint.velocities]
+    known: dict[str, str] = {}
+    for name, unit in zip(input_names.positions(model), of_positions, strict=True):
+        known[name] = unit
+        known[f"offset of {name}"] = unit
+    for name, unit in zip(input_names.velocities(model), of_velocities, strict=True):
+        known[name] = unit
+        known[f"force for {name}"] = _OF_FORCE[unit]
+    for name in input_names.activations(model):
+        known[name] = NUMBER
+    return [known.get(name) or _unit_of_other(name) for name in names]
+
+
+def _unit_of_other(name: str) -> str:
+    """The unit of what is no coordinate of a joint."""
+    for prefix, unit in _PREFIXES.items():
+        if name.startswith(prefix):
+            return unit
+    return _OTHERS.get(name, UNKNOWN)
 
 
 def of_controls(model: mujoco.MjModel) -> list[str]:
@@ -90,7 +102,9 @@ def _of_actuator(model: mujoco.MjModel, actuator: int, *, is_position: bool) -> 
     is_at_joint = model.actuator_trntype[actuator] == int(mujoco.mjtTrn.mjTRN_JOINT)
     if not is_at_joint or joint_type(model, joint) not in (HINGE, SLIDE) or not gear:
         return UNKNOWN
-    (position,), (velocity,) = _OF_JOINT[joint_type(model, joint)]
+    units = _OF_JOINT[joint_type(model, joint)]
+    [position] = units.positions
+    [velocity] = units.velocities
     if is_position:
         return _scaled_unit(1 / gear, position)
     if model.actuator_ctrlnum[actuator] != 1:

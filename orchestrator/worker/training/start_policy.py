@@ -148,21 +148,17 @@ def activation_of(kind: type[BasePolicy], name: str | None) -> str:
 def names_of(simulation: Simulation) -> Names | None:
     """Names of the observations and actions of a task, where it gives them."""
     task = simulation.task
-    for kind in type(task).__mro__:
-        if "observation_names" in vars(kind):
-            break
-        if "observe" in vars(kind) and not kind.__module__.startswith("orchestrator."):
-            return None  # the user's observations are not those that the base class names
-    given = task.observation_names()
+    privileged = simulation.privileged_names
+    given = input_names.of_task(task, simulation.observation_size - len(privileged))
     if given is None:
         return None
-    observations = [*given, *simulation.privileged_names]
+    observations = (*given, *privileged)
     actions = input_names.controls(simulation.model).tolist()
-    if len(set(observations)) != simulation.observation_size:
+    if len(set(observations)) != len(observations):
         return None
     if len(actions) != len(task.actions.low):
         return None
-    return Names(tuple(map(str, observations)), tuple(actions))
+    return Names(observations, tuple(actions))
 
 
 def start(model: Model, initial: StartPolicy) -> str:

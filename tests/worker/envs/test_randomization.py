@@ -24,6 +24,7 @@ from orchestrator.core.numbers.changing_numbers import END, START, TrainingMomen
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
+from orchestrator.worker.envs.randomization.disturbances import Disturbances
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, randomized_keys
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.envs.simulation import Simulation
@@ -32,6 +33,7 @@ from orchestrator.worker.mjspec.spec_attributes import attribute_names, set_attr
 from orchestrator.worker.mjspec.spec_elements import matching_elements
 from orchestrator.worker.policies.task_env import TaskEnv
 from orchestrator.worker.robots.preflight_child import RecentRobot, check
+from orchestrator.worker.tasks import TASKS
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 QUADRUPED = MJCF / "quadruped.xml"
@@ -266,6 +268,23 @@ def test_noise_may_be_that_of_named_observations() -> None:
     assert (noise[:, knees] > 0.099).all()
     assert (noise[:, knees] < 0.201).all()
     assert not np.delete(noise, knees, axis=1).any()
+
+
+def test_noise_by_name_does_not_take_names_of_a_built_in_task_for_those_of_a_users() -> None:
+    model = load_model(QUADRUPED)
+    observes = {"observe": lambda self, states: states.qvel.copy(), "__module__": "users"}
+    seen = np.zeros((2, model.nv), np.float32)
+    key = "observation.noise.*knee*"
+    users = type("Users", (TASKS["forward"],), dict(observes))
+    with pytest.raises(RandomizeError, match="observations of this task have no names"):
+        Disturbances({key: "uniform(0.1, 0.2)"}, users(model, users.Options()), seen)
+    names = {"observation_names": lambda self: [*"abcdefghijklm", "left knee"]}
+    named = type("Named", (TASKS["forward"],), {**observes, **names})
+    disturbances = Disturbances({key: "uniform(0.1, 0.2)"}, named(model, named.Options()), seen)
+    generators = [np.random.default_rng(number) for number in range(2)]
+    noisy = disturbances.disturbed_observations(seen.copy(), generators, END)
+    assert (noisy[:, -1] > 0.099).all()
+    assert not noisy[:, :-1].any()
 
 
 def test_actions_are_late_by_so_many_control_steps_and_were_zeros_before() -> None:

@@ -23,7 +23,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.tasks import gymnasium_tasks, make_task
+from orchestrator.worker.tasks import find_task, gymnasium_tasks, make_task
+from orchestrator.worker.tasks.task_options import TaskError
 
 ROOT = Path(__file__).parents[3]
 NAMES = list(GYMNASIUM_TASKS)
@@ -397,6 +398,12 @@ def test_what_does_not_fit_is_answered_with_what_would(
     model = mujoco.MjModel.from_xml_path(str(ROOT / f"mjcf/{robot}.xml"))
     with pytest.raises(ValueError, match=message):
         make_task(f"gymnasium:{name}", model, options)
+
+
+def test_an_environment_that_is_not_there_is_an_error_of_the_task_and_not_of_the_robot() -> None:
+    with pytest.raises(TaskError, match="unknown task") as raised:
+        find_task("gymnasium:Reacher-v5")
+    assert raised.value.is_certain
 
 
 def test_an_actuator_without_a_range_is_refused_since_actions_are_controls() -> None:

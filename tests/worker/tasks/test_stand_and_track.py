@@ -282,6 +282,7 @@ def test_the_last_action_is_the_one_before_this_step() -> None:
     [
         ("stand", {"push_speed": -1.0}, "push_speed = -1.0: expected at least 0"),
         ("stand", {"push_period_s": 0}, "push_period_s = 0: expected more than 0"),
+        ("stand", {"max_tilt": -0.5}, "max_tilt = -0.5: expected more than 0"),
         ("stand", {"push_sped": 1}, 'did you mean "push_speed"'),
         ("track", {"forward_speed": 0.0}, "forward_speed = 0.0: expected more than 0"),
         ("track", {"turn_rate": -0.1}, "turn_rate = -0.1: expected at least 0"),

@@ -315,6 +315,11 @@ def test_a_fallen_pole_ends_the_episode() -> None:
     assert terminated.tolist() == [False, True, True, True]
 
 
+def test_a_pole_that_could_never_be_upright_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"max_tilt = -0\.2: expected more than 0"):
+        make_task("balance", model_of("balancer"), {"max_tilt": -0.2})
+
+
 def test_measures_that_a_search_knows_are_those_of_the_tasks() -> None:
     classes = {name: find_task(name) for name in (*task_names.TASKS, *task_names.GYMNASIUM_TASKS)}
     travelling = {

@@ -158,6 +158,11 @@ WRONG: dict[str, tuple[str, str, str]] = {
         "return self._height(after)",
         r"measure gives an array of float64 of shape \(3,\) as measures .*; expected .*\(3, 1\)",
     ),
+    "names that cannot be made": (
+        "    def measure(self",
+        "    def observation_names(self):\n        return self.names\n\n    def measure(self",
+        r"observation_names raises AttributeError: .*names",
+    ),
     "no reward at all": (
         "def reward_and_terminated",
         "def reward",

@@ -176,9 +176,9 @@ def _controls(simulation: Simulation) -> Controls | None:
     """None for a mapping of the user's own."""
     from orchestrator.worker.tasks.actions import Direct, Scaled, control_limits
 
-    limited, low, high = control_limits(simulation.model)
-    low = np.where(limited, low, -np.inf)
-    high = np.where(limited, high, np.inf)
+    limits = control_limits(simulation.model)
+    low = np.where(limits.is_limited, limits.low, -np.inf)
+    high = np.where(limits.is_limited, limits.high, np.inf)
     actions = simulation.task.actions
     if type(actions) is Scaled:  # a subclass may do anything
         return Controls(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import numpy as np
@@ -26,7 +27,7 @@ from orchestrator.worker.envs.randomization.randomized_fields import RandomizeEr
 from orchestrator.worker.mjmodel.root import NoRootError, find_root, horizontal_push
 from orchestrator.worker.mjmodel.structure import Floats, as_index
 from orchestrator.worker.mjspec.spec_elements import suggestion
-from orchestrator.worker.tasks import Task
+from orchestrator.worker.tasks import Task, input_names
 from orchestrator.worker.tasks.base import control_steps
 
 PUSH_PERIOD = "uniform(2, 2)"
@@ -40,9 +41,13 @@ class DisturbanceState(TypedDict):
     """What a checkpoint holds of them."""
 
     drawn: dict[str, NDArray[np.int64]]
+    """As :attr:`Disturbances.drawn`."""
     noise: NDArray[Any]
+    """``(NOISE_STEPS, n_envs, observation_size)``, without rows where there is no noise."""
     late_actions: NDArray[Any]
+    """``(kept, n_envs, nu)``"""
     late_observations: NDArray[Any]
+    """``(kept, n_envs, observation_size)``"""
     step: int
     noise_step: int
     seen: NDArray[Any]
@@ -89,36 +94,40 @@ class Disturbances:
             )
         self.drawn = {key: np.zeros(n_envs, np.int64) for key in PRIVILEGED if key in self._by_key}
         """Key → ``(n_envs,)`` control steps, of the running episodes."""
-        self._step = self._noise_step = 0
-        self._noise_of = _noise(randomize, grid, task, n_envs)
-        self._noise = np.zeros((NOISE_STEPS if self._noise_of else 0, *seen.shape), seen.dtype)
-        self._actions = np.zeros((self._memory("action.delay"), n_envs, len(task.actions.low)))
-        self._observations = np.zeros((self._memory("observation.delay"), *seen.shape), seen.dtype)
+        self._step = 0
+        """Control steps so far: counts the rows of what is late."""
+        self._noise_step = 0
+        """Control steps since noise was drawn first: counts the rows of noise."""
+        self._noises = _noises(randomize, grid, task, seen)
+        self._noise = np.zeros((NOISE_STEPS if self._noises else 0, *seen.shape), seen.dtype)
+        actions_kept = self._rows_kept("action.delay")
+        observations_kept = self._rows_kept("observation.delay")
+        self._actions = np.zeros((actions_kept, n_envs, len(task.actions.low)))
+        self._observations = np.zeros((observations_kept, *seen.shape), seen.dtype)
         self._all = np.arange(n_envs)
 
-    def _memory(self, key: str) -> int:
-        """How many of the latest rows are kept for the delay ``key``: row ``step % memory`` is the
+    def _rows_kept(self, key: str) -> int:
+        """How many of the latest rows are kept for the delay ``key``: row ``step % kept`` is the
         latest.
         """
-        found = self._by_key.get(key)
-        return 0 if found is None else 1 + round(max(one.extremes[1] for one in found))
+        sources = self._by_key.get(key)
+        if sources is None:
+            return 0
+        return 1 + round(max(source.extremes[1] for source in sources))
 
-    def restart(self) -> None:
+    def forget_noise(self) -> None:
         """The generators are new ones: noise that the earlier ones gave is not used."""
         self._noise_step = 0
 
-    def begin(
+    def begin_episodes(
         self, envs: NDArray[np.intp], rngs: list[np.random.Generator], moment: TrainingMoment
     ) -> None:
         """Draw what an episode keeps; actions before its first were zeros."""
         for env in envs:
             for key, drawn in self.drawn.items():
                 value = draw(self._by_key[key][env], rngs[env], moment)
-                drawn[env] = (
-                    control_steps(value, self._task.step_s)
-                    if key == "push.period"
-                    else round(value)
-                )
+                is_seconds = key == "push.period"
+                drawn[env] = control_steps(value, self._task.step_s) if is_seconds else round(value)
         self._actions[:, envs] = 0.0
 
     def disturbed_actions(self, actions: NDArray[Any]) -> NDArray[Any]:
@@ -126,11 +135,9 @@ class Disturbances:
         nu)``.
         """
         self._step += 1
-        return (
-            self._delayed_rows(self._actions, actions, "action.delay")
-            if len(self._actions)
-            else actions
-        )
+        if not len(self._actions):
+            return actions
+        return self._delayed_rows(self._actions, actions, "action.delay")
 
     def disturbed_observations(
         self, observations: NDArray[Any], rngs: list[np.random.Generator], moment: TrainingMoment
@@ -138,24 +145,29 @@ class Disturbances:
         """What the policy sees of ``observations``, ``(n_envs, observation_size)``, which are
         changed.
         """
-        if self._noise_of:
+        if self._noises:
             row = self._noise_step % NOISE_STEPS
             self._noise_step += 1
             if row == 0:
-                self._noise[:] = 0.0
-                for columns, sources in self._noise_of:
-                    noise = self._noise[:, :, columns]  # a view, or a copy
-                    for env, rng in enumerate(rngs):
-                        drawn = draw_many(sources[env], rng, NOISE_STEPS * noise.shape[2], moment)
-                        noise[:, env] += drawn.reshape(NOISE_STEPS, -1)
-                    self._noise[:, :, columns] = noise
+                self._draw_noise(rngs, moment)
             observations += self._noise[row]
         if len(self._observations):
             observations = self._delayed_rows(self._observations, observations, "observation.delay")
         self._seen[:] = observations
         return observations
 
-    def first_observed(
+    def _draw_noise(self, rngs: list[np.random.Generator], moment: TrainingMoment) -> None:
+        """Draw what the next :data:`NOISE_STEPS` observations have."""
+        self._noise[:] = 0.0
+        for of_key in self._noises:
+            noise = self._noise[:, :, of_key.columns]  # a view, or a copy
+            for env, rng in enumerate(rngs):
+                count = NOISE_STEPS * noise.shape[2]
+                drawn = draw_many(of_key.sources[env], rng, count, moment)
+                noise[:, env] += drawn.reshape(NOISE_STEPS, -1)
+            self._noise[:, :, of_key.columns] = noise
+
+    def disturbed_first_observations(
         self,
         observations: NDArray[Any],
         envs: NDArray[np.intp],
@@ -165,21 +177,23 @@ class Disturbances:
         """The same when episodes begin, ``(len(envs), observation_size)``: what came before was
         equal to the first.
         """
-        for columns, sources in self._noise_of:
+        for noise in self._noises:
             for row, env in enumerate(envs):
-                size = len(observations[row, columns])
-                observations[row, columns] += draw_many(sources[env], rngs[env], size, moment)
-        self._observations[:, envs] = self._seen[envs] = observations
+                size = len(observations[row, noise.columns])
+                drawn = draw_many(noise.sources[env], rngs[env], size, moment)
+                observations[row, noise.columns] += drawn
+        self._seen[envs] = observations
+        self._observations[:, envs] = observations
         return observations
 
     def _delayed_rows(self, latest: NDArray[Any], newest: NDArray[Any], key: str) -> NDArray[Any]:
         """The rows of so many control steps ago.
 
-        :param latest: ``(memory, n_envs, …)``, which takes ``newest``, ``(n_envs, …)``.
+        :param latest: ``(kept, n_envs, …)``, which takes ``newest``, ``(n_envs, …)``.
         """
-        memory = len(latest)
-        latest[self._step % memory] = newest
-        rows: NDArray[Any] = latest[(self._step - self.drawn[key]) % memory, self._all]
+        kept = len(latest)
+        latest[self._step % kept] = newest
+        rows: NDArray[Any] = latest[(self._step - self.drawn[key]) % kept, self._all]
         return rows
 
     def push(self, env: int, rng: np.random.Generator, moment: TrainingMoment) -> Floats:
@@ -187,17 +201,18 @@ class Disturbances:
         speed = draw(self._by_key["push.speed"][env], rng, moment)
         return horizontal_push(self._root, self._task.model.nv, speed, rng)
 
-    def is_push_due(self, lengths: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    def due_pushes(self, lengths: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """``(n_envs,)`` whether the base is pushed before the next control step; None: none is.
 
         :param lengths: ``(n_envs,)`` control steps of the running episodes.
         """
         period = self.drawn.get("push.period")
-        if period is None or np.count_nonzero(left := lengths % period) == len(
-            period
-        ):  # at nearly every step
+        if period is None:
             return None
-        due: NDArray[np.bool_] = (left == 0) & (lengths > 0)
+        since = lengths % period
+        if np.count_nonzero(since) == len(since):  # at nearly every step
+            return None
+        due: NDArray[np.bool_] = (since == 0) & (lengths > 0)
         return due if np.count_nonzero(due) else None
 
     def get_state(self) -> DisturbanceState:
@@ -224,28 +239,58 @@ class Disturbances:
         return self._seen.copy()
 
 
-def _noise(
-    randomize: Mapping[str, str], grid: GridPlaces | None, task: Task, n_envs: int
-) -> list[tuple[slice | NDArray[np.intp], list[Distribution]]]:
-    """For each key of noise the observations that have it, and what each environment draws it from.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Noise:
+    """Noise of one key."""
 
+    columns: slice | NDArray[np.intp]
+    """The observations that have it."""
+    sources: list[Distribution]
+    """What each environment draws it from."""
+
+
+def _noises(
+    randomize: Mapping[str, str], grid: GridPlaces | None, task: Task, seen: NDArray[Any]
+) -> list[_Noise]:
+    """The noise of each key, sorted by key.
+
+    :param seen: ``(n_envs, observation_size)``
     :raises RandomizeError: a key names no observation of the task.
     """
-    keys = sorted({*randomize, *(axis.key for axis in (grid.grid.axes if grid else ()))})
-    found: list[tuple[slice | NDArray[np.intp], list[Distribution]]] = []
-    for key in (key for key in keys if disturbance(key) == NOISE):
-        columns: slice | NDArray[np.intp] = slice(None)
-        if key != NOISE:
-            pattern = key.removeprefix(f"{NOISE}.")
-            names = [str(name) for name in task.observation_names() or ()]
-            places = [
-                place for place, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)
-            ]
-            columns = as_index(np.array(places, np.intp))
-            if not places:
-                raise RandomizeError(
-                    f"{table_of(key, randomize)}.{key}: no observation of the task matches {pattern!r}"
-                    f"{suggestion(pattern, names)}"
-                )
-        found.append((columns, of_each(key, randomize, grid, n_envs)))
-    return found
+    n_envs, size = seen.shape
+    keys = set(randomize)
+    if grid is not None:
+        keys |= {axis.key for axis in grid.grid.axes}
+    return [
+        _Noise(
+            columns=_noisy_columns(key, randomize, task, size),
+            sources=of_each(key, randomize, grid, n_envs),
+        )
+        for key in sorted(keys)
+        if disturbance(key) == NOISE
+    ]
+
+
+def _noisy_columns(
+    key: str, randomize: Mapping[str, str], task: Task, size: int
+) -> slice | NDArray[np.intp]:
+    """Which of ``size`` observations ``key`` names.
+
+    :raises RandomizeError: none.
+    """
+    if key == NOISE:
+        return slice(None)
+    pattern = key.removeprefix(f"{NOISE}.")
+    names = input_names.of_task(task, size)
+    if names is None:
+        raise RandomizeError(
+            f"{table_of(key, randomize)}.{key}: the observations of this task have no names; write {NOISE}, or let "
+            f"its observation_names() give {size} of them"
+        )
+    columns = [column for column, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]
+    if not columns:
+        raise RandomizeError(
+            f"{table_of(key, randomize)}.{key}: no observation of the task matches {pattern!r}"
+            f"{suggestion(pattern, names)}"
+        )
+    return as_index(np.array(columns, np.intp))

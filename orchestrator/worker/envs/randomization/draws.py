@@ -39,9 +39,11 @@ def of_each(
     key: str, randomize: Mapping[str, str], grid: GridPlaces | None, n_envs: int
 ) -> list[Distribution]:
     """What each environment draws ``key`` from; empty where nothing is drawn."""
-    of_grid = (
-        []
-        if grid is None
-        else [one for env in range(n_envs) if (one := grid.drawn_from(key, env)) is not None]
-    )
-    return of_grid or ([parse_distribution(randomize[key])] * n_envs if key in randomize else [])
+    if grid is not None:
+        of_grid = [grid.drawn_from(key, env) for env in range(n_envs)]
+        of_points = [source for source in of_grid if source is not None]
+        if of_points:  # a key of the grid has a value at every point
+            return of_points
+    if key in randomize:
+        return [parse_distribution(randomize[key])] * n_envs
+    return []

@@ -112,7 +112,7 @@ class RandomizedSimulation(Simulation):
     def seed(self, seed: int | Sequence[int]) -> None:
         """As :meth:`Simulation.seed`."""
         super().seed(seed)
-        self._disturbances.restart()
+        self._disturbances.forget_noise()
 
     def model_of(self, env: int) -> mujoco.MjModel:
         """The robot of environment ``env`` in its running episode."""
@@ -131,28 +131,29 @@ class RandomizedSimulation(Simulation):
         """
         disturbances = self._disturbances
         moment = self.moment
-        if (due := disturbances.is_push_due(self._lengths())) is not None:
+        due = disturbances.due_pushes(self._lengths())
+        if due is not None:
             self._push(due, lambda env: disturbances.push(env, self.generators[env], moment))
         return super().step(disturbances.disturbed_actions(np.asarray(actions)))
 
     def _observe(self) -> NDArray[Any]:
-        observations = super()._observe()
-        return self._with_drawn(
-            self._disturbances.disturbed_observations(observations, self.generators, self.moment),
-            self._all_envs,
+        seen = self._disturbances.disturbed_observations(
+            super()._observe(), self.generators, self.moment
         )
+        return self._with_drawn(seen, self._all_envs)
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
         moment = self.moment
         for env in envs:
             rng = self.generators[env]
             self.drawn[env] = [draw(self._drawn_from(key, env), rng, moment) for key in self.keys]
-        self._disturbances.begin(envs, self.generators, moment)
+        self._disturbances.begin_episodes(envs, self.generators, moment)
         self._write_robots(envs)
         first = super()._start_episodes(envs)
-        return self._with_drawn(
-            self._disturbances.first_observed(first, envs, self.generators, moment), envs
+        first = self._disturbances.disturbed_first_observations(
+            first, envs, self.generators, moment
         )
+        return self._with_drawn(first, envs)
 
     def _with_drawn(self, observations: NDArray[Any], envs: NDArray[np.intp]) -> NDArray[Any]:
         """``observations``, ``(len(envs), …)``, with the privileged values behind them."""

@@ -16,15 +16,16 @@ from typing import Any
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.worker.tasks.base import load_built_in
 from orchestrator.worker.tasks.gymnasium_tasks.base import GymnasiumTask
+from orchestrator.worker.tasks.task_options import TaskError
 
 
 def find(name: str) -> type[GymnasiumTask]:
-    """:raises ValueError: there is no such environment; the message lists them."""
+    """:raises TaskError: there is no such environment; the message lists them."""
     if name in GYMNASIUM_TASKS:
         return load_built_in(GYMNASIUM_TASKS[name])  # type: ignore[no-any-return]
     near = difflib.get_close_matches(name, GYMNASIUM_TASKS, n=1)
     hint = f'did you mean "{near[0]}"? ' if near else ""
-    raise ValueError(
+    raise TaskError(
         f'unknown task "{name}"; {hint}the gymnasium environments are: {", ".join(GYMNASIUM_TASKS)}'
     )
 

@@ -49,6 +49,7 @@ class GymnasiumTask(Task):
     normal_velocities: ClassVar[bool] = False
     """Whether the noise on starting velocities is normal instead of uniform."""
 
+    # Not that of Task: keyframes, mapped actions and noise by kinds of joints are not gymnasium's.
     def __init__(self, model: mujoco.MjModel, options: GymnasiumOptions) -> None:
         self.model = model
         self.options = options
@@ -58,11 +59,13 @@ class GymnasiumTask(Task):
         self.actions = Direct(low, high)
         self.frame_skip = options.frame_skip
         self.max_episode_steps = options.max_episode_steps
-        free = [control_name(model, number) for number in np.flatnonzero(low == high).tolist()]
-        if free:
+        unlimited = [
+            control_name(model, control) for control in np.flatnonzero(low == high).tolist()
+        ]
+        if unlimited:
             raise misfit(
                 "a ctrlrange for every actuator, since actions are controls",
-                f"none for {', '.join(free)}",
+                f"none for {', '.join(unlimited)}",
             )
 
     def initial_state(self, rng: np.random.Generator) -> tuple[Floats, Floats]:

@@ -55,6 +55,7 @@ class Locomotion(GymnasiumTask):
     def __init__(self, model: mujoco.MjModel, options: LocomotionOptions) -> None:
         super().__init__(model, options)
         self._never = np.zeros(0, bool)
+        """``(n_envs,)`` False: no episode terminates. Made once for each number of environments."""
         self._per_metre = options.forward_reward_weight / self.step_s
         self._first = self.places if options.exclude_current_positions_from_observation else 0
         joints = range(min(len(self.joints), model.njnt))
@@ -131,9 +132,9 @@ class Legged(Locomotion):
         rewards = self.forward_reward(before, after)
         rewards += options.healthy_reward * healthy
         rewards -= self.costs(action, after)
-        return rewards, ~healthy if options.terminate_when_unhealthy else np.zeros(
-            len(rewards), bool
-        )
+        if options.terminate_when_unhealthy:
+            return rewards, ~healthy
+        return rewards, np.zeros(len(rewards), bool)
 
     def healthy(self, states: States) -> NDArray[np.bool_]:
         """``(n_envs,)`` whether the robot is healthy: here, its height is strictly within
@@ -247,10 +248,10 @@ class Ant(Legged):
         return np.concatenate(parts, axis=1)
 
     def observation_names(self) -> list[str]:
-        more = self.options.include_cfrc_ext_in_observation
-        return super().observation_names() + (
-            list(input_names.of_bodies(self.model, "cfrc_ext", 6)) if more else []
-        )
+        names = super().observation_names()
+        if self.options.include_cfrc_ext_in_observation:
+            names.extend(input_names.of_bodies(self.model, "cfrc_ext", 6))
+        return names
 
     def x(self, states: States) -> Floats:
         x: Floats = states.fields["xpos"][:, self._main_body, 0]
@@ -286,6 +287,7 @@ def _find_body(model: mujoco.MjModel, body: int | str) -> int:
 
 
 def _rows(values: NDArray[Any]) -> NDArray[Any]:
+    """``(n, …)`` → ``(n, size of the rest)``"""
     return values.reshape(len(values), -1)
 
 
@@ -319,28 +321,31 @@ class Humanoid(Legged):
 
     def __init__(self, model: mujoco.MjModel, options: HumanoidOptions) -> None:
         super().__init__(model, options)
-        # Name of an observed field → number of leading rows, of the world or the free joint, that
-        # are left out.
         skipped = {"cinert": 1, "cvel": 1, "qfrc_actuator": 6, "cfrc_ext": 1}
-        included = (name for name in skipped if getattr(options, f"include_{name}_in_observation"))
-        self._observed = {name: skipped[name] for name in included}
+        self._observed = {
+            name: rows
+            for name, rows in skipped.items()
+            if getattr(options, f"include_{name}_in_observation")
+        }
+        """Name of an observed field → number of leading rows, of the world or the free joint, that
+        are left out."""
         self.fields = tuple(dict.fromkeys(("xipos", "cfrc_ext", *self._observed)))
         self._shares = model.body_mass / model.body_mass.sum()
+        """``(nbody,)`` of the robot's mass."""
 
     def observe(self, states: States) -> Floats:
-        shown = (
-            _rows(states.fields[name][:, skipped:]) for name, skipped in self._observed.items()
-        )
-        return np.concatenate((states.qpos[:, self._first :], states.qvel, *shown), axis=1)
+        parts = [states.qpos[:, self._first :], states.qvel]
+        for name, skipped in self._observed.items():
+            parts.append(_rows(states.fields[name][:, skipped:]))
+        return np.concatenate(parts, axis=1)
 
     def observation_names(self) -> list[str]:
         names = super().observation_names()
         model = self.model
         for field, skipped in self._observed.items():
             if field == "qfrc_actuator":
-                names.extend(
-                    input_names.prefixed("force for", input_names.velocities(model)[skipped:])
-                )
+                velocities = input_names.velocities(model)[skipped:]
+                names.extend(input_names.prefixed("force for", velocities))
             else:
                 names.extend(input_names.of_bodies(model, field, 10 if field == "cinert" else 6))
         return names

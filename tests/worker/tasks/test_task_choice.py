@@ -12,6 +12,7 @@ import pytest
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
 from orchestrator.worker.tasks import AUTO, choose, find_task, make_task
+from orchestrator.worker.tasks.task_choice import TaskChoice
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 GYMNASIUM = Path(gymnasium.__file__).parent / "envs/mujoco/assets"
@@ -41,7 +42,7 @@ RAIL = '<joint name="rail" type="slide" axis="1 0 0" range="-1 1"/>'
 ON_RAIL, ON_HINGE = '<motor joint="rail"/>', '<motor joint="hinge"/>'
 
 
-def picked(**parts: str) -> tuple[str, str]:
+def picked(**parts: str) -> TaskChoice:
     whole = {"option": "", "more": "", "base": "", "offset": "0.5", "actuator": ON_HINGE, **parts}
     text = CHAIN.format(**whole).replace("<mujoco>", '<mujoco><compiler autolimits="true"/>')
     return choose(mujoco.MjModel.from_xml_string(text))
@@ -52,52 +53,51 @@ def picked(**parts: str) -> tuple[str, str]:
 )
 def test_auto_picks_for_every_robot_of_ours_and_the_task_fits(path: Path) -> None:
     model = load_model(path)
-    task, reason = choose(model)
-    assert task == OURS.get(path.stem, "forward")
-    assert "root '" in reason or "base" in reason
-    assert type(make_task(AUTO, model)) is find_task(task)
+    choice = choose(model)
+    assert choice.task == OURS.get(path.stem, "forward")
+    assert "root '" in choice.reason or "base" in choice.reason
+    assert type(make_task(AUTO, model)) is find_task(choice.task)
 
 
 @pytest.mark.parametrize(("robot", "expected"), THEIRS.items())
 def test_auto_picks_for_the_robots_of_gymnasium(robot: str, expected: str) -> None:
     model = load_model(GYMNASIUM / f"{robot}.xml")
-    assert choose(model)[0] == expected
+    assert choose(model).task == expected
     assert type(make_task(AUTO, model)) is find_task(expected)
 
 
 def test_the_reason_names_what_was_seen() -> None:
-    assert choose(load_model(MJCF / "quadruped.xml")) == (
-        "forward",
-        "free root 'trunk', moved by 8 actuators",
+    assert choose(load_model(MJCF / "quadruped.xml")) == TaskChoice(
+        task="forward", reason="free root 'trunk', moved by 8 actuators"
     )
-    assert choose(load_model(MJCF / "arm.xml")) == (
-        "reach",
-        "fixed base, chain of 5 driven joints ends in site 'tip'",
+    assert choose(load_model(MJCF / "arm.xml")) == TaskChoice(
+        task="reach", reason="fixed base, chain of 5 driven joints ends in site 'tip'"
     )
-    assert choose(load_model(MJCF / "balancer.xml")) == (
-        "balance",
-        "upright pole 'pole' on a base moved by 1 actuator",
+    assert choose(load_model(MJCF / "balancer.xml")) == TaskChoice(
+        task="balance", reason="upright pole 'pole' on a base moved by 1 actuator"
     )
 
 
 def test_a_pole_is_one_only_where_it_stands() -> None:
-    assert picked(base=RAIL, actuator=ON_RAIL)[0] == "balance"
-    assert picked(base=RAIL, actuator=ON_RAIL, offset="-0.5")[0] == "reach", "it hangs"
-    assert picked(base=RAIL, actuator=ON_RAIL, option='gravity="0 0 0"')[0] == "reach", (
-        "nothing pulls"
-    )
+    assert picked(base=RAIL, actuator=ON_RAIL).task == "balance"
+    assert picked(base=RAIL, actuator=ON_RAIL, offset="-0.5").task == "reach", "it hangs"
+    weightless = picked(base=RAIL, actuator=ON_RAIL, option='gravity="0 0 0"')
+    assert weightless.task == "reach", "nothing pulls"
 
 
 def test_a_driven_rail_with_ends_is_a_machine_and_one_without_a_vehicle() -> None:
     both = ON_RAIL + ON_HINGE
-    assert picked(base=RAIL, actuator=both)[0] == "reach"
-    assert picked(base=RAIL.replace('range="-1 1"', ""), actuator=both)[0] == "forward"
-    assert picked(base=RAIL, actuator=ON_HINGE)[0] == "forward", "nothing drives it along the rail"
+    assert picked(base=RAIL, actuator=both).task == "reach"
+    assert picked(base=RAIL.replace('range="-1 1"', ""), actuator=both).task == "forward"
+    pushed = picked(base=RAIL, actuator=ON_HINGE)
+    assert pushed.task == "forward", "nothing drives it along the rail"
 
 
 def test_a_ball_that_lies_about_is_not_the_robot() -> None:
     ball = '<body name="ball" pos="1 0 0"><freejoint/><geom size="0.1"/></body>'
-    assert picked(more=ball) == ("reach", "fixed base, chain of 1 driven joint ends in body 'link'")
+    assert picked(more=ball) == TaskChoice(
+        task="reach", reason="fixed base, chain of 1 driven joint ends in body 'link'"
+    )
 
 
 def test_what_fits_nothing_is_told_what_there_is_and_what_to_do() -> None:

@@ -13,6 +13,8 @@ the weakest requirements on robot and keyframe.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import mujoco
 import numpy as np
 
@@ -28,8 +30,18 @@ _UPRIGHT = 0.9
 """Least cosine between the vertical and the direction from hinge to load of a standing pole."""
 
 
-def choose(model: mujoco.MjModel) -> tuple[str, str]:
-    """``(task, why)``, as in ``("forward", "free root 'trunk', moved by 8 actuators")``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskChoice:
+    """A built-in task for a robot."""
+
+    task: str
+    """Its name."""
+    reason: str
+    """For people: ``free root 'trunk', moved by 8 actuators``."""
+
+
+def choose(model: mujoco.MjModel) -> TaskChoice:
+    """The first built-in task that suits.
 
     :raises ValueError: no built-in task suits; the message says what each requires.
     """
@@ -41,17 +53,16 @@ def choose(model: mujoco.MjModel) -> tuple[str, str]:
     poles = _standing_poles(model, pose)
     if poles:
         names = ", ".join(joint_name(model, joint) for joint in poles)
-        return (
-            "balance",
-            f"upright {'pole' if len(poles) == 1 else 'poles'} {names} on a base {actuators}",
-        )
+        standing = "upright pole" if len(poles) == 1 else "upright poles"
+        return TaskChoice(task="balance", reason=f"{standing} {names} on a base {actuators}")
     try:
         root = find_root(model, pose)
     except NoRootError:
         root = None
     if root is not None and not _is_gantry(model, root, pose):
         kind = "free" if root.quaternion is not None else "planar"
-        return "forward", f"{kind} root '{model.body(root.body).name or root.body}', {actuators}"
+        body = model.body(root.body).name or root.body
+        return TaskChoice(task="forward", reason=f"{kind} root '{body}', {actuators}")
     try:
         effector = Reach(model, ReachOptions()).effector
     except ValueError as error:
@@ -59,10 +70,8 @@ def choose(model: mujoco.MjModel) -> tuple[str, str]:
             'no built-in task suits this robot: "forward" needs a root that is free or slides along x, "balance" poles '
             f'on a driven base, and "reach" {error}. Write your own task: task = "my_tasks:MyTask" (docs/tasks.md)'
         ) from None
-    return (
-        "reach",
-        f"fixed base, chain of {count(len(effector.joints), 'driven joint')} ends in {effector}",
-    )
+    chain = f"chain of {count(len(effector.joints), 'driven joint')}"
+    return TaskChoice(task="reach", reason=f"fixed base, {chain} ends in {effector}")
 
 
 def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:
