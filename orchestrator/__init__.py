@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # each name once more as itself, as type checkers want it of 
     from orchestrator.core.errors import UnfinishedPolicyWarning as UnfinishedPolicyWarning
     from orchestrator.core.errors import UsageError as UsageError
     from orchestrator.core.feature import FeatureModule
-    from orchestrator.features.compare.job_groups import compare as compare
+    from orchestrator.features.compare.api import compare as compare
     from orchestrator.features.pool.training_pool import TrainingPool as TrainingPool
     from orchestrator.features.search.api import Search as Search
     from orchestrator.features.search.api import TrialResult as TrialResult

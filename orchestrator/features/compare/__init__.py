@@ -1,5 +1,5 @@
 """The ``compare`` command: ratios with intervals between experiments, benchmarks or machines, and
-between jobs of one run directory, also as ``orchestrator.compare``.
+between jobs of one run directory, also as ``orchestrator.compare``, which trains further seeds of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def _commands() -> Any:
 
 
 def _python() -> Mapping[str, str]:
-    return {"compare": "orchestrator.features.compare.job_groups"}
+    return {"compare": "orchestrator.features.compare.api"}
 
 
 FEATURE = Feature(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -12,6 +13,9 @@ from typer import Argument, Option
 from orchestrator.commands import shared_options as shared
 from orchestrator.commands.shared_options import AsJson
 from orchestrator.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.machine.slots import MaxParallel
 
 app = typer.Typer()
 
@@ -38,7 +42,55 @@ def compare(
         str | None,
         Option(
             metavar="FIGURE",
-            help="With --jobs: a measure of the task, eval_mean or ep_rew_mean.  [default: the return]",
+            help="With --jobs: a measure of the task, eval_mean or ep_rew_mean.",
+            show_default="the return",
+        ),
+    ] = None,
+    race: Annotated[
+        bool,
+        Option(
+            "--race",
+            help="With --jobs A,B: train further seeds of both, the same for both, in a run directory beside "
+            "this one, until it is decided which is higher or --most-seeds are spent. The same command goes on.",
+        ),
+    ] = False,
+    most_seeds: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            help="With --race: the budget of seeds of each job, those that it has included, from 3 to 200.",
+            show_default="30",
+        ),
+    ] = None,
+    smallest_difference: Annotated[
+        float | None,
+        Option(
+            metavar="D",
+            help="With --race: the smallest difference of means that matters. That there is none above it is a "
+            "decision, too.",
+        ),
+    ] = None,
+    fresh_seeds: Annotated[
+        bool,
+        Option(
+            "--fresh-seeds",
+            help="With --race: count only seeds that are trained for it, where a job was chosen for the values "
+            "that it has. Always so for jobs of a search.",
+        ),
+    ] = False,
+    from_nothing: Annotated[
+        bool,
+        Option(
+            "--from-nothing",
+            help="With --race: begin with random weights, where a job starts from another policy than the other.",
+        ),
+    ] = False,
+    max_parallel: Annotated[
+        str | None,
+        Option(
+            metavar="N|idle",
+            help="With --race: largest number of jobs that run at once, as for `run`.",
+            show_default="as many as there are cores",
         ),
     ] = None,
     output: Annotated[
@@ -53,8 +105,20 @@ def compare(
     """Compare experiments or benchmarks, such as of two machines, versions or settings: ratios with
     intervals.
 
-    Of more than two, each is compared with the first.
+    Of more than two, each is compared with the first. With --jobs A,B --race it trains until it is
+    decided which of the two is better.
     """
+    of_race = {
+        "most_seeds": most_seeds,
+        "smallest_difference": smallest_difference,
+        "fresh_seeds": fresh_seeds,
+        "from_nothing": from_nothing,
+        "max_parallel": max_parallel,
+    }
+    if race:
+        _race(runs, jobs, by, of_race, output, as_json=as_json)
+        return
+    _refuse_without_race(of_race)
     if jobs is not None:
         _compare_jobs(runs, jobs, by, output, as_json=as_json)
         return
@@ -79,11 +143,64 @@ def compare(
         comparison_view.show(compared, output)
 
 
-def _compare_jobs(
-    runs: Sequence[Path], jobs: str, by: str | None, output: Path | None, *, as_json: bool
-) -> None:
-    from orchestrator.features.compare import job_groups, job_groups_view
+def _refuse_without_race(of_race: Mapping[str, Any]) -> None:
+    from orchestrator.features.compare import api
 
+    api.refuse_without_race(of_race)
+
+
+def _race(
+    runs: Sequence[Path],
+    jobs: str | None,
+    by: str | None,
+    of_race: Mapping[str, Any],
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """:param of_race: what was given for a race alone, by name."""
+    if jobs is None:
+        raise UsageError("compare: --race is between two jobs of one run directory: add --jobs A,B")
+    run_dir = _only_run(runs, output)
+    from orchestrator.features.compare import race, race_view
+    from orchestrator.features.compare.contestants import Conditions
+
+    options = race.RaceOptions(
+        rules=race.checked_rules(of_race["most_seeds"], of_race["smallest_difference"]),
+        conditions=Conditions(
+            is_fresh=of_race["fresh_seeds"], from_nothing=of_race["from_nothing"]
+        ),
+        max_parallel=_jobs_at_once(of_race["max_parallel"]),
+        progress=sys.stderr,
+    )
+    with shared.interruptible("stopped; run the same command again to go on"):
+        raced = race.race(run_dir, _names(jobs), by, options)
+    if as_json:
+        shared.print_json(raced.facts())
+    else:
+        race_view.show(raced)
+
+
+def _jobs_at_once(text: str | None) -> MaxParallel:
+    """:raises UsageError: it is no value of ``--max-parallel``."""
+    if text is None:
+        return None
+    if text == "idle":
+        return "idle"
+    number = shared.parse_jobs_at_once(text)
+    if number is None:
+        raise UsageError(
+            f"compare: --max-parallel {text}: expected a whole number from 1 on, or idle"
+        )
+    return number
+
+
+def _names(jobs: str) -> list[str]:
+    return [name.strip() for name in jobs.split(",") if name.strip()]
+
+
+def _only_run(runs: Sequence[Path], output: Path | None) -> Path:
+    """:raises UsageError: there are several, or a page is wanted of them."""
     if len(runs) != 1:
         raise UsageError(
             f"compare: --jobs compares jobs of one run directory, found {len(runs)} run directories"
@@ -92,8 +209,15 @@ def _compare_jobs(
         raise UsageError(
             f"compare: --output and --jobs do not go together; `report {runs[0]}` writes a page"
         )
-    names = [name.strip() for name in jobs.split(",") if name.strip()]
-    compared = job_groups.compare_jobs(runs[0], names, by)
+    return runs[0]
+
+
+def _compare_jobs(
+    runs: Sequence[Path], jobs: str, by: str | None, output: Path | None, *, as_json: bool
+) -> None:
+    from orchestrator.features.compare import job_groups, job_groups_view
+
+    compared = job_groups.compare_jobs(_only_run(runs, output), _names(jobs), by)
     if as_json:
         shared.print_json(compared.facts())
     else:

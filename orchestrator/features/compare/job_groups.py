@@ -8,7 +8,6 @@ over theirs. Bodies of two groups belong together where ``*`` stands for the sam
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from typing import Any, TypeAlias
 from orchestrator.analysis import two_groups
 from orchestrator.analysis.two_groups import Figure, TwoGroups
 from orchestrator.core.errors import UsageError
-from orchestrator.core.front_end import option, python_program
+from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
 from orchestrator.experiment.from_outside import control
 from orchestrator.features.compare import comparison
@@ -124,32 +123,8 @@ class JobComparison:
         return {**asdict(self), "run_dir": str(self.run_dir), "others": others}
 
 
-def compare(
-    run_dir: str | os.PathLike[str], jobs: Sequence[str], by: str | None = None
-) -> JobComparison:
-    """Compare jobs of a run directory over their seeds, each with the first.
-
-    ``orchestrator.compare("runs/bodies", ["parent", "child"], by="distance_m").others[0].figures``
-    has the difference and ratio of means and the probability that a training of the child is
-    higher, with their intervals and the methods of these, and p of a permutation test.
-
-    :param jobs: names of jobs without their seeds, at least two. A name with one ``*`` means
-        several bodies: ``["ppo-*", "sac-*"]`` compares two algorithms over the bodies that both
-        have.
-    :param by: a measure, ``eval_mean`` or ``ep_rew_mean``; None: the return of the evaluation, or
-        that of training where not all jobs were evaluated.
-    :raises UsageError: it is no run directory, a name means no job, there is no such figure, no job
-        of a group has it, or the groups have no body in common.
-    """
-    with python_program():
-        if isinstance(jobs, str):
-            expected = f"expected a list of names, such as {jobs.split(',')}"
-            raise UsageError(f"compare: jobs={jobs!r}: {expected}")
-        return compare_jobs(Path(run_dir), list(jobs), by)
-
-
 def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComparison:
-    """As :func:`compare`, whose messages are spelled for whoever has asked."""
+    """As :func:`orchestrator.compare` without a race; messages are spelled for whoever has asked."""
     if len(names) < 2:
         raise UsageError(
             f"{run_dir}: {option('jobs')}: expected two or more names of jobs, found {len(names)}"
@@ -158,9 +133,9 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
         raise UsageError(f"{run_dir}: {option('jobs')}: {repeated[0]} is named twice")
     snapshot = control.status(run_dir)
     declared = {row.job_id: row for row in comparison.declared_jobs(snapshot.paths)}
-    cases = _cases(snapshot.rows)
-    bodies = {name: _bodies_named(run_dir, name, cases) for name in names}
-    figure = _figure(run_dir, by, [row for case in cases.values() for row in case], bodies, cases)
+    cases = cases_of(snapshot.rows)
+    bodies = {name: bodies_named(run_dir, name, cases) for name in names}
+    figure = figure_of(run_dir, by, [row for case in cases.values() for row in case], bodies, cases)
     earlier = _EarlierEnvSteps(
         env_steps={row["job_id"]: row["env_steps"] or 0 for row in snapshot.rows},
         declared=declared,
@@ -187,14 +162,14 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
 # -- jobs by name
 
 
-def _cases(rows: Sequence[SummaryRow]) -> Cases:
+def cases_of(rows: Sequence[SummaryRow]) -> Cases:
     cases: dict[str, list[SummaryRow]] = {}
     for row in rows:
         cases.setdefault(without_seed(row["job_id"], row["seed"]), []).append(row)
     return cases
 
 
-def _bodies_named(run_dir: Path, name: str, cases: Cases) -> dict[str, str]:
+def bodies_named(run_dir: Path, name: str, cases: Cases) -> dict[str, str]:
     """Body → case, of those that ``name`` means.
 
     :raises UsageError: it means none.
@@ -224,7 +199,7 @@ def _bodies_text(group: Group) -> str:
 # -- the figure
 
 
-def _figure(
+def figure_of(
     run_dir: Path,
     by: str | None,
     rows: Sequence[SummaryRow],
@@ -251,7 +226,7 @@ def _figure(
     raise UsageError(f"{run_dir}: {option('by')}: no job has reported {by}; {hint}")
 
 
-def _value(row: SummaryRow, figure: str) -> float | None:
+def value_of(row: SummaryRow, figure: str) -> float | None:
     """None where there is none, or no finite one."""
     if row["state"] != "SUCCEEDED":
         return None
@@ -281,7 +256,7 @@ def _group(
     missing = 0
     for body, case in bodies.items():
         for row in cases[case]:
-            value = _value(row, figure)
+            value = value_of(row, figure)
             if value is None:
                 missing += 1
                 continue

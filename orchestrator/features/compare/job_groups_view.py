@@ -52,8 +52,8 @@ def _columns(compared: JobComparison) -> list[Column[GroupFigures]]:
             "trainings" if is_of_several else "seeds",
             lambda group: str(sum(map(len, group.values.values()))),
         ),
-        number_column("mean", lambda group: _with_interval(group.mean)),
-        number_column("interquartile mean", lambda group: _with_interval(group.interquartile_mean)),
+        number_column("mean", lambda group: with_interval(group.mean)),
+        number_column("interquartile mean", lambda group: with_interval(group.interquartile_mean)),
         Column("reached after", _protocols, rank=1),
     ]
     return columns
@@ -63,50 +63,50 @@ def _protocols(group: GroupFigures) -> str:
     return ", or ".join(map(str, group.protocols))
 
 
-def _number(value: float) -> str:
+def short_number(value: float) -> str:
     size = abs(value)
     if size >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}" if size >= 0.1 else f"{value:.3g}"
 
 
-def _with_interval(figure: Figure) -> str:
+def with_interval(figure: Figure) -> str:
     if figure.interval is None:
-        return _number(figure.value)
-    low = _number(figure.interval.low)
-    high = _number(figure.interval.high)
-    return f"{_number(figure.value)} [{low}, {high}]"
+        return short_number(figure.value)
+    low = short_number(figure.interval.low)
+    high = short_number(figure.interval.high)
+    return f"{short_number(figure.value)} [{low}, {high}]"
 
 
-def _with_method(figure: Figure) -> str:
+def with_method(figure: Figure) -> str:
     method = "" if figure.interval is None else f" ({figure.interval.method})"
-    return f"{_with_interval(figure)}{method}"
+    return f"{with_interval(figure)}{method}"
 
 
 def _sentences(compared: JobComparison, other: AgainstFirst) -> list[str]:
     first = compared.groups[0].name
     figures = other.figures
-    ratio = "" if figures.ratio is None else f", × {_with_method(figures.ratio)}"
+    ratio = "" if figures.ratio is None else f", × {with_method(figures.ratio)}"
     number = len(compared.bodies)
     over = f", over {number} bodies" if number > 1 else ""
     lines = [
-        f"{other.name} is {_difference(figures.difference, first)}{ratio}{over};"
+        f"{other.name} is {difference_text(figures.difference, first)}{ratio}{over};"
         f" {_chance(figures.p, figures.least_p)}."
     ]
     if figures.probability_higher.interval is not None:
         lines.append(
             f"A training of {other.name} is higher than one of {first} with probability"
-            f" {_with_method(figures.probability_higher)}."
+            f" {with_method(figures.probability_higher)}."
         )
     return lines
 
 
-def _difference(difference: Figure, first: str) -> str:
+def difference_text(difference: Figure, first: str) -> str:
     if difference.value == 0:
-        return f"as high as {first}, with a difference of {_with_method(difference)}"
+        return f"as high as {first}, with a difference of {with_method(difference)}"
     if difference.value > 0:
-        return f"higher than {first} by {_with_method(difference)}"
-    return f"lower than {first} by {_with_method(_negative(difference))}"
+        return f"higher than {first} by {with_method(difference)}"
+    return f"lower than {first} by {with_method(_negative(difference))}"
 
 
 def _negative(figure: Figure) -> Figure:

@@ -11,7 +11,8 @@ from report_helpers import Trained, make_run_dir
 
 import orchestrator
 from orchestrator.core.errors import UsageError
-from orchestrator.features.compare.job_groups import JobComparison, compare
+from orchestrator.features.compare.api import compare
+from orchestrator.features.compare.job_groups import JobComparison
 
 
 def trained(case: str, distances: dict[int, float], **others: object) -> list[Trained]:

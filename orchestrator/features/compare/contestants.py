@@ -1,0 +1,339 @@
+"""The two jobs of a race, as a run directory has them: what is trained again with further seeds, and
+the values that count. Read-only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.front_end import option
+from orchestrator.core.job import Job
+from orchestrator.core.paths import JobPaths, RunPaths
+from orchestrator.core.text import count, listed
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.begun_source import begun_source
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.from_outside import control
+from orchestrator.features.compare import comparison, job_groups
+from orchestrator.features.compare.job_groups import TRAINING, Cases
+from orchestrator.jobfile.job_names import without_seed
+from orchestrator.ledger import JobRow, SummaryRow
+
+UNFINISHED = ("PENDING", "RUNNING", "PAUSED")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What counts of a run directory, and where trainings begin."""
+
+    is_fresh: bool
+    """Only seeds that are trained for the race count."""
+    from_nothing: bool
+    """Both jobs begin with random weights, whatever they are declared to start from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """One job of a race, whose seeds differ in nothing else."""
+
+    name: str
+    """Its id without the seed."""
+    template: JobRow
+    """One of its jobs, which the further ones are made of."""
+    directory: JobPaths
+    """Of the template: its robot, and the policy that it started from."""
+    from_nothing: bool
+    values: Mapping[int, float | None]
+    """Seed → its value; None: it was trained, and has none. Only what counts."""
+    seeds: Sequence[int]
+    """All that the run directory has, those that do not count included."""
+    left_out: Sequence[int]
+    """Seeds that were trained otherwise than the template."""
+
+    @property
+    def start(self) -> str | None:
+        """SHA-256 of the policy that its trainings begin with; None: with random weights."""
+        return None if self.from_nothing else _policy(self.template)
+
+    def job_id(self, seed: int) -> str:
+        return f"{self.name}-s{seed}"
+
+    def job(self, seed: int) -> Job:
+        """Its training with a seed, from the robot and policy in the template's directory."""
+        spec = self.template.job.spec
+        start: dict[str, str | None] = {"init": None, "init_sha256": None}
+        if self.start is not None:
+            start = {"init": str(self.directory.init.absolute()), "init_sha256": self.start}
+        made = self.template.job.with_spec(
+            job_id=self.job_id(seed),
+            seed=seed,
+            pause_at=None,
+            extended_from=(),
+            after=(),
+            measure_training=False,
+            preview=False,
+            video=False,
+            **start,
+        )
+        xml = None if spec.xml is None else (self.directory.root / spec.xml).absolute()
+        return dataclasses.replace(made, job_id=made.spec.job_id, xml_source=xml)
+
+    def verdict(self) -> JobVerdict:
+        """That of preflight on :meth:`job`, for the robot was examined when the template was."""
+        xml = self.template.job.spec.xml
+        return JobVerdict(
+            bundle=None if xml is None else self.directory.robot,
+            xml=None if xml is None else xml.removeprefix("robot/"),
+            robot_hash=self.template.robot_hash,
+            init=None if self.start is None else self.directory.init,
+            init_sha256=self.start,
+        )
+
+    def trains(self, row: JobRow) -> bool:
+        """Whether a job of the race is the same training as :meth:`job`."""
+        own = self.job(row.job.spec.seed).spec
+        is_alike = _identity(row.job.spec, row.job.spec.init_sha256) == _identity(
+            own, own.init_sha256
+        )
+        return is_alike and row.robot_hash == self.template.robot_hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """Both jobs of a race."""
+
+    run_dir: Path
+    by: str
+    """The figure that they are compared by."""
+    first: Contestant
+    second: Contestant
+    is_fresh: bool
+    chosen_by: str
+    """What has chosen jobs by their values in the run directory, so that only fresh seeds count;
+    empty for nothing."""
+
+    @property
+    def both(self) -> tuple[Contestant, Contestant]:
+        return self.first, self.second
+
+    @property
+    def declared_seeds(self) -> Sequence[int]:
+        """Those of the run directory that count for one of both at least, rising."""
+        return sorted({*self.first.values, *self.second.values})
+
+    @property
+    def first_new_seed(self) -> int:
+        return 1 + max((*self.first.seeds, *self.second.seeds))
+
+
+def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Conditions) -> Field:
+    """:param names: of jobs without their seeds; an id with a seed means the job with all of its
+        seeds.
+    :raises UsageError: these jobs cannot be raced.
+    """
+    if len(names) != 2:
+        raise UsageError(f"{run_dir}: a race is between two jobs, found {len(names)}")
+    snapshot = control.status(run_dir)
+    declared = {row.job_id: row for row in comparison.declared_jobs(snapshot.paths)}
+    cases = job_groups.cases_of(snapshot.rows)
+    case_of = {row["job_id"]: without_seed(row["job_id"], row["seed"]) for row in snapshot.rows}
+    names = [name if name in cases else case_of.get(name, name) for name in names]
+    if names[0] == names[1]:
+        raise UsageError(f"{run_dir}: {option('jobs')}: {names[0]} is named twice")
+    for name in names:
+        _refuse_several(run_dir, name, cases)
+    chosen_by = _chosen_by(snapshot.paths)
+    conditions = dataclasses.replace(conditions, is_fresh=conditions.is_fresh or bool(chosen_by))
+    first, second = (
+        _contestant(snapshot.paths, name, cases[name], declared, conditions) for name in names
+    )
+    _refuse_other_protocols(run_dir, first, second)
+    figure = _figure(run_dir, by, (first, second), cases)
+    if not conditions.is_fresh:
+        _refuse_unfinished(run_dir, (first, second), cases)
+    return Field(
+        run_dir=run_dir,
+        by=figure,
+        first=_with_values(first, cases[first.name], figure),
+        second=_with_values(second, cases[second.name], figure),
+        is_fresh=conditions.is_fresh,
+        chosen_by=chosen_by,
+    )
+
+
+def _refuse_several(run_dir: Path, name: str, cases: Cases) -> None:
+    """:raises UsageError: it means no job, or several bodies."""
+    if name in cases:
+        return
+    bodies = job_groups.bodies_named(run_dir, name, cases)
+    raise UsageError(
+        f"{run_dir}: {option('jobs')}: a race is between two jobs, and {name} means"
+        f" {listed(list(bodies.values()))}; name one of them"
+    )
+
+
+def _chosen_by(paths: RunPaths) -> str:
+    with run_directory.reading_ledger(paths) as ledger:
+        source = begun_source(paths, ledger)
+    return "" if source is None else source.noun
+
+
+def _contestant(
+    paths: RunPaths,
+    name: str,
+    rows: Sequence[SummaryRow],
+    declared: Mapping[str, JobRow],
+    conditions: Conditions,
+) -> Contestant:
+    """Without its values: of which seeds they count is in ``values``.
+
+    :raises UsageError: it cannot be trained with further seeds.
+    """
+    in_order = sorted(rows, key=lambda row: (row["state"] != "SUCCEEDED", row["seed"]))
+    template = declared[in_order[0]["job_id"]]
+    own = _identity_of_row(template, from_nothing=conditions.from_nothing)
+    like: dict[int, float | None] = {}
+    left_out: list[int] = []
+    for row in sorted(rows, key=lambda row: row["seed"]):
+        job = declared[row["job_id"]]
+        begins_otherwise = conditions.from_nothing and job.job.spec.init is not None
+        if conditions.is_fresh or begins_otherwise:
+            continue
+        if _identity_of_row(job, from_nothing=conditions.from_nothing) == own:
+            like[row["seed"]] = None
+        else:
+            left_out.append(row["seed"])
+    contestant = Contestant(
+        name=name,
+        template=template,
+        directory=paths.job(template.job_id),
+        from_nothing=conditions.from_nothing,
+        values=like,
+        seeds=[row["seed"] for row in rows],
+        left_out=left_out,
+    )
+    _refuse_untrainable(paths, contestant, [declared[row["job_id"]] for row in rows])
+    return contestant
+
+
+def _refuse_untrainable(paths: RunPaths, contestant: Contestant, jobs: Sequence[JobRow]) -> None:
+    """:raises UsageError: there is no robot, policy or feature to train further seeds with."""
+    name = contestant.name
+    spec = contestant.template.job.spec
+    try:
+        spec.refuse_unknown()
+    except ValueError as error:
+        raise UsageError(f"{paths.root}: {name}: {error}") from error
+    if spec.xml is not None and not (contestant.directory.root / spec.xml).is_file():
+        raise UsageError(
+            f"{paths.root}: {name}: its robot is not in {contestant.directory.robot} any more,"
+            " so further seeds cannot be trained; restore that folder"
+        )
+    if contestant.from_nothing or spec.init is None:
+        return
+    if len({_policy(job) for job in jobs}) > 1:
+        raise UsageError(
+            f"{paths.root}: {name}: each of its seeds started from a policy of its own, and further"
+            f" seeds have none; {option('from_nothing', True)} trains both jobs from nothing"
+        )
+    if spec.init_sha256 is None or not contestant.directory.init.is_file():
+        raise UsageError(
+            f"{paths.root}: {name}: {contestant.directory.init}, the policy that it started from, is"
+            f" not there; {option('from_nothing', True)} trains both jobs from nothing"
+        )
+
+
+def _refuse_other_protocols(run_dir: Path, first: Contestant, second: Contestant) -> None:
+    """:raises UsageError: values of both would not mean the same."""
+    if first.start != second.start:
+        each = "; ".join(f"{one.name} starts from {_start_text(one)}" for one in (first, second))
+        raise UsageError(
+            f"{run_dir}: {each}: what differs might be that;"
+            f" {option('from_nothing', True)} trains both from nothing"
+        )
+    specs = first.template.job.spec, second.template.job.spec
+    for what, of in (
+        ("total_timesteps", lambda spec: f"{spec.total_timesteps:,}"),
+        ("task", _task),
+    ):
+        values = [of(spec) for spec in specs]
+        if values[0] != values[1]:
+            each = f"{first.name}: {values[0]}; {second.name}: {values[1]}"
+            raise UsageError(
+                f"{run_dir}: a race needs jobs with the same {what}, or their values do not mean the"
+                f" same ({each}); declare a job that has it, and train that"
+            )
+
+
+def _start_text(contestant: Contestant) -> str:
+    init = contestant.template.job.spec.init
+    return "nothing" if contestant.start is None else f"the policy of {init}"
+
+
+def _task(spec: WorkerSpec) -> str:
+    return spec.entry_point or spec.env or spec.task or ""
+
+
+def _figure(
+    run_dir: Path, by: str | None, both: tuple[Contestant, Contestant], cases: Cases
+) -> str:
+    """:raises UsageError: not both will have it."""
+    without = [one.name for one in both if not one.template.job.spec.eval_episodes]
+    if by is None and without:
+        return TRAINING
+    rows = [row for case in cases.values() for row in case]
+    bodies = {one.name: {"": one.name} for one in both}
+    figure = job_groups.figure_of(run_dir, by, rows, bodies, cases)
+    if by is None:
+        return job_groups.EVALUATION
+    if figure != TRAINING and without:
+        raise UsageError(
+            f"{run_dir}: {option('by')}: {without[0]} is not evaluated (eval_episodes = 0), so it has"
+            f" no {figure}; {option('by', TRAINING)} compares the returns of training"
+        )
+    return figure
+
+
+def _refuse_unfinished(run_dir: Path, both: tuple[Contestant, Contestant], cases: Cases) -> None:
+    """:raises UsageError: seeds that count are still trained, or wait for that."""
+    for one in both:
+        left = [row for row in cases[one.name] if row["seed"] in one.values]
+        left = [row for row in left if row["state"] in UNFINISHED]
+        if left:
+            states = listed(sorted({row["state"] for row in left}))
+            raise UsageError(
+                f"{run_dir}: {one.name}: {count(len(left), 'seed is', 'seeds are')} not trained to"
+                f" the end ({states}), and a race counts them: let `run` end first, or `cancel` them;"
+                f" {option('fresh_seeds', True)} counts none of this run directory"
+            )
+
+
+def _with_values(contestant: Contestant, rows: Sequence[SummaryRow], figure: str) -> Contestant:
+    values = {
+        row["seed"]: job_groups.value_of(row, figure)
+        for row in rows
+        if row["seed"] in contestant.values and row["state"] != "CANCELLED"
+    }
+    return dataclasses.replace(contestant, values=values)
+
+
+def _policy(row: JobRow) -> str | None:
+    """What a training began with; None: with random weights."""
+    spec = row.job.spec
+    return None if spec.init is None else spec.init_sha256 or spec.init
+
+
+def _identity_of_row(row: JobRow, *, from_nothing: bool) -> tuple[str, str | None]:
+    spec = row.job.spec
+    return _identity(spec, None if from_nothing else _policy(row)), row.robot_hash
+
+
+def _identity(spec: WorkerSpec, policy: str | None) -> str:
+    """Equal for trainings that differ in their seed alone."""
+    alike = dataclasses.replace(spec, job_id="", seed=0, init=None, init_sha256=policy)
+    return alike.fingerprint()

@@ -1,0 +1,488 @@
+"""``compare RUN --jobs A,B --race``: two jobs get further seeds until it is decided which is higher.
+
+The seeds are trained in a run directory beside RUN, of which nothing is changed: an ordinary
+experiment, to which each round of the race adds jobs. So nothing is lost when it is killed, and the
+same command goes on. What the values say is decided by :mod:`orchestrator.analysis.sequential`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, TextIO
+
+from orchestrator import api
+from orchestrator.analysis import run_reader, sequential
+from orchestrator.analysis.sequential import LEAST_SEEDS, MOST_SEEDS, Look, Outcome, Rules
+from orchestrator.analysis.two_groups import Figure, Interval
+from orchestrator.core.errors import RunInterrupted, UsageError
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.front_end import option, repeat_call
+from orchestrator.core.job import Job
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import count, listed
+from orchestrator.experiment import session
+from orchestrator.experiment.directory import run_directory
+from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.planning.run_plan import RunOptions
+from orchestrator.features.compare import comparison, contestants, job_groups
+from orchestrator.features.compare.contestants import Conditions, Contestant, Field
+from orchestrator.jobfile import Experiment
+from orchestrator.jobfile.job_names import without_seed
+from orchestrator.keys.names import safe_name
+from orchestrator.ledger import SummaryRow
+from orchestrator.machine import topology
+from orchestrator.machine.slots import MaxParallel
+from orchestrator.supervisor.events import DetachableReporter, Reporter
+from orchestrator.terminal.background_output import in_background
+from orchestrator.terminal.run_view import LineReporter
+
+MOST_SEEDS_A_ROUND = 4
+"""So many seeds of both are trained between two looks where there are cores for them: more would
+often be trained in vain."""
+BUDGETS = "race.json"
+"""In the race's run directory: the budgets that were declared, for each figure."""
+OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceOptions:
+    """What is declared for a race."""
+
+    rules: Rules
+    conditions: Conditions
+    max_parallel: MaxParallel = None
+    progress: TextIO | None = None
+    """Where a line for each event goes; None: nowhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RacedJob:
+    """One of the two."""
+
+    name: str
+    values: Sequence[float]
+    """For each of :attr:`RaceResult.seeds`."""
+    mean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceResult:
+    """What a race has shown.
+
+    :ivar race_dir: the run directory of the seeds that were trained for it; there is none where the
+        values of ``run_dir`` decided it.
+    :ivar by: the figure: a measure, ``eval_mean`` or ``ep_rew_mean``.
+    :ivar jobs: both, in the order in which they were named.
+    :ivar seeds: those with a value of both.
+    :ivar trained: how many trainings ``race_dir`` has that are over.
+    :ivar outcome: of the second job against the first: ``"higher"``, ``"lower"``, ``"no
+        difference"`` (none above the smallest that matters), or ``"not decided"`` (the budget is
+        spent).
+    :ivar difference: mean of the second job minus mean of the first. Its interval of 95 % holds
+        whenever one looks and stops; None for fewer than three seeds.
+    :ivar p: of no difference, over all looks, at least 0.001; None likewise.
+    :ivar most_seeds: the budget, of each job.
+    :ivar smallest_difference: the smallest that matters; None: each does.
+    :ivar remarks: what has to be known to trust it.
+    """
+
+    run_dir: Path
+    race_dir: Path
+    by: str
+    jobs: Sequence[RacedJob]
+    seeds: Sequence[int]
+    trained: int
+    outcome: Outcome
+    difference: Figure
+    p: float | None
+    most_seeds: int
+    smallest_difference: float | None
+    remarks: Sequence[str]
+
+    def facts(self) -> dict[str, Any]:
+        """The content of ``--json``."""
+        return {**asdict(self), "run_dir": str(self.run_dir), "race_dir": str(self.race_dir)}
+
+
+def checked_rules(most_seeds: int | None, smallest_difference: float | None) -> Rules:
+    """:raises UsageError: one of them is out of its range."""
+    rules = Rules()
+    if most_seeds is not None:
+        is_whole = isinstance(most_seeds, Integral) and not isinstance(most_seeds, bool)
+        if not is_whole or not LEAST_SEEDS <= most_seeds <= MOST_SEEDS:
+            raise UsageError(
+                f"compare: {option('most_seeds')}: expected a whole number from {LEAST_SEEDS} to"
+                f" {MOST_SEEDS}, found {most_seeds}"
+            )
+        rules = dataclasses.replace(rules, most_seeds=int(most_seeds))
+    if smallest_difference is not None:
+        is_number = isinstance(smallest_difference, Real) and math.isfinite(smallest_difference)
+        if not is_number or not smallest_difference > 0:
+            raise UsageError(
+                f"compare: {option('smallest_difference')}: expected a number above 0, in the unit of"
+                f" the figure, found {smallest_difference}"
+            )
+        rules = dataclasses.replace(rules, smallest_difference=float(smallest_difference))
+    return rules
+
+
+def race(run_dir: Path, names: Sequence[str], by: str | None, options: RaceOptions) -> RaceResult:
+    """Race two jobs of a run directory.
+
+    :raises UsageError: they cannot be raced, or further seeds cannot be trained.
+    :raises RunInterrupted: it was stopped; the same call goes on.
+    :raises DiskFullError, SupervisorError: everything has stopped; the same call goes on.
+    """
+    field = contestants.read(run_dir, names, by, options.conditions)
+    race_dir = _race_dir(field)
+    while True:
+        standing = _standing(field, race_dir, options.rules)
+        look = standing.look()
+        if look is not None and look.outcome != "open":
+            return _result(standing, look)
+        seeds = standing.next_seeds(_seeds_a_round(field, options.max_parallel))
+        if not seeds:
+            raise UsageError(
+                f"{race_dir}: no seed has a value of both jobs, and the budget of"
+                f" {standing.rules.most_seeds} seeds is spent; `status {race_dir}` says why"
+            )
+        _tell(_progress_text(standing, look, seeds), options.progress)
+        _train(standing, seeds, options)
+        _refuse_standstill(standing, seeds)
+
+
+def _race_dir(field: Field) -> Path:
+    """Beside the run directory: the same for both orders of the jobs."""
+    root = field.run_dir if field.run_dir.name not in ("", "..") else field.run_dir.resolve()
+    names = "-".join(sorted(one.name for one in field.both))
+    return root.parent / safe_name(f"{root.name}-race-{names}")
+
+
+# -- what there is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """A race between two rounds."""
+
+    field: Field
+    race_dir: Path
+    rules: Rules
+    """Their budget is the largest that was ever declared, by which the bounds are made."""
+    budget: int
+    """Seeds that may be tried of each job, now."""
+    budgets: Sequence[int]
+    """Those that were declared for this figure, rising."""
+    raced: Mapping[str, SummaryRow]
+    """The jobs of the race's run directory, by id."""
+    declared: Sequence[Job]
+    """The same, as they are declared."""
+
+    def has_tried(self, seed: int) -> bool:
+        """Whether both jobs have been trained with it, with or without a value."""
+        return all(self._has_tried(one, seed) for one in self.field.both)
+
+    def _has_tried(self, contestant: Contestant, seed: int) -> bool:
+        row = self._row(contestant, seed)
+        return seed in contestant.values or (row is not None and row["state"] in OVER)
+
+    def _row(self, contestant: Contestant, seed: int) -> SummaryRow | None:
+        return self.raced.get(contestant.job_id(seed))
+
+    def value(self, contestant: Contestant, seed: int) -> float | None:
+        if seed in contestant.values:
+            return contestant.values[seed]
+        row = self._row(contestant, seed)
+        return None if row is None else job_groups.value_of(row, self.field.by)
+
+    @property
+    def known_seeds(self) -> list[int]:
+        """Those of the run directory that count, then those of the race, each rising."""
+        of_race = sorted({row["seed"] for row in self.raced.values()})
+        return list(dict.fromkeys([*self.field.declared_seeds, *of_race]))
+
+    @property
+    def tried(self) -> list[int]:
+        return [seed for seed in self.known_seeds if self.has_tried(seed)]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Those with a value of both."""
+        return [
+            seed
+            for seed in self.tried
+            if all(self.value(one, seed) is not None for one in self.field.both)
+        ]
+
+    def values(self, contestant: Contestant) -> list[float]:
+        """Of :attr:`seeds`."""
+        found = [self.value(contestant, seed) for seed in self.seeds]
+        return [value for value in found if value is not None]
+
+    def look(self) -> Look | None:
+        """None without a seed that has a value of both."""
+        first = self.values(self.field.first)
+        if not first:
+            return None
+        is_spent = len(self.tried) >= self.budget
+        return sequential.look(first, self.values(self.field.second), self.rules, is_spent=is_spent)
+
+    def next_seeds(self, most: int) -> list[int]:
+        """What is trained next: seeds that one of both lacks, those that have begun, then new ones.
+
+        :param most: seeds a round; more only up to the first look.
+        """
+        tried = len(self.tried)
+        number = min(max(most, LEAST_SEEDS - tried), self.budget - tried)
+        begun = [seed for seed in self.known_seeds if not self.has_tried(seed)]
+        new = 1 + max(self.field.first_new_seed - 1, *self.known_seeds, -1)
+        return [*begun, *range(new, new + max(0, number - len(begun)))][: max(number, 0)]
+
+    def jobs(self, seeds: Sequence[int]) -> list[Job]:
+        """All jobs of the race's run directory, with those that ``seeds`` need."""
+        wanted = [
+            one.job(seed)
+            for seed in seeds
+            for one in self.field.both
+            if not self._has_tried(one, seed)
+        ]
+        return [*self.declared, *(job for job in wanted if job.job_id not in self.raced)]
+
+
+def _standing(field: Field, race_dir: Path, rules: Rules) -> _Standing:
+    """:raises UsageError: the race's run directory has other trainings."""
+    raced: Mapping[str, SummaryRow] = {}
+    declared: Sequence[Job] = ()
+    budgets = [rules.most_seeds]
+    if run_directory.is_run_directory(RunPaths(race_dir)):
+        snapshot = control.status(race_dir)
+        _refuse_running(race_dir, snapshot)
+        rows = comparison.declared_jobs(snapshot.paths)
+        for one in field.both:
+            own = [row for row in rows if row.job_id == one.job_id(row.job.spec.seed)]
+            if not all(one.trains(row) for row in own):
+                raise UsageError(
+                    f"{race_dir}: {one.name} was raced as it was declared before, or from another"
+                    " start; rename or remove this directory to race it anew"
+                )
+        raced = {row["job_id"]: row for row in snapshot.rows}
+        declared = [row.job for row in rows]
+        budgets = _note_budget(race_dir, field.by, rules.most_seeds)
+    return _Standing(
+        field=field,
+        race_dir=race_dir,
+        rules=dataclasses.replace(rules, most_seeds=max(budgets)),
+        budget=rules.most_seeds,
+        budgets=budgets,
+        raced=raced,
+        declared=declared,
+    )
+
+
+def _refuse_running(race_dir: Path, snapshot: control.Snapshot) -> None:
+    """:raises UsageError: another process trains its seeds."""
+    if snapshot.holder is not None:
+        raise UsageError(
+            f"{race_dir}: another process trains the seeds of this race ({snapshot.holder}):"
+            f" `attach {race_dir}` follows it, `stop {race_dir}` stops it"
+        )
+
+
+def _note_budget(race_dir: Path, by: str, budget: int) -> list[int]:
+    """Record a budget. Returns all that were declared for this figure, rising."""
+    path = race_dir / BUDGETS
+    recorded = run_reader.read_json_object(path) or {}
+    before = recorded.get(by)
+    known = [one for one in before if type(one) is int] if isinstance(before, list) else []
+    budgets = sorted({*known, budget})
+    if budgets != known:
+        write_whole(path, json.dumps({**recorded, by: budgets}) + "\n")
+    return budgets
+
+
+# -- a round
+
+
+def _seeds_a_round(field: Field, max_parallel: MaxParallel) -> int:
+    at_once = topology.detect().capacity
+    if isinstance(max_parallel, int):
+        at_once = min(at_once, max_parallel)
+    cores = max(one.template.job.resources.all_cores for one in field.both)
+    return min(MOST_SEEDS_A_ROUND, max(1, at_once // cores // 2))
+
+
+def _train(standing: _Standing, seeds: Sequence[int], options: RaceOptions) -> None:
+    """Train both jobs with ``seeds`` to the end.
+
+    :raises RunInterrupted: it was stopped.
+    """
+    race_dir = standing.race_dir
+    jobs = standing.jobs(seeds)
+    of_names = {one.name: one.verdict() for one in standing.field.both}
+    verdicts = {job.job_id: of_names[without_seed(job.job_id, job.spec.seed)] for job in jobs}
+    experiment = Experiment(
+        name=race_dir.name,
+        max_parallel=None,
+        order="as-listed",
+        jobs=tuple(jobs),
+        source=f"{race_dir}/experiment.toml",
+        text=_job_file(standing.field, race_dir),
+        base=race_dir.absolute(),
+    )
+    run_options = RunOptions(
+        run_dir=race_dir, is_listed=True, verdicts=verdicts, max_parallel=options.max_parallel
+    )
+    try:
+        with _reporter(race_dir, options.progress) as reporter:
+            finished = session.run(experiment, run_options, reporter)
+    except KeyboardInterrupt:
+        raise _interrupted(race_dir) from None
+    if finished.interrupted:
+        raise _interrupted(race_dir)
+    if finished.problem is not None:
+        problem = finished.problem
+        raise UsageError(f"{race_dir}: {problem.what}. {problem.advice} {_go_on()}")
+
+
+def _job_file(field: Field, race_dir: Path) -> bytes:
+    """With which `run` ends the seeds that have begun; the jobs are in the ledger."""
+    both = ",".join(one.name for one in field.both)
+    text = f"# Made by: compare {field.run_dir} --jobs {both} --race. The same command goes on.\n"
+    return f"{text}name = {json.dumps(race_dir.name)}\n".encode()
+
+
+@contextlib.contextmanager
+def _reporter(race_dir: Path, progress: TextIO | None) -> Iterator[Reporter]:
+    record = run_directory.error_record(race_dir)
+    if progress is None:
+        yield DetachableReporter(api.WarningReporter(), record)
+        return
+    with in_background(progress) as out:
+        yield DetachableReporter(LineReporter(out), record)
+
+
+def _interrupted(race_dir: Path) -> RunInterrupted:
+    return RunInterrupted(race_dir, f"{race_dir}: the race has stopped. {_go_on()}")
+
+
+def _go_on() -> str:
+    again = repeat_call()
+    return f"{again[0].upper()}{again[1:]} to go on; nothing that was trained is lost."
+
+
+def _refuse_standstill(before: _Standing, seeds: Sequence[int]) -> None:
+    """:raises UsageError: the last round has trained nothing, or the next would be in vain."""
+    now = _standing(before.field, before.race_dir, before.rules)
+    race_dir = now.race_dir
+    left = [seed for seed in seeds if not now.has_tried(seed)]
+    if left:
+        what = count(len(left), "seed is", "seeds are")
+        raise UsageError(
+            f"{race_dir}: {what} not trained to the end ({_numbers(left)}); `status {race_dir}` says"
+            f" why, `resume {race_dir}` queues paused jobs. {_go_on()}"
+        )
+    last = now.tried[-LEAST_SEEDS:]
+    for one in now.field.both:
+        if len(last) == LEAST_SEEDS and all(now.value(one, seed) is None for seed in last):
+            raise UsageError(
+                f"{race_dir}: {one.name} has no value of {now.field.by} with any of the last"
+                f" {LEAST_SEEDS} seeds ({_numbers(last)}), so more would be trained in vain; `status"
+                f" {race_dir}` says why, `retry {race_dir}` trains failed jobs again. {_go_on()}"
+            )
+
+
+def _numbers(seeds: Sequence[int]) -> str:
+    return listed([str(seed) for seed in seeds])
+
+
+# -- what is said
+
+
+def _tell(text: str, progress: TextIO | None) -> None:
+    if progress is not None:
+        with in_background(progress) as out:
+            LineReporter(out).event("race", text)
+
+
+def _progress_text(standing: _Standing, look: Look | None, seeds: Sequence[int]) -> str:
+    field = standing.field
+    what = "nothing is known yet"
+    if look is not None:
+        what = f"{field.second.name} − {field.first.name} = {look.difference:.4g} ({field.by})"
+        if look.reach is not None:
+            low = look.difference - look.reach
+            what += f" [{low:.4g}, {look.difference + look.reach:.4g}]"
+        what += f" after {count(look.seeds, 'seed')} each: not decided"
+    next_ones = count(len(seeds), "seed")
+    return f"{what}; {next_ones} of at most {standing.budget} trained next: {_numbers(seeds)}"
+
+
+def _result(standing: _Standing, look: Look) -> RaceResult:
+    field = standing.field
+    interval = None
+    if look.reach is not None:
+        interval = Interval(
+            low=look.difference - look.reach,
+            high=look.difference + look.reach,
+            method=sequential.METHOD,
+        )
+    return RaceResult(
+        run_dir=field.run_dir,
+        race_dir=standing.race_dir,
+        by=field.by,
+        jobs=[_raced_job(standing, one) for one in field.both],
+        seeds=standing.seeds,
+        trained=sum(row["state"] in OVER for row in standing.raced.values()),
+        outcome=look.outcome,
+        difference=Figure(value=look.difference, interval=interval),
+        p=look.p,
+        most_seeds=standing.budget,
+        smallest_difference=standing.rules.smallest_difference,
+        remarks=_remarks(standing),
+    )
+
+
+def _raced_job(standing: _Standing, contestant: Contestant) -> RacedJob:
+    values = standing.values(contestant)
+    mean = math.fsum(values) / len(values)
+    return RacedJob(name=contestant.name, values=values, mean=mean)
+
+
+def _remarks(standing: _Standing) -> list[str]:
+    field = standing.field
+    remarks = []
+    if field.chosen_by:
+        remarks.append(
+            f"Only seeds that were trained for the race count: the {field.chosen_by} of"
+            f" {field.run_dir} chose jobs by their values, which flatters the chosen."
+        )
+    remarks += [
+        f"{one.name}: {_seeds_are(one.left_out)} trained with other settings, and left out."
+        for one in field.both
+        if one.left_out
+    ]
+    without = [seed for seed in standing.tried if seed not in standing.seeds]
+    if without:
+        remarks.append(
+            f"{_seeds_are(without)} left out for both, as one has no value: what is compared are"
+            " trainings that succeed."
+        )
+    if len(standing.budgets) > 1:
+        declared = ", then ".join(map(str, standing.budgets))
+        error = f"{len(standing.budgets) * sequential.ERROR:.0%}"
+        remarks.append(
+            f"The budget was changed ({declared} seeds): chance decides wrongly in up to {error} of"
+            " such races, not in 5 %."
+        )
+    return remarks
+
+
+def _seeds_are(seeds: Sequence[int]) -> str:
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {_numbers(seeds)}"

@@ -1,0 +1,73 @@
+"""What ``compare RUN --jobs A,B --race`` shows at its end."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from orchestrator.analysis import sequential
+from orchestrator.core.text import count
+from orchestrator.features.compare.job_groups_view import (
+    difference_text,
+    short_number,
+)
+from orchestrator.features.compare.race import RacedJob, RaceResult
+from orchestrator.terminal.output import show_table
+from orchestrator.terminal.tables import Column, number_column
+
+
+def show(raced: RaceResult) -> None:
+    """Print both jobs, who is better by how much, and what has to be known of it."""
+    first, second = raced.jobs
+    above = [f"{raced.run_dir}: {second.name} raced against {first.name} by {raced.by}", ""]
+    below: list[str | Text] = ["", sentence(raced), *_advice(raced)]
+    if raced.difference.interval is not None:
+        method = (
+            "Interval of 95 % and p: Welch's t over all looks of a group-sequential test (Wang and"
+            " Tsiatis); they hold whenever one stops."
+        )
+        below += ["", Text(method, style="dim")]
+    if raced.trained:
+        where = f"{count(raced.trained, 'training')} of the race: {raced.race_dir}"
+        below.append(Text(where, style="dim"))
+    if raced.remarks:
+        below += ["", *raced.remarks]
+    show_table(_columns(), raced.jobs, above=above, below=below)
+
+
+def sentence(raced: RaceResult) -> str:
+    """Who is better, by how much, and after how many seeds."""
+    first, second = raced.jobs
+    after = f"after {count(len(raced.seeds), 'seed')} each"
+    found = f"{second.name} is {difference_text(raced.difference, first.name)}"
+    if raced.p is not None:
+        sign = "≤" if raced.p <= sequential.LEAST_P else "="
+        found += f", p {sign} {raced.p:.2g}"
+    if raced.outcome == "not decided":
+        return f"Not decided {after}: {found}."
+    if raced.outcome == "no difference":
+        assert raced.smallest_difference is not None
+        limit = short_number(raced.smallest_difference)
+        return f"No difference above {limit}, decided {after}: {found}."
+    return f"{found}, decided {after}."
+
+
+def _advice(raced: RaceResult) -> list[str]:
+    if raced.outcome != "not decided":
+        return []
+    advice = f"The budget of {raced.most_seeds} seeds is spent."
+    if raced.smallest_difference is None:
+        advice += (
+            " With --smallest-difference, that there is none above a size that matters is an answer,"
+            " too."
+        )
+    return [advice]
+
+
+def _columns() -> list[Column[RacedJob]]:
+    return [
+        Column("job", lambda job: job.name),
+        number_column("seeds", lambda job: str(len(job.values))),
+        number_column("mean", lambda job: short_number(job.mean)),
+        number_column("lowest", lambda job: short_number(min(job.values))),
+        number_column("highest", lambda job: short_number(max(job.values))),
+    ]

@@ -1,0 +1,459 @@
+"""`compare RUN --jobs A,B --race`: further seeds of two jobs, until it is decided which is better.
+
+The supervisor is the real one; its workers train nothing, and give the values of a table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from command_helpers import LONG_PATIENCE_S, odd, wait_until, write_experiment
+
+import orchestrator
+from orchestrator.core.errors import LedgerError, UsageError
+from orchestrator.core.paths import RunPaths
+from orchestrator.executors.local import LocalExecutor
+from orchestrator.experiment.begun_source import BegunSource
+from orchestrator.experiment.directory import run_directory
+from orchestrator.features.compare.race import RaceResult
+from orchestrator.ledger import Ledger
+
+VALUES = "values.json"
+PARENT = [1.0, 1.2, 0.9, 1.1, 1.0, 1.3, 0.8, 1.05, 0.95, 1.15]
+CHILD = [2.0, 2.4, 1.9, 2.2, 2.1, 2.3, 1.8, 2.05, 1.95, 2.15]
+TWIN = [1.1, 1.0, 1.2, 0.9, 1.3, 1.0, 0.95, 0.8, 1.15, 1.05]
+
+WORKER = """
+import json, pathlib, re, sys, time
+table = json.loads(pathlib.Path(sys.argv[1]).read_text())
+job = pathlib.Path(sys.argv[2])
+number = sys.argv[3]
+spec = json.loads((job / "spec.json").read_text())
+value = table[spec["name"]][spec["seed"]]
+if value == "waits":
+    time.sleep(600)
+(job / "model.zip").touch()
+(job / "vecnormalize.pkl").touch()
+record = {"code": 1, "message": "ValueError: the knee fell off", "env_steps": 1}
+if value is not None:
+    measures = {"distance_m": value}
+    record = {"code": 0, "message": "", "env_steps": spec["total_timesteps"], "ep_rew_mean": 1.0}
+    record |= {"eval_mean": 10 * value, "measures": measures}
+(job / "attempts" / number / "exit.json").write_text(json.dumps(record))
+sys.exit(record["code"])
+"""
+DEFAULTS = commands.TINY.replace("eval_episodes = 0", "eval_episodes = 1")
+
+
+class World:
+    """A folder with a job file whose trainings have the values of a table."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.values: dict[str, list[Any]] = {}
+
+    def say(self, **values: Sequence[Any]) -> None:
+        """Name of a job → what its training gives, for each seed: a value; None: it fails; or
+        ``"waits"``."""
+        self.values |= {name: list(of_seeds) for name, of_seeds in values.items()}
+        (self.folder / VALUES).write_text(json.dumps(self.values))
+
+    def train(self, seeds: Mapping[str, Sequence[int]], **more: Mapping[str, Any]) -> None:
+        """Run a job file with these seeds of each job. :param more: further keys of a job."""
+        jobs = [
+            odd(name, "nothing", seeds=list(of_job), retry={"max_retries": 0}, **more.get(name, {}))
+            for name, of_job in seeds.items()
+        ]
+        file = write_experiment(self.folder, *jobs, defaults=DEFAULTS)
+        orchestrator.run(file, run_dir=self.run_dir, skip_invalid=True)
+
+    def race(self, *jobs: str, by: str | None = "distance_m", **options: Any) -> RaceResult:
+        return orchestrator.compare(
+            self.run_dir, jobs or ("parent", "child"), by, race=True, max_parallel=2, **options
+        )
+
+    def trained(self, race_dir: Path | None = None) -> dict[str, str]:
+        """The jobs of the race's directory: id → state."""
+        paths = RunPaths(race_dir or self.folder / "run-race-child-parent")
+        with run_directory.opened_ledger(paths, read_only=True) as ledger:
+            return {row.job_id: row.state.name for row in ledger.jobs()}
+
+
+def worker_command(folder: Path) -> tuple[str, ...]:
+    program = folder / "worker.py"
+    program.write_text(WORKER)
+    return (sys.executable, "-I", "-S", str(program), str(folder / VALUES))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    command = worker_command(tmp_path)
+    commands.examine_nothing(monkeypatch)
+    monkeypatch.setattr(
+        "orchestrator.executors.local_backend.LocalExecutor",
+        lambda: LocalExecutor(worker_command=command),
+    )
+    made = World(tmp_path)
+    made.say(parent=PARENT, child=CHILD, twin=TWIN)
+    return made
+
+
+def test_further_seeds_are_trained_of_both_until_it_is_decided(world: World) -> None:
+    world.train({"parent": [0], "child": [0]})
+    found = world.race()
+    assert found.outcome == "higher"
+    assert list(found.seeds) == list(range(len(found.seeds)))
+    assert 3 <= len(found.seeds) < 10
+    assert found.jobs[0].values == PARENT[: len(found.seeds)]
+    assert found.jobs[1].values == CHILD[: len(found.seeds)]
+    assert found.difference.interval is not None
+    assert found.difference.interval.low > 0
+    assert found.difference.interval.method == "repeated Welch's t"
+    assert found.p is not None
+    assert found.p < 0.05
+    further = found.seeds[1:]
+    expected = {f"{name}-s{seed}" for name in ("parent", "child") for seed in further}
+    assert set(world.trained(found.race_dir)) == expected
+    assert found.trained == len(expected)
+    assert found.race_dir == world.folder / "run-race-child-parent"
+
+
+def test_the_same_call_finds_the_same_and_trains_nothing(world: World) -> None:
+    world.train({"parent": [0], "child": [0]})
+    found = world.race()
+    before = world.trained()
+    assert world.race() == found
+    assert world.race("child", "parent").outcome == "lower"
+    assert world.race("parent-s0", "child-s0") == found
+    assert world.trained() == before
+
+
+def test_seeds_that_are_there_may_decide_it_already(world: World) -> None:
+    world.train({"parent": range(6), "child": range(6)})
+    found = world.race()
+    assert found.outcome == "higher"
+    assert len(found.seeds) == 6
+    assert found.trained == 0
+    assert not found.race_dir.exists()
+
+
+def test_seeds_that_one_of_both_lacks_are_trained_first(world: World) -> None:
+    world.train({"parent": [3, 4, 5, 6], "twin": [4]})
+    found = world.race("parent", "twin", most_seeds=4)
+    assert found.outcome == "not decided"
+    assert found.seeds == [3, 4, 5, 6]
+    raced = world.trained(found.race_dir)
+    assert set(raced) == {"twin-s3", "twin-s5", "twin-s6"}
+
+
+def test_a_spent_budget_ends_it_with_the_interval_and_a_larger_one_goes_on(world: World) -> None:
+    world.train({"parent": [0, 1], "twin": [0, 1]})
+    found = world.race("parent", "twin", most_seeds=4)
+    assert found.outcome == "not decided"
+    assert len(found.seeds) == 4
+    assert found.difference.interval is not None
+    assert found.difference.interval.low < 0 < found.difference.interval.high
+    assert found.remarks == []
+    more = world.race("parent", "twin", most_seeds=6)
+    assert more.outcome == "not decided"
+    assert len(more.seeds) == 6
+    (remark,) = more.remarks
+    assert "(4, then 6 seeds)" in remark
+    assert "10%" in remark
+
+
+def test_none_above_a_declared_difference_is_a_decision(world: World) -> None:
+    world.train({"parent": [0, 1], "twin": [0, 1]})
+    found = world.race("parent", "twin", smallest_difference=1.0)
+    assert found.outcome == "no difference"
+    assert len(found.seeds) < 6
+
+
+def test_a_seed_that_fails_for_one_is_left_out_for_both(world: World) -> None:
+    world.say(child=[*CHILD[:2], None, *CHILD[3:]])
+    world.train({"parent": [0, 1], "child": [0, 1]})
+    found = world.race(most_seeds=5, smallest_difference=0.01)
+    assert 2 not in found.seeds
+    assert "seed 2 left out for both" in found.remarks[0]
+
+
+def test_a_body_that_fails_with_every_seed_is_not_trained_for_ever(world: World) -> None:
+    world.say(child=[None] * 20, parent=[1.0, 1.1] * 10)
+    world.train({"parent": [0], "child": [0]})
+    with pytest.raises(UsageError, match=r"child has no value of distance_m .* last 3 seeds"):
+        world.race()
+    assert len(world.trained()) <= 6
+
+
+def test_jobs_of_a_search_are_compared_by_fresh_seeds(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.train({"parent": range(6), "child": [0]})
+
+    class Search(BegunSource):
+        noun = "search"
+
+    def source(paths: RunPaths, _: Ledger) -> BegunSource | None:
+        return Search() if paths.root == world.run_dir else None
+
+    monkeypatch.setattr("orchestrator.features.compare.contestants.begun_source", source)
+    world.say(parent=[9.0] * 6 + PARENT, child=[9.0] * 6 + CHILD)
+    found = world.race()
+    assert min(found.seeds) == 6
+    assert found.outcome == "higher"
+    assert found.remarks[0].startswith(
+        "Only seeds that were trained for the race count: the search"
+    )
+
+
+def test_fresh_seeds_are_those_that_the_run_directory_has_not(world: World) -> None:
+    world.train({"parent": [0], "child": [0, 1, 2]})
+    found = world.race(fresh_seeds=True)
+    assert min(found.seeds) == 3
+    assert found.outcome == "higher"
+
+
+def test_it_is_compared_by_the_return_where_no_figure_is_named(world: World) -> None:
+    world.train({"parent": range(6), "child": range(6)})
+    found = world.race(by=None)
+    assert found.by == "eval_mean"
+    assert found.jobs[0].mean == pytest.approx(10 * sum(PARENT[:6]) / 6)
+
+
+def test_seeds_with_other_settings_are_left_out(world: World) -> None:
+    world.train({"parent": [0, 1], "child": [0, 1]})
+    ledger = Ledger.open(RunPaths(world.run_dir).ledger)
+    row = ledger.job_row("child-s1")
+    assert row is not None
+    ledger.update_spec(row.job.with_spec(n_envs=4))
+    ledger.commit()
+    ledger.close()
+    found = world.race(most_seeds=4)
+    assert "child: seed 1 trained with other settings, and left out." in found.remarks
+    assert "child-s1" in world.trained()
+
+
+def test_what_is_declared_otherwise_by_now_is_not_mixed_with_what_was_raced(world: World) -> None:
+    world.train({"parent": [0], "child": [0]})
+    world.race(most_seeds=3)
+    shutil.rmtree(world.run_dir)
+    world.train({"parent": [0], "child": [0]}, child={"n_envs": 4})
+    with pytest.raises(UsageError, match="child was raced as it was declared before"):
+        world.race(most_seeds=4)
+
+
+REFUSED: Sequence[tuple[Sequence[str], Mapping[str, Any], str]] = [
+    (("parent", "parent"), {}, "parent is named twice"),
+    (("parent", "parent-s0"), {}, "parent is named twice"),
+    (("parent",), {}, "a race is between two jobs, found 1"),
+    (("parent", "child", "twin"), {}, "a race is between two jobs, found 3"),
+    (("parent", "chlid"), {}, "chlid is no job, .* did you mean child"),
+    (("parent", "*"), {}, r"a race is between two jobs, and \* means .*; name one"),
+    (
+        ("parent", "child"),
+        {"by": "distance"},
+        "no job has reported distance; did you mean dist",
+    ),
+    (
+        ("parent", "child"),
+        {"most_seeds": 2},
+        "most_seeds: expected a whole number from 3 to 200",
+    ),
+    (("parent", "child"), {"smallest_difference": 0}, "expected a number above 0"),
+    (("parent", "child"), {"smallest_difference": float("nan")}, "expected a number above 0"),
+    (("parent", "child"), {"max_parallel": 0}, "max_parallel=0"),
+    (("parent", "long"), {}, r"same total_timesteps, .*\(parent: 512; long: 1,024\)"),
+    (("parent", "other"), {}, r"same task, .*\(parent: odd:make; other: odd:unhurried\)"),
+    (("parent", "unevaluated"), {}, r"unevaluated is not evaluated \(eval_episodes = 0\)"),
+]
+
+
+def test_what_cannot_be_raced_is_refused(world: World) -> None:
+    names = ("parent", "child", "twin", "long", "other", "unevaluated", "nanny")
+    world.say(**dict.fromkeys(names, PARENT))
+    world.train(
+        {name: [0] for name in names},
+        long={"total_timesteps": 1024},
+        other={"entry_point": "odd:unhurried", "env_kwargs": {}},
+        unevaluated={"eval_episodes": 0},
+    )
+    for jobs, options, said in REFUSED:
+        with pytest.raises(UsageError, match=said):
+            orchestrator.compare(
+                world.run_dir, jobs, **{"by": "distance_m", "race": True, **options}
+            )
+    assert [path.name for path in world.folder.glob("run-race*")] == []
+
+
+def test_options_of_a_race_are_refused_without_one(world: World) -> None:
+    with pytest.raises(UsageError, match="most_seeds is for a race: add race=True"):
+        orchestrator.compare(world.run_dir, ["a", "b"], most_seeds=5)  # type: ignore[call-overload]
+
+
+class TestStarts:
+    """Jobs that begin with a trained policy."""
+
+    def with_starts(self, world: World, **starts: Sequence[str]) -> None:
+        """Name → SHA-256 of the policy that each of its seeds started from."""
+        world.train({name: range(len(of_job)) for name, of_job in starts.items()})
+        paths = RunPaths(world.run_dir)
+        ledger = Ledger.open(paths.ledger)
+        for name, of_job in starts.items():
+            for seed, sha256 in enumerate(of_job):
+                row = ledger.job_row(f"{name}-s{seed}")
+                assert row is not None
+                if sha256:
+                    ledger.update_spec(row.job.with_spec(init="/old", init_sha256=sha256))
+                    paths.job(row.job_id).init.write_bytes(b"policy")
+        ledger.commit()
+        ledger.close()
+
+    def test_other_starts_are_refused_and_both_can_begin_with_nothing(self, world: World) -> None:
+        self.with_starts(world, parent=["", ""], child=["aa", "aa"])
+        with pytest.raises(
+            UsageError, match=r"child starts from the policy of /old: .*from_nothing=True trains"
+        ):
+            world.race()
+        found = world.race(from_nothing=True)
+        assert found.outcome == "higher"
+        raced = world.trained()
+        assert "child-s0" in raced
+        assert "parent-s0" not in raced
+        assert '"init": null' in (found.race_dir / "jobs/child-s0/spec.json").read_text()
+
+    def test_the_same_start_is_that_of_the_further_seeds(self, world: World) -> None:
+        self.with_starts(world, parent=["aa"], child=["aa"])
+        found = world.race()
+        job = RunPaths(found.race_dir).job("child-s1")
+        assert job.init.read_bytes() == b"policy"
+        assert '"init_sha256": "aa"' in job.spec.read_text()
+
+    def test_a_start_of_each_seed_has_no_further_seeds(self, world: World) -> None:
+        self.with_starts(world, parent=["aa", "bb"], child=["aa", "bb"])
+        with pytest.raises(UsageError, match="each of its seeds started from a policy of its own"):
+            world.race()
+
+
+@contextlib.contextmanager
+def begun(world: World, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own, which is ended with the block."""
+    patched = f"""
+import sys
+from orchestrator import __main__
+from orchestrator.executors import local, local_backend
+worker = {worker_command(world.folder)!r}
+local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
+__main__.main()
+"""
+    arguments = ["compare", "run", "--jobs", "parent,child", "--by", "distance_m", "--race"]
+    command = [sys.executable, "-c", patched, *arguments, "--max-parallel", "2", *options]
+    with commands.start(command, cwd=world.folder, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def runs(world: World, job_id: str) -> bool:
+    paths = RunPaths(world.folder / "run-race-child-parent")
+    with contextlib.suppress(LedgerError):  # there is none yet
+        return paths.ledger.exists() and world.trained().get(job_id) == "RUNNING"
+    return False
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_what_was_trained_stays_and_the_same_command_goes_on(
+    world: World, number: signal.Signals
+) -> None:
+    world.say(parent=[*PARENT[:4], "waits", *PARENT[5:]], child=[*CHILD[:4], 2.9, *CHILD[5:]])
+    world.train({"parent": [0], "child": [0]})
+    with begun(world, "--smallest-difference", "0.001") as process:
+        wait_until(
+            lambda: runs(world, "parent-s4") or process.poll() is not None,
+            "seed 4",
+            LONG_PATIENCE_S,
+        )
+        if process.poll() is None:
+            os.kill(process.pid, number)
+        _, errors = process.communicate(timeout=LONG_PATIENCE_S)
+    assert "Traceback" not in errors
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "stopped; run the same command again to go on" in errors
+    before = world.trained()
+    assert before["parent-s1"] == "SUCCEEDED"
+    world.say(parent=PARENT)
+    with begun(world, "--json") as process:
+        out, errors = process.communicate(timeout=LONG_PATIENCE_S)
+    assert process.returncode == 0, errors
+    found = json.loads(out)
+    assert found["outcome"] == "higher"
+    assert set(before) <= set(world.trained())
+    attempts = RunPaths(world.folder / found["race_dir"]).job("parent-s1").attempts
+    assert [path.name for path in attempts.iterdir()] == ["0"]
+
+
+def test_a_run_that_still_trains_these_jobs_is_waited_for(world: World) -> None:
+    world.train({"parent": [0], "child": [0]})
+    ledger = Ledger.open(RunPaths(world.run_dir).ledger)
+    row = ledger.job_row("child-s0")
+    assert row is not None
+    job = row.job.with_spec(job_id="child-s1", seed=1)
+    ledger.put_jobs([(9, replace(job, job_id="child-s1"), None)])
+    ledger.commit()
+    ledger.close()
+    with pytest.raises(UsageError, match=r"child: 1 seed is not trained to the end \(PENDING\)"):
+        world.race()
+    assert world.race(fresh_seeds=True).outcome == "higher"
+
+
+class TestCommand:
+    def test_it_says_who_is_better_by_how_much_and_after_how_many_seeds(self, world: World) -> None:
+        world.train({"parent": range(6), "child": range(6)})
+        arguments = ("compare", "run", "--jobs", "parent,child", "--by", "distance_m", "--race")
+        shown = commands.succeed(*arguments, cwd=world.folder).stdout
+        assert "child is higher than parent by 1.07 [" in shown
+        assert re.search(r"\(repeated Welch's t\), p = 0\.00\d+, decided after 6 seeds each", shown)
+
+    def test_it_says_that_nothing_is_decided_and_what_could_be(self, world: World) -> None:
+        world.train({"parent": range(5), "twin": range(5)})
+        arguments = ("compare", "run", "--jobs", "parent,twin", "--by", "distance_m", "--race")
+        shown = commands.succeed(*arguments, "--most-seeds", "5", cwd=world.folder).stdout
+        assert "Not decided after 5 seeds each: twin is" in shown
+        assert "With --smallest-difference" in shown
+        limit = ("--smallest-difference", "0.9")
+        shown = commands.succeed(*arguments, *limit, cwd=world.folder).stdout
+        assert "No difference above 0.90, decided after 5 seeds each: twin is" in shown
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--race"], "--race is between two jobs of one run directory: add --jobs A,B"),
+            (["--jobs", "a,b", "--most-seeds", "5"], "--most-seeds is for a race: add --race"),
+            (["--jobs", "a,b", "--fresh-seeds"], "--fresh-seeds is for a race: add --race"),
+            (["--jobs", "a,b", "--race", "--max-parallel", "x"], "--max-parallel x: expected"),
+            (["--jobs", "a,b", "--race", "--output", "x.html"], "do not go together"),
+        ],
+    )
+    def test_options_that_do_not_fit_are_refused(
+        self, tmp_path: Path, arguments: list[str], said: str
+    ) -> None:
+        refused = commands.invoke("compare", "run", *arguments, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert said in refused.stderr
