@@ -1,7 +1,7 @@
 """What a search costs beside the trainings themselves, and what it finds for its env_steps, printed
 as one table.
 
-    python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,races,…] [--jobs 200] [--load 4]
+    python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,races,choices,…] [--jobs 200] [--load 4]
 
 A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as
 medians with their range. Run it on an otherwise idle machine.
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orchestrator
-from benchmarks import races, search_learning, search_ledger, search_simulation
+from benchmarks import choices, races, search_learning, search_ledger, search_simulation
 from benchmarks.harness import ROOT, Line, at_most, both_ways, busy_loop, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -203,6 +203,7 @@ def main() -> None:
         "together": functools.partial(search_learning.together, figures=chosen.figures),
         "ledger": search_ledger.ledger,
         "races": races.races,
+        "choices": choices.choices,
     }
     print_table(__doc__, parts, options)
 

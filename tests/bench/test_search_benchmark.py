@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import search_figures, search_learning
+from benchmarks import choices, search_figures, search_learning
 from benchmarks.search_figures import Curve
 from benchmarks.search_learning import Grid
 
@@ -119,3 +119,25 @@ def test_children_with_a_policy_are_paired_with_those_without(
 def test_a_value_is_reached_when_the_best_is_first_as_good() -> None:
     curve = Curve(env_steps=[10, 20, 40], values=[1.0, 2.0, 5.0], whole=50)
     assert [curve.until(value) for value in (0.5, 2.0, 3.0, 6.0)] == [10, 20, 40, None]
+
+
+def test_choices_are_compared_with_the_best_seen_of_random_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choices, "FUNCTIONS", 3)
+    monkeypatch.setattr(choices, "TRAININGS", 12)
+    monkeypatch.setattr(choices, "SAMPLERS", ("random", "cmaes"))
+    first, second, *_ = lines = choices.choices(1)
+    assert len(lines) == 4
+    assert first.measured == "1"
+    assert second.values[0] > 0
+    low, high = choices.interval_of_ratio([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    assert (low, high) == (0.5, 0.5), "pairs of one function stay together"
+
+
+def test_the_best_value_of_a_function_is_at_its_peak_or_above_it() -> None:
+    for number in range(3):
+        tried = choices.function(number)
+        points = choices.np.random.default_rng(1).random((100, 6))
+        assert tried.value(points).max() <= tried.best
+        assert tried.spread > 0

@@ -14,6 +14,7 @@ from trial_helpers import Told, point_of, search_run
 
 from orchestrator.core.errors import SpecError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import is_installed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search.declaration.declared_search import declaration_of
@@ -50,6 +51,19 @@ BAD: list[tuple[str, Any, dict[str, Any], str]] = [
     ("no number", {"seeds": 5}, {}, "search.reevaluate.n: missing"),
     ("a list of seeds", {"n": 2, "seeds": [1, 2]}, {}, "search.reevaluate.seeds: expected"),
     ("unknown key", {"n": 2, "sedes": 2}, {}, "search.reevaluate.sedes: unknown key; did you mean"),
+    (
+        "an estimate of trials that inherit",
+        {"n": 2, "by": "estimate"},
+        {"inherit": "nearest"},
+        "search.reevaluate.by: trials that begin with policies of others have no estimates",
+    ),
+    (
+        "an estimate of several objectives",
+        {"n": 2, "by": "estimate"},
+        {"sampler": "nsga2", "objective": ["eval_mean", "wall_s"]},
+        "search.reevaluate.by: several objectives have no estimates",
+    ),
+    ("no such choice", {"n": 2, "by": "luck"}, {}, "search.reevaluate.by: expected"),
     ("no table", "all", {}, "search.reevaluate: expected"),
     (
         "a length that varies",
@@ -149,3 +163,31 @@ def test_the_best_and_the_unchanged_job_are_trained_again_with_the_same_fresh_se
     assert {
         trial.protocol["total_timesteps"] for trial in reader.repeated.values() if trial.protocol
     } == {512}
+
+
+@pytest.mark.skipif(not is_installed("sklearn"), reason="needs scikit-learn, of the extra search")
+def test_those_with_the_best_estimates_are_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One value had luck: none of its neighbours is good."""
+    value = "(lambda gamma: 5.0 if gamma < 0.15 else -10 * (gamma - 0.8) ** 2)"
+    read = '(json.loads((job / "spec.json").read_text())["hyperparameters"]["gamma"])}'
+    worker = commands.INSTANT.replace("1.0}", value + read)
+    monkeypatch.setattr(commands, "INSTANT", worker)
+    commands.instant_workers(monkeypatch, tmp_path)
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text(
+        f'name = "search"\nmax_parallel = 2\n{commands.TINY}\n'
+        f'[[jobs]]\nname = "hopper"\nxml = "{commands.HOPPER}"\ntask = "forward"\n'
+        '[search]\nsampler = "sobol"\ntrials = 16\norder = "fixed"\nobjective = "ep_rew_mean"\n'
+        'reevaluate = { n = 1, by = "estimate" }\n'
+        '[search.space]\n"ppo.gamma" = { low = 0.1, high = 0.9 }\n'
+        '[search.scheduler]\nkind = "none"\n'
+    )
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    rows: Mapping[str, Any] = commands.summary(tmp_path / "run")
+    lucky = max(rows.values(), key=lambda row: float(row["ep_rew_mean"]))
+    assert float(lucky["ep_rew_mean"]) == 5.0
+    (again,) = [job_id for job_id in rows if int(job_id.rpartition("-s")[2]) >= 1000]
+    (spec,) = specs(tmp_path / "run", [again]).values()
+    assert 0.7 < spec.hyperparameters["gamma"] < 0.9

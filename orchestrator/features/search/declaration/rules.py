@@ -323,6 +323,8 @@ def check_reevaluation(search: SearchSpec, template: JobTemplate, problems: Prob
     unchanged job where that is the reference.
     """
     where = "search.reevaluate"
+    if search.reevaluation.by == "estimate":
+        _check_estimates(search, problems)
     total = search.reevaluation.total_timesteps
     if total is not None and any(one.key == "total_timesteps" for one in search.space):
         what = "the space varies total_timesteps, and every body would be trained for as long"
@@ -341,6 +343,18 @@ def check_reevaluation(search: SearchSpec, template: JobTemplate, problems: Prob
         template.jobs("middle", at_middle, of_middle, point={})
     for problem in of_middle.in_order():
         problems.add(f"{where}.total_timesteps", problem.message)
+
+
+def _check_estimates(search: SearchSpec, problems: Problems) -> None:
+    """Check that a model of the trials will say which are the best."""
+    where = "search.reevaluate.by"
+    if len(search.objectives) > 1:
+        problems.add(where, "several objectives have no estimates; expected value")
+    if search.inherit != "none":
+        begin = "trials that begin with policies of others have no estimates"
+        problems.add(where, f"{begin}; expected value, or leave out inherit")
+    if not is_installed("sklearn"):
+        problems.add(where, f"estimate needs scikit-learn, which is not installed: {INSTALL}")
 
 
 def length_choice(total_timesteps: int | None) -> Sequence[Choice]:

@@ -18,6 +18,7 @@ Direction: TypeAlias = Literal["maximize", "minimize"]
 Aggregate: TypeAlias = Literal["median", "mean", "min"]
 Inherit: TypeAlias = Literal["none", "best", "nearest"]
 SchedulerKind: TypeAlias = Literal["none", "asha", "median"]
+ChosenBy: TypeAlias = Literal["value", "estimate"]
 TrialOrder: TypeAlias = Literal["asynchronous", "fixed"]
 
 
@@ -170,6 +171,18 @@ class ReevaluationSpec:
     """Of each job; None: as many as a trial has."""
     reference: bool = False
     """Whether the unchanged job is trained so, too."""
+    by: ChosenBy = "value"
+    """Whether the best are those with the best values, or with the best estimates by a model of all
+    trials; without estimates they are the former."""
+
+    @property
+    def protocol(self) -> dict[str, Any] | None:
+        """How trials are trained again, for comparison with how others were; None: as they were
+        trained before, but with other seeds.
+        """
+        if not self.is_own:
+            return None
+        return {"seeds": self.seeds, "total_timesteps": self.total_timesteps}
 
     @property
     def is_own(self) -> bool:

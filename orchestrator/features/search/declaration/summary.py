@@ -106,7 +106,8 @@ def _ends(search: SearchSpec, most: SearchLimits) -> Iterator[str]:
 
 def _reevaluation(search: SearchSpec, seeds: int, longest: int) -> str:
     own = search.reevaluation
-    what = f"the best {search.reevaluate}" + (" and the unchanged job" if own.reference else "")
+    best = "the best by estimate:" if own.by == "estimate" else "the best"
+    what = f"{best} {search.reevaluate}" + (" and the unchanged job" if own.reference else "")
     with_seeds = count(own.seeds or seeds, "fresh seed")
     length = f"{own.total_timesteps or longest:,} env_steps"
     return f"at the end {what} are trained from nothing, with {with_seeds} and {length} each"

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from orchestrator.features.search.declaration.spec import (
     SAMPLERS,
     Aggregate,
+    ChosenBy,
     Direction,
     Inherit,
     TrialOrder,
@@ -100,6 +101,12 @@ class ReevaluationTable(TomlTable):
         False,
         "Whether the unchanged job is trained with the same seeds, too, as the reference.",
         True,
+    )
+    by: ChosenBy = key(
+        "value",
+        "Which are the best: those with the best value, or with the best estimate by a model of all trials, which "
+        "luck deceives less.",
+        "estimate",
     )
 
 
@@ -225,8 +232,8 @@ class SearchTable(TomlTable):
     reevaluate: _Reevaluation = key(
         ReevaluationTable(n=0),
         "So many of the best, at most trials, are trained again at the end, from nothing and with other seeds; or a "
-        "table with n, seeds (their number), total_timesteps and reference (whether the unchanged job is trained so, "
-        "too).",
+        "table with n, seeds (their number), total_timesteps, reference (whether the unchanged job is trained so, "
+        "too) and by (value or estimate: which are the best).",
         {"n": 5, "seeds": 5, "total_timesteps": 200_000, "reference": True},
         shown=0,
     )

@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -48,6 +48,7 @@ from orchestrator.features.search.declaration.declared_search import (
     trial_jobs,
 )
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
+from orchestrator.features.search.estimates import estimates
 from orchestrator.features.search.history import History, Trial, commonest
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
@@ -56,6 +57,7 @@ from orchestrator.features.search.searcher import outcomes, schedulers
 from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
+from orchestrator.features.search.shown_trials import is_measured
 from orchestrator.features.search.trials import best
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger, Request, job_figures
@@ -453,12 +455,10 @@ class Searcher:
         """Train the best again that were not yet, and the unchanged job where that is the
         reference. Returns whether there was any.
         """
-        best_ones = best(self.history.asked, search.directions)[: search.reevaluate]
+        best_ones = self._in_order_of_reevaluation(search)[: search.reevaluate]
         if not best_ones:
             return False
-        wanted = asdict(search.reevaluation) if search.reevaluation.is_own else None
-        if wanted is not None:
-            del wanted["reference"]
+        wanted = search.reevaluation.protocol
         alike = [trial for trial in self.history.trials if trial.protocol == wanted]
         done = {trial.reevaluates for trial in alike}
         missing = [trial for trial in best_ones if trial.number not in done]
@@ -469,6 +469,18 @@ class Searcher:
             self._train_reference(search, best_ones[0], wanted)
             return True
         return bool(missing)
+
+    def _in_order_of_reevaluation(self, search: SearchSpec) -> Sequence[Trial]:
+        """The finished trials, or their Pareto front, the best first."""
+        in_order = best(self.history.asked, search.directions)
+        if search.reevaluation.by == "value":
+            return in_order
+        found = estimates(search.space, [trial for trial in in_order if is_measured(trial)])
+        if not found:
+            return in_order
+        sign = 1 if search.directions[0] == "minimize" else -1
+        estimated = [trial for trial in in_order if trial.number in found]
+        return sorted(estimated, key=lambda trial: sign * found[trial.number].mean)
 
     def _repeat(self, search: SearchSpec, trial: Trial, protocol: Mapping[str, Any] | None) -> None:
         """Train the point of ``trial`` again, from nothing and with other seeds.
