@@ -1,5 +1,6 @@
 """The ``compare`` command: ratios with intervals between experiments, benchmarks or machines, and
-between jobs of one run directory, also as ``orchestrator.compare``, which trains further seeds of them.
+between jobs of one run directory, which a race trains with further seeds; also as
+``orchestrator.compare``.
 """
 
 from __future__ import annotations

@@ -350,11 +350,13 @@ def _remarks(groups: Sequence[GroupFigures]) -> list[str]:
     if fewest == 1:
         remarks.append(
             "With one seed of a job there is no interval: another seed may reverse the order."
-            f" Train {ENOUGH_SEEDS} or more: seeds = [0, 1, 2, 3, 4]."
+            f" Train {ENOUGH_SEEDS} or more: seeds = [0, 1, 2, 3, 4]; or let a race of two jobs train"
+            f" them ({option('race', True)})."
         )
     elif fewest < ENOUGH_SEEDS:
         remarks.append(
-            f"{fewest} seeds tell only large differences from chance; train {ENOUGH_SEEDS} or more."
+            f"{fewest} seeds tell only large differences from chance; train {ENOUGH_SEEDS} or more,"
+            f" or let a race of two jobs train them ({option('race', True)})."
         )
     return remarks
 
