@@ -43,6 +43,10 @@ class Result:
         ``distance_m`` of ``forward``. Empty if the job was not evaluated, or its environment reports none;
         see docs/evaluation.md.
     :ivar env_steps: control steps trained, summed over environments and ranks.
+    :ivar parent: the job of the same run directory whose policy it started from (``init``); None:
+        it started from none of them.
+    :ivar lineage_env_steps: ``env_steps``, and those of the policies that it started from one after
+        another, each up to the checkpoint that was taken over; None if they are not known.
     :ivar wall_s: seconds over all attempts.
     :ivar model: ``model.zip``, for ``stable_baselines3.PPO.load``.
     :ivar vecnormalize: normalisation statistics, for ``VecNormalize.load``; None if normalisation
@@ -63,6 +67,8 @@ class Result:
     eval_mean: float | None = None
     measures: Mapping[str, float] = field(default_factory=dict, hash=False)
     env_steps: int = 0
+    parent: str | None = None
+    lineage_env_steps: int | None = None
     wall_s: float | None = None
     model: Path | None = None
     vecnormalize: Path | None = None
@@ -200,6 +206,8 @@ def result_of(paths: RunPaths, row: SummaryRow, index: int | None = None) -> Res
         eval_mean=row["eval_mean"],
         measures={name: mean for name, mean in (row["measures"] or {}).items() if mean is not None},
         env_steps=row["env_steps"],
+        parent=row["parent"],
+        lineage_env_steps=row["lineage_env_steps"],
         wall_s=row["wall_s"],
         model=job.model if ok else None,
         vecnormalize=job.vecnormalize if job.vecnormalize.exists() else None,
@@ -223,7 +231,9 @@ def results_html(results: Sequence[Result]) -> str:
     """A table for notebooks, with one row for each result."""
     measures = list(dict.fromkeys(name for result in results for name in result.measures))
     said = list(dict.fromkeys(name for result in results for name in result.meta))
-    header = ["job", "state", "return", "evaluated", *measures, "env_steps", "time"]
+    has_lineage = any(_has_lineage(result) for result in results)
+    header = ["job", "state", "return", "evaluated", *measures, "env_steps"]
+    header += [*(["lineage", "parent"] if has_lineage else ()), "time"]
     header += [*(f"{META}{name}" for name in said), "error"]
     rows = [
         [
@@ -233,6 +243,7 @@ def results_html(results: Sequence[Result]) -> str:
             number(result.eval_mean, ",.1f"),
             *(number(result.measures.get(name), ",.4g") for name in measures),
             f"{result.env_steps:,}",
+            *(_lineage(result) if has_lineage else ()),
             duration(result.wall_s),
             *(_shown(result.meta.get(name)) for name in said),
             result.error or "",
@@ -240,6 +251,15 @@ def results_html(results: Sequence[Result]) -> str:
         for result in results
     ]
     return html_table(header, rows)
+
+
+def _has_lineage(result: Result) -> bool:
+    """Whether it started from another policy, as far as that is known."""
+    return result.lineage_env_steps not in (None, result.env_steps)
+
+
+def _lineage(result: Result) -> list[str]:
+    return [number(result.lineage_env_steps, ",d"), result.parent or "–"]
 
 
 def _shown(value: str | int | float | bool | None) -> str:

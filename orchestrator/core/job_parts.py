@@ -141,6 +141,8 @@ SUMMARY_COLUMNS = frozenset(
         "pid",
         "robot_hash",
         "weights_sha256",
+        "parent",
+        "lineage_env_steps",
         "divergences",
         "waits_for",
         "measures",

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from orchestrator.core.decoding import FilePath, Message, decode
+from orchestrator.core.decoding import FilePath, Message, Natural, decode
 from orchestrator.core.job_parts import flat, with_facts
 
 HIGH_RUN_DELAY_SHARE = 0.15
@@ -209,6 +209,8 @@ class ExaminationAnswer(JsonLine):
     init_sha256: str | None = None
     """Of the policy to start from, which is then beside ``stage_to``, with the suffix
     :data:`INIT_SUFFIX`."""
+    init_env_steps: Natural | None = None
+    """See :attr:`~orchestrator.core.worker_spec.WorkerSpec.init_env_steps`."""
     init: Message | None = None
     """What was found there, and what of it is copied."""
     process_exits: bool = False

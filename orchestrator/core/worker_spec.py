@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from orchestrator.core.decoding import FilePath, Positive, decode
+from orchestrator.core.decoding import FilePath, Natural, Positive, decode
 from orchestrator.core.job_parts import flat, with_settings, written_without
 from orchestrator.core.text import storable
 
@@ -170,6 +170,10 @@ class WorkerSpec:
     """SHA-256 of that policy, a copy of which is in the job directory; None: it starts with random
     weights, or the job that it starts from has not succeeded yet. Not part of the fingerprint where
     ``init`` is."""
+    init_env_steps: Natural | None = None
+    """env_steps that this policy had been trained for, in the job that it came from, in the one that
+    this started from, and so on; None: not known, or random weights. Not part of the fingerprint,
+    and not in ``spec.json`` where it is None, so that files are those of earlier versions."""
     pause_at: Positive | None = None
     """The training pauses at the end of the first iteration that brings it to so many env_steps,
     where that is not yet ``total_timesteps``. None: it trains to its end. Not part of the
@@ -267,6 +271,8 @@ class WorkerSpec:
         del values["unknown"]
         if not self.measure_training:
             del values["measure_training"]
+        if self.init_env_steps is None:
+            del values["init_env_steps"]
         return {**values, **self.unknown}
 
     def to_json(self) -> str:
@@ -315,6 +321,7 @@ NOT_IN_FINGERPRINT = (
     "keep_replay_buffer",
     "extended_from",
     "init",
+    "init_env_steps",
     "pause_at",
     "after",
     "measure_training",

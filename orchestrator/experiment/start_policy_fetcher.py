@@ -95,7 +95,9 @@ class StartPolicyFetcher:
             init.parent.mkdir(parents=True, exist_ok=True)
             write_whole(init, content)
         self._ready.add(job.job_id)
-        return FetchedPolicy(job_id=job.job_id, sha256=answer.init_sha256)
+        return FetchedPolicy(
+            job_id=job.job_id, sha256=answer.init_sha256, env_steps=answer.init_env_steps
+        )
 
     def _answer(self, job: Job, staging: Path) -> ExaminationAnswer | str | None:
         """What the child says about the policy for ``job``, or why it says nothing; None while it

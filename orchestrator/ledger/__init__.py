@@ -33,6 +33,7 @@ from orchestrator.core.job import (
 from orchestrator.ledger import cpu_history, database_file, rows
 from orchestrator.ledger.cpu_history import CpuHistory
 from orchestrator.ledger.database_file import bindable_values, decoding, translate_errors
+from orchestrator.ledger.lineage import ANCESTOR, Lineages
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
 from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
@@ -465,9 +466,10 @@ class Ledger:
     def _summary_rows(
         self, varied: Collection[str], condition: str, values: Sequence[Any] = ()
     ) -> list[SummaryRow]:
+        lineages = self.lineages()
         with translate_errors(self.path), decoding(self.path):
             return [
-                rows.summary_row(row, varied)
+                rows.summary_row(row, varied, lineages)
                 for row in self._execute(f"{rows.SUMMARY} {condition}", values)
             ]
 
@@ -500,7 +502,16 @@ class Ledger:
             row = self._execute(f"{rows.SUMMARY} WHERE d.job_id = ?", (job_id,)).fetchone()
             if row is None:
                 raise LedgerDamagedError(f"{self.path}: there is no job {job_id} in the ledger")
-            return rows.summary_row(row, ())
+            return rows.summary_row(row, (), self.lineages())
+
+    def lineages(self) -> Lineages:
+        """From which jobs others started. What it has read stays as it was."""
+
+        def read(job_id: str) -> tuple[object, object] | None:
+            row = self._execute(ANCESTOR, (job_id,)).fetchone()
+            return None if row is None else (row["spec"], row["env_steps"])
+
+        return Lineages(run_dir=self.path.parent, read=read)
 
     def measure_names(self) -> Collection[str]:
         """Names of the measures that the jobs have been evaluated by, in order of appearance."""

@@ -6,6 +6,7 @@ Processes beside the supervisor ask them, which make jobs or wait for what becom
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +14,13 @@ from orchestrator.core.job import Cause
 from orchestrator.ledger import NOTES, Ledger, rows
 
 PAUSE_AT = "CAST(json_extract(spec, '$.pause_at') AS INTEGER)"
+START = ("init", "init_env_steps")
+STARTS = """
+SELECT job_id, CASE WHEN json_valid(spec) THEN
+    json_array(json_extract(spec, '$.init'), json_extract(spec, '$.init_env_steps')) END
+FROM declared
+"""
+"""What :data:`START` names of the declarations of jobs; NULL of a damaged one."""
 MOST_MARKS = 500
 """Values of one statement; SQLite limits their number."""
 
@@ -70,6 +78,18 @@ def _rows_of_jobs(
 def env_steps(ledger: Ledger) -> int:
     """Of all jobs together."""
     return int(ledger.select("SELECT coalesce(sum(env_steps), 0) FROM jobs")[0][0])
+
+
+def earlier_env_steps(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int | None]:
+    """env_steps of the policies that each of these jobs started from one after another, by
+    ``job_id``: 0 for random weights; None: not known.
+    """
+    lineages = ledger.lineages()
+    found: dict[str, int | None] = {}
+    for job_id, start in _rows_of_jobs(ledger, STARTS, job_ids):
+        values = None if start is None else dict(zip(START, json.loads(start), strict=True))
+        found[job_id] = None if values is None else lineages.earlier_env_steps(job_id, values)
+    return found
 
 
 def jobs_count(ledger: Ledger) -> int:

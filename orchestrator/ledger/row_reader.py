@@ -110,4 +110,7 @@ def _progressed_row(row: SummaryRow, values: tuple[Any, ...]) -> SummaryRow:
         raise LedgerError(
             f"{row['job_id']}: its row in the ledger cannot be read ({error})"
         ) from error
+    lineage = row["lineage_env_steps"]
+    if lineage is not None:
+        changed["lineage_env_steps"] = lineage - row["env_steps"] + changed["env_steps"]
     return cast(SummaryRow, {**row, **changed})

@@ -40,6 +40,7 @@ from orchestrator.core.job import (
 from orchestrator.core.text import listed, shortened
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger.cpu_history import CpuHistory, CpuSpan
+from orchestrator.ledger.lineage import Lineages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,11 @@ class SummaryRow(TypedDict):
     measures: dict[str, float | None] | None
     """Means of the task's measures over the deterministic episodes; in ``summary.csv`` each is a
     column of its own."""
+    parent: str | None
+    """The job of the same run directory whose policy it started from."""
+    lineage_env_steps: int | None
+    """``env_steps``, and those of the policies that it started from one after another, each up to
+    the checkpoint that was taken over."""
 
 
 def fitness(eval_mean: float | None, ep_rew_mean: float | None) -> float | None:
@@ -368,15 +374,17 @@ def attempt_row(row: sqlite3.Row, history: CpuHistory | None = None) -> AttemptR
     return attempt
 
 
-def summary_row(row: sqlite3.Row, varied: Iterable[str]) -> SummaryRow:
+def summary_row(row: sqlite3.Row, varied: Iterable[str], lineages: Lineages) -> SummaryRow:
     """:param varied: keys that a matrix of the experiment varies; each is a column, unless there is
     one of its name.
+    :param lineages: of the same ledger.
     """
     point = parsed_object(row["point"])
     spec = parsed_object(row["spec"])
     record = _record(row)
     traceback = record.get("traceback") if row["state"] == "FAILED" else None
     parents = row["waits_for"]
+    earlier = lineages.earlier_env_steps(str(row["job_id"]), spec)
     values = {key: record.get(key) for key in RECORDED} | {
         # Earlier versions have stored texts of any length and content.
         "message": None if row["message"] is None else shortened(row["message"]),
@@ -391,6 +399,8 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str]) -> SummaryRow:
         "pid": row["pid"] if row["state"] == "RUNNING" else None,
         "measures": _measures(record),
         "waits_for": listed(parents.split(","), PARENTS_SHOWN) if parents else None,
+        "parent": lineages.parent(spec),
+        "lineage_env_steps": None if earlier is None else row["env_steps"] + earlier,
     }
     columns = checked_row(SummaryRow, {**row, **values})
     of_features = job_parts.columns(job_parts.facts_in(record))

@@ -113,8 +113,8 @@ def read(paths: RunPaths) -> tuple[list[SummaryRow], float | None]:
     except (OSError, ValueError) as error:
         raise LedgerError(f"{paths.summary_json}: cannot be read: {error}") from error
     try:
-        # An earlier version has written none of the first two.
-        missing = {"measures": None, "waits_for": None}
+        # An earlier version has written none of these.
+        missing = dict.fromkeys(("measures", "waits_for", "parent", "lineage_env_steps"))
         whole = [{**missing, **row} for row in rows]
         checked = [{**row, **checked_row(SummaryRow, row)} for row in whole]
         return cast(list[SummaryRow], checked), written

@@ -66,6 +66,8 @@ COPIED = (
     "ranks",
     "node",
     "cpus",
+    "parent",
+    "lineage_env_steps",
 )
 """Columns of ``summary.json`` that the report repeats."""
 MAY_DIFFER = {*COST_NEUTRAL_KEYS, "cores", "ranks", "backend", "mode", "total_timesteps"}
@@ -223,11 +225,14 @@ def _job(
     several = row["ranks"] > 1
     allreduce_s = timings["allreduce_s"] if several else None
     first = row["ep_rew_mean_first"]
+    lineage = row["lineage_env_steps"]
+    # The files of a running job are newer than the ledger.
+    reached = max(row["env_steps"], int(env_steps))
     return {
         **row,
         "state": "PENDING" if is_running and not running else row["state"],
-        # The files of a running job are newer than the ledger.
-        "env_steps": max(row["env_steps"], int(env_steps)),
+        "env_steps": reached,
+        "lineage_env_steps": None if lineage is None else lineage - row["env_steps"] + reached,
         "ep_rew_mean": curve[-1][1] if curve and is_running else row["ep_rew_mean"],
         "ep_rew_mean_first": curve[0][1] if curve and first is None else first,
         "robot": group if point else row["name"],

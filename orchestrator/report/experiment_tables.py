@@ -31,6 +31,10 @@ STATE_TONES: dict[str, Tone] = {
 }
 LONGEST_MESSAGE = 400
 LONGEST_VALUE = 60
+LINEAGE = (
+    " “lineage”: its env_steps with those of the policy that it started from, which another job had trained (“parent”, "
+    "where that is of this run directory), and so on. At equal env_steps, jobs of other lineages are not comparable."
+)
 MOST_KEYS = 24
 """Columns for keys that a program gives."""
 
@@ -193,6 +197,8 @@ def jobs_section(jobs: Sequence[ReportedJob], varied: Sequence[str] = ()) -> Sec
         "measures": _measures_of_job,
         "env_steps": lambda job: f"{job['env_steps']:,}",
         "of": lambda job: f"{job['total_timesteps']:,}",
+        "lineage": lambda job: number(job["lineage_env_steps"]),
+        "parent": lambda job: job["parent"] or DASH,
         "env_steps/s": lambda job: number(job["env_steps_per_s"]),
         "time": lambda job: duration(job["wall_s"]),
         "core-hours": lambda job: number(job["core_hours"]),
@@ -205,12 +211,16 @@ def jobs_section(jobs: Sequence[ReportedJob], varied: Sequence[str] = ()) -> Sec
     for key in _own_columns(varied, jobs):
         if key not in columns:
             columns[key] = partial(_of_point, key)
-    if all(job["ranks"] == 1 for job in jobs):
-        del columns["ranks"], columns["in all-reduce"]
     caption = (
         "Every job, in the order of the job file. Evaluation, steps an episode and measures are means over the "
         "evaluation episodes without exploration."
     )
+    if any(job["lineage_env_steps"] != job["env_steps"] for job in jobs):
+        caption += LINEAGE
+    else:
+        del columns["lineage"], columns["parent"]
+    if all(job["ranks"] == 1 for job in jobs):
+        del columns["ranks"], columns["in all-reduce"]
     return Section(
         title="All jobs",
         parts=[
@@ -218,7 +228,7 @@ def jobs_section(jobs: Sequence[ReportedJob], varied: Sequence[str] = ()) -> Sec
                 jobs,
                 columns,
                 caption=caption,
-                text=("job", "state", "learner", "measures"),
+                text=("job", "state", "learner", "measures", "parent"),
                 shown=0,
             )
         ],

@@ -238,7 +238,10 @@ class JobTable:
     def _take_policy(self, fetched: FetchedPolicy) -> None:
         job_id = fetched.job_id
         if fetched.sha256 is not None:
-            self.replace(self.job(job_id).with_spec(init_sha256=fetched.sha256))
+            job = self.job(job_id)
+            self.replace(
+                job.with_spec(init_sha256=fetched.sha256, init_env_steps=fetched.env_steps)
+            )
         if not isinstance(self.states[job_id], Pending):  # it was paused or cancelled meanwhile
             return
         if fetched.sha256 is not None:

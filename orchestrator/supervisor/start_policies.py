@@ -17,6 +17,8 @@ class FetchedPolicy:
 
     job_id: str
     sha256: str | None
+    env_steps: int | None = None
+    """See :attr:`~orchestrator.core.worker_spec.WorkerSpec.init_env_steps`."""
     problem: str = ""
     """Why there is none; empty where :attr:`sha256` is set."""
 

@@ -66,6 +66,10 @@ class JobLine:
     share: float | None = None
     """Share of its training that is done."""
     env_steps: int | None = None
+    parent: str = ""
+    """The job that it started from; empty: none of this run directory."""
+    earlier_env_steps: int | None = 0
+    """Of the policy that it started from."""
     env_steps_per_s: float | None = None
     ep_rew_mean_first: float | None = None
     ep_rew_mean: float | None = None
@@ -89,6 +93,13 @@ class JobLine:
     def activity(self) -> str:
         text = f"waits for {self.waits_for}" if self.waits_for else self.state
         return text if len(text) <= LONGEST_ACTIVITY else f"{text[: LONGEST_ACTIVITY - 1]}…"
+
+    @property
+    def lineage_env_steps(self) -> int | None:
+        """With those of the policy that it started from."""
+        if not self.env_steps or self.earlier_env_steps is None:
+            return None
+        return self.env_steps + self.earlier_env_steps
 
     @property
     def style(self) -> str:
@@ -167,6 +178,8 @@ def _of_attempt(
         is_running=ended is None,
         share=1.0 if ended == "SUCCEEDED" else share,
         env_steps=None if is_starting else steps,
+        parent=attempt.job.spec.init_job or "",
+        earlier_env_steps=0 if attempt.job.spec.init is None else attempt.job.spec.init_env_steps,
         env_steps_per_s=rate,
         ep_rew_mean=None if last is None else last.ep_rew_mean,
         remaining_s=max(0, attempt.job.spec.attempt_end - steps) / rate if rate else None,
@@ -226,12 +239,15 @@ def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -
     rate = None if is_starting else row["env_steps_per_s"]
     has_return = not is_starting and (job is None or job.has_return)
     cpus = ",".join(map(str, row["cpus"] or [])) if is_running else ""
+    lineage = row.get("lineage_env_steps")
     return JobLine(
         job_id=row["job_id"],
         state=_activity(phase, job.silent_s if job else None) if is_running else row["state"],
         is_running=is_running,
         share=None if is_starting else _share(row),
         env_steps=None if is_starting else row["env_steps"],
+        parent=row.get("parent") or "",
+        earlier_env_steps=None if lineage is None else lineage - row["env_steps"],
         env_steps_per_s=rate,
         ep_rew_mean_first=row["ep_rew_mean_first"] if has_return else None,
         ep_rew_mean=row["ep_rew_mean"] if has_return else None,
@@ -396,6 +412,12 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         bar if has_bar else None,
         number_column("done", lambda line: number(line.share, ".0%"), rank=7 if is_all_done else 1),
         number_column("env_steps", lambda line: number(line.env_steps or None, ","), rank=8),
+        number_column("lineage", lambda line: number(line.lineage_env_steps, ","), rank=8)
+        if any(line.earlier_env_steps for line in lines)
+        else None,
+        Column("parent", lambda line: line.parent or NONE, rank=9)
+        if any(line.parent for line in lines)
+        else None,
         number_column("env_steps/s", lambda line: number(line.env_steps_per_s, ",.0f"), rank=2),
         *(_column_of_feature(name, lines) for name in job_parts.column_names()),
         number_column("ETA", lambda line: duration(line.remaining_s), rank=3)

@@ -46,6 +46,7 @@ def expected_weights(run: RunPaths, folder: Path) -> dict[str, str | None]:
         if spec.init_job is not None:
             initial = start_policy_reader.read(folder / spec.init_job)
             assert initial.sha256() == spec.init_sha256
+            assert initial.env_steps == spec.init_env_steps
             paths.init.write_bytes(initial.to_bytes())
         record = helpers.train_to_its_end(paths)
         weights[job_id] = record.weights_sha256

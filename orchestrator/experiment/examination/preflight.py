@@ -82,6 +82,7 @@ class JobVerdict:
     """The policy to start from; None where there is none, or where it is in the job directory
     already."""
     init_sha256: str | None = None
+    init_env_steps: int | None = None
     init_reason: str | None = None
     """What of it is copied."""
     task_reason: str | None = None
@@ -248,6 +249,7 @@ def _verdict(job: Job, request: ExaminationRequest, answer: ExaminationAnswer) -
         task_reason=answer.task_reason,
         init=None if answer.init_sha256 is None else staged_policy(Path(str(request.stage_to))),
         init_sha256=answer.init_sha256,
+        init_env_steps=answer.init_env_steps,
         init_reason=answer.init,
         physics_s=training_time.physics_s(answer.figures),
     )

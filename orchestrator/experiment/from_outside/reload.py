@@ -304,6 +304,7 @@ def _as_run_takes_it(before: Job, declared: Job) -> WorkerSpec:
         xml=before.spec.xml,
         extended_from=before.spec.extended_from,
         init_sha256=before.spec.init_sha256,
+        init_env_steps=before.spec.init_env_steps,
         pause_at=before.spec.pause_at,
         measure_training=before.spec.measure_training,
     )

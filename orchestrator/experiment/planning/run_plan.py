@@ -357,10 +357,12 @@ def examined_job(job: Job, verdict: JobVerdict) -> Job:
     """``job`` with the task that was chosen for it, its robot's path in its directory, and the hash
     of its start.
     """
+    start = job.spec if verdict.init_sha256 is None else verdict
     return job.with_spec(
         xml=job.spec.xml if verdict.xml is None else f"robot/{verdict.xml}",
         task=verdict.task or job.spec.task,
-        init_sha256=verdict.init_sha256 or job.spec.init_sha256,
+        init_sha256=start.init_sha256,
+        init_env_steps=start.init_env_steps,
     )
 
 

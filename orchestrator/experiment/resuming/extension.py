@@ -92,9 +92,13 @@ def extend(
 
 
 def _with_totals(job: Job, before: WorkerSpec, totals: tuple[int, ...]) -> Job:
-    init_sha256 = job.spec.init_sha256 if job.spec.init_job is None else before.init_sha256
+    start = job.spec if job.spec.init_job is None else before
     spec = dataclasses.replace(
-        job.spec, extended_from=totals, init_sha256=init_sha256, pause_at=before.pause_at
+        job.spec,
+        extended_from=totals,
+        init_sha256=start.init_sha256,
+        init_env_steps=start.init_env_steps,
+        pause_at=before.pause_at,
     )
     return dataclasses.replace(job, spec=spec)
 

@@ -100,7 +100,8 @@ def training_alone(spec: WorkerSpec, steps: int) -> WorkerSpec:
     It waits for no other job, and starts with random weights where its policy would come from one.
     """
     spec = replace(spec, total_timesteps=steps, eval_episodes=0, video=False, after=())
-    spec = replace(spec, init=None, init_sha256=None) if spec.init_job is not None else spec
+    if spec.init_job is not None:
+        spec = replace(spec, init=None, init_sha256=None, init_env_steps=None)
     return replace(spec, checkpoint_every=ENDLESS_STEPS, checkpoint_every_s=None)
 
 

@@ -24,7 +24,7 @@ from orchestrator.features.compare import comparison
 from orchestrator.features.compare.comparison import Difference
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.keys.problems import suggestion
-from orchestrator.ledger import JobRow, SummaryRow
+from orchestrator.ledger import SummaryRow
 
 EVALUATION = "eval_mean"
 TRAINING = "ep_rew_mean"
@@ -136,11 +136,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
     cases = cases_of(snapshot.rows)
     bodies = {name: bodies_named(run_dir, name, cases) for name in names}
     figure = figure_of(run_dir, by, [row for case in cases.values() for row in case], bodies, cases)
-    earlier = _EarlierEnvSteps(
-        env_steps={row["job_id"]: row["env_steps"] or 0 for row in snapshot.rows},
-        declared=declared,
-    )
-    groups = [_group(run_dir, name, bodies[name], cases, figure, earlier) for name in names]
+    groups = [_group(run_dir, name, bodies[name], cases, figure) for name in names]
     common = [body for body in groups[0].values if all(body in group.values for group in groups)]
     if not common:
         raise UsageError(
@@ -248,7 +244,6 @@ def _group(
     bodies: Mapping[str, str],
     cases: Cases,
     figure: str,
-    earlier: _EarlierEnvSteps,
 ) -> Group:
     """:param bodies: body → case. :raises UsageError: none of the jobs has a value."""
     values: dict[str, list[float]] = {}
@@ -261,10 +256,7 @@ def _group(
                 missing += 1
                 continue
             values.setdefault(body, []).append(value)
-            protocol = Protocol(
-                env_steps=row["env_steps"] or 0, earlier_env_steps=earlier.of_job(row["job_id"])
-            )
-            protocols.add(protocol)
+            protocols.add(_protocol(row))
     if not values:
         states = sorted({row["state"] for case in bodies.values() for row in cases[case]})
         raise UsageError(
@@ -277,29 +269,10 @@ def _group(
     return Group(name=name, cases=bodies, values=values, missing=missing, protocols=in_order)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _EarlierEnvSteps:
-    """env_steps of the policies that jobs started from."""
-
-    env_steps: Mapping[str, int]
-    """Of each job of the run directory."""
-    declared: Mapping[str, JobRow]
-
-    def of_job(self, job_id: str) -> int:
-        """Of the jobs of this run directory from whose policies it started, one after another."""
-        total = 0
-        seen = {job_id}
-        source = self._source(job_id)
-        while source in self.env_steps and source not in seen:
-            seen.add(source)
-            total += self.env_steps[source]
-            source = self._source(source)
-        return total
-
-    def _source(self, job_id: str) -> str:
-        """Empty where it started from no other job."""
-        row = self.declared.get(job_id)
-        return "" if row is None else row.job.spec.init_job or ""
+def _protocol(row: SummaryRow) -> Protocol:
+    lineage = row["lineage_env_steps"]
+    earlier = 0 if lineage is None else lineage - row["env_steps"]
+    return Protocol(env_steps=row["env_steps"], earlier_env_steps=earlier)
 
 
 def _figures_of(group: Group, bodies: Sequence[str]) -> GroupFigures:

@@ -67,6 +67,10 @@ class PageJob(NamedTuple):
     media: int
     """As in :class:`JobMedia`, and so is ``drawn``."""
     drawn: float | None
+    lineage: int | None
+    """``steps`` with those of the policy that it started from."""
+    parent: str | None
+    """The job of this run directory that it started from."""
 
 
 FIELDS = PageJob._fields
@@ -115,6 +119,8 @@ def page_job(
         message=None if message is None else safe_text(message, LONGEST_MESSAGE),
         media=pictures.media,
         drawn=pictures.drawn,
+        lineage=line.lineage_env_steps,
+        parent=row["parent"],
     )
 
 

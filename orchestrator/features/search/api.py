@@ -22,7 +22,7 @@ from orchestrator.experiment.planning import run_plan
 from orchestrator.experiment.resuming.reconcile import OnChange
 from orchestrator.features.search.declaration.tables import SearchTable
 from orchestrator.features.search.history import Trial
-from orchestrator.features.search.trials import TrialReader
+from orchestrator.features.search.trials import TrialReader, lineage_env_steps
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.keys.value_types import is_maker
 from orchestrator.ledger import Ledger
@@ -43,6 +43,8 @@ class TrialResult:
         is not over.
     :ivar values: one for each objective.
     :ivar env_steps: of all of its trainings together.
+    :ivar lineage_env_steps: ``env_steps``, and those of the policies that its trainings started from
+        one after another; None if they are not known.
     :ivar parent: the trial whose policy it started from; None: it started from nothing.
     :ivar reevaluates: the trial whose point is trained again from nothing, with other seeds; None:
         it is no such trial.
@@ -56,6 +58,7 @@ class TrialResult:
     value: float | None
     values: Sequence[float] = ()
     env_steps: int
+    lineage_env_steps: int | None
     parent: int | None
     reevaluates: int | None
     role: str = ""
@@ -192,7 +195,12 @@ class Search:
         reader = self._reader()
         with run_directory.reading_ledger(reader.paths) as ledger:
             reader.update(ledger)
-            return [_trial_result(trial, reader.paths, ledger) for trial in chosen(reader)]
+            found = chosen(reader)
+            lineages = lineage_env_steps(ledger, found)
+            return [
+                _trial_result(trial, reader.paths, ledger, lineages[trial.number])
+                for trial in found
+            ]
 
     def to_dataframe(self) -> Any:
         """A :class:`pandas.DataFrame` with a row for each trial: its number, its point, and its
@@ -225,13 +233,16 @@ def _code_folder(named: Sequence[Any], here: Path | None) -> Path | None:
     return here
 
 
-def _trial_result(trial: Trial, paths: RunPaths, ledger: Ledger) -> TrialResult:
+def _trial_result(
+    trial: Trial, paths: RunPaths, ledger: Ledger, lineage: int | None
+) -> TrialResult:
     return TrialResult(
         number=trial.number,
         point=trial.point,
         value=trial.values[0] if trial.values else None,
         values=tuple(trial.values or ()),
         env_steps=trial.env_steps,
+        lineage_env_steps=lineage,
         parent=trial.parent,
         reevaluates=trial.reevaluates,
         role=trial.role,
@@ -245,6 +256,7 @@ def _table_row(trial: TrialResult, objectives: Sequence[str]) -> dict[str, Any]:
     values: Sequence[float | None] = trial.values or [None] * len(objectives)
     others = {
         "env_steps": trial.env_steps,
+        "lineage_env_steps": trial.lineage_env_steps,
         "parent": trial.parent,
         "reevaluates": trial.reevaluates,
         "error": trial.error,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from orchestrator.core.text import count, decimal
+from orchestrator.core.text import count, decimal, number
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.ranking import Ranking
@@ -68,11 +68,17 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
             number_column(name, lambda trial, name=name: _measure(ranking, trial, name), rank=5)  # type: ignore[misc]
         )
     columns.append(number_column("env_steps", lambda trial: f"{trial.env_steps:,}", rank=3))
+    if ranking.has_lineage:
+        columns.append(number_column("lineage", lambda trial: _lineage(ranking, trial), rank=3))
     if any(trial.parent is not None for trial in ranking.shown):
         columns.append(
             number_column(
                 "parent", lambda trial: NONE if trial.parent is None else str(trial.parent), 4
             )
+        )
+    elif any(ranking.lineages[trial.number].parents for trial in ranking.shown):
+        columns.append(
+            Column("parent", lambda trial: _parents(ranking, trial), rank=4, is_folded=True)
         )
     if any(trial.point for trial in ranking.shown):
         columns.append(Column("point", lambda trial: _point(trial.point), rank=1, is_folded=True))
@@ -82,6 +88,14 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
 
 def _value(values: Any, index: int) -> str:
     return _number(None if values is None else values[index])
+
+
+def _lineage(ranking: Ranking, trial: Trial) -> str:
+    return number(ranking.lineages[trial.number].env_steps, ",d")
+
+
+def _parents(ranking: Ranking, trial: Trial) -> str:
+    return ", ".join(ranking.lineages[trial.number].parents) or NONE
 
 
 def _spread(ranking: Ranking, trial: Trial, index: int) -> float | None:

@@ -5,8 +5,9 @@ leaderboard.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from types import MappingProxyType
 
 from orchestrator.experiment.from_outside.run_watch import (
     Cell,
@@ -21,20 +22,26 @@ from orchestrator.features.search.report_data import records, value_text
 from orchestrator.features.search.trials import TrialReader
 
 LEADERS = 10
+NO_LINEAGES: Mapping[int, int | None] = MappingProxyType({})
 MOST_DRAWN = 600
 """Values that the chart has; of more trials every second, third, … is drawn, and the best ones."""
 MOST_COLUMNS = 5
 """Keys of the space up to which each of them has a column of its own."""
 
 
-def of(reader: TrialReader, line: str) -> LiveSection:
-    """:param line: how far it is."""
+def of(
+    reader: TrialReader, line: str, lineages: Mapping[int, int | None] = NO_LINEAGES
+) -> LiveSection:
+    """:param line: how far it is.
+    :param lineages: of the best trials, as :func:`.trials.lineage_env_steps` gives them; empty where
+        none has started from a policy.
+    """
     asked = reader.asked
     return LiveSection(
         title="Search",
         text=line,
         charts=_value_charts(reader, asked),
-        tables=[*_rungs(reader, asked), *_best(reader)],
+        tables=[*_rungs(reader, asked), *_best(reader, lineages)],
     )
 
 
@@ -114,7 +121,7 @@ def _rung(
 # -- the best trials
 
 
-def _best(reader: TrialReader) -> list[LiveTable]:
+def _best(reader: TrialReader, lineages: Mapping[int, int | None]) -> list[LiveTable]:
     """The leaderboard, where a trial has finished."""
     leaders = reader.best()[:LEADERS]
     if not leaders or reader.search is None:
@@ -133,18 +140,22 @@ def _best(reader: TrialReader) -> list[LiveTable]:
                 *(LiveColumn(name=name, kind="value") for name in objectives),
                 *of_point,
                 LiveColumn(name="env_steps", kind="number"),
+                *([LiveColumn(name="lineage", kind="number")] if lineages else ()),
                 LiveColumn(name="jobs", kind="jobs"),
             ],
-            rows=[_leader(trial, len(objectives), keys) for trial in leaders],
+            rows=[_leader(trial, len(objectives), keys, lineages) for trial in leaders],
         )
     ]
 
 
-def _leader(trial: Trial, objectives: int, keys: Sequence[str]) -> list[Cell]:
+def _leader(
+    trial: Trial, objectives: int, keys: Sequence[str], lineages: Mapping[int, int | None]
+) -> list[Cell]:
     values = (trial.values or (None,) * objectives)[:objectives]
     point: list[Cell]
     if len(keys) > MOST_COLUMNS:
         point = [", ".join(f"{key} = {value_text(trial.point[key])}" for key in keys)]
     else:
         point = [value_text(trial.point[key]) for key in keys]
-    return [str(trial.number), *values, *point, trial.env_steps, list(trial.jobs)]
+    lineage: list[Cell] = [lineages.get(trial.number, trial.env_steps)] if lineages else []
+    return [str(trial.number), *values, *point, trial.env_steps, *lineage, list(trial.jobs)]

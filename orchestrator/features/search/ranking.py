@@ -57,6 +57,12 @@ ESTIMATE = "estimate"
 """What trials may be ranked by in place of a figure: what a model of all of them says."""
 
 
+LINEAGE = (
+    "Some of these jobs began with a trained policy, so they cannot be compared at equal env_steps. lineage has those "
+    "of all jobs that have trained it."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverSeeds:
     """What the jobs of a trial, one for each seed, have come to."""
@@ -65,6 +71,16 @@ class OverSeeds:
     """Of each objective: the standard deviation over seeds; None with fewer than two."""
     measures: Mapping[str, float]
     """Measures that all of them have, aggregated as the objectives are; the task's own first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialLineage:
+    """What the jobs of a trial started from."""
+
+    env_steps: int | None
+    """Those of the trial, with those of the policies; None: not known."""
+    parents: Sequence[str]
+    """Jobs of the same run directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +95,8 @@ class Ranking:
     """Of the shown trials, by number."""
     estimates: Mapping[int, Estimate]
     """Of finished trials, by number; empty where there are none (see :mod:`.estimates`)."""
+    lineages: Mapping[int, TrialLineage]
+    """Of the shown trials, by number."""
     finished: int
     """How many trials have finished."""
     trials: int
@@ -97,6 +115,8 @@ class Ranking:
         found = []
         if any(trial.parent is not None for trial in self.shown):
             found.append(INHERITED)
+        elif self.has_lineage:
+            found.append(LINEAGE)
         if self.in_search:
             found.append(JUDGED)
         if self.estimates and not self.is_by_estimate:
@@ -108,6 +128,14 @@ class Ranking:
                 f" still; `--by {own}` ranks by what the task measures."
             )
         return found
+
+    @property
+    def has_lineage(self) -> bool:
+        """Whether one of the shown trials started from a policy, as far as that is known."""
+        return any(
+            self.lineages[trial.number].env_steps not in (None, trial.env_steps)
+            for trial in self.shown
+        )
 
     @property
     def measure_names(self) -> Sequence[str]:
@@ -134,6 +162,8 @@ class Ranking:
                 "point": dict(trial.point),
                 "parent": trial.parent,
                 "env_steps": trial.env_steps,
+                "lineage_env_steps": self.lineages[trial.number].env_steps,
+                "parent_jobs": list(self.lineages[trial.number].parents),
                 "jobs": list(trial.jobs),
             }
             for trial in self.shown
@@ -208,6 +238,7 @@ def read(
         over_seeds={
             trial.number: jobs.over_seeds(order.trained(trial), order.objectives) for trial in shown
         },
+        lineages={trial.number: jobs.lineage(trial) for trial in shown},
         estimates=order.estimates,
         finished=order.finished,
         trials=len(content.trials),
@@ -410,6 +441,15 @@ class _JobFigures:
         return OverSeeds(
             spread=[_deviation(self._of_jobs(name, trial)) for name in objectives],
             measures=self._measures(trial),
+        )
+
+    def lineage(self, trial: Trial) -> TrialLineage:
+        rows = self._rows_of(trial)
+        wholes = [(row["lineage_env_steps"], row["env_steps"]) for row in rows]
+        earlier = [None if whole is None else whole - own for whole, own in wholes]
+        return TrialLineage(
+            env_steps=trials.with_earlier(trial, earlier),
+            parents=list(dict.fromkeys(row["parent"] for row in rows if row["parent"])),
         )
 
     def _has_succeeded(self, trial: Trial) -> bool:

@@ -18,7 +18,7 @@ from orchestrator.features.search.shown_trials import (
     is_measured,
     leaders,
 )
-from orchestrator.features.search.trials import TrialReader
+from orchestrator.features.search.trials import TrialReader, lineage_env_steps
 from orchestrator.ledger import Ledger, job_figures
 
 AT_FIRST_RUNG = " at the first rung"
@@ -47,6 +47,8 @@ class ReportedTrial(TypedDict):
     went_on: int
     """Number of rungs from which it went on."""
     env_steps: int
+    lineage_env_steps: int | None
+    """With those of the policies that its jobs started from; None: not known."""
     parent: int | None
     jobs: Sequence[str]
     repeated_jobs: Sequence[str]
@@ -163,6 +165,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         outcomes[f"{compared}{AT_FIRST_RUNG}"] = {
             one.number: value for one in asked if (value := _first_return(one)) is not None
         }
+    lineages = lineage_env_steps(ledger, asked)
     spent = _spent_by_trial(events, {trial.number for trial in finished})
     return {
         "sampler": None if search is None else search.sampler,
@@ -179,7 +182,8 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "rungs": reader.rungs,
         "compared_by": compared,
         "trials": [
-            _trial(trial, reader.state(trial), repeated.get(trial.number)) for trial in asked
+            _trial(trial, reader.state(trial), repeated.get(trial.number), lineages[trial.number])
+            for trial in asked
         ],
         "best": leading.best,
         "front": leading.front,
@@ -221,7 +225,9 @@ def _first_return(trial: Trial) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _trial(trial: Trial, state: str, repetition: Trial | None) -> ReportedTrial:
+def _trial(
+    trial: Trial, state: str, repetition: Trial | None, lineage: int | None
+) -> ReportedTrial:
     return {
         "trial": trial.number,
         "state": state,
@@ -232,6 +238,7 @@ def _trial(trial: Trial, state: str, repetition: Trial | None) -> ReportedTrial:
         "rungs": trial.reached,
         "went_on": min(trial.goal, len(trial.reached)),
         "env_steps": trial.env_steps,
+        "lineage_env_steps": lineage,
         "parent": trial.parent,
         "jobs": trial.jobs,
         "repeated_jobs": () if repetition is None else repetition.jobs,

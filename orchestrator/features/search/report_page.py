@@ -22,6 +22,9 @@ from orchestrator.features.search.shown_trials import MOST_REPORTED, ArchiveElit
 from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
 from orchestrator.report.number_format import DASH, number, percent, plain
 
+LINEAGE = (
+    " “lineage” has its env_steps with those of all trainings of the policy that it started from."
+)
 MOST_SHOWN = 15
 """Rows of a table that are not folded."""
 MOST_DRAWN = 400
@@ -122,14 +125,16 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     rows = [known[trial] for trial in (facts["front"] or facts["best"])[:MOST_REPORTED]]
     what = "The trials of the Pareto front" if facts["front"] else "The best trials"
     caption = f"{what}, with their values, points and jobs."
+    columns = _columns(facts, rows, images)
     if len(facts["best"]) > MOST_REPORTED:
         caption += f" Of {len(facts['best']):,} finished trials; report.json has all."
+    if "lineage" in columns:
+        caption += LINEAGE
     if any(one["repeated"] for one in rows):
         caption += " “From nothing” is the value of another training with other seeds and without inheritance."
         if facts["reference"]:
             values = ", ".join(map(number, facts["reference"]))
             caption += f" The unchanged job, trained in the same way, has {values}."
-    columns = _columns(facts, rows, images)
     text = [
         name
         for name in columns
@@ -206,6 +211,8 @@ def _columns(
     for place, axis in enumerate(facts["axes"]):
         columns.setdefault(plain(axis["name"]), partial(_measure, place))
     columns.setdefault("env_steps", lambda one: f"{one['env_steps']:,}")  # it may be an objective
+    if any(one["lineage_env_steps"] not in (None, one["env_steps"]) for one in rows):
+        columns.setdefault("lineage", lambda one: number(one["lineage_env_steps"]))
     if facts["inherit"]:
         columns["parent"] = lambda one: DASH if one["parent"] is None else str(one["parent"])
     columns["jobs"] = lambda one: plain(listed(one["jobs"], 1))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -15,7 +16,7 @@ from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
 from orchestrator.features.search import search_events
 from orchestrator.features.search.history import Trial, commonest, costs
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.trials import TrialReader
+from orchestrator.features.search.trials import TrialReader, lineage_env_steps
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import News, Note
 
@@ -41,6 +42,9 @@ class SearchWatch(RunWatch):
     """None where all that the ledger has of the search is to be read."""
     _leaders: Sequence[Trial] = field(default=(), init=False)
     """The best trials; of several objectives, the Pareto front."""
+    _lineages: Mapping[int, int | None] = field(default_factory=dict, init=False)
+    """By the numbers of the best trials of a search that inherits: env_steps with those of the
+    policies that they started from."""
 
     def look(self) -> Sequence[News]:
         began_at = self._began_at
@@ -74,7 +78,17 @@ class SearchWatch(RunWatch):
             return LiveSection(title="Search", text=self._line)
         from orchestrator.features.search import live_section
 
-        return live_section.of(self._reader, self._line)
+        search = self._reader.search
+        if search is not None and search.inherit != "none":
+            self._read_lineages(self._reader.best(live_section.LEADERS))
+        return live_section.of(self._reader, self._line, self._lineages)
+
+    def _read_lineages(self, leaders: Sequence[Trial]) -> None:
+        with (
+            contextlib.suppress(LedgerError),  # those that were read last are shown
+            run_directory.opened_ledger(self.paths, read_only=True, is_sound=True) as ledger,
+        ):
+            self._lineages = lineage_env_steps(ledger, leaders)
 
     @property
     def _best(self) -> Trial | None:
@@ -112,6 +126,7 @@ class SearchWatch(RunWatch):
         self._began_at = None
         self._reader = None
         self._leaders = ()
+        self._lineages = {}
         self._line = ""
 
 

@@ -237,6 +237,27 @@ def _surpasses(one: Sequence[float], other: Sequence[float]) -> bool:
     return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
 
 
+def lineage_env_steps(ledger: Ledger, chosen: Iterable[Trial]) -> dict[int, int | None]:
+    """By the number of each of these trials: its env_steps, with those of the policies that its jobs
+    started from one after another; None: not known.
+    """
+    trials = list(chosen)
+    earlier = job_figures.earlier_env_steps(ledger, [one for trial in trials for one in trial.jobs])
+    return {
+        trial.number: with_earlier(trial, [earlier.get(job_id) for job_id in trial.jobs])
+        for trial in trials
+    }
+
+
+def with_earlier(trial: Trial, earlier: Sequence[int | None]) -> int | None:
+    """env_steps of ``trial``, with those of the policies that its jobs started from.
+
+    :param earlier: those, of each job; None: not known.
+    """
+    known = [env_steps for env_steps in earlier if env_steps is not None]
+    return trial.env_steps + sum(known) if len(known) == len(earlier) else None
+
+
 def of_plain_jobs(rows: Sequence[SummaryRow]) -> list[Trial]:
     """The jobs of an experiment without a search as trials, those that differ in their seed alone
     together.

@@ -33,6 +33,7 @@ NOT_SETTINGS = (
     "measure_training",
     "after",
     "init_sha256",
+    "init_env_steps",
     "video",
     "preview",
 )

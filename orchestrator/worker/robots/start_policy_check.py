@@ -92,7 +92,9 @@ def check_init(
     text = f"{source} ({initial.label}){copied}"
     sha256 = initial.sha256() if is_trained else None
     notes = (*answer.notes, f"starts from {text}")
-    return dataclasses.replace(answer, init_sha256=sha256, init=text, notes=notes)
+    return dataclasses.replace(
+        answer, init_sha256=sha256, init_env_steps=initial.env_steps, init=text, notes=notes
+    )
 
 
 def _check_training(request: ExaminationRequest, initial: StartPolicy) -> None:

@@ -83,6 +83,9 @@ class StartPolicy:
     none."""
     temperature: torch.Tensor | None = None
     """The logarithm of SAC's entropy coefficient, where it was learnt."""
+    env_steps: int | None = None
+    """See :attr:`~orchestrator.core.worker_spec.WorkerSpec.init_env_steps`; no part of what is
+    copied."""
 
     def sha256(self) -> str:
         """Of all that is copied, as hexadecimal text."""

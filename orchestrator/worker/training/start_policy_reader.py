@@ -97,6 +97,7 @@ def _of_finished_job(paths: JobPaths, spec: WorkerSpec) -> StartPolicy:
         policy=saved.policy,
         statistics=statistics,
         temperature=saved.temperature,
+        env_steps=_with_earlier(saved.env_steps, spec),
     )
 
 
@@ -139,7 +140,14 @@ def _of_checkpoint(paths: JobPaths, spec: WorkerSpec) -> StartPolicy:
         policy=dict(state["policy"]),
         statistics=None if normalization is None else _statistics(normalization),
         temperature=state["temperature"],
+        env_steps=_with_earlier(state["env_steps"], spec),
     )
+
+
+def _with_earlier(env_steps: int | None, spec: WorkerSpec) -> int | None:
+    """``env_steps`` of a job, with those of the policy that it started from; None: not known."""
+    earlier = 0 if spec.init is None else spec.init_env_steps
+    return None if env_steps is None or earlier is None else env_steps + earlier
 
 
 def _newest_state(paths: JobPaths) -> dict[str, Any]:
@@ -182,12 +190,26 @@ class _SavedModel:
     """The policy's ``state_dict``."""
     temperature: torch.Tensor | None
     """The logarithm of SAC's entropy coefficient, where it was learnt."""
+    env_steps: int | None
+    """Of its training; None: it does not say."""
 
 
 def _saved_model(path: Path) -> _SavedModel:
     _, parameters, variables = load_from_zip_file(path, load_data=False, device="cpu")
     policy: Any = parameters["policy"]
-    return _SavedModel(policy=dict(policy), temperature=(variables or {}).get("log_ent_coef"))
+    env_steps = _data(path).get("num_timesteps")
+    return _SavedModel(
+        policy=dict(policy),
+        temperature=(variables or {}).get("log_ent_coef"),
+        env_steps=env_steps if type(env_steps) is int and env_steps >= 0 else None,
+    )
+
+
+def _data(path: Path) -> Mapping[str, Any]:
+    """What Stable-Baselines3 writes for people beside its pickles, which stay unread."""
+    with zipfile.ZipFile(path) as archive:
+        data: Mapping[str, Any] = json.loads(archive.read("data"))
+    return data
 
 
 def _normalization(paths: JobPaths) -> dict[str, Any] | None:
@@ -212,13 +234,11 @@ class _Description:
 
 
 def _description(path: Path, policy: Mapping[str, Any]) -> _Description:
-    """Algorithm and activation, from what Stable-Baselines3 writes for people beside its pickles,
-    which stay unread.
+    """Algorithm and activation, from what :func:`_data` reads.
 
     :param policy: its parameters, by name.
     """
-    with zipfile.ZipFile(path) as archive:
-        data: Mapping[str, Any] = json.loads(archive.read("data"))
+    data = _data(path)
     has = {*data, *policy}
     algo = next((algo for algo, marks in _MARKS.items() if marks <= has), None)
     if algo is None:

@@ -4,6 +4,7 @@ of them."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from command_helpers import HOPPER
 from report_helpers import Trained, make_run_dir
 from trial_helpers import Told, point_of, search_run
 
+from orchestrator import Search
 from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
@@ -21,7 +23,7 @@ from orchestrator.features.search import copied_trials, trials
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import load
-from orchestrator.ledger import SummaryRow
+from orchestrator.ledger import Ledger, SummaryRow
 
 
 def best(run_dir: Path, *options: str) -> list[dict[str, Any]]:
@@ -102,11 +104,40 @@ def test_a_value_from_nothing_is_shown_beside_that_of_a_trial_that_inherited(
     paths = search_run(
         tmp_path / "run", [Told(values=[3.0]), Told(values=[8.0], parent=0), again], inherit="best"
     )
+    ledger = Ledger.open(paths.ledger)
+    for row in ledger.jobs():
+        if "-t00001-" in row.job_id:
+            told = {"init": row.job_id.replace("t00001", "t00000"), "init_env_steps": 5000}
+            ledger.update_spec(row.job.with_spec(**told))
+    ledger.close()
     first, second = best(paths.root)
     assert (first["trial"], first["parent"], first["again"]) == (1, 0, {"eval_mean": 4.0})
     assert second["again"] is None
+    assert first["lineage_env_steps"] == first["env_steps"] + 5000
+    assert second["lineage_env_steps"] == second["env_steps"]
+    found = Search(
+        xml=HOPPER, space={"ppo.gamma": {"low": 0.9, "high": 0.99}}, trials=3, run_dir=paths.root
+    )
+    lineages = [trial.lineage_env_steps for trial in found.trials()]
+    assert lineages == [second["env_steps"], first["lineage_env_steps"], second["env_steps"]]
     shown = commands.invoke("best", paths.root, cwd=tmp_path).stdout
     assert "equal env_steps" in shown
+    assert re.search(r"\blineage\b", shown)
+
+
+def test_of_plain_jobs_those_that_started_from_another_one_are_told_apart(tmp_path: Path) -> None:
+    jobs = [
+        Trained(name="parent", case="parent", evaluated=1.0),
+        Trained(name="child", case="child", evaluated=2.0, init="job:parent-s0"),
+    ]
+    paths = make_run_dir(tmp_path / "run", jobs)
+    child, parent = best(paths.root)
+    steps = parent["env_steps"]
+    assert (parent["lineage_env_steps"], parent["parent_jobs"]) == (steps, [])
+    assert (child["lineage_env_steps"], child["parent_jobs"]) == (2 * steps, ["parent-s0"])
+    shown = commands.invoke("best", paths.root, cwd=tmp_path).stdout
+    assert "cannot be compared at equal env_steps" in " ".join(shown.split())
+    assert "parent-s0" in shown
 
 
 def test_before_a_trial_has_finished_there_is_nothing_to_copy(tmp_path: Path) -> None:

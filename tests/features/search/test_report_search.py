@@ -471,4 +471,12 @@ def test_every_figure_of_a_search_is_drawn(tmp_path: Path, monkeypatch: pytest.M
     assert "besides those of the trials whose policies they began with" in page.text
     markdown = done.markdown()
     assert "## Archive" in markdown
-    assert "| parent |" in markdown
+    assert "| lineage | parent |" in markdown
+    of_trial = {one["trial"]: one for one in facts["search"]["trials"]}
+    child = next(
+        one for one in facts["search"]["trials"] if one["parent"] is not None and one["jobs"]
+    )
+    parent = of_trial[child["parent"]]
+    assert child["lineage_env_steps"] == child["env_steps"] + sum(
+        job["env_steps"] for job in facts["jobs"] if job["job_id"] in parent["jobs"]
+    )

@@ -56,6 +56,7 @@ def test_a_search_from_python_makes_its_trials_and_shows_the_best(
             "ppo.learning_rate",
             "ep_rew_mean",
             "env_steps",
+            "lineage_env_steps",
             "parent",
             "reevaluates",
             "error",
@@ -83,7 +84,8 @@ def test_the_table_has_the_objectives_of_the_search_in_the_run_directory(tmp_pat
         xml=HOPPER, space=SPACE, sampler="random", trials=3, run_dir=tmp_path / "run"
     )
     table = search.to_dataframe()
-    columns = ["trial", *sorted(SPACE), "eval_mean", "env_steps", "parent", "reevaluates", "error"]
+    others = ["env_steps", "lineage_env_steps", "parent", "reevaluates", "error"]
+    columns = ["trial", *sorted(SPACE), "eval_mean", *others]
     assert list(table.columns) == columns
     assert table["env_steps"].tolist()[::2] == [40.0, 30.0], (
         "the objective, not that of the training"

@@ -499,11 +499,19 @@ def test_a_killed_worker_resumes_to_the_weights_of_an_undisturbed_one(
 ) -> None:
     robot = body(tmp_path / "staging/body.xml", "hip", "knee", "tail")
     examined = answer(parent.root, robot)
+    reached = start_policy_reader.read(parent.root).env_steps
+    assert (
+        examined.init_env_steps == reached == int(helpers.rows(parent.timings_csv)[-1]["env_steps"])
+    )
     jobs = []
     for name in ("whole", "killed"):
         body(tmp_path / name / "robot/body.xml", "hip", "knee", "tail")
         spec = spec_of(
-            name, init=str(parent.root), init_sha256=examined.init_sha256, total_timesteps=2048
+            name,
+            init=str(parent.root),
+            init_sha256=examined.init_sha256,
+            init_env_steps=examined.init_env_steps,
+            total_timesteps=2048,
         )
         jobs.append(
             helpers.job(
@@ -519,8 +527,11 @@ def test_a_killed_worker_resumes_to_the_weights_of_an_undisturbed_one(
             time.sleep(0.005)
         worker.process.send_signal(signal.SIGKILL)
         worker.wait()
+    (begun, *_) = sorted(jobs[1].checkpoints_by_steps(), reverse=True)
+    assert start_policy_reader.read(jobs[1].root).env_steps == reached + begun
     resumed, log = helpers.train_here(jobs[1], 1)
     assert resumed.resumed_from
     assert "starts from" not in log
     assert resumed.weights_sha256 == whole.weights_sha256
+    assert start_policy_reader.read(jobs[0].root).env_steps == reached + whole.env_steps
     assert json.loads(jobs[1].spec.read_text())["init"] == str(parent.root)

@@ -33,6 +33,8 @@ function stateText(job) {
   return `${SYMBOLS[job.state]} ${activity.toLowerCase()}${job.cause === "rung" ? " at a rung" : ""}`;
 }
 
+export function hasLineage(job) { return job.lineage !== null && job.lineage !== job.steps; }
+
 const returns = (job) => (job.first !== null && job.ret !== null ? `${decimal(job.first)} → ${decimal(job.ret)}` : decimal(job.ret));
 
 // `text` is what the cell says, `value` what it is sorted by; the higher its rank, the wider the window that shows it.
@@ -44,6 +46,7 @@ const COLUMNS = [
   { name: "measure", number: true, rank: 3, text: (job) => number(job.measured), value: (job) => job.measured },
   { name: "done", phone: true, text: (job) => percent(job.share), value: (job) => job.share },
   { name: "env_steps", number: true, rank: 3, text: (job) => number(job.steps || null), value: (job) => job.steps },
+  { name: "lineage", number: true, rank: 3, text: (job) => number(job.lineage), value: (job) => job.lineage },
   { name: "env_steps/s", number: true, rank: 2, text: (job) => number(job.rate), value: (job) => job.rate },
   { name: "ETA", number: true, text: (job) => duration(remaining(job)), value: remaining },
   { name: "time", number: true, rank: 2, text: (job, now) => duration(elapsed(job, now)), value: elapsed },
@@ -199,6 +202,7 @@ export class JobsTable {
     const anyRunning = all.some((job) => job.state === "RUNNING");
     const isShown = (name) => {
       if (name === "measure") return measures.size === 1;
+      if (name === "lineage") return all.some(hasLineage);
       if (name === "evaluated") return all.some((job) => job.evaluated !== null);
       return anyRunning || !["ETA", "CPU", "wait", "on CPU"].includes(name);
     };

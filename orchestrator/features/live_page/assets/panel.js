@@ -1,7 +1,7 @@
 // One job, opened: its curves, its log as it is written, its video, its facts, and what can be done with it.
 
 import { decimal, element, lineChart, number, percent } from "./charts.js";
-import { SYMBOLS, jobPath } from "./jobs.js";
+import { SYMBOLS, jobPath, hasLineage } from "./jobs.js";
 import { follow, freeSources, json, post, setSource } from "./stream.js";
 
 const READ_EVERY_MS = 5000, MOST_LINES = 4000, SURE_MS = 4000;
@@ -86,7 +86,8 @@ export class Panel {
   update(isNew = false) {
     const job = this.table.jobs.get(this.id);
     if (!job) return;
-    this.state.textContent = `${SYMBOLS[job.state]} ${job.activity.toLowerCase()} · ${number(job.steps)} of ${number(job.total)} env_steps · return ${decimal(job.ret)}`;
+    const lineage = hasLineage(job) ? `, with its lineage ${number(job.lineage)}${job.parent ? ` (started from ${job.parent})` : ""}` : "";
+    this.state.textContent = `${SYMBOLS[job.state]} ${job.activity.toLowerCase()} · ${number(job.steps)} of ${number(job.total)} env_steps${lineage} · return ${decimal(job.ret)}`;
     this.state.className = `is-${job.state} state long`;
     this.drawActions(job);
     this.drawMedia(job);

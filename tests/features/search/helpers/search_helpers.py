@@ -98,6 +98,8 @@ def make_search_dir(
         iterations = [1, 2, 4, 8][goal]
         for seed, job_id in zip(seeds, ids, strict=False):
             spec = {"name": f"walker-t{number:05d}", "seed": seed, "total_timesteps": TOTAL}
+            if parent is not None:
+                spec["init"] = f"job:walker-t{parent:05d}-s{seed}"
             ledger.put_jobs([(place, replace(make_job(job_id, spec=spec), point=point), None)])
             place += 1
             state = "FAILED" if fails else "SUCCEEDED"
