@@ -1,16 +1,16 @@
-"""A test of two groups that is looked at while seeds are added, with an honest error: pure functions
-of the values so far.
+"""A test of two groups that is looked at while seeds are added, with an honest error: pure
+functions of the values so far.
 
-Whoever tests again after each new seed, and stops at the first p below 0.05, is wrong far more often
-than in 5 % of cases. Here the bounds of the test are those of a group-sequential design (S. K. Wang,
-A. A. Tsiatis, "Approximately optimal one-parameter boundaries for group sequential trials",
-Biometrics 43, 1987, with Δ = 0.25, between O'Brien and Fleming's and Pocock's): they are wide at the
-first looks, and chance crosses one of them at any look up to the last in 5 % of cases. For each look
-there is a *repeated confidence interval* (C. Jennison, B. W. Turnbull, "Interim analyses: the
-repeated confidence interval approach", J. R. Stat. Soc. B 51, 1989): in 95 % of cases, those of all
-looks hold the true difference together. So the interval holds whenever one stops, and for whatever
-reason, and a decision is read from it: both ends above zero, both below, or both within a declared
-smallest difference.
+Whoever tests again after each new seed, and stops at the first p below 0.05, is wrong far more
+often than in 5 % of cases. Here the bounds of the test are those of a group-sequential design (S.
+K. Wang, A. A. Tsiatis, "Approximately optimal one-parameter boundaries for group sequential
+trials", Biometrics 43, 1987, with Δ = 0.25, between O'Brien and Fleming's and Pocock's): they are
+wide at the first looks, and chance crosses one of them at any look up to the last in 5 % of cases.
+For each look there is a *repeated confidence interval* (C. Jennison, B. W. Turnbull, "Interim
+analyses: the repeated confidence interval approach", J. R. Stat. Soc. B 51, 1989): in 95 % of
+cases, those of all looks hold the true difference together. So the interval holds whenever one
+stops, and for whatever reason, and a decision is read from it: both ends above zero, both below, or
+both within a declared smallest difference.
 
 The statistic is Welch's t, of groups with equally many values. Its p is turned into the z that has
 the same p, and the bounds of z are made by simulation of this very procedure with normal values
@@ -56,7 +56,8 @@ BOUNDS = {
 }
 """Budget in seeds → for each of ERRORS the bound of z at the last look, which chance crosses, there
 or at an earlier look, in so many cases. A budget between two has the bounds of the next larger one,
-which are wider. All are 2 % wider than in the simulation, so that its chance makes none too narrow."""
+which are wider. All are 2 % wider than in the simulation, so that its chance makes none too
+narrow."""
 
 _NORMAL = NormalDist()
 

@@ -1,5 +1,5 @@
-"""The two jobs of a race, as a run directory has them: what is trained again with further seeds, and
-the values that count. Read-only.
+"""The two jobs of a race, as a run directory has them: what is trained again with further seeds,
+and the values that count. Read-only.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ def _refuse_untrainable(paths: RunPaths, contestant: Contestant, jobs: Sequence[
         )
     if spec.init_sha256 is None or not contestant.directory.init.is_file():
         raise UsageError(
-            f"{paths.root}: {name}: {contestant.directory.init}, the policy that it started from, is"
-            f" not there; {option('from_nothing', True)} trains both jobs from nothing"
+            f"{paths.root}: {name}: {contestant.directory.init}, the policy that it started from,"
+            f" is not there; {option('from_nothing', True)} trains both jobs from nothing"
         )
 
 
@@ -265,8 +265,8 @@ def _refuse_other_protocols(run_dir: Path, first: Contestant, second: Contestant
         if values[0] != values[1]:
             each = f"{first.name}: {values[0]}; {second.name}: {values[1]}"
             raise UsageError(
-                f"{run_dir}: a race needs jobs with the same {what}, or their values do not mean the"
-                f" same ({each}); declare a job that has it, and train that"
+                f"{run_dir}: a race needs jobs with the same {what}, or their values do not mean"
+                f" the same ({each}); declare a job that has it, and train that"
             )
 
 
@@ -293,8 +293,8 @@ def _figure(
         return job_groups.EVALUATION
     if figure != TRAINING and without:
         raise UsageError(
-            f"{run_dir}: {option('by')}: {without[0]} is not evaluated (eval_episodes = 0), so it has"
-            f" no {figure}; {option('by', TRAINING)} compares the returns of training"
+            f"{run_dir}: {option('by')}: {without[0]} is not evaluated (eval_episodes = 0), so it"
+            f" has no {figure}; {option('by', TRAINING)} compares the returns of training"
         )
     return figure
 
@@ -308,8 +308,8 @@ def _refuse_unfinished(run_dir: Path, both: tuple[Contestant, Contestant], cases
             states = listed(sorted({row["state"] for row in left}))
             raise UsageError(
                 f"{run_dir}: {one.name}: {count(len(left), 'seed is', 'seeds are')} not trained to"
-                f" the end ({states}), and a race counts them: let `run` end first, or `cancel` them;"
-                f" {option('fresh_seeds', True)} counts none of this run directory"
+                f" the end ({states}), and a race counts them: let `run` end first, or `cancel`"
+                f" them; {option('fresh_seeds', True)} counts none of this run directory"
             )
 
 

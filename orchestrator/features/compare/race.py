@@ -1,4 +1,5 @@
-"""``compare RUN --jobs A,B --race``: two jobs get further seeds until it is decided which is higher.
+"""``compare RUN --jobs A,B --race``: two jobs get further seeds until it is decided which is
+higher.
 
 The seeds are trained in a run directory beside RUN, of which nothing is changed: an ordinary
 experiment, to which each round of the race adds jobs. So nothing is lost when it is killed, and the
@@ -126,8 +127,8 @@ def checked_rules(most_seeds: int | None, smallest_difference: float | None) -> 
         is_number = isinstance(smallest_difference, Real) and math.isfinite(smallest_difference)
         if not is_number or not smallest_difference > 0:
             raise UsageError(
-                f"compare: {option('smallest_difference')}: expected a number above 0, in the unit of"
-                f" the figure, found {smallest_difference}"
+                f"compare: {option('smallest_difference')}: expected a number above 0, in the unit"
+                f" of the figure, found {smallest_difference}"
             )
         rules = dataclasses.replace(rules, smallest_difference=float(smallest_difference))
     return rules
@@ -385,16 +386,16 @@ def _refuse_standstill(before: _Standing, seeds: Sequence[int]) -> None:
     if left:
         what = count(len(left), "seed is", "seeds are")
         raise UsageError(
-            f"{race_dir}: {what} not trained to the end ({_numbers(left)}); `status {race_dir}` says"
-            f" why, `resume {race_dir}` queues paused jobs. {_go_on()}"
+            f"{race_dir}: {what} not trained to the end ({_numbers(left)}); `status {race_dir}`"
+            f" says why, `resume {race_dir}` queues paused jobs. {_go_on()}"
         )
     last = now.tried[-LEAST_SEEDS:]
     for one in now.field.both:
         if len(last) == LEAST_SEEDS and all(now.value(one, seed) is None for seed in last):
             raise UsageError(
                 f"{race_dir}: {one.name} has no value of {now.field.by} with any of the last"
-                f" {LEAST_SEEDS} seeds ({_numbers(last)}), so more would be trained in vain; `status"
-                f" {race_dir}` says why, `retry {race_dir}` trains failed jobs again. {_go_on()}"
+                f" {LEAST_SEEDS} seeds ({_numbers(last)}), so more would be trained in vain;"
+                f" `status {race_dir}` says why, `retry {race_dir}` trains failed jobs again. {_go_on()}"
             )
 
 

@@ -57,8 +57,8 @@ def _advice(raced: RaceResult) -> list[str]:
     advice = f"The budget of {raced.most_seeds} seeds is spent."
     if raced.smallest_difference is None:
         advice += (
-            " With --smallest-difference, that there is none above a size that matters is an answer,"
-            " too."
+            " With --smallest-difference, that there is none above a size that matters is an"
+            " answer, too."
         )
     return [advice]
 

@@ -25,6 +25,7 @@ from command_helpers import LONG_PATIENCE_S, odd, wait_until, write_experiment
 import orchestrator
 from orchestrator.core.errors import LedgerError, UsageError
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.experiment.directory import run_directory
@@ -130,6 +131,18 @@ def test_further_seeds_are_trained_of_both_until_it_is_decided(world: World) -> 
     assert set(world.trained(found.race_dir)) == expected
     assert found.trained == len(expected)
     assert found.race_dir == world.folder / "run-race-child-parent"
+
+
+def test_a_seed_is_trained_as_the_job_file_would_train_it(world: World) -> None:
+    world.train({"parent": [0, 1], "child": [0, 1]}, child={"n_envs": 4, "ppo": {"gamma": 0.9}})
+    raced = world.race(most_seeds=3)
+    shutil.rmtree(world.run_dir)
+    world.train({"parent": [2], "child": [2]}, child={"n_envs": 4, "ppo": {"gamma": 0.9}})
+    for job_id in ("parent-s2", "child-s2"):
+        declared = WorkerSpec.from_json(RunPaths(world.run_dir).job(job_id).spec.read_bytes())
+        trained = WorkerSpec.from_json(RunPaths(raced.race_dir).job(job_id).spec.read_bytes())
+        assert trained.fingerprint() == declared.fingerprint()
+        assert replace(trained, preview=declared.preview) == declared
 
 
 def test_the_same_call_finds_the_same_and_trains_nothing(world: World) -> None:
