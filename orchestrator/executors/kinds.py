@@ -31,6 +31,7 @@ TAKEN = frozenset(
         "fresh",
         "grace",
         "help",
+        "init",
         "jobs",
         "json",
         "learner",
