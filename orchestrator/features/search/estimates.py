@@ -42,7 +42,7 @@ def estimates(space: Sequence[Dimension], trials: Sequence[Trial]) -> Mapping[in
     :param trials: finished, none of which repeats another.
     """
     latest = sorted(trials, key=lambda trial: trial.number)[-MOST:]
-    starts_alike = all(trial.parent is None for trial in latest)
+    starts_alike = len({trial.parent for trial in latest}) == 1
     if len(latest) < FEWEST or not starts_alike or not importlib.util.find_spec("sklearn"):
         return {}
     places = np.array([_place(space, trial) for trial in latest])

@@ -55,9 +55,9 @@ NUMBERS_OR_NONE = Entry(
 )
 NAMES = Entry(is_valid=_are_names, expected="job ids")
 OUTCOME = {"values": NUMBERS_OR_NONE, "measures": NUMBERS_OR_NONE, "env_steps": WHOLE}
-ROLES = ("reference",)
-"""What trials are for that train the unchanged job. ``reference``: what trials that are trained
-again are compared with."""
+ROLES = ("start", "reference")
+"""What trials are for that train the unchanged job. ``start``: all trials begin with its policy.
+``reference``: what trials that are trained again are compared with."""
 CONTENTS: Mapping[str, Mapping[str, Entry]] = {
     "began": {"lanes": WHOLE},
     "asked": {

@@ -105,6 +105,13 @@ class History:
     last_id: int = 0
     _at: float = 0.0
 
+    @property
+    def start(self) -> Trial | None:
+        """The training of the unchanged job that all trials begin with; None where there is none
+        yet.
+        """
+        return next((trial for trial in self.trials[:1] if trial.role == "start"), None)
+
     def take_in(self, events: Iterable[SearchEvent], ledger: Path) -> None:
         """:raises LedgerDamagedError: one contradicts those before it; these are taken in."""
         for event in events:

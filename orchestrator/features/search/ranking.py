@@ -106,6 +106,8 @@ class Ranking:
     values in the search. Those that are shown in their place are of that training."""
     is_by_estimate: bool
     is_search: bool
+    has_lineages: bool
+    """Whether trials begin with the policies of others."""
     is_over: bool
     """Whether nothing more is trained: the search has come to its end, or every job to its own."""
 
@@ -113,7 +115,7 @@ class Ranking:
     def remarks(self) -> Sequence[str]:
         """What has to be known to compare the trials."""
         found = []
-        if any(trial.parent is not None for trial in self.shown):
+        if self.has_lineages and any(trial.parent is not None for trial in self.shown):
             found.append(INHERITED)
         elif self.has_lineage:
             found.append(LINEAGE)
@@ -245,6 +247,7 @@ def read(
         in_search=order.in_search,
         is_by_estimate=by == ESTIMATE,
         is_search=content.search is not None,
+        has_lineages=content.search is not None and content.search.has_lineages,
         is_over=content.is_over,
     )
 
@@ -406,7 +409,7 @@ def _why_without_estimates(search: SearchSpec | None) -> str:
     if len(search.objectives) > 1:
         return "a search with several objectives has none"
     return (
-        f"needs {estimates.FEWEST} finished trials that have begun from nothing, and the extra"
+        f"needs {estimates.FEWEST} finished trials that have begun alike, and the extra"
         f" search ({INSTALL})"
     )
 

@@ -113,6 +113,8 @@ class SearchFacts(TypedDict):
     it."""
     objectives: Sequence[str]
     directions: Sequence[str]
+    starts_from_reference: bool
+    """Whether every trial began with the policy of the unchanged job."""
     reference: Sequence[float] | None
     """Values of the unchanged job, trained as those that are trained again; None where it was not."""
     inherit: bool
@@ -173,8 +175,9 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "seeds": [],
         "objectives": names,
         "directions": directions,
+        "starts_from_reference": search is not None and search.start == "reference",
         "reference": _reference_values(reader),
-        "inherit": search is not None and search.inherit != "none",
+        "inherit": search is not None and search.has_lineages,
         "is_over": reader.history.is_over,
         "elapsed_s": reader.history.elapsed_s,
         "env_steps": job_figures.env_steps(ledger),

@@ -112,6 +112,10 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
         else "The search has not ended; this is its state so far."
     )
     sentences = [over, f"Objective: {', '.join(goals)}. Sampler: {plain(facts['sampler'])}."]
+    if facts["starts_from_reference"]:
+        sentences.append(
+            "Every trial started from the same policy, that of the unchanged job, which was trained first."
+        )
     if facts["inherit"]:
         sentences.append(
             "Trials inherited the policy of an earlier one. At equal env_steps they cannot be compared with trials "

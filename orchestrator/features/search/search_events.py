@@ -152,10 +152,10 @@ def spent_budget(ledger: Ledger) -> Spent | None:
     """None where no search has begun."""
     if not is_search(ledger):
         return None
-    repeats = f"{_in_content('reevaluates')} IS NOT NULL OR {_in_content('role')} IS NOT NULL"
-    trials, repeated = ledger.select(
-        f"SELECT count(*), coalesce(sum({repeats}), 0) FROM search WHERE kind = 'asked'"  # noqa: S608
-    )[0]
+    role = _in_content("role")
+    repeats = f"{_in_content('reevaluates')} IS NOT NULL OR coalesce({role}, '') = 'reference'"
+    sql = f"SELECT count(*), coalesce(sum({repeats}), 0) FROM search WHERE kind = 'asked'"  # noqa: S608
+    trials, repeated = ledger.select(f"{sql} AND coalesce({role}, '') != 'start'")[0]
     pauses = "SELECT kind, max(0.0, at - lag(at) OVER (ORDER BY id)) AS since FROM search"
     elapsed = f"SELECT coalesce(sum(since), 0.0) FROM ({pauses}) WHERE kind != 'began'"  # noqa: S608
     elapsed_s = ledger.select(elapsed)[0][0]

@@ -14,6 +14,7 @@ from orchestrator.features.search import (
     constraint_check,
     sampler_check,
     search_time,
+    start_check,
 )
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.jobfile import Experiment
@@ -29,7 +30,11 @@ class SearchSource(SearchDeclaration):
         self, experiment: Experiment, *, time_limit_s: float, turn: Callable[[], object]
     ) -> Problem | None:
         of_sampler = sampler_check.examine(experiment, time_limit_s=time_limit_s, turn=turn)
-        return of_sampler or constraint_check.problem(experiment, turn)
+        return (
+            of_sampler
+            or start_check.problem(experiment, turn)
+            or constraint_check.problem(experiment, turn)
+        )
 
     def with_on_change(
         self, experiment: Experiment, options: RunOptions

@@ -68,6 +68,7 @@ class DoneSoFar:
             max_time_s=time_s,
             reevaluate=max(0, search.reevaluations - spent.repeated),
             reevaluation=replace(search.reevaluation, reference=False),
+            start="nothing" if search.start == "reference" else search.start,
         )
 
 

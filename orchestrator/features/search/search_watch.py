@@ -79,7 +79,7 @@ class SearchWatch(RunWatch):
         from orchestrator.features.search import live_section
 
         search = self._reader.search
-        if search is not None and search.inherit != "none":
+        if search is not None and search.start != "nothing":
             self._read_lineages(self._reader.best(live_section.LEADERS))
         return live_section.of(self._reader, self._line, self._lineages)
 
@@ -232,6 +232,9 @@ def _progress(reader: TrialReader) -> list[str]:
     parts = [
         f"{asked:,} of {count(search.trials, 'trial')}" if search.trials else count(asked, "trial")
     ]
+    start = reader.history.start
+    if start is not None and not start.is_over:
+        parts.append("the unchanged job, from which all start, is trained first")
     if rejected := reader.history.rejected:
         points = count(rejected, "point violates", "points violate")
         parts.append(f"{points} the constraints")

@@ -34,6 +34,8 @@ Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 ENVIRONMENT = (
     "xml",
     "robot_settings",
+    "robot_maker",
+    "params",
     "model_edits",
     "randomize",
     "asymmetric",

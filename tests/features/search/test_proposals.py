@@ -31,7 +31,7 @@ SPEC = SearchSpec(
     objectives=("eval_mean",),
     directions=("maximize",),
     trials=100,
-    inherit="nearest",
+    start="nearest",
 )
 
 
@@ -67,7 +67,7 @@ def test_a_parent_has_the_same_network_whatever_is_nearer_or_better(tmp_path: Pa
     nearest = proposals(tmp_path)
     assert nearest.parent(point(0.96), done).number == 0  # type: ignore[union-attr]
     assert nearest.parent(point(0.95, 64), done).number == 1  # type: ignore[union-attr]
-    best = proposals(tmp_path, dataclasses.replace(SPEC, inherit="best"))
+    best = proposals(tmp_path, dataclasses.replace(SPEC, start="best"))
     assert best.parent(point(0.99), done).number == 0  # type: ignore[union-attr]
     assert best.parent(point(0.99, 64), done).number == 1  # type: ignore[union-attr]
     assert nearest.parent(point(0.95, 64), history([point(0.95)], [3.0])) is None

@@ -297,6 +297,7 @@ TWENTY: Kills = (
     ("worker", "searcher"),
     ("searcher", "worker", "searcher", "worker", "searcher"),
 )
+FOUR: Kills = (("searcher", "worker", "searcher"),)
 ENDLESS = 100_000
 """Trials of a search that is to be killed before it has made them."""
 RETRIES = "retry = { max_retries = 20 }"
@@ -381,6 +382,38 @@ def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_wei
     assert points(quiet / "run")[BLIND:] != blind[BLIND:], (
         "points depend on what the sampler was told"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * LONG_S)
+def test_killed_a_search_with_constraints_and_a_reference_proposes_and_trains_the_same(
+    tmp_path: Path,
+) -> None:
+    table = f"""sampler = "cmaes"
+trials = {ENDLESS}
+objective = "ep_rew_mean"
+order = "fixed"
+start = "reference"
+initial = [{{ "model.geom.*thigh*.size" = 0.9 }}]
+constraints = {{ mass_kg = {{ high = 16 }} }}
+"""
+    quiet, rough = tmp_path / "quiet", tmp_path / "rough"
+    for folder in (quiet, rough):
+        folder.mkdir()
+    jobs = search_file(rough, table, seeds=(0, 1), settings=RETRIES)
+    trained = kill_and_finish(jobs, FOUR)
+    quiet_table = table.replace(str(ENDLESS), str(trained))
+    finish(search_file(quiet, quiet_table, seeds=(0, 1)), LONG_S)
+    assert points(rough / "run") == points(quiet / "run")
+    assert outcomes(rough / "run") == outcomes(quiet / "run")
+    asked = [event.content for event in events(rough / "run") if event.kind == "asked"]
+    assert [content.get("rejected", []) for content in asked] == [
+        event.content.get("rejected", [])
+        for event in events(quiet / "run")
+        if event.kind == "asked"
+    ]
+    assert any(content.get("rejected") for content in asked)
+    assert {content.get("parent") for content in asked[1:]} == {0}
 
 
 @pytest.mark.slow

@@ -86,7 +86,10 @@ class SearchDeclaration(JobSource):
         if self.search is not None and template is not None:
             lengths = lengths_of(self.search, template)
         place = self.scheduler_place
-        return list(rules.check_rungs(self.scheduler, place, space, jobs, lengths, problems))
+        warnings = list(rules.check_rungs(self.scheduler, place, space, jobs, lengths, problems))
+        if unequal := rules.lineage_warning(self.search, self.scheduler):
+            warnings.append(unequal)
+        return warnings
 
     def jobs_to_examine(self, experiment: Experiment) -> tuple[Job, ...]:
         """Those of the middle of the space and of a corner, as far as their values fit together.
@@ -147,6 +150,15 @@ def trial_jobs(
     :raises SpecError: the values do not fit the job, or not together.
     """
     return jobs_at(experiment, f"t{number:05d}", point, seeds)
+
+
+def start_job(experiment: Experiment) -> Job:
+    """The unchanged job, whose policy all trials begin with where they start from the reference: one
+    training, with the first seed.
+
+    :raises SpecError: it is no job without the values of a point.
+    """
+    return jobs_at(experiment, "start", None)[0]
 
 
 def points_to_begin_with(experiment: Experiment) -> list[dict[str, Any]]:

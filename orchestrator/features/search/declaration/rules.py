@@ -19,6 +19,7 @@ from orchestrator.features.search.declaration.spec import (
     ARCHIVE_SAMPLERS,
     EXTRAS,
     INSTALL,
+    NETWORK_KEYS,
     RETURN,
     SAMPLER_OPTIONS,
     SAMPLERS,
@@ -28,6 +29,7 @@ from orchestrator.features.search.declaration.spec import (
     ReevaluationSpec,
     SchedulerSpec,
     SearchSpec,
+    Start,
 )
 from orchestrator.jobfile.expand import JobTemplate
 from orchestrator.jobfile.joint_rules import FAMILY, check_family
@@ -61,9 +63,7 @@ COLUMNS = (
 )
 """Columns of ``summary.csv`` that can be in objectives and measures."""
 _OF_EVALUATION = ("eval_mean", "eval_s")
-_SAME_IN_SPEC = (
-    *("sampler_options", "seed", "aggregate", "trials", "max_env_steps", "inherit", "order"),
-)
+_SAME_IN_SPEC = (*("sampler_options", "seed", "aggregate", "trials", "max_env_steps", "order"),)
 """Keys that are fields of :class:`SearchSpec` with the same name and value."""
 _NOT_IN_SPACE = {
     "name": "cannot vary: the jobs of a trial are named by the job and the number of the trial",
@@ -103,6 +103,7 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
             _measure(name, content, problems) for name, content in table.get("measures", {}).items()
         ),
         max_time_s=table.get("max_time"),
+        start=_start(table, problems),
         reevaluate=min(reevaluation.pop("n", 0), table.get("trials", MOST)),
         reevaluation=ReevaluationSpec(**reevaluation),
         **{key: table[key] for key in _SAME_IN_SPEC if key in table},
@@ -126,7 +127,41 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
         points = f"has {len(search.initial)} points, and the search trials = {search.trials}"
         problems.add("search.initial", f"{points}; leave some out, or raise trials")
     _check_sampler(search, problems)
+    if search.start == "reference":
+        _check_networks(search, problems)
     return search
+
+
+def _start(table: Mapping[str, Any], problems: Problems) -> Start:
+    """What trials begin with, under its name or the earlier one."""
+    start: Start = table.get("start", "nothing")
+    if "inherit" not in table:
+        return start
+    if "start" in table:
+        problems.add(
+            "search.inherit", "is the earlier spelling of start, which is set, too; leave it out"
+        )
+        return start
+    earlier: Start = "nothing" if table["inherit"] == "none" else table["inherit"]
+    return earlier
+
+
+def _check_networks(search: SearchSpec, problems: Problems) -> None:
+    """Check that one policy can be the start of all trials."""
+    for dimension in search.space:
+        if dimension.key.partition(".")[0] in NETWORK_KEYS:
+            what = 'varies the network, and with start = "reference" all begin with one policy'
+            problems.add(f"search.space.{place(dimension.key)}", f"{what}; leave it out")
+
+
+def lineage_warning(search: SearchSpec | None, scheduler: SchedulerSpec | None) -> str:
+    """That rungs compare what has not begun alike; empty where they do not."""
+    if search is None or not search.has_lineages or scheduler is None or scheduler.kind == "none":
+        return ""
+    return (
+        f'search.start = "{search.start}" with a scheduler: rungs compare bodies whose policies come from lineages of'
+        ' unequal length, and not the bodies; with start = "reference" all begin with the same policy'
+    )
 
 
 def read_scheduler(top: Mapping[str, Any], problems: Problems) -> SchedulerSpec | None:
@@ -332,11 +367,11 @@ def check_reevaluation(search: SearchSpec, template: JobTemplate, problems: Prob
         return
     choices = [*length_choice(total)]
     own = Problems()
-    if search.reevaluation.reference:
+    if search.reevaluation.reference or search.start == "reference":
         template.jobs("reference", choices, own, point={})
     for problem in own.in_order():
         text = f"the unchanged job cannot be trained: {problem.where}: {problem.message}"
-        problems.add(f"{where}.reference", text)
+        problems.add(place_of_reference(search), text)
     of_middle = Problems()
     at_middle = [*space_point(search.space, search.middle, of_middle), *choices]
     if total is not None:
@@ -350,11 +385,16 @@ def _check_estimates(search: SearchSpec, problems: Problems) -> None:
     where = "search.reevaluate.by"
     if len(search.objectives) > 1:
         problems.add(where, "several objectives have no estimates; expected value")
-    if search.inherit != "none":
+    if search.has_lineages:
         begin = "trials that begin with policies of others have no estimates"
-        problems.add(where, f"{begin}; expected value, or leave out inherit")
+        problems.add(where, f'{begin}; expected value, or start = "reference"')
     if not is_installed("sklearn"):
         problems.add(where, f"estimate needs scikit-learn, which is not installed: {INSTALL}")
+
+
+def place_of_reference(search: SearchSpec) -> str:
+    """The key that has the unchanged job trained."""
+    return "search.start" if search.start == "reference" else "search.reevaluate.reference"
 
 
 def length_choice(total_timesteps: int | None) -> Sequence[Choice]:

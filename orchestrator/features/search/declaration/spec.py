@@ -16,12 +16,18 @@ from orchestrator.features.search.declaration.constraints import Constraint
 
 Direction: TypeAlias = Literal["maximize", "minimize"]
 Aggregate: TypeAlias = Literal["median", "mean", "min"]
+Start: TypeAlias = Literal["nothing", "reference", "nearest", "best"]
 Inherit: TypeAlias = Literal["none", "best", "nearest"]
+"""The earlier spelling of :data:`Start`."""
 SchedulerKind: TypeAlias = Literal["none", "asha", "median"]
 ChosenBy: TypeAlias = Literal["value", "estimate"]
 TrialOrder: TypeAlias = Literal["asynchronous", "fixed"]
 
 
+LINEAGES: tuple[Start, ...] = ("nearest", "best")
+"""Starts from the policies of other trials."""
+NETWORK_KEYS = ("algo", "policy", "policy_kwargs", "normalize")
+"""Keys of a job by which a policy can be the start of another one only if they are equal."""
 RETURN = "ep_rew_mean"
 """What trials are compared by at rungs, unless the job file says otherwise."""
 RETURNS = ("eval_mean", RETURN)
@@ -219,12 +225,19 @@ class SearchSpec:
     max_time_s: float | None = None
     """The search asks for no further point after any of the three that is not None is reached; one
     of them is set."""
-    inherit: Inherit = "none"
+    start: Start = "nothing"
+    """What the policies of trials begin with: random weights, those of the unchanged job, which is
+    trained first, or those of the nearest or the best finished trial."""
     order: TrialOrder = "asynchronous"
     reevaluate: int = 0
     """So many of the best, at most ``trials``, are trained again at the end, from nothing and with
     other seeds."""
     reevaluation: ReevaluationSpec = ReevaluationSpec()
+
+    @property
+    def has_lineages(self) -> bool:
+        """Whether trials begin with policies of trials that have trained for unequal env_steps."""
+        return self.start in LINEAGES
 
     @property
     def reevaluations(self) -> int:

@@ -30,7 +30,7 @@ class SearchLimits:
     all_env_steps: int | None = field(default=None, repr=False, compare=False)
     """Of all jobs to their end, whatever the budget of env_steps."""
     env_steps_again: int = field(default=0, repr=False, compare=False)
-    """Of those that are trained at the end."""
+    """Of those that are trained at the end, and of the one that trials start from."""
     env_steps: int | None
     """Without those that are trained after ``max_env_steps``, by jobs that were queued or ran
     then."""
@@ -41,13 +41,15 @@ def limits(search: SearchSpec, seeds: int, longest: int) -> SearchLimits:
     a_trial = seeds * longest
     trials = search.trials
     again = _jobs_again(search, seeds) * (search.reevaluation.total_timesteps or longest)
+    is_prepared = search.start == "reference"
+    again += is_prepared * longest
     every = None if trials is None else trials * a_trial + again
     spent = None if search.max_env_steps is None else search.max_env_steps + again
     return SearchLimits(
         trials=trials,
         all_env_steps=every,
         env_steps_again=again,
-        jobs=None if trials is None else trials * seeds + _jobs_again(search, seeds),
+        jobs=None if trials is None else trials * seeds + _jobs_again(search, seeds) + is_prepared,
         env_steps=min((steps for steps in (every, spent) if steps is not None), default=None),
     )
 
@@ -76,6 +78,8 @@ def sentences(
     if search.constraints:
         bounds = (f"{one.measure} {one.expected}" for one in search.constraints)
         yield f"constraints: {'; '.join(bounds)}"
+    if search.start == "reference":
+        yield "every trial starts from the policy of the unchanged job, which is trained first"
     if search.initial:
         yield f"trained first: {count(len(search.initial), 'point')} of search.initial"
     if search.reevaluate and (search.reevaluation.is_own or search.reevaluation.reference):

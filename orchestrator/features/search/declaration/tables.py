@@ -15,6 +15,7 @@ from orchestrator.features.search.declaration.spec import (
     ChosenBy,
     Direction,
     Inherit,
+    Start,
     TrialOrder,
 )
 from orchestrator.keys import value_types
@@ -219,10 +220,15 @@ class SearchTable(TomlTable):
         "No further trial is asked for after this time; what is queued or runs is trained.",
         "8h",
     )
+    start: Start = key(
+        "nothing",
+        "What every trial starts from: nothing (random weights); reference (the policy of the unchanged job, which is "
+        "trained first: all start alike); nearest or best (the policy of that finished trial: to find bodies, not to "
+        "compare them).",
+        "reference",
+    )
     inherit: Inherit = key(
-        "none",
-        "Policy that a trial starts from: that of the nearest finished trial, of the best, or none.",
-        "nearest",
+        "none", "The earlier spelling of start: nearest, best, or none for nothing.", "nearest"
     )
     order: TrialOrder = key(
         "asynchronous",

@@ -18,7 +18,7 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.features.search.declaration.constraints import ConstraintCheck
 from orchestrator.features.search.declaration.random_points import random_point
-from orchestrator.features.search.declaration.spec import SAMPLERS, SearchSpec
+from orchestrator.features.search.declaration.spec import NETWORK_KEYS, SAMPLERS, SearchSpec
 from orchestrator.features.search.history import History, Trial, ranked_trials
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher import samplers
@@ -29,8 +29,6 @@ SAVING = Pace(every_s=5.0, share=0.01)
 """How often the sampler is saved."""
 OF_SEED_AND_NUMBER = ("random", "sobol")
 """Samplers that need to know neither what they were asked before nor what they were told."""
-OF_NETWORK = ("algo", "policy", "policy_kwargs", "normalize")
-"""Keys of a job by which a policy can be the start of another one only if they are equal."""
 WINDOW = 2
 """With order = "fixed", a point is asked with the values of all trials but the last so many times
 as many as ran at once when the search first began."""
@@ -274,10 +272,12 @@ class Proposals:
         """The trial whose policies a new one with this point starts from; None where none has such
         a network.
         """
-        if self._spec.inherit == "none":
+        if self._spec.start == "reference":
+            return history.start
+        if not self._spec.has_lineages:
             return None
         known = history.asked[: self._lag(history)] if self.in_order else history.asked
-        decisive = [key for key in point if key.partition(".")[0] in OF_NETWORK]
+        decisive = [key for key in point if key.partition(".")[0] in NETWORK_KEYS]
         finished = [
             trial
             for trial in known
@@ -285,7 +285,7 @@ class Proposals:
         ]
         if not finished:
             return None
-        if self._spec.inherit == "best":
+        if self._spec.start == "best":
             return ranked_trials(finished, self._spec.directions[:1])[0]
         return min(finished, key=lambda trial: self._space.distance(trial.point, point))
 

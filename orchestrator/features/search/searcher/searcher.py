@@ -45,6 +45,7 @@ from orchestrator.features.search.declaration.declared_search import (
     declaration_of,
     jobs_at,
     points_to_begin_with,
+    start_job,
     trial_jobs,
 )
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
@@ -190,7 +191,9 @@ class Searcher:
             self._has_news = False
             done |= self._promote()
             self._tell()
-        if self._may_ask():
+        if self._begin_start():
+            done = True
+        elif self._may_ask():
             self._ask()
             done = True
         self._refuse_if_hopeless()
@@ -331,11 +334,33 @@ class Searcher:
 
     def _may_ask(self) -> bool:
         proposals = self._proposals
-        if proposals is None or self._is_spent():
+        if proposals is None or self._is_spent() or not self._has_start():
             return False
         if proposals.in_order:
             return proposals.is_next_known(self.history)
         return self._has_room()
+
+    def _has_start(self) -> bool:
+        """Whether there is what trials start from.
+
+        :raises UsageError: it could not be trained.
+        """
+        if self._search is None or self._search.start != "reference":
+            return True
+        start = self.history.start
+        if start is not None and start.is_over and start.failed_jobs:
+            what = (
+                f"the unchanged job, from whose policy every trial starts, has failed: {start.why}"
+            )
+            raise UsageError(f"{what}; `retry` trains {start.failed_jobs[0]} again")
+        return start is not None and start.is_over
+
+    def _begin_start(self) -> bool:
+        """Train what trials start from, if they do. Returns whether that was to be begun."""
+        if self._search is None or self._search.start != "reference" or self.history.trials:
+            return False
+        self._enter({}, [start_job(self.experiment)], others={"role": "start"})
+        return True
 
     def _has_room(self) -> bool:
         """Whether fewer jobs wait than can run at once."""

@@ -52,16 +52,20 @@ class TrialExaminer:
         """Examine the robots of the jobs of a trial.
 
         :param parent: the trial whose policies they start from, unless one of its policies does not
-            fit its job.
+            fit its job. Jobs that the policy of the start of all trials does not fit are invalid.
         :raises UsageError: their robot has been edited since the search began.
         """
         if parent is not None:
             sources = [str(self.paths.job(job_id).root) for job_id in parent.jobs]
+            is_start = parent.role == "start"
+            if is_start:  # one policy for all seeds
+                sources *= len(jobs)
             children = [
                 job.with_spec(init=source) for job, source in zip(jobs, sources, strict=True)
             ]
             verdicts = self._verdicts(children)
-            if not any(verdict.has_unfit_init for verdict in verdicts.values()):
+            is_unfit = any(verdict.has_unfit_init for verdict in verdicts.values())
+            if is_start or not is_unfit:
                 return ExaminedTrial(jobs=children, verdicts=verdicts, parent=parent)
         return ExaminedTrial(jobs=jobs, verdicts=self._verdicts(jobs), parent=None)
 
