@@ -110,25 +110,32 @@ def of_search(
     steps = [job.spec.total_timesteps for job, _ in examples]
     most = math.inf if limits.env_steps is None else limits.env_steps
     expected = most
+    again = limits.env_steps_again
+    share = _trained_share(scheduler, max(steps))
     if limits.all_env_steps is not None:
-        again = limits.env_steps_again
-        of_trials = (limits.all_env_steps - again) * _trained_share(scheduler, max(steps))
+        of_trials = (limits.all_env_steps - again) * share
         expected = min(most, of_trials + again)
+    # A start after a pause at a rung takes as long as the first one; the share of the env_steps has
+    # a part of each job's first start in it already.
+    jobs = max(0.0, expected - again) / (share * max(steps))
+    starts_s = jobs * (_starts(scheduler, max(steps)) - share) * training_time.JOB_S
     if begun is not None:
         expected += begun.steps_queued
         if expected:  # what waits at rungs goes on only if others come there
             most += begun.steps_left
 
-    def elapsed_s(env_steps: float) -> float:
+    def elapsed_s(env_steps: float, others_s: float = 0.0) -> float:
+        """:param others_s: seconds of a slot besides those that env_steps take."""
         if not env_steps:
             return 0.0
         latest_s = math.inf if search.max_time_s is None else search.max_time_s + max(job_s)
-        work_s = env_steps * math.fsum(job_s) / sum(steps) / at_once
+        work_s = (env_steps * math.fsum(job_s) / sum(steps) + others_s) / at_once
         return min(latest_s, max(*job_s, 0.0, work_s))
 
+    with_rungs_s = elapsed_s(expected, starts_s if share < 1 else 0.0)
     return SearchTime(
-        longest_s=elapsed_s(most),
-        with_rungs_s=elapsed_s(expected),
+        longest_s=max(elapsed_s(most), with_rungs_s),
+        with_rungs_s=with_rungs_s,
         measured=sum(physics_s > 0 for _, physics_s in examples),
         begun=begun,
     )
@@ -140,9 +147,23 @@ def _trained_share(scheduler: SchedulerSpec | None, total_timesteps: int) -> flo
     """
     if scheduler is None or not (rungs := scheduler.rungs(total_timesteps)):
         return 1.0
-    kept = 1 / scheduler.factor if scheduler.kind == "asha" else 0.5
+    kept = _kept(scheduler)
     spans = [after - before for before, after in pairwise((0, *rungs, total_timesteps))]
     return sum(span * kept**rung for rung, span in enumerate(spans)) / total_timesteps
+
+
+def _starts(scheduler: SchedulerSpec | None, total_timesteps: int) -> float:
+    """How often a job is started on average: once, and again where it goes on from a rung."""
+    rungs = () if scheduler is None else scheduler.rungs(total_timesteps)
+    kept = _kept(scheduler)
+    return math.fsum(kept**rung for rung in range(len(rungs) + 1))
+
+
+def _kept(scheduler: SchedulerSpec | None) -> float:
+    """Share of the trials at a rung that go on."""
+    if scheduler is None or scheduler.kind == "none":
+        return 1.0
+    return 1 / scheduler.factor if scheduler.kind == "asha" else 0.5
 
 
 def forecast(

@@ -27,6 +27,11 @@ ASHA, MEDIAN, NONE = (
     for kind in ("asha", "median", "none")
 )
 EACH_S = STEPS * training_time.STEP_S + 30 + training_time.JOB_S
+OF_ASHA, OF_MEDIAN = (
+    share + (1 + kept - share) * training_time.JOB_S / EACH_S
+    for kept, share in ((1 / 4, 1 / 4 + 3 / 4 / 4), (1 / 2, 1 / 4 + 3 / 4 / 2))
+)
+"""Of a training with one rung at a quarter: its share of the env_steps, and its starts."""
 
 
 def of_search(
@@ -50,17 +55,16 @@ def of_search(
 def test_a_search_takes_its_trainings_on_all_slots_and_less_with_rungs() -> None:
     assert of_search(trials=20) == pytest.approx((10, 10)), "two seeds, four at once"
     assert of_search(NONE, trials=20) == pytest.approx((10, 10))
-    assert of_search(ASHA, trials=20) == pytest.approx((10, 10 * (1 / 4 + 3 / 4 / 4)))
-    assert of_search(MEDIAN, trials=20) == pytest.approx((10, 10 * (1 / 4 + 3 / 4 / 2)))
-    assert of_search(ASHA, trials=18, reevaluate=2) == pytest.approx(
-        (10, 9 * (1 / 4 + 3 / 4 / 4) + 1)
-    )
+    assert of_search(ASHA, trials=20) == pytest.approx((10, 10 * OF_ASHA))
+    assert of_search(MEDIAN, trials=20) == pytest.approx((10, 10 * OF_MEDIAN))
+    assert of_search(ASHA, trials=18, reevaluate=2) == pytest.approx((10, 9 * OF_ASHA + 1))
     assert of_search(trials=1) == pytest.approx((1, 1)), "no less than one training"
 
 
 def test_the_budget_of_a_search_limits_its_time() -> None:
-    assert of_search(ASHA, trials=20, max_env_steps=12 * STEPS) == pytest.approx((3, 3))
-    assert of_search(ASHA, max_env_steps=12 * STEPS) == pytest.approx((3, 3)), (
+    with_starts = 3 * OF_ASHA / (1 / 4 + 3 / 4 / 4)
+    assert of_search(ASHA, trials=20, max_env_steps=12 * STEPS) == pytest.approx((with_starts,) * 2)
+    assert of_search(ASHA, max_env_steps=12 * STEPS) == pytest.approx((with_starts,) * 2), (
         "all of them are spent"
     )
     assert of_search(trials=20, max_time_s=100) == pytest.approx((100 / EACH_S + 1,) * 2), (
@@ -106,7 +110,7 @@ def test_what_remains_of_a_search_is_new_trials_and_what_the_others_have_to_go()
         )
         return time.longest_s / EACH_S, time.with_rungs_s / EACH_S
 
-    assert of_rest(4, 0, 0) == pytest.approx((4, 4 * (1 / 4 + 3 / 4 / 4)))
-    assert of_rest(4, STEPS // 4, 2 * STEPS) == pytest.approx((6, 4 * (1 / 4 + 3 / 4 / 4) + 1 / 4))
+    assert of_rest(4, 0, 0) == pytest.approx((4, 4 * OF_ASHA))
+    assert of_rest(4, STEPS // 4, 2 * STEPS) == pytest.approx((6, 4 * OF_ASHA + 1 / 4))
     assert of_rest(0, 2 * STEPS, 3 * STEPS) == pytest.approx((3, 2))
     assert of_rest(0, 0, 3 * STEPS) == (0, 0), "those that wait at rungs wait on"
