@@ -14,6 +14,8 @@ from orchestrator.worker.mjmodel.structure import Floats
 
 
 class BatchSettings(TypedDict, total=False):
+    """How a batch of environments is made, whatever its robot and task."""
+
     n_envs: Required[int]
     seed: Required[int | Sequence[int]]
     """The generator of environment i is a function of (seed, i) alone."""
@@ -84,9 +86,14 @@ class SimulationState(TypedDict):
     physics: Floats
     """``(n_envs, state)`` rows of MuJoCo's ``mjSTATE_INTEGRATION``."""
     fields: dict[str, NDArray[Any]]
+    """Fields of ``MjData`` that the task reads → ``(n_envs, …)``."""
     goals: Floats
+    """``(n_envs, goal_size)``"""
     generators: list[Any]
+    """The states of the generators of NumPy, one for each environment."""
     episode_lengths: NDArray[np.int64]
+    """``(n_envs,)`` control steps of the running episodes."""
     episode_returns: Floats
+    """``(n_envs,)`` sums of their rewards so far."""
     measured: NotRequired[MeasuredState]
     """Only where episodes are measured."""

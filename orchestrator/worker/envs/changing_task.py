@@ -18,10 +18,9 @@ from orchestrator.core.numbers.changing_numbers import (
     parse_number,
     turning_moments,
 )
-from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.tasks import find_task, make_task
-from orchestrator.worker.tasks.task_options import TaskError, read_options
+from orchestrator.worker.tasks.task_options import EpisodeOptions, TaskError, read_options
 
 TABLE = "task_options"
 
@@ -37,8 +36,8 @@ class ChangingTask:
         self._name = name
         self._options = options
         self._is_changing = any(changing_numbers(options))
-        self._now: Any = None
-        """The options that the task was made with last."""
+        self._made_with: EpisodeOptions | None = None
+        """The options that :meth:`move` has made the task with; None: it has made none yet."""
 
     def move(self, moment: TrainingMoment) -> None:
         """The numbers are those of ``moment`` from now on, also for the rest of running episodes.
@@ -46,18 +45,17 @@ class ChangingTask:
         :raises ValueError: the task cannot be made with them, or the batch is laid out for another.
         """
         simulation = self._simulation
-        if isinstance(simulation, RandomizedSimulation):
-            simulation.moment = moment
+        simulation.moment = moment
         if not self._is_changing:
             return
-        now = read_options(self._name, type(simulation.task).Options, self._options, moment)
-        if now == self._now:
+        options = read_options(self._name, type(simulation.task).Options, self._options, moment)
+        if options == self._made_with:
             return
         task = make_task(self._name, simulation.task.model, self._options, moment)
         if changed := _forbidden_changes(_layout(simulation.task), _layout(task)):
             raise TaskError(f"{TABLE}, {moment}: {changed}")
         simulation.use_task(task)
-        self._now = now
+        self._made_with = options
 
 
 def check_changes(name: str, model: mujoco.MjModel, options: Mapping[str, Any]) -> None:
@@ -69,13 +67,15 @@ def check_changes(name: str, model: mujoco.MjModel, options: Mapping[str, Any]) 
     texts = dict(changing_numbers(options))
     if not texts:
         return
-    read = read_options(name, find_task(name).Options, options)
-    # An option that takes text has it as it is written.
-    accepted = {
-        key: text for key, text in texts.items() if getattr(read, top := _top(key)) != options[top]
-    }
-    moments = turning_moments(map(parse_number, accepted.values()))
-    written = ", ".join(f'{TABLE}.{key} = "{text}"' for key, text in accepted.items())
+    at_end = read_options(name, find_task(name).Options, options)
+    changing: dict[str, str] = {}
+    for key, text in texts.items():
+        option = _option_of(key)
+        is_only_text = getattr(at_end, option) == options[option]  # of an option that takes text
+        if not is_only_text:
+            changing[key] = text
+    moments = turning_moments(map(parse_number, changing.values()))
+    written = ", ".join(f'{TABLE}.{key} = "{text}"' for key, text in changing.items())
     layouts = []
     for moment in moments:
         try:
@@ -92,7 +92,7 @@ def check_changes(name: str, model: mujoco.MjModel, options: Mapping[str, Any]) 
             )
 
 
-def _top(key: str) -> str:
+def _option_of(key: str) -> str:
     """``reward.weights[1]`` → ``reward``."""
     return key.partition(".")[0].partition("[")[0]
 

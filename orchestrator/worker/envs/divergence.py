@@ -40,7 +40,10 @@ def quantities() -> dict[mujoco.mjtWarning, str]:
 
 
 def describe(model: mujoco.MjModel, warning: mujoco.mjtWarning, index: int) -> str:
-    """``"velocity of joint 'knee'"``: what entry ``index`` of the warning's array stands for."""
+    """``"velocity of joint 'knee'"``: what entry ``index`` of the warning's array stands for.
+
+    :param index: an address in ``qpos`` or ``qvel``, or the number of a control.
+    """
     import numpy as np
 
     from orchestrator.worker.mjmodel.joints import joint_name
@@ -49,12 +52,10 @@ def describe(model: mujoco.MjModel, warning: mujoco.mjtWarning, index: int) -> s
     quantity = quantities()[warning]
     if quantity == "control":
         return f"{quantity} of actuator {control_name(model, index)}"
-    at_position = quantity == "position"
-    joint = (
-        int(np.searchsorted(model.jnt_qposadr, index, "right")) - 1
-        if at_position
-        else int(model.dof_jntid[index])
-    )
+    if quantity == "position":
+        joint = int(np.searchsorted(model.jnt_qposadr, index, "right")) - 1
+    else:
+        joint = int(model.dof_jntid[index])
     return f"{quantity} of joint {joint_name(model, joint)}"
 
 
@@ -63,10 +64,10 @@ def describe_state(model: mujoco.MjModel, qpos: Floats, qvel: Floats) -> str:
     import mujoco
     import numpy as np
 
-    for values, kind in (
-        (qvel, mujoco.mjtWarning.mjWARN_BADQVEL),
-        (qpos, mujoco.mjtWarning.mjWARN_BADQPOS),
-    ):
-        if not np.isfinite(values).all():
-            return describe(model, kind, int((~np.isfinite(values)).argmax()))
+    is_bad = ~np.isfinite(qvel)
+    if is_bad.any():
+        return describe(model, mujoco.mjtWarning.mjWARN_BADQVEL, int(is_bad.argmax()))
+    is_bad = ~np.isfinite(qpos)
+    if is_bad.any():
+        return describe(model, mujoco.mjtWarning.mjWARN_BADQPOS, int(is_bad.argmax()))
     return "the state"

@@ -38,28 +38,31 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._robot = robot
         self._on_divergence = on_divergence
         base: Any = env.unwrapped
-        self._simulation = base
-        self._warnings = tuple(quantities())[
-            :3
-        ]  # without that of the control: the environment clips its actions
-        self._observe(base.data)
+        self._base = base
+        # Not that of the control: the environment clips its actions.
+        self._warnings = [
+            warning for warning, quantity in quantities().items() if quantity != "control"
+        ]
+        self._watch(base.data)
 
-    def _observe(self, data: Any) -> None:
+    def _watch(self, data: Any) -> None:
+        """Read the counters of ``data``, the simulation of the environment, from now on."""
         self._data = data
         # Views into the simulation's own memory: reading a counter costs 0.1 microseconds.
-        self._counters = tuple(data.warning[kind] for kind in self._warnings)
+        self._counters = tuple(data.warning[warning] for warning in self._warnings)
         self._time_s = data.time
+        """Simulated time before the step."""
 
     def reset(self, **options: Any) -> Any:
         result = self.env.reset(**options)
-        self._time_s = self._simulation.data.time
+        self._time_s = self._base.data.time
         return result
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
-        data = self._simulation.data
+        data = self._base.data
         if data is not self._data:  # some environments make a new one at every reset
-            self._observe(data)
+            self._watch(data)
         positions, velocities, accelerations = self._counters
         if positions.number or velocities.number or accelerations.number:
             problem = self._describe(data)
@@ -74,14 +77,13 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
     def _describe(self, data: Any) -> str:
-        warning = next(kind for kind in self._warnings if data.warning[kind].number)
-        model = self._simulation.model
+        warning = next(warning for warning in self._warnings if data.warning[warning].number)
         index = data.warning[warning].lastinfo
-        what = f"{quantities()[warning]} of degree of freedom {index}"
-        if type(model).__module__.startswith(
-            "mujoco."
-        ):  # another binding's names are asked for in other ways
+        model = self._base.model
+        if type(model).__module__.startswith("mujoco."):
             what = describe(model, warning, index)
+        else:  # another binding's names are asked for in other ways
+            what = f"{quantities()[warning]} of degree of freedom {index}"
         return (
             f"{self._robot}: physics diverged {self._time_s:.4f} s after the start of the episode: "
             f"{what} is not finite or too large"
@@ -89,6 +91,7 @@ class DivergenceCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _zeros(observation: Any) -> Any:
+    """Zeros in the form of ``observation``, which may be a dictionary."""
     if isinstance(observation, dict):
         return {key: _zeros(part) for key, part in observation.items()}
     return np.zeros_like(observation)

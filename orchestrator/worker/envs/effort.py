@@ -43,31 +43,29 @@ _STAGE_NONE: int = mujoco.mjtStage.mjSTAGE_NONE.value
 _STAGE_VEL: int = mujoco.mjtStage.mjSTAGE_VEL.value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _LimitedJoints:
     """Joints whose ``actuatorfrcrange`` bounds what all of their actuators give together."""
 
     joints: NDArray[np.intp]
     """``(k,)``"""
     outputs: NDArray[np.intp]
-    """``(k, most)`` outputs of the actuators of each joint; rows are filled with :attr:`nothing`."""
-    nothing: int
-    """One more than the greatest output."""
+    """``(k, most)`` outputs of the actuators of each joint; rows are filled with ``nout``, one more
+    than the greatest output."""
 
     @classmethod
     def of(cls, model: mujoco.MjModel) -> _LimitedJoints:
-        joint = _scalar_joint_of_outputs(model)
-        found: dict[int, list[int]] = {}
-        for output in np.flatnonzero(joint >= 0).tolist():
-            if model.jnt_actfrclimited[joint[output]]:
-                found.setdefault(int(joint[output]), []).append(output)
-        most = max(map(len, found.values()), default=0)
-        rows = [own + [model.nout] * (most - len(own)) for own in found.values()]
-        return cls(
-            np.array(list(found), np.intp),
-            np.array(rows, np.intp).reshape(len(found), most),
-            int(model.nout),
-        )
+        joint_of = _scalar_joint_of_outputs(model)
+        outputs_of: dict[int, list[int]] = {}
+        for output in np.flatnonzero(joint_of >= 0).tolist():
+            joint = int(joint_of[output])
+            if model.jnt_actfrclimited[joint]:
+                outputs_of.setdefault(joint, []).append(output)
+        most = max(map(len, outputs_of.values()), default=0)
+        rows = np.full((len(outputs_of), most), model.nout, np.intp)
+        for row, outputs in zip(rows, outputs_of.values(), strict=True):
+            row[: len(outputs)] = outputs
+        return cls(joints=np.array(list(outputs_of), np.intp), outputs=rows)
 
 
 class EffortMeter:
@@ -88,8 +86,10 @@ class EffortMeter:
         n_envs = batch.nsim
         shape = (n_envs, frame_skip, model.nout)
         self._force = np.zeros(shape)
+        """Of the latest control step, as :attr:`_velocity`."""
         self._velocity = np.zeros(shape)
         self._force_now = batch.bind("actuator_force")
+        """``(n_envs, nout)`` a view of the batch, as :attr:`_velocity_now`."""
         self._velocity_now = batch.bind("actuator_velocity")
         # With the stage VEL, MuJoCo computes velocities anew after the last physics step, but not
         # forces: the force of this step is known after it, and its velocity only before.
@@ -103,6 +103,7 @@ class EffortMeter:
         self._limited = _LimitedJoints.of(model)
         self._uses_one_gear = _uses_one_gear(model)
         self._levers_of_all = torque_levers(model)[None, None]
+        # Sums over the running episodes.
         self._energy_j = np.zeros(n_envs)
         self._squared_torques = np.zeros(n_envs)
         self._distance_m = np.zeros(n_envs)
@@ -175,8 +176,8 @@ class EffortMeter:
         energy_j = float(self._energy_j[env])
         mass_kg = self._mass_kg(env)
         weight_times_way = mass_kg * GRAVITY_M_S2 * float(self._distance_m[env])
-        numbers = control_steps * self._frame_skip * self._model.nout
-        mean_square = float(self._squared_torques[env]) / numbers if numbers else 0.0
+        n_torques = control_steps * self._frame_skip * self._model.nout
+        mean_square = float(self._squared_torques[env]) / n_torques if n_torques else 0.0
         cost = math.nan  # this object: two dicts with NaN are equal only if it is the same one
         if weight_times_way > 0:
             cost = energy_j / weight_times_way

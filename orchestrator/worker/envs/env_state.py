@@ -65,9 +65,8 @@ def save(envs: Iterable[gymnasium.Env[Any, Any]]) -> bytes:
     """
     layers = []
     for env in envs:
-        inspector = (
-            _PlainDataInspector()
-        )  # of all layers: one may hold a view into an array of another
+        # One for all layers: one may hold a view into an array of another.
+        inspector = _PlainDataInspector()
         layers += [_save_layer(layer, inspector) for layer in _layers(env)]
     try:
         # Protocol 5 would restore arrays that do not own their memory, which could not be saved
@@ -119,9 +118,9 @@ def _save_layer(layer: Any, inspector: _PlainDataInspector) -> dict[str, Any]:
             "own": layer.get_state(),
             "attributes": {"_np_random": generator} if generator else {},
         }
-    ignored = (
-        _NOT_STATE if isinstance(layer, gymnasium.Wrapper) else _NOT_STATE - {"env"}
-    )  # there, the user's own
+    ignored = _NOT_STATE
+    if not isinstance(layer, gymnasium.Wrapper):
+        ignored = _NOT_STATE - {"env"}  # there, the user's own
     # A pickle of a whole MjData, its model included, is the only form that restores every derived
     # quantity (rewards read some of them before the next step computes them anew).
     simulations = {
@@ -222,8 +221,10 @@ class _PlainDataInspector:
     """Decides whether values are plain data; remembers arrays, to detect two that share memory."""
 
     def __init__(self) -> None:
-        self._arrays: dict[int, int] = {}
+        self._array_of_memory: dict[int, int] = {}
+        """Identity of the object that owns memory → that of the array that was inspected over it."""
         self._seen: set[int] = set()
+        """Identities of what was inspected."""
 
     def problem(self, value: Any) -> str | None:
         """Why ``value`` cannot be saved; None when it is plain data."""
@@ -235,22 +236,27 @@ class _PlainDataInspector:
             return None
         self._seen.add(id(value))
         if isinstance(value, dict):
-            return self._first(list(value) + list(value.values()))
+            return self._first_problem([*value, *value.values()])
         if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
-            return self._first(value)
+            return self._first_problem(value)
         if _is_simple_object(value):
-            return self._first(vars(value).values())
+            return self._first_problem(vars(value).values())
         return f"is a {type(value).__module__}.{type(value).__qualname__}"
 
-    def _first(self, values: Iterable[Any]) -> str | None:
-        return next((problem for problem in map(self.problem, values) if problem), None)
+    def _first_problem(self, values: Iterable[Any]) -> str | None:
+        for value in values:
+            problem = self.problem(value)
+            if problem is not None:
+                return problem
+        return None
 
     def _array_problem(self, array: np.ndarray) -> str | None:
         if array.dtype.hasobject:
             return "is an array of objects"
-        if not isinstance(_owner(array), (np.ndarray, bytes)):
+        owner = _owner(array)
+        if not isinstance(owner, (np.ndarray, bytes)):
             return "is an array over memory that another object owns"
         # Two arrays over the same memory would be separate arrays when restored.
-        if self._arrays.setdefault(id(_owner(array)), id(array)) != id(array):
+        if self._array_of_memory.setdefault(id(owner), id(array)) != id(array):
             return "is an array that shares its memory with another array"
         return None

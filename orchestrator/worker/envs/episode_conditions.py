@@ -1,5 +1,5 @@
-"""The conditions of episodes: what each has drawn, and where environments are on a grid of
-evaluation.
+"""The conditions of episodes: what each has drawn, where its terrain lies, and where environments
+are on a grid of evaluation.
 
 It imports no MuJoCo, as environments without a built-in task start faster without.
 """
@@ -7,6 +7,9 @@ It imports no MuJoCo, as environments without a built-in task start faster witho
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from orchestrator.core.numbers.distributions import Distribution
 from orchestrator.core.numbers.evaluation_grid import EvaluationGrid, GridPoint
@@ -34,3 +37,19 @@ class GridPlaces:
         have it.
         """
         return self.points[env // self.at_each].drawn_from.get(key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerrainPlace:
+    """Where the terrain of one environment lies in its running episode."""
+
+    geom: int
+    """Number of the geom that is the terrain."""
+    x_m: float
+    """Of this geom's middle, relative to the fixed body that has it."""
+    y_m: float
+
+    @property
+    def xy(self) -> NDArray[np.float64]:
+        """``(2,)`` in metres."""
+        return np.array([self.x_m, self.y_m])

@@ -34,7 +34,7 @@ def load_model(xml_path: Path | str) -> mujoco.MjModel:
 
 
 def for_simulation(model: mujoco.MjModel) -> mujoco.MjModel:
-    """``model``, with the options that :func:`load_model` sets."""
+    """Set in ``model``, which is returned, the options that :func:`load_model` sets."""
     model.opt.enableflags &= ~int(mujoco.mjtEnableBit.mjENBL_SLEEP)
     if model.ntree == 1:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ISLAND)

@@ -68,9 +68,14 @@ class FastVecNormalize(VecNormalize):
             if self.training:
                 fast.moments.update(obs_rms, observations)
                 self.returns = fast.returns.update(ret_rms, self.returns, self.gamma, rewards)
-            clips = self.clip_obs, self.clip_reward
             normalized, scaled = fast.scaling.scale(
-                observations, rewards, obs_rms, ret_rms, self.epsilon, clips
+                observations,
+                rewards,
+                obs_rms=obs_rms,
+                ret_rms=ret_rms,
+                epsilon=self.epsilon,
+                clip_obs=self.clip_obs,
+                clip_reward=self.clip_reward,
             )
             if not self.norm_reward:
                 scaled = rewards.astype(np.float32)
@@ -134,16 +139,20 @@ class _Moments:
         self._mean = np.empty(row, dtype)
         self._variance = np.empty(row, dtype)
         self._changes = np.empty((2, *row))
-        self._delta, self._square = self._changes
+        # Views of the changes: of the mean, and its square.
+        self._delta = self._changes[0]
+        self._square = self._changes[1]
         self._wide = np.empty(row)
+        """Mean or variance of the batch in float64."""
         self._moment = np.empty(row)
-        self._n, self._narrow_n = np.array(self._n_envs, np.float64), np.array(self._n_envs, dtype)
+        self._n = np.array(self._n_envs, np.float64)
+        self._n_in_dtype = np.array(self._n_envs, dtype)
         self._count = np.zeros(())
         self._total = np.zeros(())
 
     def update(self, rms: RunningMeanStd, batch: NDArray[Any]) -> None:
         """:param batch: ``(n_envs, …)``"""
-        mean, variance = self._of(batch)
+        mean, variance = self._mean_and_sum_of_squares(batch)
         changes = self._changes
         delta = self._delta
         square = self._square
@@ -167,17 +176,16 @@ class _Moments:
         rms.var = _divide(moment, self._total)
         rms.count = total
 
-    def _of(self, batch: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _mean_and_sum_of_squares(self, batch: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Mean, and ``n_envs`` times the variance, in the batch's own dtype."""
         mean = self._mean
         variance = self._variance
         deviations = self._deviations
-        n = self._narrow_n
+        n = self._n_in_dtype
         if self._n_envs == 1:
             mean[...] = batch[0]
-            _subtract(
-                mean, mean, variance
-            )  # zero, or not a number where the observation is not finite
+            # Zero, or not a number where the observation is not finite.
+            _subtract(mean, mean, variance)
             return mean, variance
         _divide(_sum(batch, 0, None, mean), n, mean)
         deviations[...] = mean
@@ -211,7 +219,8 @@ class _Returns:
             mean = returns.item()
             variance = mean - mean
         else:
-            number[()] = mean = float(_sum(returns)) / n
+            mean = float(_sum(returns)) / n
+            number[()] = mean
             _subtract(returns, number, scratch)
             _multiply(scratch, scratch, scratch)
             variance = float(_sum(scratch)) / n
@@ -232,47 +241,67 @@ class _Scaling:
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        n_envs = shape[0]
-        size = math.prod(shape)
-        self._all = tuple(np.zeros(size + n_envs) for _ in range(4))
-        (
-            (self._observations, self._rewards),
-            (self._table, self._reward_spreads),
-            self._lowest,
-            self._highest,
-        ) = ((array[:size].reshape(shape), array[size:]) for array in self._all)
+        self._values = _ObservationsAndRewards(shape)
+        self._spreads = _ObservationsAndRewards(shape)
+        self._lowest = _ObservationsAndRewards(shape)
+        self._highest = _ObservationsAndRewards(shape)
         self._spread = np.empty(shape[1:])
         self._epsilon = np.zeros(())
-        self._clips: tuple[float, float] | None = None
+        self._clip_obs: float | None = None
+        self._clip_reward: float | None = None
 
     def scale(
         self,
         observations: NDArray[Any],
         rewards: NDArray[Any],
+        *,
         obs_rms: RunningMeanStd,
         ret_rms: RunningMeanStd,
         epsilon: float,
-        clips: tuple[float, float],
+        clip_obs: float,
+        clip_reward: float,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """:param clips: bounds of the absolute values of observations and rewards."""
-        if clips != self._clips:
-            self._clips = clips
-            for lowest, highest, clip in zip(self._lowest, self._highest, clips, strict=True):
-                lowest[...] = -clip
-                highest[...] = clip
-        out = self._observations
-        table = self._table
+        """Observations ``(n_envs, …)`` and rewards ``(n_envs,)``, new arrays.
+
+        :param clip_obs: bound of the absolute values of observations, as ``clip_reward`` of
+            rewards.
+        """
+        if clip_obs != self._clip_obs or clip_reward != self._clip_reward:
+            self._set_clips(clip_obs, clip_reward)
+        values = self._values
+        spreads = self._spreads
         spread = self._spread
-        out[...] = observations
-        table[...] = obs_rms.mean
-        self._rewards[...] = rewards
-        _subtract(out, table, out)
+        # Until the spreads are there, their place has the means.
+        values.observations[...] = observations
+        spreads.observations[...] = obs_rms.mean
+        values.rewards[...] = rewards
+        _subtract(values.observations, spreads.observations, values.observations)
         self._epsilon[()] = epsilon
         _add(obs_rms.var, self._epsilon, spread)
-        table[...] = _sqrt(spread, spread)
-        self._reward_spreads.fill(math.sqrt(ret_rms.var + epsilon))
-        values, spreads, lowest, highest = self._all
-        _divide(values, spreads, values)
-        _maximum(values, lowest, out=values)
-        _minimum(values, highest, out=values)
-        return out.astype(np.float32), self._rewards.astype(np.float32)
+        spreads.observations[...] = _sqrt(spread, spread)
+        spreads.rewards.fill(math.sqrt(ret_rms.var + epsilon))
+        _divide(values.all, spreads.all, values.all)
+        _maximum(values.all, self._lowest.all, out=values.all)
+        _minimum(values.all, self._highest.all, out=values.all)
+        return values.observations.astype(np.float32), values.rewards.astype(np.float32)
+
+    def _set_clips(self, clip_obs: float, clip_reward: float) -> None:
+        self._clip_obs = clip_obs
+        self._clip_reward = clip_reward
+        self._lowest.observations[...] = -clip_obs
+        self._highest.observations[...] = clip_obs
+        self._lowest.rewards[...] = -clip_reward
+        self._highest.rewards[...] = clip_reward
+
+
+class _ObservationsAndRewards:
+    """Numbers for observations ``shape = (n_envs, …)`` and for rewards ``(n_envs,)`` in one array."""
+
+    __slots__ = ("all", "observations", "rewards")
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        size = math.prod(shape)
+        self.all = np.zeros(size + shape[0])
+        self.observations = self.all[:size].reshape(shape)
+        """A view, as :attr:`rewards`."""
+        self.rewards = self.all[size:]

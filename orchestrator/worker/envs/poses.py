@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.envs.episode_conditions import TerrainPlace
+
 if TYPE_CHECKING:
     import mujoco
 
@@ -21,8 +23,8 @@ class Pose:
     state: NDArray[np.float64]
     """MuJoCo's ``mjSTATE_INTEGRATION``."""
     marker: tuple[float, ...] | None = None
-    """x, y and z of its goal in world coordinates."""
-    ground: tuple[int, float, float] | None = None
+    """x, y and z of its goal in world coordinates, in metres."""
+    ground: TerrainPlace | None = None
     """As :meth:`Simulation.ground`."""
 
 
@@ -30,7 +32,9 @@ def pose_of(simulation: Simulation, env: int) -> Pose:
     """The current pose of one environment of a built-in task."""
     marker = simulation.task.goal_marker(simulation.states.goals[env])
     return Pose(
-        simulation.physics(env), None if marker is None else tuple(marker), simulation.ground(env)
+        state=simulation.physics(env),
+        marker=None if marker is None else tuple(marker),
+        ground=simulation.ground(env),
     )
 
 
@@ -40,4 +44,4 @@ def pose_of_data(model: mujoco.MjModel, data: mujoco.MjData) -> Pose:
 
     state = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
     mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
-    return Pose(state)
+    return Pose(state=state)

@@ -18,6 +18,7 @@ import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import ArrayLike, NDArray
 
+from orchestrator.core.numbers.changing_numbers import END, TrainingMoment
 from orchestrator.core.numbers.terrain import Terrain
 from orchestrator.worker.envs import divergence
 from orchestrator.worker.envs.batch_interface import (
@@ -28,6 +29,7 @@ from orchestrator.worker.envs.batch_interface import (
 )
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.effort import EffortMeter
+from orchestrator.worker.envs.episode_conditions import TerrainPlace
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import States, Task, conformance, make_task
@@ -36,7 +38,11 @@ from orchestrator.worker.tasks.base import RewardAndTermination
 if TYPE_CHECKING:
     from gymnasium import spaces
 
-_WARNINGS = sorted(map(int, divergence.quantities()))
+_FIRST_WARNING = min(map(int, divergence.quantities()))
+_LAST_WARNING = max(map(int, divergence.quantities()))
+# What the batch has of each warning.
+_LAST_INFO = 0
+_COUNT = 1
 POST_CONSTRAINT = frozenset({"cacc", "cfrc_ext", "cfrc_int"})
 """Fields of ``MjData`` that only ``mj_rnePostConstraint`` computes."""
 _STAGE_NONE: int = mujoco.mjtStage.mjSTAGE_NONE.value
@@ -59,6 +65,8 @@ class Simulation:
     """Names of the last observations, which the critic alone may see."""
     terrain: Terrain | None = None
     """In place of the robot's floor."""
+    moment: TrainingMoment = END
+    """Of the training: numbers that change over it, and are drawn from, are those of this moment."""
 
     def __init__(
         self, model: mujoco.MjModel, task: Task, *, robot: str, **settings: Unpack[BatchSettings]
@@ -106,26 +114,28 @@ class Simulation:
         goals = np.zeros((self.n_envs, self.task.goal_size))
         self.states = States(batch.bind("qpos"), batch.bind("qvel"), goals, self._fields)
         """Views of the current states; the next step changes them."""
-        # Time, qpos, qvel: one copy instead of two.
-        self._moving = batch.state[:, : 1 + model.nq + model.nv]
-        self._moved_from = self._moving.copy()
-        before = self._moved_from[:, 1:]
+        self._moving_state = batch.state[:, : 1 + model.nq + model.nv]
+        """``(n_envs, 1 + nq + nv)`` time, qpos and qvel: one copy of them is faster than two."""
+        self._moving_state_before = self._moving_state.copy()
+        """The same before the step."""
+        before = self._moving_state_before[:, 1:]
         copies = {name: field.copy() for name, field in self._fields.items()}
         self._before = States(before[:, : model.nq], before[:, model.nq :], goals, copies)
-        assert np.shares_memory(self._moving[:, 1:2], self.states.qpos), (
+        assert np.shares_memory(self._moving_state[:, 1:2], self.states.qpos), (
             "MuJoCo's states begin with the time"
         )
         self._ctrl = batch.bind("ctrl")
-        self._derived = any(
+        self._has_derived_fields = any(
             not np.shares_memory(field, batch.state) for field in self._fields.values()
         )
         self._stage = self._stage_after_step()
         self._flat_state = batch.state.reshape(-1)
-        self._bad_counts = batch.warning[:, _WARNINGS[0] : _WARNINGS[-1] + 1, 1]
+        self._divergence_counts = batch.warning[:, _FIRST_WARNING : _LAST_WARNING + 1, _COUNT]
+        """``(n_envs, kinds)`` how often MuJoCo has warned of each kind of divergence."""
 
     def _stage_after_step(self) -> int:
         """What is computed anew after a step, so that derived fields belong to its last state."""
-        if not self._derived or self.task.fields_lag:
+        if not self._has_derived_fields or self.task.fields_lag:
             return _STAGE_NONE
         # Contact forces need the whole of mj_forward: the solver's last forces belong to the
         # contacts before the step.
@@ -136,17 +146,19 @@ class Simulation:
         n_envs = self.n_envs
         n_measures = len(self.task.measures)
         self._step = 0
-        self._begun = np.zeros(n_envs, np.int64)
+        self._started_at = np.zeros(n_envs, np.int64)
         """``_step`` at which each running episode began: counting costs one addition, whatever
         ``n_envs``."""
         self._episode_returns = np.zeros(n_envs)
         self._steps_to_limit = self.task.max_episode_steps
         """Control steps until the longest running episode reaches the limit."""
-        self._measured = bool(self._is_measuring and self.task.measures)
+        self._has_own_measures = bool(self._is_measuring and self.task.measures)
+        """Whether the task's own measures are measured."""
         self._effort = self._effort_meter() if self._is_measuring else None
+        self._latest_measures = np.zeros((n_envs, n_measures))
+        """Of the latest control step."""
         self._measure_sums = np.zeros((n_envs, n_measures))
-        self._measures = np.zeros((n_envs, n_measures))
-        """The latest."""
+        """Over the running episodes."""
         self._all_envs = np.arange(n_envs)
 
     def _effort_meter(self) -> EffortMeter:
@@ -159,7 +171,7 @@ class Simulation:
         self.states.qpos[0] = start.qpos
         self.states.qvel[0] = start.qvel
         self.states.goals[0] = start.goal
-        if self._derived:
+        if self._has_derived_fields:
             self._batch.forward([0])
         trial = conformance.repeated_first(self.states)
         observation = conformance.first_observation(self.task, trial)
@@ -191,12 +203,10 @@ class Simulation:
         """
         from gymnasium import spaces
 
-        observations = spaces.Box(
-            -np.inf, np.inf, (self.observation_size,), self.observation_dtype.type
-        )
-        return observations, spaces.Box(
-            self.task.actions.low, self.task.actions.high, dtype=np.float32
-        )
+        size = (self.observation_size,)
+        observations = spaces.Box(-np.inf, np.inf, size, self.observation_dtype.type)
+        mapping = self.task.actions
+        return observations, spaces.Box(mapping.low, mapping.high, dtype=np.float32)
 
     def data(self, env: int) -> mujoco.MjData:
         """A new ``MjData`` in environment ``env``'s state, derived fields included, for
@@ -210,10 +220,8 @@ class Simulation:
         """The robot of environment ``env``; all have the same here."""
         return self.model
 
-    def ground(self, env: int) -> tuple[int, float, float] | None:
-        """Of environment ``env`` the geom that is its terrain, and this geom's x and y in its body
-        in metres.
-        """
+    def ground(self, env: int) -> TerrainPlace | None:
+        """Where the terrain of environment ``env`` lies; None: it has none."""
         return None
 
     def physics(self, env: int) -> Floats:
@@ -252,52 +260,73 @@ class Simulation:
         :raises PhysicsDiverged: a state is not finite, unless that ends only the episode.
         """
         task = self.task
-        states = self.states
-        before = self._before
-        fallen: Mapping[int, str] = {}
         action = task.actions.taken(np.asarray(actions))
-        np.copyto(self._moved_from, self._moving)
-        for name, field in states.fields.items():
-            np.copyto(before.fields[name], field)
+        self._keep_states()
         self._ctrl[:] = task.actions.ctrl(action)
         self._step_physics()
-        # The fastest ways to say any() and isfinite().all().
-        if np.count_nonzero(self._bad_counts) or not math.isfinite(
-            self._flat_state.dot(self._flat_state)
-        ):
-            fallen = self._diverged_envs(action)
+        diverged = self._diverged_envs(action) if self._may_have_diverged() else {}
         self._compute_contact_forces(self._all_envs)
-        if fallen:
-            rewards, terminated = self._fall(fallen, action)
+        if diverged:
+            rewards, terminated = self._end_diverged(diverged, action)
         else:
-            rewards, terminated = task.reward_and_terminated(before, action, states)
+            rewards, terminated = task.reward_and_terminated(self._before, action, self.states)
         self._step += 1
         self._episode_returns += rewards
         if self._is_measuring:
-            self._measure(action, list(fallen))
-        self._steps_to_limit -= 1
-        done = terminated
-        if self._steps_to_limit <= 0:
-            done = terminated | (self._lengths() >= task.max_episode_steps)
-        if task.goal_period is not None:
-            for env in (~done & (self._lengths() % task.goal_period == 0)).nonzero()[0]:
-                states.goals[env] = task.sample_goal(self.generators[env])
-        if task.push_period is not None:
-            self._push(
-                ~done & (self._lengths() % task.push_period == 0),
-                lambda env: task.push(self.generators[env]),
-            )
+            self._measure(action, list(diverged))
+        done = self._with_step_limit(terminated)
+        self._change_goals(done)
+        self._push_robots(done)
         observations = self._observe()
         ended: list[Episode] = []
         if np.count_nonzero(done):
             envs = done.nonzero()[0]
             ended = [
-                self._episode(int(env), observations[env].copy(), bool(terminated[env]), fallen)
+                self._episode(int(env), observations[env].copy(), bool(terminated[env]), diverged)
                 for env in envs
             ]
             if self._autoreset:
                 observations[envs] = self._start_episodes(envs)
         return StepResult(observations, rewards, done, ended)
+
+    def _keep_states(self) -> None:
+        """Copy the states, from before a step."""
+        np.copyto(self._moving_state_before, self._moving_state)
+        for name, field in self._fields.items():
+            np.copyto(self._before.fields[name], field)
+
+    def _may_have_diverged(self) -> bool:
+        """Whether physics may have diverged anywhere: the fastest ways to say any() and
+        isfinite().all().
+        """
+        squares = self._flat_state.dot(self._flat_state)
+        return bool(np.count_nonzero(self._divergence_counts)) or not math.isfinite(squares)
+
+    def _with_step_limit(self, terminated: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """``(n_envs,)`` which episodes end with this step: those that terminate, and those at the
+        step limit.
+        """
+        self._steps_to_limit -= 1
+        if self._steps_to_limit > 0:
+            return terminated
+        done: NDArray[np.bool_] = terminated | (self._lengths() >= self.task.max_episode_steps)
+        return done
+
+    def _change_goals(self, done: NDArray[np.bool_]) -> None:
+        """Give new goals to the episodes that go on, where they are due."""
+        task = self.task
+        if task.goal_period is None:
+            return
+        for env in (~done & (self._lengths() % task.goal_period == 0)).nonzero()[0]:
+            self.states.goals[env] = task.sample_goal(self.generators[env])
+
+    def _push_robots(self, done: NDArray[np.bool_]) -> None:
+        """Push the robots of the episodes that go on, where the task's pushes are due."""
+        task = self.task
+        if task.push_period is None:
+            return
+        due = ~done & (self._lengths() % task.push_period == 0)
+        self._push(due, lambda env: task.push(self.generators[env]))
 
     def _step_physics(self) -> None:
         if self._effort is None:
@@ -310,9 +339,9 @@ class Simulation:
         task = self.task
         before = self._before
         after = self.states
-        if self._measured:
-            self._measures[:] = task.measure(before, action, after)
-            self._measure_sums += self._measures
+        if self._has_own_measures:
+            self._latest_measures[:] = task.measure(before, action, after)
+            self._measure_sums += self._latest_measures
         if self._effort is not None:
             self._effort.add(task.distance_travelled(before, after), diverged)
 
@@ -321,7 +350,7 @@ class Simulation:
 
     def _lengths(self) -> NDArray[np.int64]:
         """``(n_envs,)`` control steps of the running episodes."""
-        return self._step - self._begun
+        return self._step - self._started_at
 
     def _bind(self, name: str) -> NDArray[Any]:
         """``(n_envs, …)`` a view of a field of ``MjData``.
@@ -341,13 +370,18 @@ class Simulation:
 
     def _compute_contact_forces(self, envs: NDArray[np.intp]) -> None:
         """Fields of :data:`POST_CONSTRAINT`, which ``mj_step`` itself does not compute."""
-        for env in envs if self._contact_forces else ():
+        if not self._contact_forces:
+            return
+        for env in envs:
             self._batch.get_data(env, self._scratch)
             mujoco.mj_rnePostConstraint(self.model_of(env), self._scratch)
             for name, computed in self._scratch_fields:
                 self._fields[name][env] = computed
 
     def _push(self, where: NDArray[np.bool_], push: Callable[[int], Floats]) -> None:
+        """Add ``push(env)``, ``(nv,)``, to the velocities of the environments ``where``,
+        ``(n_envs,)``.
+        """
         envs = where.nonzero()[0]
         for env in envs:
             self.states.qvel[env] += push(int(env))
@@ -360,16 +394,12 @@ class Simulation:
         env: int,
         terminal_observation: NDArray[Any],
         terminated: bool,
-        fallen: Mapping[int, str],
+        diverged: Mapping[int, str],
     ) -> Episode:
-        length = self._step - int(self._begun[env])
-        sums = self._measure_sums[env]
-        by = {"sum": sums, "mean": sums / length, "last": self._measures[env]}
-        measures = self.task.measures if self._measured else ()
-        of_task = {
-            measure.name: float(by[measure.over_episode][i]) for i, measure in enumerate(measures)
-        }
+        """The episode in environment ``env``, which has just ended."""
+        length = self._step - int(self._started_at[env])
         effort = {} if self._effort is None else self._effort.measures(env, length)
+        of_task = self._measures_of_task(env, length)
         others = {name: value for name, value in effort.items() if name not in of_task}
         return Episode(
             env=env,
@@ -378,8 +408,19 @@ class Simulation:
             length=length,
             truncated=not terminated,
             measures={**of_task, **others},
-            divergence=fallen.get(env, ""),
+            divergence=diverged.get(env, ""),
         )
+
+    def _measures_of_task(self, env: int, length: int) -> dict[str, float]:
+        """The task's own measures of an episode of ``length`` control steps, by name."""
+        if not self._has_own_measures:
+            return {}
+        sums = self._measure_sums[env]
+        combined = {"sum": sums, "mean": sums / length, "last": self._latest_measures[env]}
+        return {
+            measure.name: float(combined[measure.over_episode][column])
+            for column, measure in enumerate(self.task.measures)
+        }
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
         """Returns the first observations, ``(len(envs), observation_size)``."""
@@ -388,14 +429,14 @@ class Simulation:
         for env in envs:
             states.qpos[env], states.qvel[env] = self._initial_state(int(env))
             states.goals[env] = self.task.sample_goal(self.generators[env])
-        if self._derived:
+        if self._has_derived_fields:
             self._batch.forward(envs)
             if self.task.fields_lag:
                 for name in self._contact_forces:
                     self._fields[name][envs] = 0.0
             else:
                 self._compute_contact_forces(envs)
-        self._begun[envs] = self._step
+        self._started_at[envs] = self._step
         self._count_steps_to_limit()
         self._episode_returns[envs] = 0.0
         self._measure_sums[envs] = 0.0
@@ -407,6 +448,7 @@ class Simulation:
         )
 
     def _initial_state(self, env: int) -> tuple[Floats, Floats]:
+        """``(qpos (nq,), qvel (nv,))`` of a new episode."""
         return self.task.initial_state(self.generators[env])
 
     def get_state(self) -> SimulationState:
@@ -460,7 +502,7 @@ class Simulation:
         self.states.goals[:] = state["goals"]
         for own, saved in zip(self.generators, state["generators"], strict=True):
             own.bit_generator.state = saved
-        self._begun[:] = self._step - state["episode_lengths"]
+        self._started_at[:] = self._step - state["episode_lengths"]
         self._count_steps_to_limit()
         self._episode_returns[:] = state["episode_returns"]
         self._continue_measuring(state)
@@ -471,7 +513,7 @@ class Simulation:
 
         :raises PhysicsDiverged: a divergence ends the job, or an action is the cause of one.
         """
-        counted = self._bad_counts.any(axis=1)
+        counted = self._divergence_counts.any(axis=1)
         bad = counted | ~np.isfinite(self._batch.state).all(axis=1)
         envs = [int(env) for env in bad.nonzero()[0]]
         if self._on_divergence != "end-episode" or not np.isfinite(action[envs]).all():
@@ -480,21 +522,14 @@ class Simulation:
             raise PhysicsDiverged(self._describe_divergence(first) + hint)
         return {env: self._describe_divergence(env) for env in envs}
 
-    def _fall(self, fallen: Mapping[int, str], action: NDArray[Any]) -> RewardAndTermination:
-        """Rewards and terminations when physics diverged in some environments, which fall at a
-        healthy state.
+    def _end_diverged(
+        self, diverged: Mapping[int, str], action: NDArray[Any]
+    ) -> RewardAndTermination:
+        """Rewards and terminations when physics diverged in some environments: their episodes
+        terminate, in the state from before the step.
         """
-        envs = list(fallen)
-        for env in envs:
-            is_healthy = (np.abs(self._moved_from[env]) <= mujoco.mjMAXVAL).all()
-            if not is_healthy:  # an episode, or a push, began like that
-                self._moved_from[env] = [0.0, *self.model.qpos0, *np.zeros(self.model.nv)]
-        self._moving[envs] = self._moved_from[envs]
-        for name, field in self._fields.items():
-            before = self._before.fields[name]
-            before[envs] = np.nan_to_num(before[envs], posinf=0.0, neginf=0.0)
-            field[envs] = before[envs]
-        self._batch.warning[envs] = 0
+        envs = list(diverged)
+        self._put_back(envs)
         rewards, terminated = self.task.reward_and_terminated(self._before, action, self.states)
         rewards = rewards.copy()
         terminated = terminated.copy()
@@ -502,15 +537,30 @@ class Simulation:
         terminated[envs] = True
         return rewards, terminated
 
+    def _put_back(self, envs: list[int]) -> None:
+        """Give ``envs`` the state from before the step; the model's own pose where that is no
+        healthy one.
+        """
+        for env in envs:
+            is_healthy = (np.abs(self._moving_state_before[env]) <= mujoco.mjMAXVAL).all()
+            if not is_healthy:  # an episode, or a push, began like that
+                at_rest = [0.0, *self.model.qpos0, *np.zeros(self.model.nv)]
+                self._moving_state_before[env] = at_rest
+        self._moving_state[envs] = self._moving_state_before[envs]
+        for name, field in self._fields.items():
+            before = self._before.fields[name]
+            before[envs] = np.nan_to_num(before[envs], posinf=0.0, neginf=0.0)
+            field[envs] = before[envs]
+        self._batch.warning[envs] = 0
+
     def _describe_divergence(self, env: int) -> str:
         number = self._first_env + env
         step = int(self._lengths()[env])
         period = self.control_period_s
-        if self._bad_counts[env].any():
-            kind = mujoco.mjtWarning(_WARNINGS[0] + int(self._bad_counts[env].argmax()))
-            what = divergence.describe(
-                self.model, kind, int(self._batch.warning[env, int(kind), 0])
-            )
+        if self._divergence_counts[env].any():
+            warning = _FIRST_WARNING + int(self._divergence_counts[env].argmax())
+            index = int(self._batch.warning[env, warning, _LAST_INFO])
+            what = divergence.describe(self.model, mujoco.mjtWarning(warning), index)
         else:
             what = divergence.describe_state(
                 self.model, self.states.qpos[env], self.states.qvel[env]

@@ -62,15 +62,12 @@ def check_grid(
     randomize: Mapping[str, Any],
     evaluate: Mapping[str, Any],
 ) -> None:
-    """:raises ValueError: a key of the grid ``evaluate`` does not fit the robot."""
+    """Make an environment at the first point of the grid ``evaluate``, if there is one.
+
+    :raises ValueError: a key of the grid does not fit the robot.
+    """
     grid = EvaluationGrid.parse(evaluate)
-    if grid is not None:
-        make_simulation(
-            xml,
-            task,
-            task_options,
-            randomize,
-            grid=GridPlaces(grid, grid.points[:1], at_each=1),
-            n_envs=1,
-            seed=0,
-        )
+    if grid is None:
+        return
+    at_first = GridPlaces(grid, grid.points[:1], at_each=1)
+    make_simulation(xml, task, task_options, randomize, at_first, n_envs=1, seed=0)

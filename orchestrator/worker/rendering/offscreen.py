@@ -248,10 +248,9 @@ def _reach(spec: mujoco.MjSpec, poses: Sequence[Pose]) -> float:
     away = [0.0]
     for pose in poses:
         if pose.ground is not None:
-            geom, *place = pose.ground
             mujoco.mj_setState(model, data, pose.state, mujoco.mjtState.mjSTATE_INTEGRATION)
             mujoco.mj_kinematics(model, data)
-            middle = data.xpos[model.geom_bodyid[geom], :2] + place
+            middle = data.xpos[model.geom_bodyid[pose.ground.geom], :2] + pose.ground.xy
             away.append(float(np.abs(data.xpos[model.jnt_bodyid, :2] - middle).max()))
     return max(away) + _SEEN_M
 
@@ -261,8 +260,7 @@ def set_pose(model: mujoco.MjModel, data: mujoco.MjData, pose: Pose) -> None:
     import mujoco
 
     if pose.ground is not None:
-        geom, *place = pose.ground
-        model.geom_pos[geom, :2] = place
+        model.geom_pos[pose.ground.geom, :2] = pose.ground.xy
     mujoco.mj_setState(model, data, pose.state, mujoco.mjtState.mjSTATE_INTEGRATION)
     mujoco.mj_forward(model, data)
 

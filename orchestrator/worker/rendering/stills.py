@@ -29,6 +29,7 @@ from orchestrator.core.numbers.terrain import terrain_of
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs.episode_conditions import TerrainPlace
 from orchestrator.worker.envs.poses import Pose
 from orchestrator.worker.rendering import offscreen
 from orchestrator.worker.runtime import child_command, failures
@@ -58,14 +59,14 @@ def read(paths: JobPaths) -> KeptMoment:
             marker = tuple(arrays["marker"].tolist())
             model = arrays["model"].tobytes()
             # Earlier versions did not keep it.
-            ground: list[float] = arrays["ground"].tolist() if "ground" in arrays else []
+            place: list[float] = arrays["ground"].tolist() if "ground" in arrays else []
     except (KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{paths.moment} is damaged: {error}") from error
-    pose = Pose(
-        state=state,
-        marker=marker if len(marker) == 3 else None,
-        ground=(int(ground[0]), ground[1], ground[2]) if len(ground) == 3 else None,
-    )
+    ground: TerrainPlace | None = None
+    if len(place) == 3:
+        geom, x_m, y_m = place
+        ground = TerrainPlace(geom=int(geom), x_m=x_m, y_m=y_m)
+    pose = Pose(state=state, marker=marker if len(marker) == 3 else None, ground=ground)
     return KeptMoment(pose=pose, model=model)
 
 

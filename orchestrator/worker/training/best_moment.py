@@ -127,9 +127,10 @@ class BestMoment:
             mujoco.mj_saveModel(self._chosen.model, None, model)
         file = io.BytesIO()
         pose = self._chosen.pose
-        marker, ground = (
-            np.array(() if place is None else place, float) for place in (pose.marker, pose.ground)
-        )
+        marker = np.array(() if pose.marker is None else pose.marker, float)
+        ground = np.zeros(0)
+        if pose.ground is not None:
+            ground = np.array([pose.ground.geom, pose.ground.x_m, pose.ground.y_m])
         np.savez_compressed(file, state=pose.state, marker=marker, ground=ground, model=model)
         return file.getvalue()
 

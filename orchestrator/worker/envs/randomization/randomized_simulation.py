@@ -14,7 +14,6 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from orchestrator.core.numbers.changing_numbers import END
 from orchestrator.core.numbers.distributions import PRIVILEGED, Distribution, by_number
 from orchestrator.core.numbers.terrain import terrain_of
 from orchestrator.worker.envs.batch_interface import (
@@ -23,7 +22,7 @@ from orchestrator.worker.envs.batch_interface import (
     SimulationState,
     StepResult,
 )
-from orchestrator.worker.envs.episode_conditions import GridPlaces
+from orchestrator.worker.envs.episode_conditions import GridPlaces, TerrainPlace
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.randomization.disturbances import Disturbances, DisturbanceState
 from orchestrator.worker.envs.randomization.draws import draw
@@ -74,13 +73,12 @@ class RandomizedSimulation(Simulation):
         self._grid = grid
         made = make_task(task, model, task_options)
         self.terrain = terrain_of(randomize)
-        terrain = (
-            None if self.terrain is None else RoughTerrain(Path(xml), model, made, self.terrain)
-        )
-        on_floor = model if terrain is None else terrain.model
+        self._terrain: RoughTerrain | None = None
+        on_floor = model
+        if self.terrain is not None:
+            self._terrain = RoughTerrain(Path(xml), model, made, self.terrain)
+            on_floor = self._terrain.model
         super().__init__(on_floor, made, robot=Path(xml).name, **settings)
-        self.moment = END
-        """Of the training: its numbers are those that are drawn from."""
         found = randomized_keys(Path(xml), model, randomize, None if grid is None else grid.grid)
         self.keys = [key for key in found if not key.distribution.is_constant]
         self.drawn = np.zeros((self.n_envs, len(self.keys)))
@@ -93,21 +91,27 @@ class RandomizedSimulation(Simulation):
                 write(self._batch, env, key.changes, key.distribution.extremes[0])
         seen = np.zeros((self.n_envs, self.observation_size), self.observation_dtype)
         self._disturbances = Disturbances(randomize, self.task, seen, grid)
-        self._terrain, self._places = terrain, np.zeros((self.n_envs, 2))
-        self._starts = EpisodeStarts(randomize, self.task, terrain, self._places, grid)
-        self._privileged = [
-            n for n, key in enumerate(self.keys) if asymmetric and key.key in randomize
-        ]
-        self._privileged_delays = [key for key in PRIVILEGED if asymmetric and key in randomize]
-        self.privileged_names = (
-            *(self.keys[number].key for number in self._privileged),
-            *self._privileged_delays,
-        )
-        self.observation_size += len(self.privileged_names)
+        self._places = np.zeros((self.n_envs, 2))
+        """``(n_envs, 2)`` where the terrain's middle lies in the world, in metres."""
+        self._starts = EpisodeStarts(randomize, self.task, self._terrain, self._places, grid)
+        self._privileged: list[int] = []
+        """Columns of :attr:`drawn` that the critic sees."""
+        self._privileged_delays: list[str] = []
+        """Keys of delays and periods that the critic sees."""
+        if asymmetric:
+            self._show_critic(randomize)
         # Contact forces are computed outside of the batch, at every step.
         self._models = [
             copy.copy(on_floor) if self._contact_forces else None for _ in range(self.n_envs)
         ]
+
+    def _show_critic(self, randomize: Mapping[str, str]) -> None:
+        """Add what ``randomize`` draws to the observations; only the critic sees these."""
+        self._privileged = [number for number, key in enumerate(self.keys) if key.key in randomize]
+        self._privileged_delays = [key for key in PRIVILEGED if key in randomize]
+        of_robot = [self.keys[number].key for number in self._privileged]
+        self.privileged_names = (*of_robot, *self._privileged_delays)
+        self.observation_size += len(self.privileged_names)
 
     def seed(self, seed: int | Sequence[int]) -> None:
         """As :meth:`Simulation.seed`."""
@@ -118,12 +122,12 @@ class RandomizedSimulation(Simulation):
         """The robot of environment ``env`` in its running episode."""
         return self._models[env] or self._batch.get_model(env)
 
-    def ground(self, env: int) -> tuple[int, float, float] | None:
+    def ground(self, env: int) -> TerrainPlace | None:
         """As :meth:`Simulation.ground`."""
         if self._terrain is None:
             return None
-        x, y = self._terrain.position_in_body(self._places[env]).tolist()
-        return self._terrain.floor, x, y
+        x_m, y_m = self._terrain.position_in_body(self._places[env]).tolist()
+        return TerrainPlace(geom=self._terrain.floor, x_m=x_m, y_m=y_m)
 
     def step(self, actions: ArrayLike) -> StepResult:
         """As :meth:`Simulation.step`; a push comes before the physics, and late actions take
@@ -177,8 +181,9 @@ class RandomizedSimulation(Simulation):
                 self._batch.get_model(env, model)
 
     def _drawn_from(self, key: RandomizedKey, env: int) -> Distribution:
-        of_grid = None if self._grid is None else self._grid.drawn_from(key.key, env)
-        return of_grid or key.distribution
+        if self._grid is None:
+            return key.distribution
+        return self._grid.drawn_from(key.key, env) or key.distribution
 
     def _generators(self, seed: int | Sequence[int]) -> list[np.random.Generator]:
         if self._grid is None:
@@ -190,9 +195,9 @@ class RandomizedSimulation(Simulation):
         env: int,
         terminal_observation: NDArray[Any],
         terminated: bool,
-        fallen: Mapping[int, str],
+        diverged: Mapping[int, str],
     ) -> Episode:
-        episode = super()._episode(env, terminal_observation, terminated, fallen)
+        episode = super()._episode(env, terminal_observation, terminated, diverged)
         if not self._is_measuring:
             return episode
         names = [key.key for key in self.keys]
