@@ -395,7 +395,7 @@ objective = "ep_rew_mean"
 order = "fixed"
 start = "reference"
 initial = [{{ "model.geom.*thigh*.size" = 0.9 }}]
-constraints = {{ mass_kg = {{ high = 16 }} }}
+constraints = {{ mass_kg = {{ high = 15.7 }} }}
 """
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"
     for folder in (quiet, rough):
