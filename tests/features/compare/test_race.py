@@ -196,6 +196,7 @@ def test_none_above_a_declared_difference_is_a_decision(world: World) -> None:
     assert len(found.seeds) < 6
 
 
+@pytest.mark.slow
 def test_a_seed_that_fails_for_one_is_left_out_for_both(world: World) -> None:
     world.say(child=[*CHILD[:2], None, *CHILD[3:]])
     world.train({"parent": [0, 1], "child": [0, 1]})
@@ -212,6 +213,7 @@ def test_a_body_that_fails_with_every_seed_is_not_trained_for_ever(world: World)
     assert len(world.trained()) <= 6
 
 
+@pytest.mark.slow
 def test_jobs_of_a_search_are_compared_by_fresh_seeds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +235,7 @@ def test_jobs_of_a_search_are_compared_by_fresh_seeds(
     )
 
 
+@pytest.mark.slow
 def test_fresh_seeds_are_those_that_the_run_directory_has_not(world: World) -> None:
     world.train({"parent": [0], "child": [0, 1, 2]})
     found = world.race(fresh_seeds=True)
@@ -240,6 +243,7 @@ def test_fresh_seeds_are_those_that_the_run_directory_has_not(world: World) -> N
     assert found.outcome == "higher"
 
 
+@pytest.mark.slow
 def test_it_is_compared_by_the_return_where_no_figure_is_named(world: World) -> None:
     world.train({"parent": range(6), "child": range(6)})
     found = world.race(by=None)
@@ -247,6 +251,7 @@ def test_it_is_compared_by_the_return_where_no_figure_is_named(world: World) -> 
     assert found.jobs[0].mean == pytest.approx(10 * sum(PARENT[:6]) / 6)
 
 
+@pytest.mark.slow
 def test_seeds_with_other_settings_are_left_out(world: World) -> None:
     world.train({"parent": [0, 1], "child": [0, 1]})
     ledger = Ledger.open(RunPaths(world.run_dir).ledger)
@@ -260,6 +265,7 @@ def test_seeds_with_other_settings_are_left_out(world: World) -> None:
     assert "child-s1" in world.trained()
 
 
+@pytest.mark.slow
 def test_what_is_declared_otherwise_by_now_is_not_mixed_with_what_was_raced(world: World) -> None:
     world.train({"parent": [0], "child": [0]})
     world.race(most_seeds=3)
@@ -422,6 +428,7 @@ def test_what_was_trained_stays_and_the_same_command_goes_on(
     assert [path.name for path in attempts.iterdir()] == ["0"]
 
 
+@pytest.mark.slow
 def test_a_run_that_still_trains_these_jobs_is_waited_for(world: World) -> None:
     world.train({"parent": [0], "child": [0]})
     ledger = Ledger.open(RunPaths(world.run_dir).ledger)
