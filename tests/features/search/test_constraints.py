@@ -48,7 +48,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("no expression", {"mass_kg /": {"high": 3}}, '"mass_kg /" is no expression'),
     ("no bound", {"mass_kg": {}}, "has no bound; add low or high"),
     ("nothing between", {"mass_kg": {"low": 4, "high": 3}}, "low = 4 is above high = 3"),
-    ("another form", {"mass_kg": {"max": 3}}, "unknown key"),
+    ("another form", {"mass_kg": {"max": 3}}, 'did you mean "high"?'),
     ("text", {"mass_kg": "<= 3"}, "expected"),
 ]
 
