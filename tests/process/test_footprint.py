@@ -74,6 +74,13 @@ PROGRAMS: dict[str, tuple[str, set[str]]] = {
         "import orchestrator.machine.topology as m; m.detect()",
         {"psutil", "torch", "numpy", "mujoco", "rich", "pydantic"},
     ),
+    "a task whose job draws nothing": (
+        importing("worker.envs.vec_env"),
+        {
+            "orchestrator.worker.envs.randomization.randomized_simulation",
+            "orchestrator.worker.envs.randomization.randomized_fields",
+        },
+    ),
     "a simulation": (
         importing("worker.envs.simulation"),
         {"torch", "stable_baselines3", "gymnasium"},

@@ -271,6 +271,7 @@ class Simulation:
         else:
             rewards, terminated = task.reward_and_terminated(self._before, action, self.states)
         self._step += 1
+        self._steps_to_limit -= 1
         self._episode_returns += rewards
         if self._is_measuring:
             self._measure(action, list(diverged))
@@ -299,14 +300,14 @@ class Simulation:
         """Whether physics may have diverged anywhere: the fastest ways to say any() and
         isfinite().all().
         """
-        squares = self._flat_state.dot(self._flat_state)
-        return bool(np.count_nonzero(self._divergence_counts)) or not math.isfinite(squares)
+        if np.count_nonzero(self._divergence_counts):
+            return True
+        return not math.isfinite(self._flat_state.dot(self._flat_state))
 
     def _with_step_limit(self, terminated: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """``(n_envs,)`` which episodes end with this step: those that terminate, and those at the
         step limit.
         """
-        self._steps_to_limit -= 1
         if self._steps_to_limit > 0:
             return terminated
         done: NDArray[np.bool_] = terminated | (self._lengths() >= self.task.max_episode_steps)
@@ -329,6 +330,7 @@ class Simulation:
         self._push(due, lambda env: task.push(self.generators[env]))
 
     def _step_physics(self) -> None:
+        """One control step of the physics; where episodes are measured, with its effort."""
         if self._effort is None:
             self._batch.step(nstep=self.task.frame_skip, stage=self._stage)
         else:

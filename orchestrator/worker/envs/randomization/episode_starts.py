@@ -48,31 +48,35 @@ class EpisodeStarts:
         }
         needed = [key for key in self._by_key if key != "start.joints"]
         self._root = _root(task, needed, randomize) if needed else None
-        self._joints = (
-            _joint_addresses(task) if "start.joints" in self._by_key else np.zeros(0, np.intp)
-        )
-        if "start.joints" in self._by_key and not len(self._joints):
-            raise RandomizeError(
-                f"{table_of('start.joints', randomize)}.start.joints: the robot has no such joints"
-            )
+        self._joints: NDArray[np.intp] = np.zeros(0, np.intp)
+        """Addresses in ``qpos`` of the joints that are moved."""
+        if "start.joints" in self._by_key:
+            self._joints = _joint_addresses(task)
+            if not len(self._joints):
+                table = table_of("start.joints", randomize)
+                raise RandomizeError(f"{table}.start.joints: the robot has no such joints")
         self._lowest, self._highest = start_limits(task.model, task.pose)
 
     def change(
         self, env: int, qpos: Floats, qvel: Floats, rng: np.random.Generator, moment: TrainingMoment
     ) -> None:
-        """:param qpos: ``(nq,)``, changed like ``qvel``, ``(nv,)``."""
-        drawn = {key: each[env] for key, each in self._by_key.items()}
-        if (distribution := drawn.get("start.joints")) is not None:
+        """Draw a start.
+
+        :param qpos: ``(nq,)``, changed like ``qvel``, ``(nv,)``.
+        """
+        sources = {key: of_each_env[env] for key, of_each_env in self._by_key.items()}
+        if "start.joints" in sources:
             for address in self._joints:
-                moved = qpos[address] + draw(distribution, rng, moment)
+                moved = qpos[address] + draw(sources["start.joints"], rng, moment)
                 qpos[address] = min(max(moved, self._lowest[address]), self._highest[address])
         root = self._root
-        if root is not None and root.z is not None and "start.height" in drawn:
-            qpos[root.z.address] += root.z.sign * draw(drawn["start.height"], rng, moment)
-        if root is not None and root.quaternion is not None and "start.turn" in drawn:
-            _turn(qpos, root.quaternion, draw(drawn["start.turn"], rng, moment))
-        if root is not None and "start.speed" in drawn:
-            qvel += horizontal_push(root, len(qvel), draw(drawn["start.speed"], rng, moment), rng)
+        if root is not None and root.z is not None and "start.height" in sources:
+            qpos[root.z.address] += root.z.sign * draw(sources["start.height"], rng, moment)
+        if root is not None and root.quaternion is not None and "start.turn" in sources:
+            _turn(qpos, root.quaternion, draw(sources["start.turn"], rng, moment))
+        if root is not None and "start.speed" in sources:
+            speed = draw(sources["start.speed"], rng, moment)
+            qvel += horizontal_push(root, len(qvel), speed, rng)
         if self._terrain is not None:
             self._places[env] = self._terrain.draw(rng)
             self._terrain.lift(qpos, self._places[env])
@@ -84,15 +88,16 @@ def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
         root = find_root(task.model, task.pose)
     except NoRootError as error:
         raise RandomizeError(f"{table_of(keys[0], randomize)}.{keys[0]}: {error}") from None
-    cannot = {"start.height": root.z is None, "start.turn": root.quaternion is None}
+    impossible = {}
+    if root.z is None:
+        impossible["start.height"] = "move up and down"
+    if root.quaternion is None:
+        impossible["start.turn"] = "turn freely, as it has no free joint"
     for key in keys:
-        if cannot.get(key):
-            how = (
-                "move up and down"
-                if key == "start.height"
-                else "turn freely, as it has no free joint"
+        if key in impossible:
+            raise RandomizeError(
+                f"{table_of(key, randomize)}.{key}: the robot's base cannot {impossible[key]}"
             )
-            raise RandomizeError(f"{table_of(key, randomize)}.{key}: the robot's base cannot {how}")
     return root
 
 
@@ -114,6 +119,7 @@ def _joint_addresses(task: Task) -> NDArray[np.intp]:
 
 
 def _turn(qpos: Floats, quaternion: slice, angle: float) -> None:
+    """Turn the base by ``angle`` radians about the vertical."""
     about_z = np.array([math.cos(angle / 2), 0.0, 0.0, math.sin(angle / 2)])
     turned = np.zeros(4)
     mujoco.mju_mulQuat(turned, about_z, qpos[quaternion])

@@ -82,7 +82,7 @@ class RandomizeError(ValueError):
     """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FieldChange:
     """The entries of one field of MjModel that depend on a value: ``at_zero + slope · value``,
     without slope if it is not drawn.
@@ -98,14 +98,16 @@ class FieldChange:
     """``(k,)``"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RandomizedKey:
     """One key, what its value is drawn from, and what that changes."""
 
     table: str
+    """Of the job file, that has the key: :data:`TABLE` or :data:`GRID_TABLE`."""
     key: str
     distribution: Distribution
-    changes: Sequence[FieldChange]
+    changes: Sequence[FieldChange] = ()
+    """Empty as long as the robot is not examined."""
     places: frozenset[tuple[str, int]] = frozenset()
     """Attributes of elements, such as ``geom.floor.friction``, and the places in them that are set
     or drawn."""
@@ -144,13 +146,13 @@ def randomized_keys(
     drawn: dict[str, RandomizedKey] = {}
     for key, value in randomize.items():
         if key != TERRAIN and disturbance(key) is None:
-            drawn[key] = RandomizedKey(TABLE, key, read_drawn(value), ())
+            drawn[key] = RandomizedKey(table=TABLE, key=key, distribution=read_drawn(value))
     for axis in grid.axes if grid else ():
         if disturbance(axis.key) is None:
-            drawn[axis.key] = RandomizedKey(GRID_TABLE, axis.key, axis.range, ())
-    found = _examined_once(xml, model, [drawn[key] for key in sorted(drawn)])
-    _refuse_overlaps(found)
-    return found
+            drawn[axis.key] = RandomizedKey(table=GRID_TABLE, key=axis.key, distribution=axis.range)
+    examined = _examine_all(xml, model, [drawn[key] for key in sorted(drawn)])
+    _refuse_overlaps(examined)
+    return examined
 
 
 def _refuse_overlaps(keys: Sequence[RandomizedKey]) -> None:
@@ -171,30 +173,31 @@ def _refuse_overlaps(keys: Sequence[RandomizedKey]) -> None:
                 )
 
 
-def _examined_once(
+def _examine_all(
     xml: Path, model: mujoco.MjModel, drawn: Sequence[RandomizedKey]
 ) -> list[RandomizedKey]:
-    """``drawn`` with what each key changes; a process makes environments of the same robot several
-    times.
+    """``drawn`` with what each key changes. What was found is kept: a process makes environments of
+    the same robot several times.
     """
-    digest = hashlib.sha256(model_bytes(model)).digest() if drawn else b""
+    if not drawn:
+        return []
+    digest = hashlib.sha256(model_bytes(model)).digest()
     spec: mujoco.MjSpec | None = None
-    found = []
-    for one in drawn:
-        examined = _EXAMINED.get((xml, digest, one))
+    examined_keys = []
+    for key in drawn:
+        examined = _EXAMINED.get((xml, digest, key))
         if examined is None:
-            spec = mujoco.MjSpec.from_file(str(xml)) if spec is None else spec
-            examined = _examined_key(spec, model, one)
+            if spec is None:
+                spec = mujoco.MjSpec.from_file(str(xml))
+            examined = _examine(spec, model, key)
             if len(_EXAMINED) >= MOST_EXAMINED:
                 _EXAMINED.clear()
-            _EXAMINED[xml, digest, one] = examined
-        found.append(examined)
-    return found
+            _EXAMINED[xml, digest, key] = examined
+        examined_keys.append(examined)
+    return examined_keys
 
 
-def _examined_key(
-    spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey
-) -> RandomizedKey:
+def _examine(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -> RandomizedKey:
     """``drawn`` with what it changes."""
     _refuse_fixed(drawn)
     _refuse_values(drawn)
@@ -219,9 +222,10 @@ def _examined_key(
         if not name.startswith(_STATISTICS)
     ]
     if wrong:
+        depend = "depends" if len(wrong) == 1 else "depend"
         raise RandomizeError(
-            f"{drawn.where}: {', '.join(wrong[:3])} of the compiled robot depend{'s' * (len(wrong) == 1)} on it in a "
-            f"way that cannot be drawn for each episode; vary it with a matrix of model.{drawn.key}"
+            f"{drawn.where}: {', '.join(wrong[:3])} of the compiled robot {depend} on it in a way that cannot be "
+            f"drawn for each episode; vary it with a matrix of model.{drawn.key}"
         )
     return dataclasses.replace(drawn, changes=tried.changes)
 
@@ -274,11 +278,12 @@ def _changes(
         second = np.ravel(of_high)
         entries = np.flatnonzero(first != second)
         if drawn.distribution.is_constant:
-            change = FieldChange(name, entries, second[entries], np.zeros(len(entries)))
+            slope = np.zeros(len(entries))
+            at_zero = second[entries]
         else:
             slope = (second[entries] - first[entries]) / (high - low)
-            change = FieldChange(name, entries, first[entries] - slope * low, slope)
-        changes.append(change)
+            at_zero = first[entries] - slope * low
+        changes.append(FieldChange(name=name, entries=entries, at_zero=at_zero, slope=slope))
     return changes
 
 
@@ -381,6 +386,10 @@ def _with_others(element: Any, attribute: str, index: int, written: Any) -> list
 
 
 def _mass(model: mujoco.MjModel, name: str) -> float:
+    """Of the body ``name`` in kilograms.
+
+    :raises AttributeEditError: it has none.
+    """
     number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, name)
     if number < 0:
         raise AttributeEditError(
@@ -392,7 +401,10 @@ def _mass(model: mujoco.MjModel, name: str) -> float:
 
 
 def _scale_mass(body: Any, factor: float) -> None:
-    """Multiply the densities of a body's parts, or its given mass and inertia."""
+    """Multiply the densities of a body's parts, or its given mass and inertia.
+
+    :raises AttributeEditError: the mass would not be above 0.
+    """
     if factor <= 0:
         raise AttributeEditError(
             f"may draw a mass that is not above 0 for the body {body.name!r}; expected more"

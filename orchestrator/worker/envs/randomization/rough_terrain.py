@@ -8,6 +8,7 @@ starts.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import mujoco
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from orchestrator.core.numbers.terrain import TERRAIN, Terrain
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.envs.randomization.randomized_fields import TABLE, RandomizeError
-from orchestrator.worker.mjmodel.root import NoRootError, find_root
+from orchestrator.worker.mjmodel.root import Coordinate, NoRootError, find_root
 from orchestrator.worker.mjmodel.structure import Floats, is_fixed, posed_data
 from orchestrator.worker.tasks import Task
 
@@ -44,11 +45,12 @@ class RoughTerrain:
         self._heights_m: Floats = _heights() * terrain.height_m
         data = posed_data(model, task.pose)
         self.floor = _floor(model, data)
+        """Number of the geom."""
         self._body_xy: Floats = data.xpos[model.geom_bodyid[self.floor], :2].copy()
-        self._z = _liftable(model, task)
-        self._at: Floats = data.geom_xpos[self.floor, :2].copy()
-        self._base_xy, self._reach_m = _footprint(model, data)
-        self._most_m = STARTS * _half_m(terrain)
+        self._z = _height_of_base(model, task)
+        self._floor_xy: Floats = data.geom_xpos[self.floor, :2].copy()
+        self._footprint = _footprint(model, data)
+        self._most_shift_m = STARTS * _half_m(terrain)
         spec = mujoco.MjSpec.from_file(str(xml))
         lay_terrain(spec, terrain)
         self.model: mujoco.MjModel = for_simulation(spec.compile())
@@ -56,7 +58,8 @@ class RoughTerrain:
 
     def draw(self, rng: np.random.Generator) -> Floats:
         """``(2,)`` a position of the field's middle in metres."""
-        place: Floats = self._at + rng.uniform(-self._most_m, self._most_m, 2)
+        shift_m = rng.uniform(-self._most_shift_m, self._most_shift_m, 2)
+        place: Floats = self._floor_xy + shift_m
         return place
 
     def position_in_body(self, place: Floats) -> Floats:
@@ -70,15 +73,14 @@ class RoughTerrain:
 
         :param place: ``(2,)`` the position of the field's middle.
         """
-        address, sign = self._z
-        middle = (POINTS - 1) / 2 + (self._base_xy - place) / self._cell_m
-        reach = self._reach_m / self._cell_m
+        # In cells, from the field's first point.
+        middle = (POINTS - 1) / 2 + (self._footprint.middle - place) / self._cell_m
+        reach = self._footprint.reach_m / self._cell_m
         first = np.floor(middle - reach).astype(int)
         last = np.ceil(middle + reach).astype(int) + 1
-        columns, rows = (
-            slice(max(0, low), max(1, high)) for low, high in zip(first, last, strict=True)
-        )
-        qpos[address] += sign * float(self._heights_m[rows, columns].max())
+        columns = slice(max(0, first[0]), max(1, last[0]))
+        rows = slice(max(0, first[1]), max(1, last[1]))
+        qpos[self._z.address] += self._z.sign * float(self._heights_m[rows, columns].max())
 
 
 def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain, reach_m: float = math.inf) -> mujoco.MjsGeom:
@@ -91,33 +93,40 @@ def lay_terrain(spec: mujoco.MjSpec, terrain: Terrain, reach_m: float = math.inf
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     floor = _floor(model, data)
-    names = {field.name for field in spec.hfields}
-    name = next(
-        name
-        for number in range(len(names) + 1)
-        if (name := f"{TERRAIN}{number or ''}") not in names
-    )
-    left_out = (
-        max(0, int((_half_m(terrain) - reach_m) / terrain.cell_m)) if math.isfinite(reach_m) else 0
-    )
+    left_out = 0
+    if math.isfinite(reach_m):
+        left_out = max(0, int((_half_m(terrain) - reach_m) / terrain.cell_m))
     heights = _heights()[left_out : POINTS - left_out, left_out : POINTS - left_out]
     half = _half_m(terrain) - left_out * terrain.cell_m
-    lowest, highest = (
-        heights.min() * terrain.height_m,
-        heights.max() * terrain.height_m,
-    )  # between which MuJoCo scales
-    size = [half, half, highest - lowest, BASE_M]
+    # MuJoCo scales between these.
+    lowest = heights.min() * terrain.height_m
+    highest = heights.max() * terrain.height_m
     points = POINTS - 2 * left_out
+    name = _unused_name(spec)
     spec.add_hfield(
-        name=name, nrow=points, ncol=points, size=size, userdata=heights.ravel().tolist()
+        name=name,
+        nrow=points,
+        ncol=points,
+        size=[half, half, highest - lowest, BASE_M],
+        userdata=heights.ravel().tolist(),
     )
     [geom] = [geom for geom in spec.geoms if geom.id == floor]
     geom.type = mujoco.mjtGeom.mjGEOM_HFIELD
     geom.hfieldname = name
-    geom.pos = np.add(
-        geom.pos, [1.0, 1.0, lowest]
-    )  # MuJoCo ignores the position of a geom that is at its body's
+    # MuJoCo ignores the position of a geom that is at its body's.
+    geom.pos = np.add(geom.pos, [1.0, 1.0, lowest])
     return geom
+
+
+def _unused_name(spec: mujoco.MjSpec) -> str:
+    """``terrain``, or with a number behind it where the robot has a height field of that name."""
+    names = {field.name for field in spec.hfields}
+    name = TERRAIN
+    number = 0
+    while name in names:
+        number += 1
+        name = f"{TERRAIN}{number}"
+    return name
 
 
 def _heights() -> Floats:
@@ -136,15 +145,13 @@ def _floor(model: mujoco.MjModel, data: mujoco.MjData) -> int:
     """The number of the only plane that robots stand on."""
     planes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)
     collides = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
-    fixed = [
-        int(plane)
-        for plane in planes
-        if collides[plane] and is_fixed(model, model.geom_bodyid[plane])
-    ]
-    frames = {
-        plane: [data.geom_xmat[plane], data.xmat[model.geom_bodyid[plane]]] for plane in fixed
-    }
-    level = [plane for plane in fixed if np.allclose(frames[plane], np.eye(3).ravel(), atol=1e-6)]
+    level = []
+    for plane in planes.tolist():
+        body = model.geom_bodyid[plane]
+        frames = [data.geom_xmat[plane], data.xmat[body]]
+        is_level = np.allclose(frames, np.eye(3).ravel(), atol=1e-6)
+        if collides[plane] and is_fixed(model, body) and is_level:
+            level.append(int(plane))
     if len(level) != 1:
         found = "none" if not level else str(len(level))
         raise RandomizeError(
@@ -154,8 +161,8 @@ def _floor(model: mujoco.MjModel, data: mujoco.MjData) -> int:
     return level[0]
 
 
-def _liftable(model: mujoco.MjModel, task: Task) -> tuple[int, float]:
-    """Address in qpos of the height of the robot's base, and its sign."""
+def _height_of_base(model: mujoco.MjModel, task: Task) -> Coordinate:
+    """:raises RandomizeError: the robot has no base that can be lifted, or is not alone."""
     try:
         z = find_root(model, task.pose).z
     except NoRootError as error:
@@ -167,17 +174,24 @@ def _liftable(model: mujoco.MjModel, task: Task) -> tuple[int, float]:
         raise RandomizeError(
             f"{TABLE}.{TERRAIN}: this robot cannot be lifted onto a terrain: {why}"
         )
-    return z.address, z.sign
+    return z
 
 
-def _footprint(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[Floats, float]:
-    """``(2,)`` the middle of the robot's moving geoms, and how far they reach from it, in
-    metres.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Footprint:
+    """Where the moving geoms of a robot are in its starting pose."""
+
+    middle: Floats
+    """``(2,)`` in the world, in metres."""
+    reach_m: float
+    """How far they reach from it."""
+
+
+def _footprint(model: mujoco.MjModel, data: mujoco.MjData) -> _Footprint:
     moving: NDArray[np.intp] = np.array(
         [g for g in range(model.ngeom) if not is_fixed(model, model.geom_bodyid[g])]
     )
     places = data.geom_xpos[moving, :2]
     middle: Floats = places.mean(axis=0)
     reach = np.linalg.norm(places - middle, axis=1) + model.geom_rbound[moving]
-    return middle, float(reach.max())
+    return _Footprint(middle=middle, reach_m=float(reach.max()))
