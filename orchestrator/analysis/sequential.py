@@ -190,9 +190,10 @@ def _strength(difference: float, spread: _Spread, seeds: int, most_seeds: int) -
     if spread.error == 0.0:
         return math.inf
     within = t_within(abs(difference) / spread.error, spread.freedom)
-    if within >= 1.0:
+    below = (1 + within) / 2
+    if below >= 1.0:  # it is so strong that the sum is rounded to 1
         return math.inf
-    return _NORMAL.inv_cdf((1 + within) / 2) * _weight(seeds, most_seeds)
+    return _NORMAL.inv_cdf(below) * _weight(seeds, most_seeds)
 
 
 def _bound(most_seeds: int) -> float:

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
@@ -66,9 +67,13 @@ class Contestant:
     def job(self, seed: int) -> Job:
         """Its training with a seed, from the robot and policy in the template's directory."""
         spec = self.template.job.spec
-        start: dict[str, str | None] = {"init": None, "init_sha256": None}
+        start: dict[str, Any] = {"init": None, "init_sha256": None, "init_env_steps": None}
         if self.start is not None:
-            start = {"init": str(self.directory.init.absolute()), "init_sha256": self.start}
+            start = {
+                "init": str(self.directory.init.absolute()),
+                "init_sha256": self.start,
+                "init_env_steps": spec.init_env_steps,
+            }
         made = self.template.job.with_spec(
             job_id=self.job_id(seed),
             seed=seed,
@@ -92,6 +97,7 @@ class Contestant:
             robot_hash=self.template.robot_hash,
             init=None if self.start is None else self.directory.init,
             init_sha256=self.start,
+            init_env_steps=None if self.start is None else self.template.job.spec.init_env_steps,
         )
 
     def trains(self, row: JobRow) -> bool:

@@ -266,6 +266,12 @@ def _standing(field: Field, race_dir: Path, rules: Rules) -> _Standing:
         snapshot = control.status(race_dir)
         _refuse_running(race_dir, snapshot)
         rows = comparison.declared_jobs(snapshot.paths)
+        of_race = {one.job_id(row.job.spec.seed) for one in field.both for row in rows}
+        if others := [row.job_id for row in rows if row.job_id not in of_race]:
+            raise UsageError(
+                f"{race_dir}: has other jobs, such as {others[0]}, where this race would train its"
+                " own; rename or remove this directory"
+            )
         for one in field.both:
             own = [row for row in rows if row.job_id == one.job_id(row.job.spec.seed)]
             if not all(one.trains(row) for row in own):

@@ -59,6 +59,10 @@ def best(
         raise UsageError(
             "best: --smallest is for --by; the objectives have directions of their own"
         )
+    if smallest and by == ranking.ESTIMATE:
+        raise UsageError(
+            "best: --smallest does not go with --by estimate, which has the direction of the objective"
+        )
     found = ranking.read(run_dir, number, by, is_smallest_first=smallest)
     job_file = None if to is None else found.copy(to)
     if as_json:

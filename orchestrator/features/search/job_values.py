@@ -67,6 +67,8 @@ def job_values(text: str, known: Sequence[Mapping[str, float]]) -> JobValues:
 
 
 def aggregated_value(values: Sequence[float | None], how: Aggregate) -> float | None:
-    """The value of a trial from those of its seeds; None where one of them has none."""
+    """The value of a trial from those of its seeds; None where one of them has none, and where
+    there are none.
+    """
     numbers = [value for value in values if value is not None]
-    return AGGREGATES[how](numbers) if len(numbers) == len(values) else None
+    return AGGREGATES[how](numbers) if numbers and len(numbers) == len(values) else None

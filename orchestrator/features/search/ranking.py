@@ -53,14 +53,14 @@ LUCKY = (
     "A value is a draw, and the best one had luck, too. `estimate` is what a model of all finished trials says of "
     "the point; `--by estimate` ranks by it."
 )
-ESTIMATE = "estimate"
-"""What trials may be ranked by in place of a figure: what a model of all of them says."""
-
 
 LINEAGE = (
     "Some of these jobs began with a trained policy, so they cannot be compared at equal env_steps. lineage has those "
     "of all jobs that have trained it."
 )
+
+ESTIMATE = "estimate"
+"""What trials may be ranked by in place of a figure: what a model of all of them says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,8 @@ class Ranking:
     over_seeds: Mapping[int, OverSeeds]
     """Of the shown trials, by number."""
     estimates: Mapping[int, Estimate]
-    """Of finished trials, by number; empty where there are none (see :mod:`.estimates`)."""
+    """Of finished trials, by number; empty where they are not ranked by them (see
+    :mod:`.estimates`)."""
     lineages: Mapping[int, TrialLineage]
     """Of the shown trials, by number."""
     finished: int
@@ -105,6 +106,8 @@ class Ranking:
     """By the number of a trial that was trained again, from nothing and with other seeds: its
     values in the search. Those that are shown in their place are of that training."""
     is_by_estimate: bool
+    may_be_estimated: bool
+    """Whether there are enough trials for estimates, which take a while."""
     is_search: bool
     has_lineages: bool
     """Whether trials begin with the policies of others."""
@@ -117,11 +120,11 @@ class Ranking:
         found = []
         if self.has_lineages and any(trial.parent is not None for trial in self.shown):
             found.append(INHERITED)
-        elif self.has_lineage:
+        elif self.has_lineage and not self._starts_alike:
             found.append(LINEAGE)
         if self.in_search:
             found.append(JUDGED)
-        if self.estimates and not self.is_by_estimate:
+        if self.may_be_estimated and not self.is_by_estimate:
             found.append(LUCKY)
         own = measure_of_task(self.measure_names)
         if own is not None and not self.is_search and self.objectives == (trials.OF_PLAIN_JOBS,):
@@ -130,6 +133,12 @@ class Ranking:
                 f" still; `--by {own}` ranks by what the task measures."
             )
         return found
+
+    @property
+    def _starts_alike(self) -> bool:
+        """Whether all shown trials of a search began with one policy."""
+        parents = {trial.parent for trial in self.shown if not trial.role}
+        return len(parents) == 1 and None not in parents
 
     @property
     def has_lineage(self) -> bool:
@@ -190,6 +199,11 @@ class Ranking:
                 f"{self.paths.root}: no trial has finished, so there is nothing to copy"
             )
         copied = [trial for trial in self.shown if not trial.role]
+        if not copied:
+            raise UsageError(
+                f"{self.paths.root}: the unchanged job is the best, so there is no trial to copy;"
+                f" {option('number')} of 2 or more copies trials, too"
+            )
         ids = [job_id for trial in copied for job_id in trial.jobs]
         with run_directory.reading_ledger(self.paths) as ledger:
             rows = [ledger.job_row(job_id) for job_id in ids]
@@ -246,6 +260,7 @@ def read(
         trials=len(content.trials),
         in_search=order.in_search,
         is_by_estimate=by == ESTIMATE,
+        may_be_estimated=by is None and estimates.are_possible(content.measured),
         is_search=content.search is not None,
         has_lineages=content.search is not None and content.search.has_lineages,
         is_over=content.is_over,
@@ -290,11 +305,16 @@ class _Content:
         valued = jobs.valued_by(self.paths.root, by, self.trials)
         return replace(self, trials=valued, repeated=again, reference=reference)
 
-    def estimates(self) -> Mapping[int, Estimate]:
+    @property
+    def measured(self) -> Sequence[Trial]:
+        """The finished trials of a search with one objective."""
         if self.search is None or len(self.objectives) > 1:
-            return {}
-        finished = [trial for trial in self.trials if is_measured(trial)]
-        return estimates.estimates(self.search.space, finished)
+            return ()
+        return [trial for trial in self.trials if is_measured(trial)]
+
+    def estimates(self) -> Mapping[int, Estimate]:
+        space = () if self.search is None else self.search.space
+        return estimates.estimates(space, self.measured)
 
 
 def _read(paths: RunPaths) -> _Content:
@@ -345,19 +365,18 @@ class _Order:
 
 
 def _order_of_objectives(content: _Content) -> _Order:
-    return _order(content, content.objectives, content.directions, content.estimates())
+    return _order(content, content.objectives, content.directions)
 
 
 def _order_of_figure(content: _Content, by: str, direction: Direction) -> _Order:
     """:raises UsageError: none of the finished trials has a value of ``by``."""
-    return _order(content.valued_by(by), (by,), (direction,), {})
+    return _order(content.valued_by(by), (by,), (direction,))
 
 
 def _order(
     content: _Content,
     objectives: Sequence[str],
     directions: Sequence[Direction],
-    of_model: Mapping[int, Estimate],
 ) -> _Order:
     """By values. Trials that were trained again come first, among them the reference."""
     again = {number: trial for number, trial in content.repeated.items() if trial.values}
@@ -380,7 +399,7 @@ def _order(
         in_search={
             trial.number: trial.values or () for trial in content.trials if trial.number in again
         },
-        estimates=of_model,
+        estimates={},
     )
 
 

@@ -155,22 +155,30 @@ class TrialReader:
     @property
     def repeated(self) -> Mapping[int, Trial]:
         """By the number of a trial: the one that has trained its point again, from nothing and with
-        other seeds; those that were trained otherwise than the last one are left out.
+        other seeds; those that were trained otherwise than is declared are left out.
         """
-        again = [trial for trial in self.history.trials if trial.reevaluates is not None]
         return {
             trial.reevaluates: trial
-            for trial in again
-            if trial.reevaluates is not None and trial.protocol == again[-1].protocol
+            for trial in self.history.trials
+            if trial.reevaluates is not None and self._is_as_declared(trial)
         }
 
     @property
     def reference(self) -> Trial | None:
         """The unchanged job, trained as :attr:`repeated` trials are; None where it is not."""
         for trial in reversed(self.history.trials):
-            if trial.role == "reference":
+            if trial.role == "reference" and self._is_as_declared(trial):
                 return trial
         return None
+
+    def _is_as_declared(self, trial: Trial) -> bool:
+        """Whether ``trial`` was trained as the job file says that the best are trained again; where
+        it says so no longer, whatever it was trained like.
+        """
+        search = self.search
+        if search is None or search.reevaluate == 0:
+            return True
+        return trial.protocol == search.reevaluation.protocol
 
     @property
     def waiting(self) -> Collection[Trial]:

@@ -265,6 +265,17 @@ def test_seeds_with_other_settings_are_left_out(world: World) -> None:
     assert "child-s1" in world.trained()
 
 
+def test_a_run_directory_of_other_jobs_in_its_place_is_refused(world: World) -> None:
+    world.train({"parent": [0], "child": [0]})
+    run_dir = world.run_dir
+    world.say(stranger=PARENT)
+    world.run_dir = run_dir.with_name("run-race-child-parent")
+    world.train({"stranger": [0]})
+    world.run_dir = run_dir
+    with pytest.raises(UsageError, match=r"has other jobs, such as stranger-s0"):
+        world.race(most_seeds=3)
+
+
 @pytest.mark.slow
 def test_what_is_declared_otherwise_by_now_is_not_mixed_with_what_was_raced(world: World) -> None:
     world.train({"parent": [0], "child": [0]})

@@ -341,6 +341,27 @@ def test_jobs_are_ranked_by_a_measure_or_an_expression_and_shown_with_spread_and
     assert "is a return" not in shown
 
 
+def test_trials_without_jobs_have_no_figure(tmp_path: Path) -> None:
+    """Their values did not fit together."""
+    outside = {"ppo.learning_rate": -1.0, "policy_kwargs.net_arch": [32, 32]}
+    told = [Told(values=[3.0]), Told(why="no legs", point=outside), Told(values=[1.0])]
+    paths = search_run(tmp_path / "run", told)
+    assert [row["trial"] for row in best(paths.root, "--by", "total_timesteps")] == [0, 2]
+
+
+def test_where_the_unchanged_job_is_the_best_there_is_no_trial_to_copy(tmp_path: Path) -> None:
+    told = [
+        Told(values=[3.0]),
+        Told(values=[2.0], reevaluates=0, point=point_of(0)),
+        Told(values=[9.0], role="reference"),
+    ]
+    paths = search_run(tmp_path / "run", told)
+    copying = ("--to", tmp_path / "copy", "-n", "1")
+    refused = commands.invoke("best", paths.root, *copying, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "the unchanged job is the best" in refused.stderr
+
+
 def test_trials_of_a_search_are_ranked_by_another_figure_than_its_objective(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [Told(values=[3.0]), Told(values=[1.0])])
     shown = best(paths.root, "--by", "-total_timesteps")
@@ -356,6 +377,7 @@ def test_trials_of_a_search_are_ranked_by_another_figure_than_its_objective(tmp_
         (["--by", "distance_m / 0"], "divided by it"),
         (["--by", "distance_m +"], "is no expression"),
         (["--smallest"], "--by"),
+        (["--by", "estimate", "--smallest"], "direction of the objective"),
     ],
 )
 def test_a_figure_that_no_job_has_is_refused_with_those_that_there_are(

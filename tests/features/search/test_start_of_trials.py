@@ -89,7 +89,9 @@ def test_the_training_that_all_start_from_is_no_trial(tmp_path: Path) -> None:
         Told(values=[3.0], parent=0, point=point),
         Told(values=[4.0], parent=0, point={"ppo.learning_rate": 0.002}),
     ]
-    paths = search_run(tmp_path / "run", told, start="reference", space=SPACE)
+    paths = search_run(
+        tmp_path / "run", told, start="reference", space=SPACE, starts_from="hopper-start-s0"
+    )
     shown = json.loads(commands.succeed("best", paths.root, "--json", cwd=tmp_path).stdout)
     assert [(row["trial"], row["parent"]) for row in shown] == [(2, 0), (1, 0)]
     text = " ".join(commands.succeed("best", paths.root, cwd=tmp_path).stdout.split())

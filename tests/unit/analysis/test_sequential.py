@@ -62,6 +62,20 @@ def test_it_decides_or_goes_on(
     assert look(a, b, rules, is_spent=is_spent).outcome == outcome
 
 
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_bodies_that_are_very_far_apart_are_decided(seeds: int) -> None:
+    """As one that walks and one that falls: chance would hardly ever do that."""
+    for power in range(1, 160):
+        apart = 10 ** (power / 10)
+        a = [0.01 * seed for seed in range(seeds)]
+        b = [apart + value for value in a]
+        seen = look(a, b, FEW)
+        assert seen.difference > 0
+        assert decide(a, b, FEW, is_spent=True) in ("higher", "not decided")
+        if apart > 10_000:
+            assert decide(a, b, FEW, is_spent=True) == "higher"
+
+
 @pytest.mark.parametrize(("a", "b"), [([], []), ([1.0], [1.0, 2.0])])
 def test_other_numbers_of_values_are_refused(a: Sequence[float], b: Sequence[float]) -> None:
     with pytest.raises(ValueError, match="as many values of both"):

@@ -132,6 +132,7 @@ _Reevaluation = Annotated[
                         "seeds": {"type": "integer", "minimum": 1},
                         "total_timesteps": {"type": "integer", "minimum": 1},
                         "reference": {"type": "boolean"},
+                        "by": {"enum": ["value", "estimate"]},
                     },
                     "required": ["n"],
                     "additionalProperties": False,

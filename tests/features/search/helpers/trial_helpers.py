@@ -58,11 +58,13 @@ def search_run(
     *,
     seeds: Sequence[int] = (0,),
     is_over: bool = True,
+    starts_from: str | None = None,
     **search: Any,
 ) -> RunPaths:
     """A run directory with these trials; their jobs have 1,000 env_steps, with rungs at 100 and
     300.
 
+    :param starts_from: the job whose policy those of trials with a parent started from.
     :param search: keys of ``[search]``.
     """
     table = {"sampler": "random", "trials": len(trials), "space": SPACE, **search}
@@ -93,7 +95,11 @@ def search_run(
         steps = _steps(told)
         pause_at = None if told.values is not None else 100 * 3 ** min(len(told.reached), 2)
         for one in jobs:
-            declared = replace(one, spec=replace(one.spec, pause_at=pause_at))
+            start: dict[str, Any] = {}
+            if starts_from is not None and told.parent is not None:
+                directory = paths.root / "jobs" / starts_from
+                start = {"init": str(directory), "init_sha256": "0" * 64, "init_env_steps": TOTAL}
+            declared = replace(one, spec=replace(one.spec, pause_at=pause_at, **start))
             ledger.put_jobs([(position, declared, "0" * 64)])
             position += 1
             if told.values is not None:
