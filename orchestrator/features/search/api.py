@@ -48,7 +48,8 @@ class TrialResult:
     :ivar parent: the trial whose policy it started from; None: it started from nothing.
     :ivar reevaluates: the trial whose point is trained again from nothing, with other seeds; None:
         it is no such trial.
-    :ivar role: ``"reference"`` where the unchanged job is trained as those that are trained again.
+    :ivar role: of a training of the unchanged job: ``"reference"`` for one like those that are
+        trained again, ``"start"`` for the one that all trials start from; otherwise empty.
     :ivar error: why it failed.
     :ivar results: of its trainings, one for each seed.
     """
@@ -259,6 +260,7 @@ def _table_row(trial: TrialResult, objectives: Sequence[str]) -> dict[str, Any]:
         "lineage_env_steps": trial.lineage_env_steps,
         "parent": trial.parent,
         "reevaluates": trial.reevaluates,
+        "role": trial.role,
         "error": trial.error,
     }
     return {

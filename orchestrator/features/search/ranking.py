@@ -379,13 +379,8 @@ def _order(
     directions: Sequence[Direction],
 ) -> _Order:
     """By values. Trials that were trained again come first, among them the reference."""
-    again = {number: trial for number, trial in content.repeated.items() if trial.values}
-    judged = [
-        replace(trial, values=again[trial.number].values)
-        for trial in content.trials
-        if trial.number in again
-    ]
-    others = [trial for trial in content.trials if trial.number not in again]
+    judged, others = trials.judged_apart(content.trials, content.repeated)
+    again = {trial.number: content.repeated[trial.number] for trial in judged}
     reference = content.reference
     compared = trials.best(judged, directions)
     if reference is not None and reference.values and compared:

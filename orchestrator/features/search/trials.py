@@ -198,17 +198,12 @@ class TrialReader:
 
     def best(self, number: int | None = None) -> list[Trial]:
         """Finished trials as :func:`best` ranks them, at most ``number`` of them; none where there
-        is no search. Those that were trained again come first, ranked by that.
+        is no search. Those that were trained again come first, with the values of that.
         """
         if self.search is None:
             return []
-        again = {of: trial.values for of, trial in self.repeated.items() if trial.values}
-        judged = [
-            replace(one, values=again[one.number]) for one in self.asked if one.number in again
-        ]
-        others = [trial for trial in self.asked if trial.number not in again]
-        first = [self.history.trials[one.number] for one in best(judged, self.directions)]
-        return [*first, *best(others, self.directions)][:number]
+        judged, others = judged_apart(self.asked, self.repeated)
+        return [*best(judged, self.directions), *best(others, self.directions)][:number]
 
     @property
     def saved_share(self) -> float | None:
@@ -222,6 +217,24 @@ class TrialReader:
         left = of_waiting - sum(trial.env_steps for trial in waiting)
         whole = of_waiting + self._done_steps
         return left / whole if whole else None
+
+
+def judged_apart(
+    trials: Iterable[Trial], repeated: Mapping[int, Trial]
+) -> tuple[list[Trial], list[Trial]]:
+    """Those that were trained again, with the values of that, and the others.
+
+    :param repeated: as in :attr:`TrialReader.repeated`.
+    """
+    judged = []
+    others = []
+    for trial in trials:
+        again = repeated.get(trial.number)
+        if again is not None and again.values:
+            judged.append(replace(trial, values=again.values))
+        else:
+            others.append(trial)
+    return judged, others
 
 
 def best(trials: Iterable[Trial], directions: Sequence[Direction]) -> list[Trial]:

@@ -59,6 +59,7 @@ def test_a_search_from_python_makes_its_trials_and_shows_the_best(
             "lineage_env_steps",
             "parent",
             "reevaluates",
+            "role",
             "error",
         )
     ]
@@ -84,7 +85,7 @@ def test_the_table_has_the_objectives_of_the_search_in_the_run_directory(tmp_pat
         xml=HOPPER, space=SPACE, sampler="random", trials=3, run_dir=tmp_path / "run"
     )
     table = search.to_dataframe()
-    others = ["env_steps", "lineage_env_steps", "parent", "reevaluates", "error"]
+    others = ["env_steps", "lineage_env_steps", "parent", "reevaluates", "role", "error"]
     columns = ["trial", *sorted(SPACE), "eval_mean", *others]
     assert list(table.columns) == columns
     assert table["env_steps"].tolist()[::2] == [40.0, 30.0], (
