@@ -94,6 +94,11 @@ class Lineages:
             self._earlier[descendant] = found
         return found
 
+    @staticmethod
+    def is_told(spec: Mapping[str, Any]) -> bool:
+        """Whether a declaration itself says what :meth:`earlier_env_steps` is about."""
+        return _told(spec)[0]
+
     def _ancestor(self, job_id: str) -> Ancestor | None:
         match self.read(job_id):
             case (str(text), int(env_steps)) if env_steps >= 0:

@@ -384,7 +384,10 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str], lineages: Lineages) -> 
     record = _record(row)
     traceback = record.get("traceback") if row["state"] == "FAILED" else None
     parents = row["waits_for"]
-    earlier = lineages.earlier_env_steps(str(row["job_id"]), spec)
+    # Before it begins, the job that it starts from may train on.
+    earlier = None
+    if row["env_steps"] or lineages.is_told(spec):
+        earlier = lineages.earlier_env_steps(str(row["job_id"]), spec)
     values = {key: record.get(key) for key in RECORDED} | {
         # Earlier versions have stored texts of any length and content.
         "message": None if row["message"] is None else shortened(row["message"]),
