@@ -84,7 +84,8 @@ def compare(
     :raises UsageError: it is no run directory, a name means no job, there is no such figure, no job
         of a group has it, the groups have no body in common, or the jobs cannot be raced.
     :raises RunInterrupted: a race was stopped, and every worker has exited; the same call goes on.
-    :raises DiskFullError, SupervisorError: a race has stopped; the same call goes on.
+    :raises DiskFullError: a race has stopped; the same call goes on.
+    :raises SupervisorError: likewise.
     """
     with python_program():
         if isinstance(jobs, str):
