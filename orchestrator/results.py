@@ -103,12 +103,7 @@ class Results(list[Result]):
 
         :raises UsageError: pandas is not installed.
         """
-        try:
-            pandas = import_module("pandas")
-        except ImportError as error:
-            raise UsageError(
-                f"Results.to_dataframe needs pandas ({error}); `pip install pandas` installs it"
-            ) from None
+        pandas = pandas_for("Results.to_dataframe")
         return pandas.DataFrame([_table_row(result) for result in self])
 
     def __repr__(self) -> str:
@@ -169,6 +164,20 @@ class ExperimentResult(Sequence[Result]):
 
     def _repr_html_(self) -> str:
         return results_html(self.results)
+
+
+def pandas_for(caller: str) -> Any:
+    """The package pandas.
+
+    :param caller: what needs it, for the message.
+    :raises UsageError: it is not installed.
+    """
+    try:
+        return import_module("pandas")
+    except ImportError as error:
+        raise UsageError(
+            f"{caller} needs pandas ({error}); `pip install pandas` installs it"
+        ) from None
 
 
 def _table_row(result: Result) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
-from orchestrator.core.job import Job
+from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import WorkerSpec
@@ -24,8 +24,6 @@ from orchestrator.features.compare import comparison, job_groups
 from orchestrator.features.compare.job_groups import TRAINING, Cases
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow, SummaryRow
-
-UNFINISHED = ("PENDING", "RUNNING", "PAUSED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +307,7 @@ def _refuse_unfinished(run_dir: Path, both: tuple[Contestant, Contestant], cases
     """:raises UsageError: seeds that count are still trained, or wait for that."""
     for one in both:
         left = [row for row in cases[one.name] if row["seed"] in one.values]
-        left = [row for row in left if row["state"] in UNFINISHED]
+        left = [row for row in left if row["state"] not in TERMINAL]
         if left:
             states = listed(sorted({row["state"] for row in left}))
             raise UsageError(

@@ -25,7 +25,7 @@ from orchestrator.analysis.two_groups import Figure, Interval
 from orchestrator.core.errors import RunInterrupted, UsageError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.front_end import option, repeat_call
-from orchestrator.core.job import Job
+from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import session
@@ -49,7 +49,6 @@ MOST_SEEDS_A_ROUND = 4
 often be trained in vain."""
 BUDGETS = "race.json"
 """In the race's run directory: the budgets that were declared, for each figure."""
-OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +191,7 @@ class _Standing:
 
     def _has_tried(self, contestant: Contestant, seed: int) -> bool:
         row = self._row(contestant, seed)
-        return seed in contestant.values or (row is not None and row["state"] in OVER)
+        return seed in contestant.values or (row is not None and row["state"] in TERMINAL)
 
     def _row(self, contestant: Contestant, seed: int) -> SummaryRow | None:
         return self.raced.get(contestant.job_id(seed))
@@ -446,7 +445,7 @@ def _result(standing: _Standing, look: Look) -> RaceResult:
         by=field.by,
         jobs=[_raced_job(standing, one) for one in field.both],
         seeds=standing.seeds,
-        trained=sum(row["state"] in OVER for row in standing.raced.values()),
+        trained=sum(row["state"] in TERMINAL for row in standing.raced.values()),
         outcome=look.outcome,
         difference=Figure(value=look.difference, interval=interval),
         p=look.p,

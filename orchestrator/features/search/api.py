@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.keys.value_types import is_maker
 from orchestrator.ledger import Ledger
 from orchestrator.machine.slots import MaxParallel
-from orchestrator.results import ExperimentResult, Result, result_of
+from orchestrator.results import ExperimentResult, Result, pandas_for, result_of
 
 CODE = ("entry_point", "env", "task")
 """Settings of a job that may name a class of the user's."""
@@ -212,12 +211,7 @@ class Search:
 
         :raises UsageError: pandas is not installed.
         """
-        try:
-            pandas = import_module("pandas")
-        except ImportError as error:
-            raise UsageError(
-                f"Search.to_dataframe needs pandas ({error}); `pip install pandas` installs it"
-            ) from None
+        pandas = pandas_for("Search.to_dataframe")
         objectives = self._reader().objectives
         return pandas.DataFrame([_table_row(trial, objectives) for trial in self.trials()])
 

@@ -9,14 +9,14 @@ Williams 2006, "Gaussian Processes for Machine Learning", chapters 2 and 5).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from orchestrator.core.text import is_installed
-from orchestrator.features.search.declaration.spec import Dimension
+from orchestrator.features.search.declaration.spec import Dimension, Direction
 from orchestrator.features.search.history import Trial
 
 FEWEST = 8
@@ -51,6 +51,18 @@ def estimates(space: Sequence[Dimension], trials: Sequence[Trial]) -> Mapping[in
         trial.number: Estimate(mean=float(mean), error=float(error))
         for trial, mean, error in zip(in_order, means, errors, strict=True)
     }
+
+
+def ranked_by(
+    found: Mapping[int, Estimate], trials: Iterable[Trial], direction: Direction
+) -> list[Trial]:
+    """Those of ``trials`` that have an estimate, the best first; equal ones stay in their order.
+
+    :param found: by number.
+    """
+    sign = 1 if direction == "minimize" else -1
+    estimated = [trial for trial in trials if trial.number in found]
+    return sorted(estimated, key=lambda trial: sign * found[trial.number].mean)
 
 
 def are_possible(trials: Sequence[Trial]) -> bool:

@@ -27,7 +27,6 @@ from orchestrator.features.search.declaration.spec import (
 from orchestrator.features.search.estimates import Estimate
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.job_values import (
-    AGGREGATES,
     aggregated_value,
     figures_of,
     job_values,
@@ -404,12 +403,10 @@ def _order_of_estimates(content: _Content) -> _Order:
     if not found:
         why = _why_without_estimates(content.search)
         raise UsageError(f"{content.paths.root}: {option('by')} {ESTIMATE}: {why}")
-    sign = 1 if content.directions[0] == "minimize" else -1
-    estimated = [trial for trial in content.trials if trial.number in found]
     return _Order(
         objectives=content.objectives,
         directions=content.directions,
-        ranked=sorted(estimated, key=lambda trial: sign * found[trial.number].mean),
+        ranked=estimates.ranked_by(found, content.trials, content.directions[0]),
         finished=content.finished,
         again={},
         in_search={},
@@ -486,10 +483,9 @@ class _JobFigures:
         in_order = sorted(names, key=lambda name: name != own)
         found = {}
         for name in in_order:
-            values = [measures.get(name) for measures in of_jobs]
-            known = [value for value in values if value is not None]
-            if len(known) == len(values):
-                found[name] = AGGREGATES[self.how](known)
+            value = aggregated_value([measures.get(name) for measures in of_jobs], self.how)
+            if value is not None:
+                found[name] = value
         return found
 
     def _why_without_value(self, by: str, finished: Sequence[Trial]) -> str:

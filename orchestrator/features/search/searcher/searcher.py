@@ -49,7 +49,7 @@ from orchestrator.features.search.declaration.declared_search import (
     trial_jobs,
 )
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
-from orchestrator.features.search.estimates import estimates
+from orchestrator.features.search.estimates import estimates, ranked_by
 from orchestrator.features.search.history import History, Trial, commonest
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
@@ -501,11 +501,7 @@ class Searcher:
         if search.reevaluation.by == "value":
             return in_order
         found = estimates(search.space, [trial for trial in in_order if is_measured(trial)])
-        if not found:
-            return in_order
-        sign = 1 if search.directions[0] == "minimize" else -1
-        estimated = [trial for trial in in_order if trial.number in found]
-        return sorted(estimated, key=lambda trial: sign * found[trial.number].mean)
+        return ranked_by(found, in_order, search.directions[0]) if found else in_order
 
     def _repeat(self, search: SearchSpec, trial: Trial, protocol: Mapping[str, Any] | None) -> None:
         """Train the point of ``trial`` again, from nothing and with other seeds.
