@@ -27,6 +27,7 @@ from orchestrator.core.text import shortened, storable
 T = TypeVar("T")
 Reader: TypeAlias = Callable[[Any], Any]
 
+# In Annotated stands what a text goes through, or the range of a whole number (`_reader`).
 FilePath: TypeAlias = Annotated[str, str]
 """The path of a file, which is read as it is: it may hold bytes that are not UTF-8. Other text
 becomes storable."""
@@ -193,7 +194,7 @@ def _scalar(kind: type, value: Any) -> Any:
 
 
 def _is_infinite(value: Any) -> bool:
-    """Also of NaN, which no comparison is true of, and of what counts as infinite."""
+    """Whether a number is infinite or counts as such; NaN does, of which no comparison is true."""
     return isinstance(value, float) and not abs(value) <= LARGEST
 
 

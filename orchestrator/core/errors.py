@@ -18,7 +18,7 @@ class OrchestratorError(Exception):
     """Base class of all of them."""
 
     exit_code: ClassVar[int] = 1
-    """Of a child process that uses a policy, where this error ends it."""
+    """Exit code of a child process that uses a policy, where this error ends it."""
 
 
 class UsageError(OrchestratorError):

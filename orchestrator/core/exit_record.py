@@ -16,8 +16,10 @@ from orchestrator.core.text import shortened, storable
 
 LARGEST_BYTES = 1 << 20
 """A larger ``exit.json`` is not read: no worker writes one."""
-MOST_MEASURES, LONGEST_NAME = 50, 100
-"""Measures that are kept of an evaluation, and characters of the name of each."""
+MOST_MEASURES = 50
+"""Measures that are kept of an evaluation."""
+LONGEST_NAME = 100
+"""Characters of the name of a measure."""
 _TEXTS = ("message", "traceback", "learner_reason", "unsaveable", "why_exec")
 
 
@@ -113,6 +115,7 @@ def _kept(measures: Mapping[str, float | None] | None) -> Mapping[str, float | N
 
 
 def _known_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """As :func:`.with_facts`, without the fields that nobody knows."""
     names = {one.name for one in fields(kind)}
     return {name: value for name, value in with_facts(kind, values).items() if name in names}
 

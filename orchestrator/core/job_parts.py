@@ -71,7 +71,7 @@ class JobPart:
     """A frozen dataclass, what a worker tells of it. All fields have defaults."""
     columns: Mapping[str, Callable[[Any], int | float | str | None]] = field(default_factory=dict)
     """Columns of ``status`` and ``summary.csv``, from the facts; none has the name of one of
-    :data:`SUMMARY_COLUMNS`."""
+    :data:`SUMMARY_COLUMNS` or :data:`TIME_COLUMNS`."""
     news: Callable[[Any, Any, Any], Iterable[News]] | None = None
     """Events, from the settings, the facts of the message before and those of this one."""
     mark: Mark | None = None
@@ -149,10 +149,15 @@ SUMMARY_COLUMNS = frozenset(
     )
 )
 """The columns of ``summary.csv``, and of ``status --json``, that every job has."""
+TIME_COLUMNS = frozenset(("started", "ended"))
+"""Further columns of ``summary.csv``: times in ISO 8601."""
 
 
 def _fields_of_program() -> frozenset[str]:
-    """The modules import this one, so that they are not imported before they are needed."""
+    """Names of the fields of the program's own specs, records and messages.
+
+    Their modules import this one, so that they are not imported before they are needed.
+    """
     kinds = [
         getattr(importlib.import_module(f"orchestrator.core.{module}"), name)
         for module, name in HOLDERS
@@ -169,7 +174,7 @@ def _problem_of(part: JobPart, others: Mapping[str, JobPart]) -> str:
     for kind in (part.settings, part.facts):
         if kind is not None and (problem := _problem_of_fields(kind)):
             return problem
-    if columns := sorted(part.columns.keys() & SUMMARY_COLUMNS):
+    if columns := sorted(part.columns.keys() & (SUMMARY_COLUMNS | TIME_COLUMNS)):
         return f"the program itself has a column {columns[0]}"
     for other in others.values():
         if clash := sorted(part.field_names & other.field_names):
@@ -244,15 +249,18 @@ def with_settings(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     own, others = _split(kind, values)
     others = {name: value for name, value in others.items() if value != {}}
+    if not others:  # as in most jobs: no feature is asked for its parts
+        return {**own, "parts": {}, "unknown": {}}
     parts: dict[str, Any] = {}
     read: set[str] = set()
-    for part in job_parts().values() if others else ():
+    for part in job_parts().values():
         written = _present(part.settings, others)
         with _problems_of(part.name, "cannot read what a job has of {}"):
             if written:
                 settings: Any = from_values(part.settings, written)
                 if not part.is_unused(settings):
                     parts[part.name] = settings
+            # In the block: what cannot be read stays unknown, so that the job is not trained.
             read |= _names(part.settings)
     unknown = {name: value for name, value in others.items() if name not in read}
     return {**own, "parts": parts, "unknown": unknown}
@@ -265,13 +273,15 @@ def with_facts(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     own, others = _split(kind, values)
     if "parts" in others:
         raise ValueError("parts: unknown field")
+    if not others:
+        return {**own, "parts": {}}
     parts: dict[str, Any] = {}
     read: set[str] = set()
-    for part, facts, written in _facts_told(others) if others else ():
+    for part, facts, written in _facts_told(others):
         with _problems_of(part.name, "cannot read what a job tells of {}"):
             if written:
                 parts[part.name] = from_values(facts, written)
-        read |= _names(facts)
+        read |= _names(facts)  # what cannot be read is left out
     unknown = {name: value for name, value in others.items() if name not in read}
     return {**own, **unknown, "parts": parts}
 

@@ -49,11 +49,6 @@ class Expression:
     """The measures and columns that it needs, each once, in their order."""
     _tree: ast.expr
 
-    @property
-    def is_name(self) -> bool:
-        """Whether it is a single measure or column."""
-        return self.names == (self.text,)
-
     def value(self, values: Mapping[str, float | None]) -> float:
         """Its value, finite, for the ``values`` of its names.
 

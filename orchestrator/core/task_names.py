@@ -52,12 +52,16 @@ STAYING = frozenset(
 """Built-in tasks that do not move the robot from place to place: ``cost_of_transport`` has no value
 there."""
 
+
+def _measures_of(task: str) -> tuple[str, ...]:
+    effort = EFFORT
+    if task in STAYING:
+        effort = tuple(name for name in EFFORT if name != "cost_of_transport")
+    return *_OWN_MEASURES.get(task, ()), *effort
+
+
 MEASURES: Mapping[str, tuple[str, ...]] = {
-    name: (
-        *_OWN_MEASURES.get(name, ()),
-        *(one for one in EFFORT if not (name in STAYING and one == "cost_of_transport")),
-    )
-    for name in (*TASKS, *GYMNASIUM_TASKS)
+    task: _measures_of(task) for task in (*TASKS, *GYMNASIUM_TASKS)
 }
 """Built-in tasks → the names of the measures that can have a value, the task's own first."""
 

@@ -84,14 +84,21 @@ def count(number: float, singular: str, plural: str | None = None) -> str:
 
 def joined(names: Iterable[object]) -> str:
     """``"a"``, ``"a and b"``, ``"a, b and c"``; empty for none."""
-    *first, last = [*map(str, names)] or [""]
-    return f"{', '.join(first)} and {last}" if first else last
+    return _enumerated(names, "and")
 
 
 def alternatives(names: Iterable[object]) -> str:
     """``"a"``, ``"a or b"``, ``"a, b or c"``; empty for none."""
-    *first, last = [*map(str, names)] or [""]
-    return f"{', '.join(first)} or {last}" if first else last
+    return _enumerated(names, "or")
+
+
+def _enumerated(names: Iterable[object], conjunction: str) -> str:
+    """``names`` with commas between them, and ``conjunction`` before the last one."""
+    texts = list(map(str, names))
+    if len(texts) < 2:
+        return "".join(texts)
+    *first, last = texts
+    return f"{', '.join(first)} {conjunction} {last}"
 
 
 def listed(names: Sequence[str], most: int = MOST_NAMES) -> str:

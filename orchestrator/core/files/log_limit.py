@@ -54,6 +54,9 @@ def limit(logs: Mapping[Path, int]) -> None:
 def _cut(path: Path, limit_bytes: int) -> None:
     """Keep the head and half of the limit from the end, so that a log is copied once per half of
     the limit.
+
+    The end is copied from ``source`` on to ``target``, behind the head and the line about the gap,
+    until nothing new is left to be copied; then the log is cut behind the copy.
     """
     with path.open("r+b", buffering=0) as file:
         log = file.fileno()

@@ -141,7 +141,8 @@ def by_number(randomize: Mapping[str, Any]) -> dict[str, Any]:
         parts = {key: value}
         if isinstance(value, list | tuple):
             parts = {f"{key}[{place}]": part for place, part in enumerate(value)}
-        if twice := parts.keys() & {*found, *(randomize.keys() - {key})}:
+        others = found.keys() | (randomize.keys() - {key})
+        if twice := parts.keys() & others:
             where = f"randomize.{min(twice)}"
             raise ValueError(
                 f"{where} is there twice: in a list, and by a key of its own; leave one of them out"

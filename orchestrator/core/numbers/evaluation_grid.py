@@ -52,8 +52,8 @@ class GridAxis:
         return self._drawn_from(min(numbers), max(numbers))
 
     def at(self, value: GridValue) -> Distribution:
-        """What an environment at ``value`` draws from: always the same; noise of this standard
-        deviation.
+        """What an environment at ``value`` draws from: a distribution that gives this value alone,
+        or noise of this standard deviation.
         """
         number = _number(value)
         if self._is_noise:  # its mean and its standard deviation
@@ -103,7 +103,7 @@ class EvaluationGrid:
 
     @functools.cached_property
     def points(self) -> tuple[GridPoint, ...]:
-        """The last key changes first."""
+        """All combinations, of which neighbours differ in the last key."""
         combinations = itertools.product(*(axis.values for axis in self.axes))
         return tuple(self._point(values) for values in combinations)
 
@@ -138,7 +138,7 @@ def parse_axis(key: str, values: Any) -> GridAxis:
 
 
 def number_of_points(evaluate: Mapping[str, Any]) -> int:
-    """0 for an empty table."""
+    """How many combinations a grid with dotted keys has; 0 for an empty one."""
     return math.prod(map(len, evaluate.values())) if evaluate else 0
 
 

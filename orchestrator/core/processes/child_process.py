@@ -60,16 +60,24 @@ def spawn(
         start_new_session=True,
     )
     if cpus is not None:
-        try:
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                os.sched_setaffinity(popen.pid, cpus)
-        except OSError:
-            end_group(popen)
-            for stream in (popen.stdin, popen.stdout, popen.stderr):
-                if stream is not None:
-                    stream.close()
-            raise
+        _confine(popen, cpus)
     return popen
+
+
+def _confine(popen: subprocess.Popen[bytes], cpus: Collection[int]) -> None:
+    """Confine a process that has just been started to ``cpus``; end it where that fails.
+
+    :raises OSError: it cannot be confined to them.
+    """
+    try:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(popen.pid, cpus)
+    except OSError:
+        end_group(popen)
+        for stream in (popen.stdin, popen.stdout, popen.stderr):
+            if stream is not None:
+                stream.close()
+        raise
 
 
 @dataclass(slots=True)

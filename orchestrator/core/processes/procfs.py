@@ -60,12 +60,12 @@ class ProcessStat:
 
 
 def process_stat(pid: int | Literal["self"], proc: Path = PROC) -> ProcessStat | None:
-    """None where there is no such process, or no such file system."""
+    """The stat of a process; None where there is no such process, or no such file system."""
     return stat_in(proc / str(pid))
 
 
 def stat_in(folder: Path) -> ProcessStat | None:
-    """The same for the folder of a process, or of a thread."""
+    """The stat of the process or thread whose folder below ``/proc`` this is; None likewise."""
     try:
         descriptor = os.open(folder / "stat", os.O_RDONLY)
     except OSError:  # there is no such process, or it is hidden

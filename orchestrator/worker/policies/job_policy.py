@@ -27,7 +27,7 @@ from orchestrator.core.errors import (
     UnfinishedPolicyWarning,
     UsageError,
 )
-from orchestrator.core.job_files import outcome_sentence, read_job
+from orchestrator.core.job_reader import outcome_sentence, read_job
 from orchestrator.core.paths import JobPaths, absolute
 from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.worker_spec import WorkerSpec

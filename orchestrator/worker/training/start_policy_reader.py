@@ -20,7 +20,7 @@ import torch
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.job_files import outcome_sentence, read_job
+from orchestrator.core.job_reader import outcome_sentence, read_job
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import Algorithm, WorkerSpec
 from orchestrator.worker.envs import env_factory

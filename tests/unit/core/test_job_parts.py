@@ -19,6 +19,7 @@ from orchestrator.core.job_parts import JobPart, News
 from orchestrator.core.messages import Progress
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger import SummaryRow
+from orchestrator.ledger.summary import TIMES
 
 SPEC = make_spec("a-s0")
 
@@ -262,6 +263,10 @@ def test_the_keys_are_those_of_the_job_file() -> None:
         ),
         (replace(LAP, name="b", settings=Mine, facts=None), "lap has a column laps done, too"),
         (
+            replace(LAP, name="b", settings=Mine, facts=None, columns={"started": lambda _: 0}),
+            "the program itself has a column started",
+        ),
+        (
             replace(LAP, name="b", settings=Mine, facts=None, columns={"wall_s": lambda _: 0}),
             "the program itself has a column wall_s",
         ),
@@ -317,3 +322,4 @@ def test_a_number_that_is_not_finite_is_an_empty_cell(given: list[JobPart]) -> N
 def test_the_columns_of_the_program_are_those_of_a_summary() -> None:
     optional = SummaryRow.__optional_keys__
     assert SummaryRow.__annotations__.keys() - optional == job_parts.SUMMARY_COLUMNS
+    assert TIMES.keys() == job_parts.TIME_COLUMNS

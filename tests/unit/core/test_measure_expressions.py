@@ -58,7 +58,6 @@ def test_values(text: str, names: list[str], value: float | None) -> None:
         assert expression.value(VALUES) == pytest.approx(value)
     else:
         assert expression.value(VALUES) == pytest.approx(4 / (2 * 9.81 * 6))
-    assert expression.is_name == (names == [text])
 
 
 @pytest.mark.parametrize(

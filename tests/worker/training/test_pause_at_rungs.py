@@ -12,7 +12,7 @@ import worker_helpers as helpers
 
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
-from orchestrator.core.job_files import outcome_sentence
+from orchestrator.core.job_reader import outcome_sentence
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 
