@@ -54,7 +54,7 @@ there."""
 
 
 def _measures_of(task: str) -> tuple[str, ...]:
-    effort = EFFORT
+    effort: tuple[str, ...] = EFFORT
     if task in STAYING:
         effort = tuple(name for name in EFFORT if name != "cost_of_transport")
     return *_OWN_MEASURES.get(task, ()), *effort

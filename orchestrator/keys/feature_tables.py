@@ -167,8 +167,10 @@ def read_tables(
 def read_job_source(
     tables: Mapping[str, FeatureTable], top: Mapping[str, Any], entries: int, problems: Problems
 ) -> tuple[str, JobSource | None]:
-    """What decides which jobs there are, after the name of the table that means it; None: they are
-    those that are declared.
+    """The table that means which jobs there are, by its name, and the job source that it means. An
+    empty name: no such table is written. None: the jobs are those that are declared.
+
+    Several tables may mean one source together; then the name is that of the first one.
 
     :param top: the keys at the top that the user has written, each valid by itself.
     :param entries: number of ``[[jobs]]`` tables.

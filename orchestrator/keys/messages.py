@@ -8,7 +8,6 @@ nothing here knows a table but ``[defaults]`` and ``[[jobs]]``.
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,15 +63,17 @@ class Layout:
         return table
 
     def field_at(self, location: Location) -> FieldInfo | None:
+        """The key that ``location`` is; None for anything else, such as a part of a list."""
         last = location[-1]
         fields = self.table_at(location[:-1]).model_fields
         return fields.get(last) if isinstance(last, str) else None
 
     def name_with(self, key: str) -> str | None:
         """The first table of a job that has this key."""
-        return next(
-            (name for name, table in self.tables.items() if key in table.model_fields), None
-        )
+        for name, table in self.tables.items():
+            if key in table.model_fields:
+                return name
+        return None
 
 
 @functools.cache
@@ -135,18 +136,29 @@ def _wrong_value(layout: Layout, location: Location, details: ErrorDetails) -> s
 @functools.lru_cache(maxsize=1024)
 def _unknown_key(layout: Layout, table: Table, name: str) -> tuple[str, str | None]:
     is_settings = table in (layout.settings, layout.job)
-    instead = table.instead.get(name) or _belongs(layout, table, name)
+    """As :func:`message_for`, for a key that ``table`` does not have."""
+    instead = table.instead.get(name) or _misplaced_key(layout, table, name)
     if instead is not None:
         return instead, layout.name_with(name) if is_settings else None
     if (suggested := _synonym(table, name) or suggestion(name, table.model_fields)) is not None:
         return f"unknown key; did you mean {quoted(suggested)}?", suggested
-    tables = layout.tables if is_settings else {}
-    by_synonym = [(own, _synonym(inner, name)) for own, inner in tables.items()]
-    alike = ((own, suggestion(name, inner.model_fields)) for own, inner in tables.items())
-    for own, suggested in itertools.chain(by_synonym, alike):
-        if suggested is not None:
-            return f"unknown key; did you mean {quoted(f'{own}.{suggested}')}?", own
+    if is_settings and (near := _similar_key_of_tables(layout, name)) is not None:
+        own, suggested = near
+        return f"unknown key; did you mean {quoted(f'{own}.{suggested}')}?", own
     return f"unknown key; known keys: {', '.join(sorted(table.model_fields))}", None
+
+
+def _similar_key_of_tables(layout: Layout, name: str) -> tuple[str, str] | None:
+    """A table of a job, by its name, and its key that was probably intended: rather one that other
+    programs call ``name`` than one that is spelt alike.
+    """
+    for own, table in layout.tables.items():
+        if (suggested := _synonym(table, name)) is not None:
+            return own, suggested
+    for own, table in layout.tables.items():
+        if (suggested := suggestion(name, table.model_fields)) is not None:
+            return own, suggested
+    return None
 
 
 def _synonym(table: Table, name: str) -> str | None:
@@ -155,7 +167,7 @@ def _synonym(table: Table, name: str) -> str | None:
     return synonym if synonym in table.model_fields else None
 
 
-def _belongs(layout: Layout, table: Table, name: str) -> str | None:
+def _misplaced_key(layout: Layout, table: Table, name: str) -> str | None:
     """The message for a key that exists but is in the wrong table; None for an unknown key."""
     owner = layout.name_with(name)
     if name not in layout.job.model_fields and owner is not None:

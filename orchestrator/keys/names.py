@@ -30,8 +30,9 @@ def safe_name(text: str) -> str:
     if len(text) <= LONGEST and SAFE.match(text) and not _RESERVED.match(text):
         return text
     letters = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-._")[: LONGEST - 16].rstrip("-._")
-    return f"{readable or 'unnamed'}-{digest(text)}"
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-._")
+    beginning = readable[: LONGEST - 16].rstrip("-._")  # so that the hash has room
+    return f"{beginning or 'unnamed'}-{digest(text)}"
 
 
 def is_showable(text: str) -> bool:

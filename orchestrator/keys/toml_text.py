@@ -9,6 +9,7 @@ from orchestrator.keys.problems import place, quoted
 
 
 def toml_text(value: Any) -> str:
+    """``value`` as it is written; long texts are cut."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -27,6 +28,7 @@ def toml_text(value: Any) -> str:
 
 
 def toml_of(value: Any) -> str:
+    """``value`` with what it is, as after "found": ``the text "abc"``, ``a table``."""
     text = toml_text(value)
     if isinstance(value, str):
         return f"the text {text}"

@@ -105,12 +105,14 @@ class Expected:
             try:
                 return inner(value)
             except ValidationError as error:
-                own = [
+                of_validators = [
                     details["ctx"]["error"]
                     for details in error.errors()
                     if details["type"] == "value_error"
                 ]
-            raise own[0] if own else ExpectedError(f"expected {self.text}")
+            if of_validators:
+                raise of_validators[0]
+            raise ExpectedError(f"expected {self.text}")
 
         as_it_is = core_schema.simple_ser_schema("any")
         return core_schema.no_info_wrap_validator_function(
@@ -189,8 +191,13 @@ def _interval(text: str) -> str:
 
 
 def _gpu_share(gpus: float) -> float:
-    """Rounded down to what is counted, so that three jobs with 0.333333 fit on one GPU."""
-    return gpus if isinstance(gpus, int) else math.floor(round(gpus * GPU_PARTS, 6)) / GPU_PARTS
+    """A share is rounded down to what is counted, so that three jobs with 0.333333 fit on one
+    GPU.
+    """
+    if isinstance(gpus, int):
+        return gpus
+    parts = math.floor(round(gpus * GPU_PARTS, 6))
+    return parts / GPU_PARTS
 
 
 def _log_size(mib: int) -> int:
@@ -216,18 +223,18 @@ def _name(value: Any) -> str:
     return value
 
 
-def is_entry_point(text: str) -> bool:
-    """Whether ``text`` is of the form ``"package.module:attribute"``."""
-    module, _, attribute = text.partition(":")
-    return all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
-
-
 def _init(text: str) -> str:
     if text.startswith(INIT_JOB) and not text.removeprefix(INIT_JOB).strip():
         raise ValueError(
             f'"{text}" names no job; expected "job:NAME", with the name of a job of this file'
         )
     return text
+
+
+def is_entry_point(text: str) -> bool:
+    """Whether ``text`` is of the form ``"package.module:attribute"``."""
+    module, _, attribute = text.partition(":")
+    return all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))
 
 
 def is_users_class(text: str) -> bool:
