@@ -76,7 +76,7 @@ class EntrySettings:
     """What was given with ``--set``."""
     settled: Tree
     """The layers above the built-in defaults together."""
-    below: Callable[[PresetName | None, Algorithm], Tree]
+    with_preset: Callable[[PresetName | None, Algorithm], Tree]
     """The built-in defaults with the values of a preset."""
     bad: set[str]
     """Invalid keys."""
@@ -84,11 +84,13 @@ class EntrySettings:
     """Those of its robots, None for MJCF; all where no robot was found."""
 
     def at(self, point: Sequence[Choice], problems: Problems) -> Tree:
-        """The settings of the jobs of a point; their problems are added to ``problems``."""
+        """The settings of the jobs of a point, which are checked together: what is wrong is added to
+        ``problems``.
+        """
         chosen = point_layer(point)
         own = overlay(self.settled, chosen.values)
         algo = own.get("algo", self.builtin.values["algo"])
-        merged = overlay(self.below(own.get("preset"), algo), own)
+        merged = overlay(self.with_preset(own.get("preset"), algo), own)
         job = MergedJob(
             settings=merged,
             where=self.where,
@@ -173,18 +175,18 @@ def expand(
     """
     # The worker passes on to Stable-Baselines3 only the hyperparameters that the user has set.
     unset: Tree = {name: {} for name in (*ALGORITHMS, "policy_kwargs")}
-    built_in = Settings().model_dump(exclude={"env", "entry_point", *unset}) | unset
+    builtin_values = Settings().model_dump(exclude={"env", "entry_point", *unset}) | unset
     shared_choices = matrix_choices(checked.defaults.pop("matrix", {}), "defaults", problems)
     trees = _override_trees(overrides, checked, problems)
-    builtin = Layer(built_in, lambda key: key)
+    builtin = Layer(builtin_values, lambda key: key)
     defaults = Layer(checked.defaults, lambda key: f"defaults.{key}")
     given = Layer(functools.reduce(merge, trees.values(), {}), override)
     for layer in (builtin, defaults, given):
         check_family(layer, problems)
 
     @functools.cache
-    def below(preset: PresetName | None, algo: Algorithm) -> Tree:
-        return overlay(built_in, preset_values(preset, algo))
+    def with_preset(preset: PresetName | None, algo: Algorithm) -> Tree:
+        return overlay(builtin_values, preset_values(preset, algo))
 
     entries = _Entries(
         checked=checked,
@@ -194,7 +196,7 @@ def expand(
         defaults=defaults,
         given=given,
         trees=trees,
-        below=below,
+        with_preset=with_preset,
         robots=Robots(base, skip_invalid=skip_invalid),
         maker=maker,
         problems=problems,
@@ -207,6 +209,16 @@ def expand(
         template=entries.template,
         warnings=[*_without_effect(entries.unused, entries.kept), *few_iterations(entries.jobs)],
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptValue:
+    """A key of ``--set`` of which the jobs of an entry keep their own value."""
+
+    key: str
+    reason: str
+    where: str
+    """The entry."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -225,7 +237,7 @@ class _Entries:
     """What was given with ``--set``."""
     trees: Mapping[str, Tree]
     """The same: dotted key → the key and its value as nested tables."""
-    below: Callable[[PresetName | None, Algorithm], Tree]
+    with_preset: Callable[[PresetName | None, Algorithm], Tree]
     """The built-in defaults with the values of a preset."""
     robots: Robots
     maker: JobSource | None
@@ -235,8 +247,7 @@ class _Entries:
     template: JobTemplate | None = None
     unused: dict[str, Tree]
     """Those of :attr:`trees` that no job has taken so far."""
-    kept: list[tuple[str, str, str]] = field(default_factory=list)
-    """The key of ``--set``, the reason and the place where jobs keep their own value."""
+    kept: list[_KeptValue] = field(default_factory=list)
 
     def expand(self, number: int, values: Tree) -> None:
         """Add the jobs of the entry with this number. Where it is invalid, so that they cannot be
@@ -247,7 +258,7 @@ class _Entries:
             return
         where = f"jobs[{number}]"
         choices = self._choices(values, where)
-        entry = Layer(values, functools.partial("{}.{}".format, where))
+        entry = Layer(values, lambda key: f"{where}.{key}")
         check_family(entry, self.problems)
         algos = {choice.value for choice in choices.get("algo", ())}
         if self.maker is not None:
@@ -267,7 +278,7 @@ class _Entries:
             entry=entry,
             given=self.given,
             settled=settled,
-            below=self.below,
+            with_preset=self.with_preset,
             bad=bad,
             formats={robot.format for robot in files} or {None, *robot_formats()},
         )
@@ -282,6 +293,9 @@ class _Entries:
                 self._add_jobs(settings, robot, merged, point)
 
     def _invalid_keys(self, number: int) -> set[str]:
+        """Of an entry, also those that it would have from ``[defaults]`` or ``--set``; ``"*"``: all
+        of them.
+        """
         broken = self.checked.broken
         bad = {
             *broken.get("defaults", set()),
@@ -309,7 +323,7 @@ class _Entries:
         taken = {key: value for key, value in given.items() if not why_kept(key, values, ())}
         for key in self.trees:
             if reason := why_kept(key, values, choices):
-                self.kept.append((key, reason, where))
+                self.kept.append(_KeptValue(key=key, reason=reason, where=where))
         return overlay(overlay(self.checked.defaults, values), taken)
 
     def _value(self, key: str, settled: Tree) -> Any:
@@ -331,6 +345,7 @@ class _Entries:
         return True
 
     def _note_taken(self, merged: Tree, settings: EntrySettings) -> None:
+        """Take out of :attr:`unused` what jobs with the settings ``merged`` take."""
         self.unused = {
             key: tree
             for key, tree in self.unused.items()
@@ -404,15 +419,11 @@ def _number_of_job(key: str, checked: Checked) -> int | None:
     return None
 
 
-def _without_effect(unused: Mapping[str, Tree], kept: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Warnings about overrides.
-
-    :param unused: those that no job takes.
-    :param kept: the key, the reason and the place where jobs keep their own value.
-    """
+def _without_effect(unused: Mapping[str, Tree], kept: Sequence[_KeptValue]) -> list[str]:
+    """Warnings about overrides. :param unused: those that no job takes."""
     places: dict[tuple[str, str], list[str]] = {}
-    for key, reason, where in kept:
-        places.setdefault((key, reason), []).append(where)
+    for one in kept:
+        places.setdefault((one.key, one.reason), []).append(one.where)
     partly = {key for key, _ in places}
     warnings = [
         f"{override(key)} has no effect: {why_unused(key)}" for key in unused if key not in partly

@@ -112,7 +112,9 @@ class JobSource:
     def refuse_another(
         self, experiment: Experiment, options: RunOptions, plan: Plan, ledger: Ledger
     ) -> None:
-        """:param ledger: of the run directory, with which the run would go on.
+        """Refuse a run directory in which something else has begun.
+
+        :param ledger: of the run directory, with which the run would go on.
         :raises ChangedError: something else has begun there, so that the run would be refused.
         """
 

@@ -88,7 +88,8 @@ def parts_of(
     parts: dict[str, Any] = {}
     formats = format_tables()
     for name, rules in table_rules().items():
-        if formats.get(name, robot) is not robot:
+        is_of_other_robots = name in formats and formats[name] is not robot
+        if is_of_other_robots:
             continue
         with _blaming(name, merged, where, problems):
             settings = rules.settings(merged)

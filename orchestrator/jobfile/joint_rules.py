@@ -17,7 +17,6 @@ from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
 from orchestrator.jobfile.contrib_rules import check_contrib
-from orchestrator.jobfile.distributed_keys import check_ranks, near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS, POLICY_KEYS
 from orchestrator.jobfile.job_table_rules import (
     check_format_tables,
@@ -27,6 +26,7 @@ from orchestrator.jobfile.job_table_rules import (
 )
 from orchestrator.jobfile.merged_job import MergedJob
 from orchestrator.jobfile.model_edit_keys import flat
+from orchestrator.jobfile.rank_rules import check_ranks, near
 from orchestrator.jobfile.validation import Layer
 from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import is_maker
@@ -260,7 +260,7 @@ def _check_asymmetric(job: MergedJob) -> None:
         return
     drawn = flat(job.settings["randomize"])
     policy_kwargs = job.settings["policy_kwargs"]
-    if all(key == TERRAIN or disturbance(key) not in (None, *PRIVILEGED) for key in drawn):
+    if not any(map(_is_shown_to_critic, drawn)):
         job.report(
             ["asymmetric", "randomize"],
             "shows the critic what an episode draws of the robot, or its delays; "
@@ -277,6 +277,14 @@ def _check_asymmetric(job: MergedJob) -> None:
             ["asymmetric", "policy_kwargs.shared_lstm"],
             "needs a critic with an LSTM of its own, or none",
         )
+
+
+def _is_shown_to_critic(key: str) -> bool:
+    """Whether ``asymmetric`` shows the critic what an episode draws by this key of ``randomize``."""
+    if key == TERRAIN:
+        return False
+    disturbed = disturbance(key)
+    return disturbed is None or disturbed in PRIVILEGED
 
 
 def _check_algorithm(job: MergedJob) -> None:

@@ -1,8 +1,9 @@
-"""The keys that vary over the jobs of an entry: those of its matrix, or those that a job source varies."""
+"""The keys that vary over the jobs of an entry: those of its matrix, or those that a job source
+varies.
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,18 +70,26 @@ def _choices_of(key: str, values: Any, where: str, problems: Problems) -> list[C
             for problem in own.in_order():
                 faults.setdefault(problem.message, problem.where)
             continue
-        plain = functools.reduce(lambda inner, part: inner[part], key.split("."), tree)
-        if canonical(plain) in seen:
+        checked = _value_at(tree, key)
+        if canonical(checked) in seen:
             problems.add(
                 f"{there}[{number}]",
                 "the same value is earlier in the list; each value makes its own jobs",
             )
             continue
-        seen.add(canonical(plain))
-        choices.append(Choice(key, plain, tree, f"{there}[{number}]"))
+        seen.add(canonical(checked))
+        choices.append(Choice(key, checked, tree, f"{there}[{number}]"))
     for message, first in faults.items():
         problems.add(first, message)
     return choices
+
+
+def _value_at(tree: Tree, dotted: str) -> Any:
+    """The value of a dotted key in nested tables that have it."""
+    value: Any = tree
+    for part in dotted.split("."):
+        value = value[part]
+    return value
 
 
 def is_key(dotted: str) -> bool:

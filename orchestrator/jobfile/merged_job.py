@@ -47,6 +47,7 @@ class MergedJob:
         return any(layer.has(key) for layer in self.own)
 
     def are_valid(self, *keys: str) -> bool:
+        """Whether none of these keys is invalid already, so that what depends on them is checked."""
         return self.invalid.isdisjoint(keys)
 
     def report(self, keys: Sequence[str], message: str) -> None:

@@ -60,6 +60,11 @@ def nested_grid(value: Any) -> dict[str, Any]:
 
 
 def _nested_tables(value: Any, check: Callable[[str, Any], None], expected: str) -> dict[str, Any]:
+    """A table with dotted keys, nested tables, or both, as nested tables alone.
+
+    :param check: raises a ValueError for a dotted key and value that cannot be.
+    :param expected: what the table holds, for messages.
+    """
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ExpectedError(f"expected a table of {expected}")
     tree: dict[str, Any] = {}
@@ -81,6 +86,7 @@ def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values. :param above: what the keys begin with."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{above}{key}.")
@@ -89,6 +95,10 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def _check_key(key: str, *others: str) -> None:
+    """Check that a dotted key names an attribute of an element of a robot.
+
+    :param others: keys that can be in its place, for the message.
+    """
     kind, *rest = key.split(".")
     if kind not in EDITABLE_KINDS:
         or_key = f", or the key {', '.join(others)}" if others else ""

@@ -125,7 +125,11 @@ def robot_arguments(
 def _robots_of(
     item: RobotLike, first: int, position: int, folder: Callable[[], Path], caller: str
 ) -> list[RobotArgument]:
-    """:param first: number of the first of them."""
+    """The robots that one item of what was given stands for.
+
+    :param first: number of the first of them.
+    :param position: of the item; the other parameters are those of :func:`robot_arguments`.
+    """
     if isinstance(item, str) and item.lstrip("\ufeff \t\r\n").startswith("<"):
         return [_from_text(item, first, position, folder())]
     if isinstance(item, str | os.PathLike):
@@ -138,8 +142,10 @@ def _robots_of(
 
 @contextlib.contextmanager
 def _files_explained(what: str) -> Iterator[None]:
-    """:raises UsageError: a file cannot be read, or not be written to the temporary folder.
+    """Raise errors of files in the block as errors that name the argument.
 
+    :param what: the argument, for messages.
+    :raises UsageError: a file cannot be read, or not be written to the temporary folder.
     :raises DiskFullError: that folder has no room.
     """
     try:

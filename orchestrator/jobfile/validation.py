@@ -124,9 +124,10 @@ def _salvage(document: dict[str, Any], error: ValidationError, problems: Problem
         message, intended_key = message_for(LAYOUT, location, details)
         problems.add(place(*location), message)
         is_in_entry = location[0] == "jobs" and len(location) > 1
-        layer, *keys = location[1:] if is_in_entry else location
+        # The first part names the table, as Checked.broken does: an entry by its number.
+        table, *keys = location[1:] if is_in_entry else location
         key = str(keys[0]) if keys else "*"
-        broken.setdefault(layer, set()).update({key, intended_key or key})
+        broken.setdefault(table, set()).update({key, intended_key or key})
         holder: Any = functools.reduce(operator.getitem, location[:-1], document)  # type: ignore[arg-type]
         if isinstance(holder, list):
             holder[int(location[-1])] = {}  # so that the other jobs keep their numbers

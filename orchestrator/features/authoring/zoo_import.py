@@ -18,9 +18,9 @@ from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.worker_spec import OFF_POLICY
 from orchestrator.features.authoring import zoo_values
 from orchestrator.jobfile import from_mapping
-from orchestrator.jobfile.distributed_keys import near
 from orchestrator.jobfile.hyperparameters import ALGORITHMS, DEFAULTS
 from orchestrator.jobfile.job_file_text import LeftOut, aligned_lines, comment, toml
+from orchestrator.jobfile.rank_rules import near
 from orchestrator.jobfile.validation import check_one
 from orchestrator.keys.names import is_showable
 from orchestrator.keys.problems import Problems, quoted, suggestion

@@ -20,7 +20,7 @@ from orchestrator.features.bench.measurement import Measurement
 from orchestrator.features.bench.plan import BenchOptions
 from orchestrator.features.bench.workload import Work
 from orchestrator.jobfile import Experiment
-from orchestrator.jobfile.distributed_keys import uneven
+from orchestrator.jobfile.rank_rules import uneven
 from orchestrator.machine.topology import Machine, largest_job
 
 REFERENCE_WAY = "allreduce"

@@ -214,4 +214,4 @@ def lengths_of(search: SearchSpec, template: JobTemplate) -> set[int]:
     for dimension in search.space:
         if dimension.key == "preset":
             presets = dimension.choices
-    return {settings.below(preset, "ppo")["total_timesteps"] for preset in presets}
+    return {settings.with_preset(preset, "ppo")["total_timesteps"] for preset in presets}

@@ -16,7 +16,7 @@ from orchestrator.features.bench import rank_analysis, rank_benchmark, workload
 from orchestrator.features.bench.measurement import Measurement, MeasurementLog
 from orchestrator.features.bench.plan import BenchOptions
 from orchestrator.jobfile import load
-from orchestrator.jobfile.distributed_keys import uneven
+from orchestrator.jobfile.rank_rules import uneven
 from orchestrator.machine import topology
 
 WORK = {

@@ -1,4 +1,4 @@
-"""Checks jobs with several ranks: what the ranks divide among them must be divisible by their
+"""Checks of jobs with several ranks: what the ranks divide among them must be divisible by their
 number.
 """
 
@@ -79,6 +79,7 @@ def _check_sizes(job: MergedJob, algo: str, ranks: int) -> None:
 
 
 def _leaves_one_sample(algo: str, values: Mapping[str, Any], ranks: int) -> bool:
+    """Whether a rank has one sample in a minibatch of PPO that normalises advantages."""
     return algo == "ppo" and values["batch_size"] == ranks and values["normalize_advantage"]
 
 

@@ -14,7 +14,7 @@ from jobfile_helpers import schema_validator
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
 from orchestrator.jobfile import from_mapping
-from orchestrator.jobfile.distributed_keys import uneven
+from orchestrator.jobfile.rank_rules import uneven
 
 PENDULUM: dict[str, Any] = {"name": "pendulum", "env": "Pendulum-v1"}
 
