@@ -24,7 +24,7 @@ from orchestrator.commands import (
     control_commands,
     experiment_commands,
     inspection_commands,
-    measurement_commands,
+    report_command,
     run_command,
 )
 from orchestrator.commands.shared_options import literal
@@ -43,7 +43,7 @@ COMMANDS: tuple[tuple[int, typer.Typer], ...] = (
     (30, control_commands.app),
     (60, experiment_commands.app),
     (80, inspection_commands.app),
-    (90, measurement_commands.app),
+    (90, report_command.app),
 )
 """The commands of the kernel, each with its place in ``--help`` among those of features."""
 

@@ -110,6 +110,7 @@ def _find_or_list(
 
 
 def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
+    """The state of a run directory; where it is watched, every second until nothing goes on."""
     from orchestrator.experiment.from_outside import control
 
     while True:
@@ -340,7 +341,8 @@ def play(
         raise UsageError(
             "play: --all shows the trained policies of all robots; leave out --checkpoint, --policy"
         )
-    if all_robots == (job is not None):
+    is_job_named = job is not None
+    if is_job_named == all_robots:  # both, or neither
         raise UsageError(
             "play: name a job, or give --all, which shows the trained policies of all robots"
         )

@@ -93,7 +93,7 @@ def wait(
     from orchestrator.experiment.from_outside import attach as follower
     from orchestrator.terminal import jobs_table
 
-    limit_s = math.inf if timeout is None else _duration_s("--timeout", timeout)
+    limit_s = math.inf if timeout is None else _timeout_s(timeout)
     with shared.interruptible(
         f"no longer waiting; the experiment continues. `stop {run_dir}` stops it"
     ):
@@ -108,13 +108,16 @@ def wait(
     raise typer.Exit(end.exit_code)
 
 
-def _duration_s(option: str, text: str) -> float:
+def _timeout_s(text: str) -> float:
+    """The value of ``--timeout``; a number alone is one of seconds. :raises UsageError: it is
+    none.
+    """
     from orchestrator.keys.value_types import ExpectedError, parse_duration
 
     try:
         return parse_duration(f"{text}s" if text.strip().isdecimal() else text)
     except ExpectedError as error:
-        raise UsageError(f"wait: {option} {text}: {error}") from None
+        raise UsageError(f"wait: --timeout {text}: {error}") from None
 
 
 @app.command()

@@ -198,10 +198,10 @@ def run(
         changes = overrides(set_, learner)
         if is_run_dir:
             if run_dir is not None or changes or fresh or rebuild_ledger:
-                options_of_files = (
-                    "--run-dir, --set, --learner, --fresh and --rebuild-ledger need the job file"
+                raise UsageError(
+                    f"{jobs}: a run directory is resumed as it is; --run-dir, --set, --learner, "
+                    "--fresh and --rebuild-ledger need the job file"
                 )
-                raise UsageError(f"{jobs}: a run directory is resumed as it is; {options_of_files}")
             declared = _load_run_dir(jobs)
         else:
             declared = _load_job_file(jobs, changes, run_dir, skip_invalid=skip_invalid)

@@ -15,8 +15,8 @@ from typer import Argument, Option
 
 from orchestrator.core.text import plain
 
-MOST_JOBS = 1_000_000
-"""At once."""
+MOST_AT_ONCE = 999_999
+"""Jobs at once, the largest number that can be asked for."""
 
 RunDir = Annotated[Path, Argument(metavar="RUN_DIR", help="A run directory, such as runs/robots.")]
 FoundRunDir = Annotated[
@@ -57,10 +57,13 @@ Learner = Annotated[
 
 def parse_jobs_at_once(text: str) -> int | None:
     """``max_parallel`` as a number; None for what is no number of jobs."""
-    if not (text.isdecimal() and text.isascii()):
+    digits = text.lstrip("0")
+    if not (digits.isdecimal() and digits.isascii()):
         return None
-    number = int(text)
-    return number if 0 < number < MOST_JOBS else None
+    # Python reads no number of thousands of digits.
+    if len(digits) > len(str(MOST_AT_ONCE)):
+        return None
+    return int(digits)
 
 
 def overrides(settings: list[str] | None, learner: str | None) -> dict[str, Any]:

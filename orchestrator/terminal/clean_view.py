@@ -13,24 +13,26 @@ from orchestrator.terminal.tables import Column, number_column
 
 def show(cleaned: Cleaned) -> None:
     kinds = [row for row in facts(cleaned)["kinds"] if row["count"]]
-    items = count(len(cleaned.leftovers), "item")
-    size = bytes_text(sum(row["bytes"] for row in kinds))
     if not kinds:
         print(f"{cleaned.run_dir}: there is nothing to remove")
         return
-    what = (
-        f"removed {items}, {size}"
-        if cleaned.is_removed
-        else f"would remove {items}, {size}; nothing was removed"
-    )
-    if cleaned.problems:
-        what = f"removed {len(cleaned.leftovers) - len(cleaned.problems):,} of {items}"
     columns: Sequence[Column[Any]] = [
         Column("kind", lambda row: row["kind"]),
         number_column("items", lambda row: f"{row['count']:,}"),
         number_column("size", lambda row: bytes_text(row["bytes"])),
     ]
-    show_table(columns, kinds, below=["", f"{cleaned.run_dir}: {what}"])
+    show_table(columns, kinds, below=["", f"{cleaned.run_dir}: {_outcome(cleaned)}"])
+
+
+def _outcome(cleaned: Cleaned) -> str:
+    """What was removed, or would be."""
+    items = count(len(cleaned.leftovers), "item")
+    if cleaned.problems:
+        return f"removed {len(cleaned.leftovers) - len(cleaned.problems):,} of {items}"
+    size = bytes_text(sum(found.size for found in cleaned.leftovers))
+    if cleaned.is_removed:
+        return f"removed {items}, {size}"
+    return f"would remove {items}, {size}; nothing was removed"
 
 
 def facts(cleaned: Cleaned) -> dict[str, Any]:

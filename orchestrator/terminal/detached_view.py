@@ -79,7 +79,8 @@ class _DetachedReporter:
             self._opened_log().tick(view)
             return
         now = time.monotonic()
-        self._leave_at = now + PATIENCE_S if self._leave_at is None else self._leave_at
+        if self._leave_at is None:
+            self._leave_at = now + PATIENCE_S
         if is_read(sys.stdout) or now >= self._leave_at:
             self._leave(view())
 
@@ -97,7 +98,9 @@ class _DetachedReporter:
         self._process.leave(self._log_descriptor, underway)
 
     def _opened_log(self) -> Reporter:
-        """The log is in the run directory, which there is when the first event is reported."""
+        """What reports to the log. It is opened at the first event: the run directory, in which it
+        is, is there by then.
+        """
         if self._log is None:
             try:
                 log = no_follow(

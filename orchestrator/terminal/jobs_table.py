@@ -139,6 +139,7 @@ class JobsTable:
 
 
 def of_view(view: View) -> JobsTable:
+    """As the supervisor itself sees the jobs."""
     return JobsTable(
         elapsed_s=view.elapsed_s,
         counts=view.counts,
@@ -193,6 +194,7 @@ def _of_attempt(
 
 
 def of_snapshot(snapshot: Snapshot) -> JobsTable:
+    """As files of the run directory tell of the jobs."""
     rows: dict[str, list[SummaryRow]] = {}
     for row in snapshot.rows:
         rows.setdefault(row["state"], []).append(row)
@@ -233,16 +235,16 @@ def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -
     is_running = row["state"] == "RUNNING"
     job = live.jobs.get(row["job_id"]) if live and is_running else None
     phase: str = row["state"]
-    if live:
+    if is_running and live:
         phase = job.phase if job else "starting"
-    is_starting = is_running and phase == "starting"  # from which checkpoint is not known yet
+    is_starting = phase == "starting"  # from which checkpoint is not known yet
     rate = None if is_starting else row["env_steps_per_s"]
     has_return = not is_starting and (job is None or job.has_return)
     cpus = ",".join(map(str, row["cpus"] or [])) if is_running else ""
     lineage = row.get("lineage_env_steps")
     return JobLine(
         job_id=row["job_id"],
-        state=_activity(phase, job.silent_s if job else None) if is_running else row["state"],
+        state=_activity(phase, job.silent_s if job else None),
         is_running=is_running,
         share=None if is_starting else _share(row),
         env_steps=None if is_starting else row["env_steps"],
@@ -266,9 +268,7 @@ def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -
 
 
 def _activity(phase: str, silent_s: float | None) -> str:
-    """What a running job does, and for how long its worker has reported nothing, if that is
-    long.
-    """
+    """What a job does, and for how long its worker has reported nothing, if that is long."""
     if silent_s is None or silent_s < SILENT_S:
         return phase
     return f"{phase}, silent {duration(silent_s)}"
@@ -456,7 +456,7 @@ def _column_of_measure(lines: Sequence[JobLine]) -> Column[JobLine] | None:
 
 
 def _column_of_feature(name: str, lines: Sequence[JobLine]) -> Column[JobLine] | None:
-    """None where no job has a value for it."""
+    """A column that a feature adds; None where no job has a value for it."""
     if all(line.columns.get(name) is None for line in lines):
         return None
 
@@ -470,15 +470,20 @@ def _column_of_feature(name: str, lines: Sequence[JobLine]) -> Column[JobLine] |
 
 
 def _wait(line: JobLine) -> str:
-    """Its threads may together wait for longer than the time that passes."""
-    return number(None if line.run_delay_share is None else min(1.0, line.run_delay_share), ".0%")
+    """The share of its time that it waits for a CPU, 100 % at most: its threads may together wait
+    for longer than the time that passes.
+    """
+    share = line.run_delay_share
+    return number(None if share is None else min(1.0, share), ".0%")
 
 
 def _return(value: float | None) -> str:
+    """A mean return as text."""
     return number(value, ",.1f")
 
 
 def _return_style(line: JobLine) -> str:
+    """Green where the return has risen in the training, and red where it has fallen."""
     first = line.ep_rew_mean_first
     last = line.ep_rew_mean
     if last is None:

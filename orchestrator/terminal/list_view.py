@@ -28,23 +28,21 @@ STATE_COLOUR = {
 def show(runs: Sequence[ListedRun], *, is_all: bool) -> None:
     shown = runs_to_list(runs, is_all=is_all)
     left_out = len(runs) - len(shown)
-    more = (
-        f"`list --all` shows {count(left_out, 'experiment')} more, which finished"
-        if left_out
-        else ""
-    )
-    if not shown:
-        print(
-            f"no experiment runs or can be resumed; {more}"
-            if more
-            else "no experiment was started here"
-        )
+    more = ""
+    if left_out:
+        more = f"`list --all` shows {count(left_out, 'experiment')} more, which finished"
+    if not shown and more:
+        print(f"no experiment runs or can be resumed; {more}")
         return
-    remarks = [
-        (run, remark) for run in shown for remark in (run.problem, _left_remark(run)) if remark
-    ]
-    below = [Text(f"{run.entry.run_dir}: {remark}", style="yellow") for run, remark in remarks]
-    show_table(COLUMNS, shown, below=["", *below, more] if below or more else [])
+    if not shown:
+        print("no experiment was started here")
+        return
+    remarks: list[Text] = []
+    for run in shown:
+        for remark in (run.problem, _left_remark(run)):
+            if remark:
+                remarks.append(Text(f"{run.entry.run_dir}: {remark}", style="yellow"))
+    show_table(COLUMNS, shown, below=["", *remarks, more] if remarks or more else [])
 
 
 def runs_to_list(runs: Sequence[ListedRun], *, is_all: bool) -> list[ListedRun]:

@@ -84,11 +84,11 @@ def _number_of_jobs(dry: DryRun, *, is_refused: bool) -> str:
     jobs = dry.plan.jobs
     text = count(len(jobs), "job")
     launched = sum(prospect.is_launched for prospect in dry.prospects.values())
-    if is_refused:
-        launched = 0
-    elif launched == len(jobs):
+    if launched == len(jobs) and not is_refused:
         return text
-    return f"{text}, of which {f'{launched:,}' if launched else 'none'} would be launched"
+    if launched == 0 or is_refused:
+        return f"{text}, of which none would be launched"
+    return f"{text}, of which {launched:,} would be launched"
 
 
 def _lines_of_tables(experiment: Experiment) -> list[str]:
@@ -126,6 +126,7 @@ def _starts(starts: Mapping[str, StartChoice]) -> list[str]:
 
 
 def _where(dry: DryRun) -> str:
+    """On which machines or CPUs the jobs would run."""
     match dry.plan.backend.facts():
         case {"nodes": nodes}:
             return count(len(nodes), "node")
@@ -138,9 +139,9 @@ def _where(dry: DryRun) -> str:
 def _batch_script(dry: DryRun) -> list[str]:
     """What would be submitted to the cluster."""
     script = dry.plan.backend.facts().get("script")
-    return (
-        [] if script is None else ["", "Batch script of the pilots:", *script.rstrip().splitlines()]
-    )
+    if script is None:
+        return []
+    return ["", "Batch script of the pilots:", *script.rstrip().splitlines()]
 
 
 def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
@@ -151,11 +152,10 @@ def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
         lines.append(
             f"this run would be refused while another supervisor holds {run_dir} ({dry.holder}); {advice}"
         )
+    refused = [job_id for job_id, prospect in dry.prospects.items() if prospect.action == "refuse"]
     if dry.refusal:
         lines.append(f"this run would be refused: {dry.refusal}")
-    elif refused := [
-        job_id for job_id, prospect in dry.prospects.items() if prospect.action == "refuse"
-    ]:
+    elif refused:
         advice = "--on-change says what to do with them"
         lines.append(
             f"this run would be refused: {listed(refused, SHOWN)} declared differently now; {advice}"
@@ -164,6 +164,7 @@ def _refusals(dry: DryRun, run_dir: Path) -> list[str]:
 
 
 def _changes(dry: DryRun) -> list[str]:
+    """What is declared differently than in the run directory."""
     changed = {
         job_id: prospect.changes for job_id, prospect in dry.prospects.items() if prospect.changes
     }
@@ -298,14 +299,14 @@ def _checkpoint_every(job: Job) -> str:
 
 
 def _prospect(prospect: Prospect) -> str:
+    """What the run would do with a job."""
     match prospect.action:
         case "start":
             return "start it"
+        case "resume" if prospect.env_steps:
+            return f"resume it at {prospect.env_steps:,}"
         case "resume":
-            at = (
-                f"at {prospect.env_steps:,}" if prospect.env_steps else "at 0: it has no checkpoint"
-            )
-            return f"resume it {at}"
+            return "resume it at 0: it has no checkpoint"
         case "extend":
             return f"train it further, from {prospect.env_steps:,}"
         case "restart":

@@ -122,6 +122,7 @@ def summary(rows: Sequence[SummaryRow], width: int) -> Table:
 
 
 def _title(snapshot: Snapshot) -> str:
+    """The run directory, and which supervisor it has."""
     supervisor = "No supervisor is running."
     if snapshot.was_killed:
         supervisor = "Its supervisor was killed, or its machine restarted."
@@ -134,12 +135,7 @@ def _title(snapshot: Snapshot) -> str:
 
 
 def _status(snapshot: Snapshot, width: int) -> Group:
-    left = None if snapshot.holder is not None else left_batch_jobs.of(snapshot.paths)
-    how_to_go_on = (
-        []
-        if left is None
-        else [Text(f"\n{resume_advice.how_to_resume(snapshot.paths, left)}", style="yellow")]
-    )
+    how_to_go_on = _how_to_go_on(snapshot)
     if not snapshot.rows:
         first = ["The robots are examined before the first launch."] if snapshot.holder else []
         notes = [Text(note.text) for note in snapshot.notes]
@@ -148,13 +144,21 @@ def _status(snapshot: Snapshot, width: int) -> Group:
         jobs_table.of_rows(snapshot.rows, snapshot.live, snapshot.goals), width
     )
     above = (_title(snapshot), jobs_table.totals(jobs_table.of_snapshot(snapshot)), "")
+    return Group(*above, jobs, *_remarks(snapshot.rows), *how_to_go_on)
+
+
+def _how_to_go_on(snapshot: Snapshot) -> list[Text]:
+    """What resumes jobs that are left; empty while a supervisor runs, and where none are."""
+    if snapshot.holder is not None:
+        return []
+    left = left_batch_jobs.of(snapshot.paths)
+    if left is not None:
+        return [Text(f"\n{resume_advice.how_to_resume(snapshot.paths, left)}", style="yellow")]
     pending = [row for row in snapshot.rows if row["state"] == "PENDING"]
     is_left = snapshot.standing == "underway" or not all(row.get("waits_for") for row in pending)
-    if snapshot.holder is None and is_left and left is None:
-        how_to_go_on = [
-            Text(f"\nInterrupted. {resume_advice.how_to_resume(snapshot.paths)}", style="yellow")
-        ]
-    return Group(*above, jobs, *_remarks(snapshot.rows), *how_to_go_on)
+    if not snapshot.rows or not is_left:
+        return []
+    return [Text(f"\nInterrupted. {resume_advice.how_to_resume(snapshot.paths)}", style="yellow")]
 
 
 def _remarks(rows: Sequence[SummaryRow]) -> list[Text]:

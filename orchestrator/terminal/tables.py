@@ -100,6 +100,7 @@ def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Ta
 
 
 def _width(column: Column[Row], texts: Sequence[str]) -> int:
+    """What it needs, in cells. :param texts: of its rows."""
     from rich.cells import cell_len
 
     width = max(cell_len(column.name), column.bar_width, *map(cell_len, texts), 1)
@@ -129,6 +130,7 @@ def _distinct_width(texts: Sequence[str]) -> int:
 
 
 def _rank(column: Column[Row], texts: Sequence[str]) -> int:
+    """Its rank; :data:`EMPTY` where it can be dropped and has no value. :param texts: of its rows."""
     is_empty = column.bar is None and all(text.strip() in ("", NONE) for text in texts)
     return EMPTY if column.rank and is_empty else column.rank
 
@@ -143,8 +145,9 @@ def _fit_columns(
     kept = list(range(len(ranks)))
     while True:
         others = sum(widths[index] + GAP for index in kept[1:])
-        if widths[kept[0]] + others <= width or all(ranks[index] == 0 for index in kept):
+        highest_rank = max(ranks[index] for index in kept)
+        if widths[kept[0]] + others <= width or highest_rank == 0:
             return kept, max(4, min(widths[kept[0]], width - others))
-        if least + others <= width and all(ranks[index] < EXPENDABLE for index in kept):
+        if least + others <= width and highest_rank < EXPENDABLE:
             return kept, width - others
-        kept.remove(max(reversed(kept), key=lambda index: ranks[index]))
+        kept.remove(max(index for index in kept if ranks[index] == highest_rank))

@@ -1,4 +1,4 @@
-"""The command `report`."""
+"""``report``: write the report of a run directory."""
 
 from __future__ import annotations
 
