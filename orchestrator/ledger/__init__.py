@@ -1,4 +1,5 @@
-"""The ledger of an experiment: one SQLite file, and the only SQL in the program.
+"""The ledger of an experiment: one SQLite file. All SQL of the program is in this package, but for
+that of features with tables of their own.
 
 The supervisor is its only writer, except for the table ``requests``, where ``stop``, ``pause`` and
 others leave requests for it; those of other hosts are files (:mod:`orchestrator.ledger.requests`).
@@ -153,12 +154,16 @@ class Ledger:
             return self._connection.execute(sql, bindable_values(values))
 
     def select(self, sql: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """For the modules of this package, which have all SQL."""
+        """Rows, for statements of other modules: those of this package, and of features with tables
+        of their own.
+        """
         with translate_errors(self.path):
             return self._execute(sql, values).fetchall()
 
     def change(self, sql: str, values: Sequence[Any] = ()) -> None:
-        """For the modules of this package; part of the open transaction."""
+        """As :meth:`select`, for a statement that changes something: part of the open
+        transaction.
+        """
         self._execute(sql, values)
 
     # -- the experiment
@@ -194,6 +199,7 @@ class Ledger:
         )
 
     def delete_job(self, job_id: str) -> None:
+        """Remove a job with its attempts and the notes about it."""
         tables = ["attempts", "jobs", "declared"]
         if self._has_cpu_histories():
             tables += cpu_history.TABLES
@@ -265,12 +271,14 @@ class Ledger:
     # -- attempts and states
 
     def set_state(self, job_id: str, state: State) -> None:
+        """The state of a job; notes about it are withdrawn when it neither waits nor runs."""
         sql = "UPDATE jobs SET state = ?, failures = coalesce(?, failures), cause = ?, message = ? WHERE job_id = ?"
         self._keep(sql, (*rows.state_values(state), job_id))
         if not isinstance(state, Pending | Running):
             self.withdraw_notes(job_id)
 
     def start_attempt(self, attempt: Attempt, *, queue_s: float) -> None:
+        """:param queue_s: how long the job was queued before it."""
         self._keep(
             "INSERT INTO attempts (job_id, number, cpus, gpus, node, pid, pid_start, queue_s, started_at)"
             " VALUES (:job_id, :number, :cpus, :gpus, :node, :pid, :pid_start, :queue_s, :started_at)",
@@ -281,6 +289,7 @@ class Ledger:
         )
 
     def place_attempt(self, attempt: Attempt) -> None:
+        """Where and when an attempt that :meth:`start_attempt` recorded was started."""
         self._keep(
             "UPDATE attempts SET cpus = :cpus, gpus = :gpus, node = :node, pid = :pid, pid_start = :pid_start,"
             " started_at = :started_at WHERE job_id = :job_id AND number = :number",
@@ -321,6 +330,11 @@ class Ledger:
         record: ExitRecord | None,
         max_rss_mib: float | None = None,
     ) -> None:
+        """How an attempt ended, and what its exit record says of the job.
+
+        :param returncode: of its worker; None: not known, as are times that are None.
+        :param record: None where the worker left none.
+        """
         text = None if record is None else record.to_json()
         self._keep(
             "UPDATE attempts SET ended_at = ?, wall_s = ?, returncode = ?, cause = ?, message = ?, max_rss_mib = ?,"
@@ -439,6 +453,7 @@ class Ledger:
         self._keep("DELETE FROM requests WHERE id = ?", (row,))
 
     def _handled_in_files(self) -> set[str]:
+        """Ids of requests in files that have been acted on, as far as the files may be there."""
         return {
             row["job_id"]
             for row in self._execute("SELECT job_id FROM requests WHERE verb = ?", (HANDLED,))

@@ -58,7 +58,7 @@ class CpuHistory:
     competitors: list[str] = field(default_factory=list)
 
     def spans(self, started_at: float, cpus: list[int]) -> list[CpuSpan]:
-        """The first one first. :param cpus: where the attempt ran last."""
+        """Where the attempt ran, the first place first. :param cpus: where it ran last."""
         starts = [started_at, *(move.at for move in self.moves)]
         places = [*(move.cpus_before for move in self.moves), cpus]
         return [

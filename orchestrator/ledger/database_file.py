@@ -163,6 +163,7 @@ def bindable_values(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] 
 
 
 def _description(kind: int, error: sqlite3.Error) -> str:
+    """What is wrong and what to do. :param kind: the primary error code of ``error``."""
     if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
         advice = f"fix the permissions of its folder or choose another {option('run_dir')}"
         return f"the ledger cannot be written ({error}); {advice}"
@@ -178,6 +179,7 @@ def _size(path: Path) -> int:
 
 
 def _free(path: Path) -> int:
+    """Free bytes on the disk of a file; enough where that cannot be told."""
     try:
         return shutil.disk_usage(path.parent).free
     except OSError:  # the directory is gone

@@ -14,13 +14,12 @@ from orchestrator.core.job import Cause
 from orchestrator.ledger import NOTES, Ledger, rows
 
 PAUSE_AT = "CAST(json_extract(spec, '$.pause_at') AS INTEGER)"
-START = ("init", "init_env_steps")
 STARTS = """
 SELECT job_id, CASE WHEN json_valid(spec) THEN
     json_array(json_extract(spec, '$.init'), json_extract(spec, '$.init_env_steps')) END
 FROM declared
 """
-"""What :data:`START` names of the declarations of jobs; NULL of a damaged one."""
+"""``init`` and ``init_env_steps`` of the declarations of jobs, as one array; NULL of a damaged one."""
 MOST_MARKS = 500
 """Values of one statement; SQLite limits their number."""
 
@@ -44,13 +43,14 @@ def figures(ledger: Ledger, job_ids: Collection[str]) -> dict[str, Figures]:
 def training_measures(
     ledger: Ledger, job_ids: Sequence[str]
 ) -> dict[str, Mapping[str, float | None]]:
-    """Means of measures over the last episodes of training, by ``job_id``: as the last attempt has
-    told that told anything. Of jobs whose training is measured.
+    """Means of measures over the last episodes of training, by ``job_id``, for jobs whose training
+    is measured. Of each job they are those of the last attempt that has an exit record.
     """
-    told = "SELECT job_id, record, max(number) FROM attempts"
     found: dict[str, Mapping[str, float | None]] = {}
-    where = "record IS NOT NULL GROUP BY job_id"
-    for job_id, record, _ in _rows_of_jobs(ledger, told, job_ids, where):
+    # Beside max(), SQLite gives the other columns of that row (lang_select, 2.4).
+    last = "SELECT job_id, record, max(number) FROM attempts"
+    with_record = "record IS NOT NULL GROUP BY job_id"
+    for job_id, record, _ in _rows_of_jobs(ledger, last, job_ids, with_record):
         found[job_id] = rows.training_measures(record)
     return found
 
@@ -76,7 +76,7 @@ def _rows_of_jobs(
 
 
 def env_steps(ledger: Ledger) -> int:
-    """Of all jobs together."""
+    """env_steps of all jobs together."""
     return int(ledger.select("SELECT coalesce(sum(env_steps), 0) FROM jobs")[0][0])
 
 
@@ -87,8 +87,12 @@ def earlier_env_steps(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int |
     lineages = ledger.lineages()
     found: dict[str, int | None] = {}
     for job_id, start in _rows_of_jobs(ledger, STARTS, job_ids):
-        values = None if start is None else dict(zip(START, json.loads(start), strict=True))
-        found[job_id] = None if values is None else lineages.earlier_env_steps(job_id, values)
+        if start is None:
+            found[job_id] = None
+            continue
+        init, init_env_steps = json.loads(start)
+        spec = {"init": init, "init_env_steps": init_env_steps}
+        found[job_id] = lineages.earlier_env_steps(job_id, spec)
     return found
 
 

@@ -27,8 +27,21 @@ SELECT d.spec, j.env_steps FROM declared d JOIN jobs j ON j.job_id = d.job_id WH
 class Ancestor:
     """What a ledger says of a job that another one started from."""
 
+    job_id: str
     spec: Mapping[str, Any]
     env_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Earlier:
+    """What is found of a job by :meth:`Lineages.earlier_env_steps`."""
+
+    env_steps: int | None
+    """None: not known."""
+
+    def with_steps(self, env_steps: int) -> _Earlier:
+        """Of a job that started after so many further env_steps."""
+        return _Earlier(env_steps=None if self.env_steps is None else self.env_steps + env_steps)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +54,7 @@ class Lineages:
     is no such job."""
     _folders: Sequence[str] = field(init=False)
     """Texts with which paths of jobs of this run directory begin."""
-    _earlier: dict[str, int | None] = field(default_factory=dict, init=False)
+    _found: dict[str, _Earlier] = field(default_factory=dict, init=False)
     """By job: what :meth:`earlier_env_steps` has found."""
 
     def __post_init__(self) -> None:
@@ -70,51 +83,52 @@ class Lineages:
         from, and so on; 0 for random weights; None: not known.
         """
         chain: list[tuple[str, int]] = []
-        """Ancestors that do not know it themselves, with their descendants: ``(job, env_steps of the
-        one that it started from)``."""
+        """Jobs that do not say it themselves, from the descendant to its ancestors: ``(job, env_steps
+        of the one that it started from)``."""
         seen = {job_id}
-        while True:
-            if job_id in self._earlier:
-                found = self._earlier[job_id]
-                break
-            is_known, found = _told(spec)
-            if is_known:
-                break
-            parent = self.parent(spec)
-            ancestor = None if parent is None or parent in seen else self._ancestor(parent)
-            if parent is None or ancestor is None:
-                self._earlier[job_id] = found = None
+        while (earlier := self._found.get(job_id) or _told(spec)) is None:
+            ancestor = self._ancestor(spec)
+            if ancestor is None or ancestor.job_id in seen:
+                earlier = _Earlier(env_steps=None)
+                self._found[job_id] = earlier
                 break
             chain.append((job_id, ancestor.env_steps))
-            seen.add(parent)
-            job_id = parent
+            seen.add(ancestor.job_id)
+            job_id = ancestor.job_id
             spec = ancestor.spec
         for descendant, env_steps in reversed(chain):
-            found = None if found is None else found + env_steps
-            self._earlier[descendant] = found
-        return found
+            earlier = earlier.with_steps(env_steps)
+            self._found[descendant] = earlier
+        return earlier.env_steps
 
     @staticmethod
     def is_told(spec: Mapping[str, Any]) -> bool:
         """Whether a declaration itself says what :meth:`earlier_env_steps` is about."""
-        return _told(spec)[0]
+        return _told(spec) is not None
 
-    def _ancestor(self, job_id: str) -> Ancestor | None:
+    def _ancestor(self, spec: Mapping[str, Any]) -> Ancestor | None:
+        """The job that the one with this declaration started from; None where there is none that
+        can be read.
+        """
+        job_id = self.parent(spec)
+        if job_id is None:
+            return None
         match self.read(job_id):
             case (str(text), int(env_steps)) if env_steps >= 0:
                 with contextlib.suppress(ValueError):
-                    spec = parsed_json(text)
-                    return Ancestor(spec=spec, env_steps=env_steps) if type(spec) is dict else None
+                    declared = parsed_json(text)
+                    if type(declared) is dict:
+                        return Ancestor(job_id=job_id, spec=declared, env_steps=env_steps)
         return None
 
 
-def _told(spec: Mapping[str, Any]) -> tuple[bool, int | None]:
-    """Whether a declaration says itself what :meth:`Lineages.earlier_env_steps` is about; and what."""
+def _told(spec: Mapping[str, Any]) -> _Earlier | None:
+    """What a declaration itself says; None where it says nothing."""
     if spec.get("init") is None:
-        return True, 0
+        return _Earlier(env_steps=0)
     match spec.get("init_env_steps"):
         case bool():
-            return False, None
+            return None
         case int(told) if told >= 0:
-            return True, told
-    return False, None
+            return _Earlier(env_steps=told)
+    return None

@@ -45,12 +45,14 @@ class Request(JsonLine):
 
         None for another request, and for one that names neither.
         """
-        job_id, _, rung = (self.job_id or "").partition("=")
-        if self.verb != "promote" or not (
-            rung == "end" or (rung.isdecimal() and len(rung) < TOO_MANY_DIGITS)
-        ):
+        if self.verb != "promote":
             return None
-        return job_id, None if rung == "end" else max(1, int(rung))
+        job_id, _, rung = (self.job_id or "").partition("=")
+        if rung == "end":
+            return job_id, None
+        if rung.isdecimal() and len(rung) < TOO_MANY_DIGITS:
+            return job_id, max(1, int(rung))
+        return None
 
 
 class RequestFiles:
@@ -73,7 +75,7 @@ class RequestFiles:
         """By id: requests that were taken, and have not been acted on."""
 
     def add(self, requests: Iterable[Request]) -> None:
-        """:raises OSError:"""
+        """Leave requests for the supervisor, in one file. :raises OSError: it cannot be written."""
         self._folder.mkdir(exist_ok=True)
         name = f"{time.time_ns()}-{socket.gethostname()}-{os.getpid()}.jsonl"
         write_whole(self._folder / name, b"".join(request.to_line() for request in requests))
@@ -132,6 +134,7 @@ class RequestFiles:
             return {}
 
     def _names(self) -> list[str]:
+        """Of the files, by the clocks of the hosts that made them."""
         try:
             return sorted(
                 name

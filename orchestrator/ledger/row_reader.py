@@ -39,7 +39,9 @@ class RowReader:
         self.rows: dict[str, SummaryRow] = {}
         """By ``job_id``, in the order of the job file. Not to be changed."""
         self._moves: dict[str, tuple[Any, ...]] = {}
+        """By ``job_id``: what :data:`MOVES` and :data:`PLACE` were when the row was read."""
         self._progress: dict[str, tuple[Any, ...]] = {}
+        """The same of :data:`PROGRESS`."""
         self._attempt: tuple[str, int, float] | None = None
         """An attempt by which the ledger is known again: job, number, and how long it was queued.
         That never changes: a cluster reports later when the attempt was started."""
@@ -79,7 +81,9 @@ class RowReader:
         moves: Mapping[str, tuple[Any, ...]],
         progress: Mapping[str, tuple[Any, ...]],
     ) -> dict[str, SummaryRow]:
-        """:param moves: by job, what the columns :data:`MOVES` and :data:`PLACE` have now.
+        """All rows, of which those that have not changed are the same objects as before.
+
+        :param moves: by job, what the columns :data:`MOVES` and :data:`PLACE` have now.
         :param progress: the same for :data:`PROGRESS`.
         """
         moved = {job_id for job_id, values in moves.items() if values != self._moves.get(job_id)}
@@ -107,6 +111,7 @@ class RowReader:
 
 
 def _progressed_row(row: SummaryRow, values: tuple[Any, ...]) -> SummaryRow:
+    """``row`` after its job has trained on. :param values: of :data:`PROGRESS`."""
     try:
         changed = checked_values(SummaryRow, dict(zip(PROGRESS, values, strict=True)))
     except ValueError as error:

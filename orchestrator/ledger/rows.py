@@ -226,12 +226,22 @@ FROM declared d JOIN jobs j ON j.job_id = d.job_id
 LEFT JOIN attempts a ON a.job_id = j.job_id AND a.number = j.attempts - 1
 """
 """What :func:`summary_row` reads; ends where conditions begin."""
-
-
+RECORDED = (
+    "cpu_s",
+    "import_s",
+    "first_step_s",
+    "checkpoint_s",
+    "eval_s",
+    "weights_sha256",
+    "divergences",
+)
+"""Columns of the summary that come from the exit record of the last attempt."""
 PARENTS_SHOWN = 3
+"""Jobs that a job waits for, in the summary."""
 
 
 def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any]:
+    """A job as a row of the table ``declared``."""
     return {
         "job_id": job.job_id,
         "position": position,
@@ -249,7 +259,7 @@ def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any
 
 @functools.lru_cache(maxsize=64)
 def _resources(text: str) -> Resources:
-    """Most jobs have the same."""
+    """The resources of a job. They are kept: most jobs have the same."""
     return decode(Resources, text)
 
 
@@ -290,7 +300,7 @@ def job_row(
 
 
 def _is_normalized(columns: Mapping[str, Any]) -> bool:
-    """False for a damaged spec."""
+    """Whether observations of the job are normalised; False for a damaged spec."""
     if columns["unread_spec"] is None:
         return bool(columns["normalize"])
     with contextlib.suppress(ValueError):
@@ -343,6 +353,7 @@ def state_values(state: State) -> tuple[str, int | None, Cause | None, str | Non
 
 
 def attempt_values(attempt: Attempt) -> dict[str, Any]:
+    """An attempt as a row of the table ``attempts``, without its end."""
     return {
         **field_values(attempt),
         "cpus": json.dumps(attempt.cpus),
@@ -351,6 +362,7 @@ def attempt_values(attempt: Attempt) -> dict[str, Any]:
 
 
 def attempt_of(row: sqlite3.Row) -> Attempt:
+    """The reverse."""
     values = {field.name: row[field.name] for field in fields(Attempt)}
     values["cpus"] = parsed_json(row["cpus"])
     values["gpus"] = parsed_json(row["gpus"])
@@ -384,8 +396,7 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str], lineages: Lineages) -> 
     record = _record(row)
     traceback = record.get("traceback") if row["state"] == "FAILED" else None
     parents = row["waits_for"]
-    # Before it begins, the job that it starts from may train on.
-    earlier = None
+    earlier = None  # Before this job begins, the one that it starts from may train on.
     if row["env_steps"] or lineages.is_told(spec):
         earlier = lineages.earlier_env_steps(str(row["job_id"]), spec)
     values = {key: record.get(key) for key in RECORDED} | {
@@ -411,25 +422,14 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str], lineages: Lineages) -> 
     return cast(SummaryRow, columns | {key: point.get(key) for key in varied if key not in columns})
 
 
-RECORDED = (
-    "cpu_s",
-    "import_s",
-    "first_step_s",
-    "checkpoint_s",
-    "eval_s",
-    "weights_sha256",
-    "divergences",
-)
-"""Columns of the summary that come from the exit record of the last attempt."""
-
-
 def _record(row: sqlite3.Row) -> dict[str, Any]:
+    """The exit record of an attempt; empty where it has none."""
     return parsed_object(row["record"]) if row["record"] else {}
 
 
 def _measures(record: Mapping[str, Any], field: str = "measures") -> dict[str, float | None] | None:
-    """The measures of an exit record; None for the mean of one that is no number, or counts as
-    infinite.
+    """The measures of an exit record, None where it has none; the mean of one is None where it is
+    no number, or counts as infinite.
     """
     measures = record.get(field)
     if not isinstance(measures, dict):

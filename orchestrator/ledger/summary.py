@@ -26,6 +26,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import SummaryRow
 
 FORMULA_SIGNS = ("=", "+", "-", "@")
+"""With these, what a spreadsheet takes for a formula begins."""
 NOT_IN_TABLE = ("traceback", "measures", "waits_for")
 """Keys of ``summary.json`` without a column: tools read a table line by line; each measure has its
 own column."""
@@ -49,7 +50,7 @@ class SummaryFiles:
     """Jobs that have come to another state since :meth:`writing` began. Who moves a job adds it."""
     _columns: Sequence[str] = field(default=(), init=False)
     _kept: dict[int, Sequence[bytes]] = field(default_factory=dict, init=False)
-    """Compressed content of both files, by the hash of the names of the jobs of a page."""
+    """By the hash of the names of the jobs of a page: its part of either file, compressed."""
 
     def writing(self, ledger: Ledger, page_rows: int = -1) -> Iterator[None]:
         """Write both files, one page of so many rows per step; they appear with the last one.
