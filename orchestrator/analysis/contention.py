@@ -81,6 +81,7 @@ def diagnose(experiment: ExperimentMetrics) -> list[ContentionFinding]:
 
 
 def _throttling(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
+    """A quota of the cgroup that took CPU time from jobs; or else one that left CPUs idle."""
     quota = experiment.quota
     usable = experiment.usable_cpus
     throttled = [
@@ -109,6 +110,7 @@ def _throttling(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
 
 
 def _affinity(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
+    """CPUs of the machine that the supervisor was not allowed, or jobs those of their slots."""
     usable = experiment.usable_cpus
     online = experiment.online_cpus
     if usable is not None and online is not None and usable < online:
@@ -140,22 +142,21 @@ def _affinity(experiment: ExperimentMetrics) -> Iterator[ContentionFinding]:
 
 
 def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[ContentionFinding]:
+    """Jobs with more threads than cores: as declared, or as measured."""
     for job in jobs:
         cores = job.cores
         if cores is None:
             continue
-        declared = job.threads is not None and job.threads > cores
-        most = OVERSUBSCRIBED_BESIDE_OTHERS if job.competitors else OVERSUBSCRIBED
-        runnable = job.runnable or 0.0
-        competing = runnable > most * cores and job.delay_share > HIGH_RUN_DELAY_SHARE
-        if not declared and not (competing and job.job_id not in explained):
+        is_declared = job.threads is not None and job.threads > cores
+        is_measured = _has_too_many_threads(job, cores) and job.job_id not in explained
+        if not is_declared and not is_measured:
             continue
         evidence = [f"{job.n_threads} threads were running"] if job.n_threads is not None else []
         if job.runnable is not None:
             waited = f"together they waited {job.delay_share:.0%} of the time"
             evidence += [f"{job.runnable:.1f} were runnable at once", waited]
         slot = f"{count(cores, 'core')} ({_cpus_of(job)})"
-        if declared:
+        if is_declared:
             what = f"threads = {job.threads} on {slot}"
             cure = f"resources.threads = {cores}, or resources.cores = {job.threads}"
         elif job.ranks > 1:
@@ -171,6 +172,13 @@ def _threads(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[
             evidence="; ".join(evidence) or "as declared; nothing was measured",
             cure=cure,
         )
+
+
+def _has_too_many_threads(job: JobMetrics, cores: int) -> bool:
+    """Whether more of its threads are runnable than its cores can run, so that they wait."""
+    most = OVERSUBSCRIBED_BESIDE_OTHERS if job.competitors else OVERSUBSCRIBED
+    runnable = job.runnable or 0.0
+    return runnable > most * cores and job.delay_share > HIGH_RUN_DELAY_SHARE
 
 
 def _core_sharing(
@@ -260,6 +268,7 @@ def _of_cpus(cpus: frozenset[int]) -> str:
 
 
 def _slow(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[ContentionFinding]:
+    """Jobs that are slower than others of the same work, for no other cause."""
     groups: dict[str, list[JobMetrics]] = {}
     for job in jobs:
         if job.work and job.env_steps > 0:
@@ -284,16 +293,17 @@ def _slow(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> Iterator[Con
 
 
 def _why_slow(job: JobMetrics, peers: Sequence[JobMetrics]) -> str:
-    usual = [peer.cpu_s / peer.env_steps for peer in peers if peer.cpu_s is not None]
-    if job.cpu_s is None or not usual:
+    """What its CPU time per env_step, compared with theirs, says of the cause, as a clause."""
+    of_peers = [peer.cpu_s / peer.env_steps for peer in peers if peer.cpu_s is not None]
+    if job.cpu_s is None or not of_peers:
         return "the reason is not known, since CPU time was not measured"
     where = f" on {_cpus_of(job)}" if job.cpus else ""
     own = job.cpu_s / job.env_steps
-    typical = median(usual)
-    if own <= SLOW * typical:
+    usual = median(of_peers)
+    if own <= SLOW * usual:
         return f"it used as much CPU time{where}; otherwise it did not wait for a CPU, but for a disk, pipe or lock"
     return (
-        f"it used {own / typical:.1f}× the CPU time for them{where}: a slower core (clock, SMT sibling, memory"
+        f"it used {own / usual:.1f}× the CPU time for them{where}: a slower core (clock, SMT sibling, memory"
         " bandwidth), or episodes that cost more"
     )
 
@@ -304,6 +314,7 @@ def _cpus_of(job: JobMetrics) -> str:
 
 
 def _waiting_jobs(jobs: Sequence[JobMetrics], explained: frozenset[str]) -> list[JobMetrics]:
+    """Those that waited for a CPU much of their time, for no cause that is known already."""
     return [
         job
         for job in jobs

@@ -21,8 +21,8 @@ class NewPoints(NamedTuple):
 
 
 class CurveReader:
-    """Thinned to about :data:`CURVE_POINTS` points, which never change once they are known unless
-    training goes back.
+    """The curve, thinned to about :data:`CURVE_POINTS` points. These never change once they are
+    known, unless training goes back.
 
     :param total: env_steps of the whole training.
     """
@@ -53,7 +53,10 @@ class CurveReader:
     def _thinned_points(
         self, lines: bytes, known: list[tuple[float, float]]
     ) -> list[tuple[float, float]]:
-        """:param known: the last point, if there is one."""
+        """The points in ``lines`` that are far enough from each other, and from the last one.
+
+        :param known: that last point; empty where there is none.
+        """
         kept = list(known)
         for steps, value in numbers(self._table.header + lines, CURVE_COLUMNS):
             is_far = not kept or (steps is not None and steps - kept[-1][0] >= self._spacing)

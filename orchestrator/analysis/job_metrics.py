@@ -217,7 +217,10 @@ def _slots_of(row: AttemptRow, robot_hash: str | None) -> list[_AttemptSlot]:
 
 
 def _last_attempts(summary: Any) -> list[_AttemptSlot]:
-    """:param summary: the content of ``summary.json``, or what is there in its place."""
+    """The last attempt of each job, from its row of the summary.
+
+    :param summary: the content of ``summary.json``, or what is there in its place.
+    """
     slots: list[_AttemptSlot] = []
     for row in summary if isinstance(summary, list) else ():
         is_readable = isinstance(row, dict) and row.keys() >= NEEDED
@@ -237,11 +240,15 @@ def _last_attempts(summary: Any) -> list[_AttemptSlot]:
 
 
 def cpus_of_rank_0(cpus: Sequence[int] | None, ranks: int) -> frozenset[int]:
-    """:param cpus: of the slot of all ranks; None: not known."""
+    """The CPUs of a job's first rank; empty where they are not known.
+
+    :param cpus: of the slot of all ranks; None: not known.
+    """
     return frozenset(cpus[: len(cpus) // ranks] if cpus else ())
 
 
 def _metrics(job: JobPaths, attempts: Sequence[_AttemptSlot]) -> JobMetrics:
+    """Of one job, from its files. :param attempts: its own, the first one first; at least one."""
     spec = run_reader.read_json_object(job.spec) or {}
     iterations = run_reader.iterations(job.timings_csv)
     counted = iterations[1:] or iterations
@@ -299,5 +306,6 @@ def _total(rows: Sequence[Iteration], column: str) -> float | None:
 
 
 def _extreme(choose: Callable[[list[float]], float], values: Sequence[float | None]) -> int | None:
+    """The smallest or largest of the values that are known. :param choose: ``min`` or ``max``."""
     known = [value for value in values if value is not None]
     return int(choose(known)) if known else None

@@ -29,6 +29,7 @@ class _Shares:
     """Seconds of waiting for a CPU."""
 
     def moved_to(self, newest: _Shares) -> _Shares:
+        """The mean with one more report."""
         return _Shares(
             cpu=self.cpu + NEWEST * (newest.cpu - self.cpu),
             run_delay=self.run_delay + NEWEST * (newest.run_delay - self.run_delay),
@@ -74,7 +75,9 @@ class LiveContention:
         return contention.diagnose(replace(self._limits, jobs=metrics))
 
     def _metrics(self, row: SummaryRow) -> JobMetrics:
-        """As of one second, on the CPUs that the job has now."""
+        """The mean of what the job reported, as metrics of one second on the CPUs that it has
+        now.
+        """
         job_id = row["job_id"]
         shares = self._shares[job_id]
         cpus = cpus_of_rank_0(row["cpus"], row["ranks"])

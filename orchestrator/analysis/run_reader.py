@@ -123,7 +123,7 @@ def rises(path: Path, column: str) -> list[float]:
 
 
 def evaluation(path: Path) -> EvaluationFile | None:
-    """None when there is no ``eval.json``."""
+    """The content of an ``eval.json``; None when there is none."""
     content = read_json_object(path)
     if content is None:
         return None
@@ -166,6 +166,7 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 
 
 def _point(content: Mapping[str, Any]) -> EvaluatedPoint:
+    """A point of the grid, without values that are no finite numbers."""
     values = {
         str(key): value if isinstance(value, str) else finite(value)
         for key, value in _mapping(content.get("at")).items()
@@ -175,9 +176,7 @@ def _point(content: Mapping[str, Any]) -> EvaluatedPoint:
 
 
 def _numbers_of_file(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
-    """The named columns of a CSV file row by row: ``float | None``, None for a cell that is no
-    finite number.
-    """
+    """:func:`numbers` of a file; no rows where it cannot be read."""
     try:
         content = read_regular(path)
     except (OSError, ValueError):  # nothing has been written yet, or the job's files are gone
@@ -186,8 +185,10 @@ def _numbers_of_file(path: Path, columns: Sequence[str]) -> Iterator[list[Any]]:
 
 
 def numbers(content: bytes, columns: Sequence[str]) -> Iterator[list[Any]]:
-    """The named columns of a CSV file of this content, which begins with its header; rows as of
-    :func:`_numbers_of_file`.
+    """The named columns of a CSV file row by row: ``float | None``, None for a cell that is no
+    finite number.
+
+    :param content: of the file, which begins with its header.
     """
     text = content.decode("utf-8", "replace").replace("\0", "")
     lines = csv.reader(text[: text.rfind("\n") + 1].splitlines())
@@ -213,6 +214,7 @@ def _complete(line: Sequence[str], places: Sequence[int | None]) -> list[float] 
 
 
 def _cell(line: Sequence[str], place: int | None) -> float | None:
+    """The number in a cell. :param place: None: the file has no such column."""
     try:
         return None if place is None else finite(float(line[place]))
     except ValueError:

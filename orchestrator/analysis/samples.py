@@ -255,28 +255,32 @@ def records(path: Path) -> tuple[list[MeasurementRecord], int]:
 
 
 def _measurement(line: bytes) -> MeasurementRecord | None:
-    """None for a line that is not the record of a measurement."""
+    """The measurement in a line of ``cells.jsonl``; None for a line that is no such record."""
     try:
         record = parsed_json(line)
     except ValueError:
         return None
-    valid = (
+    is_valid = (
         isinstance(record, Mapping)
         and isinstance(record.get("arm"), str)
         and all(isinstance(record.get(name), int) for name in ("level", "repeat"))
         and record.get("status") in STATUSES
         and (_has_figures(record) or record["status"] in ("failed", "disturbed"))
     )
-    return cast(MeasurementRecord, record) if valid else None
+    return cast(MeasurementRecord, record) if is_valid else None
 
 
 def _has_figures(record: Mapping[str, Any]) -> bool:
-    """False where it failed, or was cut off during a disturbance and is repeated."""
+    """Whether a measurement has a throughput: not where it failed, or was cut off during a
+    disturbance and is repeated.
+    """
     return (finite(record.get("throughput")) or 0.0) > 0
 
 
 def _level(level: int, records: Sequence[MeasurementRecord]) -> LevelSamples | None:
-    """None when no record has figures. Of several records of a repeat the last one counts."""
+    """The samples of one baseline at one level, of which disturbed ones count only where there are
+    no others; None when no record has figures. Of several records of a repeat the last one counts.
+    """
     counted = {one["repeat"]: one for one in records if one["status"] in ("ok", "cut")}
     disturbed = {
         one["repeat"]: one for one in records if one["status"] == "disturbed" and _has_figures(one)
@@ -350,7 +354,10 @@ def _processes(record: MeasurementRecord) -> list[Mapping[str, Any]]:
 
 
 def _total(processes: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    return _sum(*(finite(one.get(name)) for one in processes)) if processes else None
+    """A figure summed over processes; None without any, or where one has no such figure."""
+    if not processes:
+        return None
+    return _sum(*(finite(one.get(name)) for one in processes))
 
 
 def _sum(*values: float | None) -> float | None:

@@ -174,11 +174,12 @@ def _standard_error(values: Sequence[float]) -> float:
 
 
 def _weight(seeds: int, most_seeds: int) -> float:
-    """By which z is multiplied at a look before it is compared with the bound."""
+    """What z is multiplied by at a look before it is compared with the bound."""
     return math.pow(seeds / most_seeds, 0.5 - SHAPE)
 
 
 def _reach(spread: _Spread, seeds: int, most_seeds: int) -> float:
+    """As :attr:`Look.reach`."""
     bound = _bound(most_seeds) / _weight(seeds, most_seeds)
     return spread.error * t_quantile(_NORMAL.cdf(bound), spread.freedom)
 
@@ -197,11 +198,14 @@ def _strength(difference: float, spread: _Spread, seeds: int, most_seeds: int) -
 
 
 def _bound(most_seeds: int) -> float:
+    """The bound of z at the last look of a test with the error :data:`ERROR`."""
     return _bounds(most_seeds)[ERRORS.index(ERROR)]
 
 
 def _bounds(most_seeds: int) -> Sequence[float]:
-    return BOUNDS[min(budget for budget in BOUNDS if budget >= min(most_seeds, MOST_SEEDS))]
+    """The row of :data:`BOUNDS` for this budget: that of the next larger one."""
+    known = min(most_seeds, MOST_SEEDS)
+    return BOUNDS[min(budget for budget in BOUNDS if budget >= known)]
 
 
 def _p(strength: float, most_seeds: int) -> float:

@@ -146,8 +146,8 @@ def ratio(
 
 
 def _exp(bound: float) -> float:
-    """Limited: of very few and very different values, the interval may end beyond the largest
-    number.
+    """The value whose logarithm is ``bound``, limited: of very few and very different values, the
+    interval may end beyond the largest number.
     """
     return math.exp(min(bound, 700.0))
 
@@ -165,6 +165,7 @@ def finite_sample(values: Sequence[float]) -> Floats:
 
 
 def _interval(sample: Floats) -> tuple[float, float]:
+    """Ends of the interval of a median, of at least two values."""
     if sample.size >= LEAST_FOR_BOOTSTRAP:
         low, high = quantiles(_medians(sample, seed=0))
     else:
@@ -190,6 +191,7 @@ def _difference(above: Floats, below: Floats) -> tuple[float, float]:
 
 
 def _standard_error(sample: Floats) -> float:
+    """Of the mean."""
     return float(sample.std(ddof=1)) / math.sqrt(sample.size)
 
 

@@ -43,8 +43,8 @@ def throughput(measured: LevelSamples) -> Estimate:
 
 
 def gain(after: LevelSamples, before: LevelSamples) -> tuple[Estimate | None, bool]:
-    """How many times the throughput of ``before``, and whether that is a lower bound; None where
-    ``after`` was cut.
+    """How many times the throughput of ``before`` that of ``after`` is, and whether that is a lower
+    bound; None where ``after`` was cut off.
     """
     if after.at_most:
         return None, False
@@ -74,7 +74,9 @@ def efficiency_facts(speedup: Estimate | None, ideal: float) -> EfficiencyFacts:
 
 
 def _ratio(after: LevelSamples, before: LevelSamples) -> Estimate:
-    return ratio(after.throughputs, before.throughputs, paired=after.repeats() == before.repeats())
+    """The ratio of throughputs, of pairs where both were measured in the same repeats."""
+    is_paired = after.repeats() == before.repeats()
+    return ratio(after.throughputs, before.throughputs, paired=is_paired)
 
 
 def _bounded_estimate(result: Estimate, measured: LevelSamples) -> Estimate:

@@ -145,7 +145,7 @@ def _finite_samples(group: Strata) -> list[Floats]:
 
 
 def _variance_of_mean(sample: Floats) -> float:
-    """Of at least two values."""
+    """The variance of the mean of at least two values."""
     return float(sample.var(ddof=1)) / sample.size
 
 
@@ -168,8 +168,8 @@ def _difference(a: Sequence[Floats], b: Sequence[Floats]) -> Figure:
 
 
 def _welch(a: Floats, b: Floats) -> Interval | None:
-    """Of the difference of two means with variances of their own (B. L. Welch, "The generalization
-    of 'Student's' problem …", Biometrika 34, 1947).
+    """The interval of the difference of two means with variances of their own (B. L. Welch, "The
+    generalization of 'Student's' problem …", Biometrika 34, 1947).
     """
     if min(a.size, b.size) < 2:
         return None
@@ -209,8 +209,9 @@ def _ratio(a: Sequence[Floats], b: Sequence[Floats]) -> Figure | None:
 
 
 def _fieller(a: Floats, b: Floats) -> Interval | None:
-    """Of the ratio of two means; None where that of A is not told from zero, so that the ratio has
-    no bound (E. C. Fieller, "Some problems in interval estimation", J. R. Stat. Soc. B 16, 1954).
+    """The interval of the ratio of two means; None where that of A is not told from zero, so that
+    the ratio has no bound (E. C. Fieller, "Some problems in interval estimation", J. R. Stat. Soc. B
+    16, 1954).
     """
     if min(a.size, b.size) < 2:
         return None
@@ -250,8 +251,8 @@ def _share_higher(a: Floats, b: Floats) -> float:
 
 
 def _newcombe(share: float, size_a: int, size_b: int) -> Interval | None:
-    """Of a share of pairs (R. G. Newcombe, "Confidence intervals for an effect size measure based
-    on the Mann–Whitney statistic. Part 2", Statistics in Medicine 25, 2006, method 5).
+    """The interval of a share of pairs (R. G. Newcombe, "Confidence intervals for an effect size
+    measure based on the Mann–Whitney statistic. Part 2", Statistics in Medicine 25, 2006, method 5).
     """
     if min(size_a, size_b) < 2:
         return None
@@ -271,7 +272,7 @@ def _newcombe(share: float, size_a: int, size_b: int) -> Interval | None:
 
 
 def _last_within(is_within: Callable[[float], bool], inside: float, end: float) -> float:
-    """Bisects between ``inside`` and ``end``."""
+    """The last value on the way from ``inside`` to ``end`` that is within, by bisection."""
     outside = end
     for _ in range(50):
         middle = (inside + outside) / 2
@@ -288,8 +289,10 @@ def _last_within(is_within: Callable[[float], bool], inside: float, end: float) 
 def _bootstrapped(
     groups: Sequence[Sequence[Floats]], statistic: Callable[..., Floats]
 ) -> Interval | None:
-    """:param statistic: given for each group its resamples, one array ``(RESAMPLES, seeds)`` a
-    stratum, returns ``(RESAMPLES,)``.
+    """The interval of a statistic by a bootstrap by strata; None where a stratum has one value.
+
+    :param statistic: given for each group its resamples, one array ``(RESAMPLES, seeds)`` a
+        stratum, returns ``(RESAMPLES,)``.
     """
     import numpy as np
 
@@ -363,9 +366,10 @@ def _permutation_test(
     )
     if ways <= 2:
         return None, None
+    is_exact = ways <= MOST_EXACT
     pooled = [_centred(one, other) for one, other in zip(a, b, strict=True)]
     sizes = [one.size for one in a]
-    if ways <= MOST_EXACT:
+    if is_exact:
         each = [_all_dealings(both, size) for both, size in zip(pooled, sizes, strict=True)]
         dealt = _all_sums(each) / len(each)
     else:
@@ -377,9 +381,12 @@ def _permutation_test(
     # Dealings with the same difference are as large, whatever rounding makes of them.
     rounding = 1e-9 * max(float(abs(both).max()) for both in pooled)
     is_as_large = abs(dealt) >= abs(float(observed)) / len(pooled) - rounding
-    if ways <= MOST_EXACT:
+    if is_exact:
+        # Where groups are of the same size, each dealing has a mirror image, as large a difference.
         is_mirrored = all(one.size == other.size for one, other in zip(a, b, strict=True))
-        return float(is_as_large.mean()), (2 if is_mirrored else 1) / ways
+        as_large_at_least = 2 if is_mirrored else 1
+        return float(is_as_large.mean()), as_large_at_least / ways
+    # The observed one counts as one that was drawn, so that p is never 0.
     return (1 + int(is_as_large.sum())) / (1 + PERMUTATIONS), 1 / (1 + PERMUTATIONS)
 
 
