@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.jobfile.toml_models import LAYOUT, Entry, JobFile, Settings
-from orchestrator.keys.messages import message_for
+from orchestrator.keys.messages import Location, message_for
 from orchestrator.keys.problems import Problems, place
 
 Report = Callable[[Sequence[str], str], None]
@@ -128,17 +126,33 @@ def _salvage(document: dict[str, Any], error: ValidationError, problems: Problem
         table, *keys = location[1:] if is_in_entry else location
         key = str(keys[0]) if keys else "*"
         broken.setdefault(table, set()).update({key, intended_key or key})
-        holder: Any = functools.reduce(operator.getitem, location[:-1], document)  # type: ignore[arg-type]
-        if isinstance(holder, list):
-            holder[int(location[-1])] = {}  # so that the other jobs keep their numbers
-        else:
-            holder.pop(location[-1], None)
+        _remove(document, location)
     return Checked(
         top={name: document[name] for name in _KEPT_AT_TOP if name in document},
         defaults=_written_keys(Settings, document.get("defaults", {})),
         entries=[_written_keys(Entry, entry) for entry in document.get("jobs", [])],
         broken=broken,
     )
+
+
+def _remove(document: dict[str, Any], location: Location) -> None:
+    """Take an invalid value out of a parsed job file.
+
+    A value may stand for a table, as ``reevaluate = 5`` does for ``{ n = 5 }``, whose key is in the
+    location: then the value goes.
+    """
+    holder: Any = document
+    place_in_holder, *inner_places = location
+    for place_in_value in inner_places:
+        value = holder.get(place_in_holder) if isinstance(holder, dict) else holder[place_in_holder]
+        if not isinstance(value, dict | list):
+            break
+        holder = value
+        place_in_holder = place_in_value
+    if isinstance(holder, list):
+        holder[int(place_in_holder)] = {}  # so that the other jobs keep their numbers
+    else:
+        holder.pop(place_in_holder, None)
 
 
 def _written_keys(model: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:

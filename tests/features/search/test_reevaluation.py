@@ -65,6 +65,7 @@ BAD: list[tuple[str, Any, dict[str, Any], str]] = [
     ),
     ("no such choice", {"n": 2, "by": "luck"}, {}, "search.reevaluate.by: expected"),
     ("no table", "all", {}, "search.reevaluate: expected"),
+    ("a number below 0", -1, {}, "search.reevaluate.n: expected a whole number from 0 to"),
     (
         "a length that varies",
         {"n": 2, "total_timesteps": 200_000},
