@@ -14,6 +14,7 @@ from orchestrator.core.job import META
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration, number, storable
 from orchestrator.ledger import SummaryRow
+from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.ledger.rows import fitness
 from orchestrator.terminal.notebook_view import html_table
 
@@ -240,7 +241,9 @@ def results_html(results: Sequence[Result]) -> str:
     """A table for notebooks, with one row for each result."""
     measures = list(dict.fromkeys(name for result in results for name in result.measures))
     said = list(dict.fromkeys(name for result in results for name in result.meta))
-    has_lineage = any(_has_lineage(result) for result in results)
+    has_lineage = any(
+        env_steps_before(result.env_steps, result.lineage_env_steps) for result in results
+    )
     header = ["job", "state", "return", "evaluated", *measures, "env_steps"]
     header += [*(["lineage", "parent"] if has_lineage else ()), "time"]
     header += [*(f"{META}{name}" for name in said), "error"]
@@ -260,11 +263,6 @@ def results_html(results: Sequence[Result]) -> str:
         for result in results
     ]
     return html_table(header, rows)
-
-
-def _has_lineage(result: Result) -> bool:
-    """Whether it started from another policy, as far as that is known."""
-    return result.lineage_env_steps not in (None, result.env_steps)
 
 
 def _lineage(result: Result) -> list[str]:

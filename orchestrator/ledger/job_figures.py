@@ -16,10 +16,11 @@ from orchestrator.ledger import NOTES, Ledger, rows
 PAUSE_AT = "CAST(json_extract(spec, '$.pause_at') AS INTEGER)"
 STARTS = """
 SELECT job_id, CASE WHEN json_valid(spec) THEN
-    json_array(json_extract(spec, '$.init'), json_extract(spec, '$.init_env_steps')) END
-FROM declared
+    json_array(json_extract(spec, '$.init'), json_extract(spec, '$.init_env_steps')) END, env_steps
+FROM declared JOIN jobs USING (job_id)
 """
-"""``init`` and ``init_env_steps`` of the declarations of jobs, as one array; NULL of a damaged one."""
+"""``init`` and ``init_env_steps`` of the declarations of jobs, as one array, NULL of a damaged one;
+and their env_steps."""
 MOST_MARKS = 500
 """Values of one statement; SQLite limits their number."""
 
@@ -86,13 +87,13 @@ def earlier_env_steps(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int |
     """
     lineages = ledger.lineages()
     found: dict[str, int | None] = {}
-    for job_id, start in _rows_of_jobs(ledger, STARTS, job_ids):
+    for job_id, start, env_steps in _rows_of_jobs(ledger, STARTS, job_ids):
         if start is None:
             found[job_id] = None
             continue
         init, init_env_steps = json.loads(start)
         spec = {"init": init, "init_env_steps": init_env_steps}
-        found[job_id] = lineages.earlier_env_steps(job_id, spec)
+        found[job_id] = lineages.earlier_env_steps(job_id, spec, env_steps)
     return found
 
 

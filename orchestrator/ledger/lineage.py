@@ -78,10 +78,18 @@ class Lineages:
                 return job_id if file in ("", "model.zip") else None
         return None
 
-    def earlier_env_steps(self, job_id: str, spec: Mapping[str, Any]) -> int | None:
+    def earlier_env_steps(
+        self, job_id: str, spec: Mapping[str, Any], env_steps: int
+    ) -> int | None:
         """env_steps of the job that a job started from, up to then, of the one that this started
         from, and so on; 0 for random weights; None: not known.
+
+        :param spec: the declaration of the job.
+        :param env_steps: of the job itself. Before it has any, the one that it starts from may
+            train on, and only its declaration says how far that is.
         """
+        if not env_steps and _told(spec) is None:
+            return None
         chain: list[tuple[str, int]] = []
         """Jobs that do not say it themselves, from the descendant to its ancestors: ``(job, env_steps
         of the one that it started from)``."""
@@ -96,15 +104,10 @@ class Lineages:
             seen.add(ancestor.job_id)
             job_id = ancestor.job_id
             spec = ancestor.spec
-        for descendant, env_steps in reversed(chain):
-            earlier = earlier.with_steps(env_steps)
+        for descendant, of_ancestor in reversed(chain):
+            earlier = earlier.with_steps(of_ancestor)
             self._found[descendant] = earlier
         return earlier.env_steps
-
-    @staticmethod
-    def is_told(spec: Mapping[str, Any]) -> bool:
-        """Whether a declaration itself says what :meth:`earlier_env_steps` is about."""
-        return _told(spec) is not None
 
     def _ancestor(self, spec: Mapping[str, Any]) -> Ancestor | None:
         """The job that the one with this declaration started from; None where there is none that
@@ -120,6 +123,16 @@ class Lineages:
                     if type(declared) is dict:
                         return Ancestor(job_id=job_id, spec=declared, env_steps=env_steps)
         return None
+
+
+def env_steps_before(env_steps: int, lineage_env_steps: int | None) -> int | None:
+    """env_steps for which a policy had been trained when its job started from it: 0 for random
+    weights, None: not known. So it is true of jobs that are known to go on from another policy.
+
+    :param env_steps: of the job, or of the jobs together.
+    :param lineage_env_steps: as :attr:`.rows.SummaryRow.lineage_env_steps`.
+    """
+    return None if lineage_env_steps is None else lineage_env_steps - env_steps
 
 
 def _told(spec: Mapping[str, Any]) -> _Earlier | None:

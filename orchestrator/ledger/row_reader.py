@@ -8,6 +8,7 @@ from typing import Any, cast
 from orchestrator.core.decoding import checked_values
 from orchestrator.core.errors import LedgerError
 from orchestrator.ledger import Ledger, SummaryRow
+from orchestrator.ledger.lineage import env_steps_before
 
 PROGRESS = ("env_steps", "ep_rew_mean", "env_steps_per_s", "learner")
 """Columns that a running job changes all the time."""
@@ -118,7 +119,7 @@ def _progressed_row(row: SummaryRow, values: tuple[Any, ...]) -> SummaryRow:
         raise LedgerError(
             f"{row['job_id']}: its row in the ledger cannot be read ({error})"
         ) from error
-    lineage = row["lineage_env_steps"]
-    if lineage is not None:
-        changed["lineage_env_steps"] = lineage - row["env_steps"] + changed["env_steps"]
+    earlier = env_steps_before(row["env_steps"], row["lineage_env_steps"])
+    if earlier is not None:
+        changed["lineage_env_steps"] = earlier + changed["env_steps"]
     return cast(SummaryRow, {**row, **changed})

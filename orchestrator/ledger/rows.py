@@ -396,9 +396,7 @@ def summary_row(row: sqlite3.Row, varied: Iterable[str], lineages: Lineages) -> 
     record = _record(row)
     traceback = record.get("traceback") if row["state"] == "FAILED" else None
     parents = row["waits_for"]
-    earlier = None  # Before this job begins, the one that it starts from may train on.
-    if row["env_steps"] or lineages.is_told(spec):
-        earlier = lineages.earlier_env_steps(str(row["job_id"]), spec)
+    earlier = lineages.earlier_env_steps(str(row["job_id"]), spec, row["env_steps"])
     values = {key: record.get(key) for key in RECORDED} | {
         # Earlier versions have stored texts of any length and content.
         "message": None if row["message"] is None else shortened(row["message"]),

@@ -23,6 +23,7 @@ from orchestrator.core.timing_columns import PHASES, SUMMABLE, Iteration
 from orchestrator.experiment.directory import run_directory
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import AttemptRow, JobRow, SummaryRow
+from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.report.experiment_facts import (
     EpisodeEstimates,
     ExperimentFacts,
@@ -225,14 +226,14 @@ def _job(
     several = row["ranks"] > 1
     allreduce_s = timings["allreduce_s"] if several else None
     first = row["ep_rew_mean_first"]
-    lineage = row["lineage_env_steps"]
+    earlier = env_steps_before(row["env_steps"], row["lineage_env_steps"])
     # The files of a running job are newer than the ledger.
     reached = max(row["env_steps"], int(env_steps))
     return {
         **row,
         "state": "PENDING" if is_running and not running else row["state"],
         "env_steps": reached,
-        "lineage_env_steps": None if lineage is None else lineage - row["env_steps"] + reached,
+        "lineage_env_steps": None if earlier is None else earlier + reached,
         "ep_rew_mean": curve[-1][1] if curve and is_running else row["ep_rew_mean"],
         "ep_rew_mean_first": curve[0][1] if curve and first is None else first,
         "robot": group if point else row["name"],

@@ -11,6 +11,7 @@ from orchestrator.core import job_parts
 from orchestrator.core.job import META
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, duration
+from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.report.document import Cell, Columns, Part, Section, Text, Tone, table
 from orchestrator.report.experiment_facts import (
     EpisodeEstimates,
@@ -215,10 +216,12 @@ def jobs_section(jobs: Sequence[ReportedJob], varied: Sequence[str] = ()) -> Sec
         "Every job, in the order of the job file. Evaluation, steps an episode and measures are means over the "
         "evaluation episodes without exploration."
     )
-    if any(job["lineage_env_steps"] != job["env_steps"] for job in jobs):
+    if any(env_steps_before(job["env_steps"], job["lineage_env_steps"]) for job in jobs):
         caption += LINEAGE
     else:
-        del columns["lineage"], columns["parent"]
+        del columns["lineage"]
+    if all(job["parent"] is None for job in jobs):
+        del columns["parent"]
     if all(job["ranks"] == 1 for job in jobs):
         del columns["ranks"], columns["in all-reduce"]
     return Section(

@@ -18,6 +18,7 @@ from orchestrator.core import job_parts
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.task_names import measure_of_task
 from orchestrator.core.text import duration, number
+from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.supervisor.remaining_time import NOTHING_ENDED, EndedWork
 from orchestrator.terminal.tables import NONE, Column, number_column, table
 
@@ -241,7 +242,6 @@ def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -
     rate = None if is_starting else row["env_steps_per_s"]
     has_return = not is_starting and (job is None or job.has_return)
     cpus = ",".join(map(str, row["cpus"] or [])) if is_running else ""
-    lineage = row.get("lineage_env_steps")
     return JobLine(
         job_id=row["job_id"],
         state=_activity(phase, job.silent_s if job else None),
@@ -249,7 +249,7 @@ def _of_row(row: SummaryRow, live: LiveFacts | None, goals: Mapping[str, int]) -
         share=None if is_starting else _share(row),
         env_steps=None if is_starting else row["env_steps"],
         parent=row.get("parent") or "",
-        earlier_env_steps=None if lineage is None else lineage - row["env_steps"],
+        earlier_env_steps=env_steps_before(row["env_steps"], row.get("lineage_env_steps")),
         env_steps_per_s=rate,
         ep_rew_mean_first=row["ep_rew_mean_first"] if has_return else None,
         ep_rew_mean=row["ep_rew_mean"] if has_return else None,

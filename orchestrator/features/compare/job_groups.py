@@ -25,6 +25,7 @@ from orchestrator.features.compare.comparison import Difference
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.keys.problems import suggestion
 from orchestrator.ledger import SummaryRow
+from orchestrator.ledger.lineage import env_steps_before
 
 EVALUATION = "eval_mean"
 TRAINING = "ep_rew_mean"
@@ -44,13 +45,20 @@ class Protocol:
 
     env_steps: int
     """Of the training itself."""
-    earlier_env_steps: int
-    """Of the jobs from whose policies it started, one after another."""
+    earlier_env_steps: int | None
+    """Of the jobs from whose policies it started, one after another; 0: from nothing; None: it
+    started from a policy of which that is not known."""
 
     def __str__(self) -> str:
         text = f"{self.env_steps:,} env_steps"
+        if self.earlier_env_steps is None:
+            return f"{text} after an unknown number of the policy that it started from"
         earlier = f"{self.earlier_env_steps:,} of the policy that it started from"
         return f"{text} after {earlier}" if self.earlier_env_steps else f"{text} from nothing"
+
+    def order(self) -> tuple[int, int]:
+        """Less than that of a longer training; an unknown number counts as none."""
+        return self.env_steps, self.earlier_env_steps or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,16 +271,14 @@ def _group(
             f"{run_dir}: {name}: none of its {count(missing, 'job')} ({', '.join(states)}) has a"
             f" value of {figure}; jobs that have succeeded have one"
         )
-    in_order = sorted(
-        protocols, key=lambda one: (one.env_steps, one.earlier_env_steps), reverse=True
-    )
+    in_order = sorted(protocols, key=Protocol.order, reverse=True)
     return Group(name=name, cases=bodies, values=values, missing=missing, protocols=in_order)
 
 
 def _protocol(row: SummaryRow) -> Protocol:
-    lineage = row["lineage_env_steps"]
-    earlier = 0 if lineage is None else lineage - row["env_steps"]
-    return Protocol(env_steps=row["env_steps"], earlier_env_steps=earlier)
+    env_steps = row["env_steps"]
+    earlier = env_steps_before(env_steps, row["lineage_env_steps"])
+    return Protocol(env_steps=env_steps, earlier_env_steps=earlier)
 
 
 def _figures_of(group: Group, bodies: Sequence[str]) -> GroupFigures:
@@ -312,12 +318,14 @@ def _remarks(groups: Sequence[GroupFigures]) -> list[str]:
         for group in groups
         if group.missing
     ]
-    if len({protocol for group in groups for protocol in group.protocols}) > 1:
+    protocols = {protocol for group in groups for protocol in group.protocols}
+    if len(protocols) > 1 or any(one.earlier_env_steps is None for one in protocols):
+        how = "were not" if len(protocols) > 1 else "may not have been"
         each = "; ".join(
             f"{group.name}: {', or '.join(map(str, group.protocols))}" for group in groups
         )
         remarks.append(
-            f"The values were not reached alike, so a difference may be one of training: {each}."
+            f"The values {how} reached alike, so a difference may be one of training: {each}."
         )
     fewest = min(group.fewest_seeds for group in groups)
     if fewest == 1:

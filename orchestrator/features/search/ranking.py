@@ -37,6 +37,7 @@ from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import safe_name
 from orchestrator.keys.problems import suggestion
 from orchestrator.ledger import SummaryRow
+from orchestrator.ledger.lineage import env_steps_before
 
 INHERITED = (
     "Some of these trials began with the policy of another one, so they cannot be compared at equal env_steps. "
@@ -143,7 +144,7 @@ class Ranking:
     def has_lineage(self) -> bool:
         """Whether one of the shown trials started from a policy, as far as that is known."""
         return any(
-            self.lineages[trial.number].env_steps not in (None, trial.env_steps)
+            env_steps_before(trial.env_steps, self.lineages[trial.number].env_steps)
             for trial in self.shown
         )
 
@@ -459,8 +460,7 @@ class _JobFigures:
 
     def lineage(self, trial: Trial) -> TrialLineage:
         rows = self._rows_of(trial)
-        wholes = [(row["lineage_env_steps"], row["env_steps"]) for row in rows]
-        earlier = [None if whole is None else whole - own for whole, own in wholes]
+        earlier = [env_steps_before(row["env_steps"], row["lineage_env_steps"]) for row in rows]
         return TrialLineage(
             env_steps=trials.with_earlier(trial, earlier),
             parents=list(dict.fromkeys(row["parent"] for row in rows if row["parent"])),

@@ -19,6 +19,7 @@ from orchestrator.features.search.report_data import (
     value_text,
 )
 from orchestrator.features.search.shown_trials import MOST_REPORTED, ArchiveElite
+from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
 from orchestrator.report.number_format import DASH, number, percent, plain
 
@@ -215,7 +216,7 @@ def _columns(
     for place, axis in enumerate(facts["axes"]):
         columns.setdefault(plain(axis["name"]), partial(_measure, place))
     columns.setdefault("env_steps", lambda one: f"{one['env_steps']:,}")  # it may be an objective
-    if any(one["lineage_env_steps"] not in (None, one["env_steps"]) for one in rows):
+    if any(env_steps_before(one["env_steps"], one["lineage_env_steps"]) for one in rows):
         columns.setdefault("lineage", lambda one: number(one["lineage_env_steps"]))
     if facts["inherit"]:
         columns["parent"] = lambda one: DASH if one["parent"] is None else str(one["parent"])

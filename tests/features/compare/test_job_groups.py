@@ -110,6 +110,25 @@ def test_a_job_that_started_from_the_policy_of_another_one_is_said_to_have(tmp_p
     assert ("init", "–", "job:parent-s0") in found.others[0].settings
 
 
+@pytest.mark.parametrize(
+    ("first", "said"), [(None, "were not reached alike"), ("/there/a.zip", "may not have been")]
+)
+def test_a_policy_of_an_unknown_number_of_env_steps_is_not_taken_for_none(
+    first: str | None, said: str, tmp_path: Path
+) -> None:
+    jobs = [
+        *trained("a", seeds(1.0, 1.1), init=first),
+        *trained("b", seeds(2.0, 2.1), init="/there/b.zip"),
+    ]
+    found = compared(make_run_dir(tmp_path / "run", jobs).root, "a", "b")
+    (protocol,) = found.groups[1].protocols
+    assert protocol.earlier_env_steps is None
+    assert found.facts()["groups"][1]["protocols"][0]["earlier_env_steps"] is None
+    assert "after an unknown number of the policy" in str(protocol)
+    (remark,) = [remark for remark in found.remarks if "reached alike" in remark]
+    assert said in remark
+
+
 def test_jobs_that_have_not_succeeded_are_left_out_and_counted(tmp_path: Path) -> None:
     jobs = [*trained("a", seeds(1.0, 2.0)), *trained("b", seeds(1.0, 2.0, 3.0))]
     jobs[-1] = Trained(case="b", seed=2, state="FAILED", measures={"distance_m": 9.0})

@@ -14,8 +14,8 @@ from supervisor_helpers import make_job
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.ledger import Ledger, summary
-from orchestrator.ledger.lineage import Lineages
+from orchestrator.ledger import Ledger, job_figures, summary
+from orchestrator.ledger.lineage import Lineages, env_steps_before
 from orchestrator.ledger.row_reader import RowReader
 from orchestrator.terminal import jobs_table
 
@@ -94,14 +94,40 @@ def test_env_steps_of_all_ancestors_count_as_far_as_they_are_known(
     }
     of_run = lineages(jobs)
     for _ in range(2):  # what was found is kept
-        assert of_run.earlier_env_steps("this", spec) == earlier
+        assert of_run.earlier_env_steps("this", spec, 1) == earlier
+
+
+def test_a_job_that_has_not_begun_has_only_the_lineage_that_its_declaration_tells() -> None:
+    of_run = lineages({"a": declared(4096)})
+    assert of_run.earlier_env_steps("this", {"init": "job:a"}, 0) is None
+    assert of_run.earlier_env_steps("this", {"init": "job:a", "init_env_steps": 512}, 0) == 512
+    assert of_run.earlier_env_steps("this", {"init": None}, 0) == 0
+    assert of_run.earlier_env_steps("this", {"init": "job:a"}, 1) == 4096, "once it has begun"
+
+
+def test_whether_a_job_went_on_from_a_policy_is_not_said_of_an_unknown_lineage() -> None:
+    assert env_steps_before(64, 64) == 0
+    assert env_steps_before(64, 64 + 512) == 512
+    assert env_steps_before(64, None) is None
+
+
+def test_figures_of_jobs_have_the_lineage_that_the_summary_has(tmp_path: Path) -> None:
+    ledger = Ledger.create(RunPaths(tmp_path).ledger)
+    child = make_job("b").with_spec(init="job:a")
+    ledger.put_jobs([(0, make_job("a"), None), (1, child, None)])
+    ledger.set_progress([("a", 4096, None, None, None)])
+    assert job_figures.earlier_env_steps(ledger, ["a", "b"]) == {"a": 0, "b": None}
+    ledger.set_progress([("b", 64, None, None, None)])
+    assert job_figures.earlier_env_steps(ledger, ["a", "b"]) == {"a": 0, "b": 4096}
+    assert ledger.summary_of("b")["lineage_env_steps"] == 4096 + 64
+    ledger.close()
 
 
 @pytest.mark.parametrize(
     "row", [("[]", 8), (b"{}", 8), (None, 8), ("{}", "8"), ("{}", None), ("{}", -1), ("\udcff", 8)]
 )
 def test_an_ancestor_that_cannot_be_read_is_not_known(row: tuple[object, object]) -> None:
-    assert lineages({"a": row}).earlier_env_steps("this", {"init": "job:a"}) is None
+    assert lineages({"a": row}).earlier_env_steps("this", {"init": "job:a"}, 1) is None
 
 
 def test_each_ancestor_of_a_thousand_generations_is_read_once() -> None:
@@ -116,8 +142,8 @@ def test_each_ancestor_of_a_thousand_generations_is_read_once() -> None:
 
     of_run = Lineages(run_dir=RUN, read=read)
     found = [
-        of_run.earlier_env_steps(job_id, json.loads(text))
-        for job_id, (text, _) in reversed(jobs.items())
+        of_run.earlier_env_steps(job_id, json.loads(text), env_steps)
+        for job_id, (text, env_steps) in reversed(jobs.items())
     ]
     assert found == [10 * one for one in reversed(range(1000))]
     assert len(asked) == len(set(asked)) == 999

@@ -363,6 +363,21 @@ def test_what_a_program_varies_has_a_figure_over_all_jobs_and_columns(tmp_path: 
     assert "n_envs" not in part.columns
 
 
+@pytest.mark.parametrize(
+    ("init", "columns"),
+    [(None, set()), ("/elsewhere", set()), ("job:parent-s0", {"lineage", "parent"})],
+)
+def test_jobs_have_a_column_of_their_lineage_where_one_is_known(
+    init: str | None, columns: set[str], tmp_path: Path
+) -> None:
+    jobs = [Trained(case="parent"), Trained(case="child", init=init)]
+    document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
+    (section,) = (section for section in document.sections if section.title == "All jobs")
+    (part,) = section.parts
+    assert isinstance(part, Table)
+    assert {"lineage", "parent"} & set(part.columns) == columns
+
+
 @pytest.mark.parametrize("values", [([64, 64], [32]), ({"pi": [64]}, {"pi": [32]})])
 def test_varied_lists_and_tables_have_a_figure(values: tuple[Any, Any], tmp_path: Path) -> None:
     points = [{"policy_kwargs.net_arch": value} for value in values]
