@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.harness import Line
+from orchestrator.analysis.statistics import RESAMPLES, quantiles
 from orchestrator.features.search import estimates
 from orchestrator.features.search.declaration.spec import Dimension, SearchSpec
 from orchestrator.features.search.history import Trial
@@ -29,7 +30,6 @@ FUNCTIONS = 30
 """Different ones, a third of them of each kind."""
 SAMPLES = 4_000
 """Random points by which the spread of a function is measured, and its best value found."""
-BOOTSTRAPS = 2_000
 SAMPLERS = ("random", "cmaes", "tpe", "gp")
 BASELINE = "random, the best seen"
 Floats = npt.NDArray[np.float64]
@@ -138,11 +138,6 @@ def _line(name: str, values: Sequence[float], baseline: Sequence[float]) -> Line
 
 def interval_of_ratio(values: Sequence[float], baseline: Sequence[float]) -> tuple[float, float]:
     """95 % interval of the ratio of means, by a percentile bootstrap over functions."""
-    chance = random.Random(0)
-    places = range(len(values))
-    ratios = []
-    for _ in range(BOOTSTRAPS):
-        drawn = chance.choices(places, k=len(places))
-        ratios.append(sum(values[one] for one in drawn) / sum(baseline[one] for one in drawn))
-    ratios.sort()
-    return ratios[BOOTSTRAPS * 25 // 1000], ratios[BOOTSTRAPS * 975 // 1000]
+    functions = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
+    sums = np.array([values, baseline])[:, functions].sum(axis=-1)
+    return quantiles(sums[0] / sums[1])
