@@ -16,6 +16,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import search_events
+from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import Experiment, from_mapping
@@ -35,8 +36,18 @@ def searched(place: Path, **search: Any) -> Experiment:
     ("earlier", "now"), [("none", "nothing"), ("nearest", "nearest"), ("best", "best")]
 )
 def test_the_earlier_spelling_means_the_same(place: Path, earlier: str, now: str) -> None:
-    before = declaration_of(searched(place, inherit=earlier)).search
-    assert before == declaration_of(searched(place, start=now)).search
+    before = searched(place, inherit=earlier)
+    after = searched(place, start=now)
+    assert declaration_of(before).search == declaration_of(after).search
+    assert written.differences(before.declaration, after.declaration) == []
+
+
+def test_another_start_is_another_search_in_either_spelling(place: Path) -> None:
+    before = searched(place).declaration
+    for other in ({"start": "best"}, {"inherit": "best"}):
+        changed = written.differences(before, searched(place, **other).declaration)
+        assert changed == ['search.start: "nothing" → "best"']
+    assert written.differences(before, searched(place, start="nothing").declaration) == []
 
 
 def test_the_reference_is_one_job_more(place: Path) -> None:

@@ -29,7 +29,6 @@ from orchestrator.features.search.declaration.spec import (
     ReevaluationSpec,
     SchedulerSpec,
     SearchSpec,
-    Start,
 )
 from orchestrator.jobfile.expand import JobTemplate
 from orchestrator.jobfile.joint_rules import FAMILY, check_family
@@ -103,7 +102,7 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
             _measure(name, content, problems) for name, content in table.get("measures", {}).items()
         ),
         max_time_s=table.get("max_time"),
-        start=_start(table, problems),
+        start=SearchSpec.start_in(table),
         reevaluate=min(reevaluation.pop("n", 0), table.get("trials", MOST)),
         reevaluation=ReevaluationSpec(**reevaluation),
         **{key: table[key] for key in _SAME_IN_SPEC if key in table},
@@ -126,24 +125,14 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
     if search.trials is not None and len(search.initial) > search.trials:
         points = f"has {len(search.initial)} points, and the search trials = {search.trials}"
         problems.add("search.initial", f"{points}; leave some out, or raise trials")
+    if {"start", "inherit"} <= table.keys():
+        problems.add(
+            "search.inherit", "is the earlier spelling of start, which is set, too; leave it out"
+        )
     _check_sampler(search, problems)
     if search.start == "reference":
         _check_networks(search, problems)
     return search
-
-
-def _start(table: Mapping[str, Any], problems: Problems) -> Start:
-    """What trials begin with, under its name or the earlier one."""
-    start: Start = table.get("start", "nothing")
-    if "inherit" not in table:
-        return start
-    if "start" in table:
-        problems.add(
-            "search.inherit", "is the earlier spelling of start, which is set, too; leave it out"
-        )
-        return start
-    earlier: Start = "nothing" if table["inherit"] == "none" else table["inherit"]
-    return earlier
 
 
 def _check_networks(search: SearchSpec, problems: Problems) -> None:

@@ -234,6 +234,12 @@ class SearchSpec:
     other seeds."""
     reevaluation: ReevaluationSpec = ReevaluationSpec()
 
+    @staticmethod
+    def start_in(table: Mapping[str, Any]) -> Any:
+        """What trials begin with by ``[search]``, under its name or the earlier one, ``inherit``."""
+        earlier = table.get("inherit", "none")
+        return table.get("start", "nothing" if earlier == "none" else earlier)
+
     @property
     def has_lineages(self) -> bool:
         """Whether trials begin with policies of trials that have trained for unequal env_steps."""

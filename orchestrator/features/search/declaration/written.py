@@ -15,6 +15,7 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
+from orchestrator.features.search.declaration.spec import SearchSpec
 from orchestrator.features.search.search_paths import SearchPaths
 
 if TYPE_CHECKING:  # which reads job files, and `status` does not
@@ -86,8 +87,10 @@ def budget_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:
     """The keys that decide which trials there are, dotted."""
     kept = {key: value for key, value in declaration["data"].items() if key in OF_THE_SEARCH}
-    if isinstance(kept.get("search"), dict):
-        kept["search"] = {key: value for key, value in kept["search"].items() if key not in BUDGET}
+    search = kept.get("search")
+    if isinstance(search, dict):
+        table = {key: value for key, value in search.items() if key not in (*BUDGET, "inherit")}
+        kept["search"] = table | {"start": SearchSpec.start_in(search)}
     return dict(_flat("", {**kept, **declaration["options"]["overrides"]}))
 
 
