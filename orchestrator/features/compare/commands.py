@@ -172,6 +172,7 @@ def _race(
         ),
         max_parallel=_jobs_at_once(of_race["max_parallel"]),
         progress=sys.stderr,
+        ends_process=True,
     )
     with shared.interruptible("stopped; run the same command again to go on"):
         raced = race.race(run_dir, _names(jobs), by, options)

@@ -60,6 +60,9 @@ class RaceOptions:
     max_parallel: MaxParallel = None
     progress: TextIO | None = None
     """Where a line for each event goes; None: nowhere."""
+    ends_process: bool = False
+    """Whether the process ends after a race that a signal has stopped: as for
+    :func:`.session.run`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,10 +350,12 @@ def _train(standing: _Standing, seeds: Sequence[int], options: RaceOptions) -> N
     )
     try:
         with _reporter(race_dir, options.progress) as reporter:
-            finished = session.run(experiment, run_options, reporter)
+            finished = session.run(
+                experiment, run_options, reporter, ends_process=options.ends_process
+            )
     except KeyboardInterrupt:
         raise _interrupted(race_dir) from None
-    if finished.interrupted:
+    if finished.interrupted or finished.signalled:
         raise _interrupted(race_dir)
     if finished.problem is not None:
         problem = finished.problem

@@ -23,10 +23,11 @@ import pytest
 from command_helpers import LONG_PATIENCE_S, odd, wait_until, write_experiment
 
 import orchestrator
-from orchestrator.core.errors import LedgerError, UsageError
+from orchestrator.core.errors import LedgerError, RunInterrupted, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.local import LocalExecutor
+from orchestrator.experiment import session
 from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.compare.race import RaceResult
@@ -379,15 +380,21 @@ class TestStarts:
 
 
 @contextlib.contextmanager
-def begun(world: World, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process of its own, which is ended with the block."""
+def begun(world: World, *options: str, at_end: str = "pass") -> Iterator[subprocess.Popen[str]]:
+    """The command in a process of its own, which is ended with the block.
+
+    :param at_end: what the process runs before it exits.
+    """
     patched = f"""
-import sys
+import os, signal, sys
 from orchestrator import __main__
 from orchestrator.executors import local, local_backend
 worker = {worker_command(world.folder)!r}
 local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
-__main__.main()
+try:
+    __main__.main()
+finally:
+    {at_end}
 """
     arguments = ["compare", "run", "--jobs", "parent,child", "--by", "distance_m", "--race"]
     command = [sys.executable, "-c", patched, *arguments, "--max-parallel", "2", *options]
@@ -413,7 +420,8 @@ def test_what_was_trained_stays_and_the_same_command_goes_on(
 ) -> None:
     world.say(parent=[*PARENT[:4], "waits", *PARENT[5:]], child=[*CHILD[:4], 2.9, *CHILD[5:]])
     world.train({"parent": [0], "child": [0]})
-    with begun(world, "--smallest-difference", "0.001") as process:
+    again = f"os.kill(os.getpid(), {int(number)})"  # an impatient second Ctrl-C
+    with begun(world, "--smallest-difference", "0.001", at_end=again) as process:
         wait_until(
             lambda: runs(world, "parent-s4") or process.poll() is not None,
             "seed 4",
@@ -437,6 +445,19 @@ def test_what_was_trained_stays_and_the_same_command_goes_on(
     assert set(before) <= set(world.trained())
     attempts = RunPaths(world.folder / found["race_dir"]).job("parent-s1").attempts
     assert [path.name for path in attempts.iterdir()] == ["0"]
+
+
+def test_a_signal_that_comes_when_a_round_has_ended_stops_the_race(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.train({"parent": [0], "child": [0]})
+    real = session.run
+    monkeypatch.setattr(
+        session, "run", lambda *args, **more: replace(real(*args, **more), signalled=True)
+    )
+    with pytest.raises(RunInterrupted, match="the race has stopped"):
+        world.race()
+    assert set(world.trained().values()) == {"SUCCEEDED"}
 
 
 @pytest.mark.slow
