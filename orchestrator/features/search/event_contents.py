@@ -78,6 +78,9 @@ CONTENTS: Mapping[str, Mapping[str, Entry]] = {
             expected="a list with numbers, or null, for each point that was rejected",
             may_be_missing=True,
         ),
+        "rejected_random": Entry(
+            is_valid=_is_whole, expected="a whole number of at least 0", may_be_missing=True
+        ),
     },
     "reached": {"value": NUMBER_OR_NONE, "env_steps": WHOLE},
     "promoted": {"goal": WHOLE},

@@ -175,7 +175,7 @@ class History:
             raise InconsistentEventError(f"trial {trial.number} is over before it")
 
     def _begin(self, content: Mapping[str, Any]) -> None:
-        rejected = len(content.get("rejected", ()))
+        rejected = len(content.get("rejected", ())) + content.get("rejected_random", 0)
         self.rejected += rejected
         trial = Trial(
             number=len(self.trials),

@@ -137,7 +137,7 @@ class Asked:
     def next_point(self, check: Any = light) -> Mapping[str, Any]:
         number = len(self.history.trials)
         proposed = self.proposals.next_point(self.history, check)
-        content = {"point": proposed.point, "jobs": [], "rejected": proposed.rejected}
+        content = {"point": proposed.point, "jobs": [], **proposed.facts}
         self._add(SearchEvent(kind="asked", content=content))
         if number % 4 != 3:
             told = {"values": [proposed.point["b"]], "measures": [0.5], "env_steps": 1}
@@ -190,8 +190,31 @@ def test_where_the_sampler_finds_no_body_random_points_are_taken(
     whole = Asked(made(tmp_path, spec))
     points = [whole.next_point(lightest) for _ in range(6)]
     assert all(point["a"] <= 0.03 for point in points)
+    asked = [event.content for event in whole.events if event.kind == "asked"]
+    assert max(len(content.get("rejected", ())) for content in asked) == 3, "no event grows"
+    assert sum(content.get("rejected_random", 0) for content in asked) > 20
+    assert whole.history.rejected > 20 + 3
     replayed = whole.resumed(made(tmp_path, spec))
     assert replayed.next_point(lightest) == whole.next_point(lightest)
+
+
+def test_an_event_of_a_version_before_has_the_random_points_in_its_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proposals_module, "ASKED_FOR_ONE", 3)
+    rejected = [[0.1], [0.2], [0.3]]
+    following = []
+    for others in (
+        {"rejected": rejected, "rejected_random": 2},
+        {"rejected": [*rejected, None, None]},
+    ):
+        asked = Asked(made(tmp_path, dataclasses.replace(LINE, sampler="cmaes")))
+        content = {"point": {"a": 0.1, "b": 0.2}, "jobs": [], **others}
+        event = asked._add(SearchEvent(kind="asked", content=content))
+        asked.proposals.replay(event, asked.history)
+        assert (asked.history.rejected, asked.history.asked[0].draw) == (5, 5)
+        following.append(asked.next_point())
+    assert following[0] == following[1]
 
 
 def test_a_search_whose_constraints_no_point_satisfies_stops(

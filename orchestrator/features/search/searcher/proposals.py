@@ -48,8 +48,20 @@ class NextPoint:
 
     point: Mapping[str, Any]
     rejected: Sequence[Sequence[float] | None] = ()
-    """Of each point that was proposed before it and violates the constraints: by how much it is
-    beyond each of them; None where that is not known."""
+    """Of each point that the sampler proposed before it and that violates the constraints: by how
+    much it is beyond each of them; None where that is not known."""
+    rejected_random: int = 0
+    """How many random points after these violate the constraints."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the event of the trial has of the points before it."""
+        facts: dict[str, Any] = {}
+        if self.rejected:
+            facts["rejected"] = self.rejected
+        if self.rejected_random:
+            facts["rejected_random"] = self.rejected_random
+        return facts
 
 
 class Proposals:
@@ -100,24 +112,26 @@ class Proposals:
         :raises UsageError: the sampler fails, or none of a great many points satisfies them.
         """
         index = len(history.asked)
-        number = index + history.rejected
+        first = index + history.rejected
         if index < len(self._initial):
             point = dict(self._initial[index])
-            self._add(number, point)
+            self._add(first, point)
             return NextPoint(point=point)
         rejected: list[Sequence[float] | None] = []
-        while len(rejected) < MOST_FOR_ONE:
-            is_asked = len(rejected) < ASKED_FOR_ONE
+        for tried in range(MOST_FOR_ONE):
+            number = first + tried
+            is_asked = tried < ASKED_FOR_ONE
             point = self.ask(number) if is_asked else self._random_point(number)
             found = check(point)
             if found.is_satisfied:
                 if not is_asked:
                     self._add(number, point)
-                return NextPoint(point=point, rejected=rejected)
+                return NextPoint(
+                    point=point, rejected=rejected, rejected_random=tried - len(rejected)
+                )
             if is_asked:
                 self._reject(number, point, found.excess)
-            rejected.append(found.excess)
-            number += 1
+                rejected.append(found.excess)
         text = f"none of {MOST_FOR_ONE:,} points in a row satisfies search.constraints"
         raise UsageError(f"{text}; the last one: {found.why}")
 
@@ -221,8 +235,11 @@ class Proposals:
             self.tell(event, history)
 
     def _ask_again(self, trial: Trial, rejected: Sequence[Sequence[float] | None]) -> None:
-        """As it was asked for, with the points that were rejected before it."""
-        first = trial.draw - len(rejected)
+        """As it was asked for, with the points that were rejected before it.
+
+        :param rejected: of an event of a version before, with the random points among them.
+        """
+        first = trial.draw - trial.rejected
         for number, excess in enumerate(rejected[:ASKED_FOR_ONE], first):
             self._reject(number, self.ask(number), excess)
         if self._was_added(trial):

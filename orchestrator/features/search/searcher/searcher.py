@@ -388,18 +388,17 @@ class Searcher:
         number = len(self.history.trials)
         proposed = self._proposals.next_point(self.history, self._check_point)
         point = proposed.point
-        rejected = {"rejected": proposed.rejected} if proposed.rejected else {}
         try:
             jobs = trial_jobs(self.experiment, number, point)
         except SpecError as error:  # values that do not fit together
             why = shortened("; ".join(map(str, error.problems)))
             failed = {"values": None, "measures": None, "env_steps": 0, "why": why}
-            content = {"point": point, "jobs": [], **rejected}
+            content = {"point": point, "jobs": [], **proposed.facts}
             asked = SearchEvent(kind="asked", content=content)
             self._record([asked, SearchEvent(kind="over", trial=number, content=failed)])
             return
         parent = self._proposals.parent(point, self.history)
-        self._enter(point, jobs, parent=parent, others=rejected)
+        self._enter(point, jobs, parent=parent, others=proposed.facts)
 
     def _check_point(self, point: Mapping[str, Any]) -> ConstraintCheck:
         """Whether the body of ``point`` satisfies the constraints."""
