@@ -192,6 +192,29 @@ def test_cmaes_begins_around_the_best_added_point(tmp_path: Path) -> None:
     assert sum(drawn) / len(drawn) > 0.6
 
 
+@pytest.mark.parametrize(("value", "moves"), [(2.0, True), (0.5, False)])
+def test_cmaes_leaves_a_better_point_that_was_told_before_for_no_added_one(
+    value: float, *, moves: bool
+) -> None:
+    sampler = make(spec_for("cmaes"))
+    added = {"a": 0.9, "b": 0.9}
+    sampler.add(0, added)
+    asked = sampler.ask(1)
+    sampler.tell(1, asked, TrialOutcome(values=(1.0,)))
+    sampler.tell(0, added, TrialOutcome(values=(value,)))
+    drawn = [sampler.ask(number)["a"] for number in range(2, 60)]
+    assert (sum(drawn) / len(drawn) > 0.6) == moves
+
+
+def test_a_saved_cmaes_of_an_earlier_version_goes_on() -> None:
+    sampler = make(spec_for("cmaes"))
+    asked = sampler.ask(0)
+    assert "_best" not in vars(sampler)
+    sampler = pickle.loads(pickle.dumps(sampler))
+    sampler.tell(0, asked, TrialOutcome(values=(1.0,)))
+    assert sampler.ask(1) != asked
+
+
 def test_a_class_without_add_hears_nothing_of_initial_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

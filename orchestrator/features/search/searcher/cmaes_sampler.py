@@ -120,14 +120,16 @@ class CmaesSampler:
     (IPOP-CMA-ES, Auger and Hansen 2005.)
     """
 
+    _best: float | None = None
+    """The smallest loss of all points; of the class, as a sampler that an earlier version saved has
+    none."""
+
     def __init__(self, spec: SearchSpec) -> None:
         self._space = Space(spec.space)
         self._seed = spec.seed
         self._sign = -1.0 if spec.directions[0] == "maximize" else 1.0
         self._distribution = AsynchronousCma(self._space, spec.seed, spec.sampler_options)
         self._worst: float | None = None
-        self._best_added: float | None = None
-        """The smallest loss of a point that was added."""
 
     def add(self, number: int, point: Point) -> None:
         """Nothing is known of it before it is told."""
@@ -140,9 +142,12 @@ class CmaesSampler:
         return self._space.decode(self._distribution.ask(number))
 
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
+        is_best = False
         if outcome.values is not None:
             loss = self._sign * outcome.values[0]
             self._worst = loss if self._worst is None else max(self._worst, loss)
+            is_best = self._best is None or loss < self._best
+            self._best = loss if is_best else self._best
         elif self._worst is not None:
             loss = self._worst
         else:
@@ -150,20 +155,13 @@ class CmaesSampler:
                 self._distribution.drop(number)
             return
         if not self._distribution.knows(number):
-            if outcome.values is not None:
-                self._take_added(point, loss)
+            if is_best and not self._distribution.has_adapted:
+                self._begin_around(point)
         elif self._distribution.tell(number, (loss,)) and self._distribution.has_converged:
             place = np.random.default_rng([self._seed, number]).random(len(self._space.dimensions))
             self._distribution.start(place, 2 * self._distribution.population_size)
 
-    def _take_added(self, point: Point, loss: float) -> None:
-        """The distribution begins around the best of the points that were added, as long as it has
-        learnt nothing.
-        """
-        if self._distribution.has_adapted or (
-            self._best_added is not None and loss >= self._best_added
-        ):
-            return
-        self._best_added = loss
+    def _begin_around(self, point: Point) -> None:
+        """What was told of worse points is forgotten, which is less than a population."""
         place = np.array(self._space.encode(point))
         self._distribution.start(place, self._distribution.population_size)
