@@ -118,6 +118,12 @@ class JobSource:
         :raises ChangedError: something else has begun there, so that the run would be refused.
         """
 
+    def measured_lines(self, experiment: Experiment) -> Sequence[str]:
+        """What a dry run measures of it, in sentences. That may take a minute: no ledger is open
+        meanwhile.
+        """
+        return ()
+
     def forecast(self, experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
         """What the run would do.
 

@@ -96,6 +96,10 @@ def dry_run(
     plan = _warned_of_disk(plan, options.run_dir)
     paths = RunPaths(options.run_dir)
     earlier = _earlier(experiment, options, plan, paths)
+    forecast = earlier.forecast
+    if experiment.job_source is not None:
+        measured = experiment.job_source.measured_lines(experiment)
+        forecast = dataclasses.replace(forecast, lines=[*measured, *forecast.lines])
     holder = str(run_directory.holder(paths) or "")
     prospects = _prospects(plan, options, earlier, paths, is_held=bool(holder))
     undeclared: list[str] = []
@@ -107,7 +111,7 @@ def dry_run(
         undeclared=undeclared,
         holder=holder,
         refusal=earlier.refusal,
-        forecast=earlier.forecast,
+        forecast=forecast,
         starts=_starts(plan, prospects),
     )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.errors import Problem
@@ -48,13 +47,13 @@ class SearchSource(SearchDeclaration):
         changed_search.resumed_experiment(experiment, options, ledger, paths)
         changed_search.refuse_another_robot(experiment, plan.verdicts, ledger, paths)
 
+    def measured_lines(self, experiment: Experiment) -> Sequence[str]:
+        counted = constraint_check.count_satisfied(experiment)
+        return () if counted is None else (counted.sentence,)
+
     def forecast(self, experiment: Experiment, plan: Plan, ledger: Ledger | None) -> Forecast:
         begun = None if ledger is None else search_time.done_so_far(ledger)
-        found = search_time.forecast(experiment, self, plan, begun)
-        counted = constraint_check.count_satisfied(experiment)
-        if counted is None:
-            return found
-        return replace(found, lines=[counted.sentence, *found.lines])
+        return search_time.forecast(experiment, self, plan, begun)
 
 
 def of_tables(top: Mapping[str, Any], entries: int, problems: Problems) -> SearchSource | None:

@@ -15,7 +15,7 @@ from jobfile_helpers import HOPPER
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import search_events
+from orchestrator.features.search import constraint_check, search_events
 from orchestrator.features.search.constraint_check import PointMeasurer
 from orchestrator.features.search.declaration.constraints import (
     MODEL_MEASURES,
@@ -315,6 +315,15 @@ def test_a_search_trains_bodies_within_the_constraints_alone(
     assert any(event.content.get("rejected") for event in asked)
     status = commands.invoke("status", "run", cwd=tmp_path).stdout
     assert "the constraints" in " ".join(status.split())
+
+    def counted(_: Any) -> constraint_check.SatisfiedPoints:
+        opened = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.exists()]
+        assert not [file for file in opened if "ledger" in file], "counting takes up to a minute"
+        return constraint_check.SatisfiedPoints(satisfied=3, measured=1000, example="")
+
+    monkeypatch.setattr(constraint_check, "count_satisfied", counted)
+    shown = commands.succeed("run", jobs, "--dry-run", "--run-dir", "run", cwd=tmp_path).stdout
+    assert "3 of 1,000 random points satisfy the constraints" in " ".join(shown.split())
 
 
 def test_constraints_that_no_point_satisfies_are_refused_before_anything_is_launched(
