@@ -78,9 +78,7 @@ class Lineages:
                 return job_id if file in ("", "model.zip") else None
         return None
 
-    def earlier_env_steps(
-        self, job_id: str, spec: Mapping[str, Any], env_steps: int
-    ) -> int | None:
+    def earlier_env_steps(self, job_id: str, spec: Mapping[str, Any], env_steps: int) -> int | None:
         """env_steps of the job that a job started from, up to then, of the one that this started
         from, and so on; 0 for random weights; None: not known.
 
