@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from orchestrator.commands.shared_options import AsJson, print_json, print_text, stoppable
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import UsageError, disk_full_explained
 
 app = typer.Typer()
 
@@ -80,11 +80,23 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of the job file, for editors."""
-    from orchestrator.core.files.atomic_files import write_whole
     from orchestrator.jobfile import json_schema
 
     text = json.dumps(json_schema(), indent=2, ensure_ascii=False)
     if to is None:
         print(text)
     else:
-        write_whole(to, f"{text}\n")
+        _write_schema(to, f"{text}\n")
+
+
+def _write_schema(file: Path, text: str) -> None:
+    """:raises UsageError: ``file`` cannot be written. :raises DiskFullError: there is no room."""
+    from orchestrator.core.files.atomic_files import refuse_special_file, write_whole
+
+    try:
+        refuse_special_file(file)
+        with disk_full_explained(file, "run the same command again"):
+            write_whole(file, text)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"--to {file}: cannot be written ({reason}); name another file") from error

@@ -34,9 +34,11 @@ class Problems:
         """The problems sorted by place, ``jobs[2]`` before ``jobs[10]``."""
 
         def order(problem: Problem) -> list[int | str]:
+            # Texts and numbers in turn, so that each is compared with its like.
+            parts = re.split(r"([0-9]+)", problem.where)
             return [
-                int(part[:LONGEST_NUMBER]) if part.isdecimal() else part
-                for part in re.split(r"([0-9]+)", problem.where)
+                int(part[:LONGEST_NUMBER]) if index % 2 else part
+                for index, part in enumerate(parts)
             ]
 
         return sorted(self._problems, key=order)

@@ -113,10 +113,20 @@ def test_schema_command_prints_the_schema(tmp_path: Path) -> None:
 def test_schema_command_writes_the_schema_to_a_file(tmp_path: Path) -> None:
     assert not succeed("schema", "--to", "jobs.schema.json", cwd=tmp_path).stdout
     assert json.loads((tmp_path / "jobs.schema.json").read_text()) == json_schema()
-    done = invoke("schema", "--to", "nowhere/jobs.schema.json", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "nowhere" in done.stderr
-    assert "No such file or directory" in done.stderr
+
+
+def test_schema_command_names_the_file_that_it_cannot_write(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file, reason in [
+        ("nowhere/jobs.schema.json", "No such file or directory"),
+        ("pipe", "is not a regular file"),
+        (".", "is not a regular file"),
+    ]:
+        done = invoke("schema", "--to", file, cwd=tmp_path)
+        assert done.returncode == 2
+        assert f"--to {file}: cannot be written ({reason}" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -33,6 +34,16 @@ def write_whole(
             data(file)
         else:
             file.write(storable(data).encode() if isinstance(data, str) else data)
+
+
+def refuse_special_file(path: Path) -> None:
+    """Refuse a target that a user has named and that is there, but is no regular file: in the place
+    of a device such as ``/dev/stdout`` there would be a file.
+
+    :raises OSError: it is a device, a pipe or a directory.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "is not a regular file, so it is not replaced", str(path))
 
 
 def remove_partial_files(directory: Path, name: str = "") -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator.analysis import run_reader
 from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.core.errors import UsageError
-from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import refuse_special_file, write_whole
 from orchestrator.experiment.from_outside import control
 from orchestrator.features.compare.comparison import (
     LETTERS,
@@ -51,6 +51,7 @@ def write(path: Path, comparisons: Sequence[Comparison]) -> None:
         has_files=False,
     )
     try:
+        refuse_special_file(path)
         write_whole(path, html, durable=False)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.core.errors import DiskFullError, disk_full_explained
 from orchestrator.core.files import atomic_files, regular_files
-from orchestrator.core.files.atomic_files import clone_tree
+from orchestrator.core.files.atomic_files import clone_tree, refuse_special_file
 
 
 def robot(folder: Path) -> Path:
@@ -123,3 +123,14 @@ def test_a_file_above_the_limit_is_refused(tmp_path: Path) -> None:
     assert regular_files.read_regular(tmp_path / "large", 1001) == b"x" * 1001
     with pytest.raises(ValueError, match="larger than"):
         regular_files.read_regular(tmp_path / "large", 1000)
+
+
+def test_a_target_that_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "stdout").symlink_to("pipe")
+    for name in ("pipe", "stdout", "."):
+        with pytest.raises(OSError, match="is not a regular file"):
+            refuse_special_file(tmp_path / name)
+    (tmp_path / "old").write_text("old")
+    refuse_special_file(tmp_path / "old")
+    refuse_special_file(tmp_path / "new")

@@ -661,6 +661,18 @@ def test_a_wrong_set_is_refused_by_its_own_words(
     assert message in found
 
 
+def test_problems_at_keys_with_digits_of_other_scripts_are_sorted(tmp_path: Path) -> None:
+    env_kwargs = {"1٣": "linear(0, 1)", "10": "linear(0, 1)", "2": "linear(0, 1)"}
+    data = {"name": "digits", "jobs": [{"env": "Ant-v5", "env_kwargs": env_kwargs}]}
+    with pytest.raises(SpecError) as error:
+        from_mapping(data, source="any.toml", base=tmp_path)
+    assert [where for where, _ in problems(error)] == [
+        "jobs[0].env_kwargs.1٣",
+        "jobs[0].env_kwargs.2",
+        "jobs[0].env_kwargs.10",
+    ]
+
+
 def test_all_errors_are_reported_at_once_and_in_order(write: Callable[..., Path]) -> None:
     jobs = "".join(
         f"[[jobs]]\nname = 'j{number}'\nxml = '../mjcf/hopper.xml'\n" for number in range(10)
