@@ -28,10 +28,10 @@ REPOSITORY = Path(__file__).parents[2]
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 """From <linux/prctl.h> and <linux/capability.h>."""
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 """For an event that is certain to come; only a failing test waits this long."""
-LONG_PATIENCE_S = 4 * PATIENCE_S
-"""For the end of a command, which may train several jobs on a busy machine; a test may take 300
+LONG_PATIENCE_S = 3 * PATIENCE_S
+"""For the end of a command, which may train several jobs on a busy machine; a test may take 600
 s."""
 
 HOPPER = REPOSITORY / "mjcf/hopper.xml"

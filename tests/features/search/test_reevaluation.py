@@ -64,6 +64,9 @@ BAD: list[tuple[str, Any, dict[str, Any], str]] = [
         "search.reevaluate.by: several objectives have no estimates",
     ),
     ("no such choice", {"n": 2, "by": "luck"}, {}, "search.reevaluate.by: expected"),
+    ("negative number", -1, {}, "search.reevaluate: expected a whole number from 0"),
+    ("too large a number", 10**13, {}, "search.reevaluate: expected a whole number from 0"),
+    ("truth", True, {}, "search.reevaluate: expected a whole number from 0"),
     ("no table", "all", {}, "search.reevaluate: expected"),
     ("a number below 0", -1, {}, "search.reevaluate.n: expected a whole number from 0 to"),
     (

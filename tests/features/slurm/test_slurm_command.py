@@ -175,7 +175,7 @@ def test_the_commands_of_the_document_lead_to_results(
     ]
     assert len(lines) == 3
     for line in lines:
-        shown = give(*shlex.split(line), cwd=tmp_path, patience_s=300)
+        shown = give(*shlex.split(line), cwd=tmp_path)
         assert shown.returncode == 0, shown.stderr
     assert shown.stdout.count("SUCCEEDED") >= 2
 

@@ -24,6 +24,7 @@ from orchestrator.keys.value_types import (
     Count,
     CountFromZero,
     Expected,
+    ExpectedError,
     TomlTable,
     Whole,
     key,
@@ -114,8 +115,15 @@ class ReevaluationTable(TomlTable):
 
 
 def _as_table(value: Any) -> Any:
-    """A number of trials as the table that means the same."""
-    return {"n": value} if isinstance(value, int) and not isinstance(value, bool) else value
+    """A number of trials as the table that means the same.
+
+    :raises ExpectedError: it is neither; of a table, each wrong key is told by itself.
+    """
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
+        raise ExpectedError(f"expected a whole number from 0 to {MOST:_}, or a table with n")
+    return {"n": value}
 
 
 _Reevaluation = Annotated[

@@ -27,7 +27,7 @@ def test_the_smoke_experiment_on_two_nodes_has_the_same_weights_as_on_one_machin
         nodes = {run.until("launched")["node"] for _ in range(2)}
         assert run.end() == 0, run.stderr
     assert nodes == {"node0", "node1"}
-    assert give("run", jobs, "--run-dir", "local", cwd=tmp_path, patience_s=300).returncode == 0
+    assert give("run", jobs, "--run-dir", "local", cwd=tmp_path).returncode == 0
     assert weights(tmp_path / "slurm") == weights(tmp_path / "local")
     until(lambda: not slurm_cluster.queue())
 
