@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ with pytest.MonkeyPatch.context() as patch:
 import command_helpers as commands
 import hypothesis
 from command_helpers import Experiment
+from commit_helpers import number_of_this_commit
 from root_helpers import of_root, run_dir_of_user
 
 from orchestrator.worker.runtime import import_speed
@@ -207,13 +209,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the full tier unless it is asked for, or a file or folder of it is named; with it,
-    small variants."""
+    small variants, and those that other commits run."""
     full, named = config.getoption("--full"), _named(config)
     left_out = "small" if full else "full"
+    of_others = _variants_of_other_commits(items)
     deselected = {
         item
         for item in items
-        if item.get_closest_marker(left_out) and not named & _itself_and_folders(item.path)
+        if (item.get_closest_marker(left_out) or item in of_others)
+        and not named & _itself_and_folders(item.path)
     }
     config.hook.pytest_deselected(items=list(deselected))
     items[:] = [item for item in items if item not in deselected]
@@ -223,6 +227,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.path.name not in LONG,
         )
     )
+
+
+def _variants_of_other_commits(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """Of each test that runs one of its variants at a commit, all of the full tier but that one."""
+    variants = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("one_a_commit") and item.get_closest_marker("full"):
+            variants[item.nodeid.partition("[")[0]].append(item)
+    number = number_of_this_commit() if variants else 0
+    return {
+        item
+        for alike in variants.values()
+        for place, item in enumerate(alike)
+        if place != number % len(alike)
+    }
 
 
 def _itself_and_folders(path: Path) -> set[Path]:

@@ -193,6 +193,7 @@ def test_supervisor_killed_six_times_loses_nothing_of_six_robots(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "more",

@@ -31,6 +31,7 @@ def executed(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit
 @pytest.mark.filterwarnings("default")  # those of the notebook's own libraries
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_example_runs_in_its_own_folder(

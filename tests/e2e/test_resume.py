@@ -99,6 +99,7 @@ def kill(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit
 @pytest.mark.parametrize(
     ("changes", "twice"),
     [
@@ -158,6 +159,7 @@ def make_env(xml, seed):
 """
 
 
+@pytest.mark.one_a_commit
 @pytest.mark.parametrize(
     "changes",
     [

@@ -214,6 +214,7 @@ def check_kills(root: Path, spec: WorkerSpec, learnt: list[Any], kills: int) -> 
     assert list(paths.checkpoints.glob("replay*")) == [], "nobody needs them any more"
 
 
+@pytest.mark.one_a_commit
 @pytest.mark.parametrize("name", ["ppo", "sac"])
 def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
     name: str, undisturbed: Undisturbed, tmp_path: Path
@@ -223,6 +224,7 @@ def test_with_any_rank_killed_at_random_instants_not_a_bit_is_lost(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "name", ["ppo sb3", "ppo randomised", "sac randomised", "sac parameter-server", "tqc"]

@@ -408,7 +408,7 @@ def made(seed: int) -> Scenario:
     files that change: nobody has thought that through.
     """
     # These have the types of this module.
-    from tests.simulation import added_jobs, job_files, policies, richer, stories
+    from tests.simulation import added_jobs, denser, job_files, policies, richer, stories
 
     scenario = _elsewhere(random.Random(f"{seed} elsewhere"), _made(seed))
     if scenario.is_elsewhere:
@@ -418,7 +418,8 @@ def made(seed: int) -> Scenario:
         scenario = added_jobs.with_searcher(scenario, random.Random(f"{seed} search"))
     scenario = policies.with_policies(scenario, random.Random(f"{seed} policies"))
     scenario = stories.with_story(scenario, random.Random(f"{seed} story"))
-    return richer.richer(scenario, random.Random(f"{seed} richer"))
+    scenario = richer.richer(scenario, random.Random(f"{seed} richer"))
+    return denser.denser(scenario, random.Random(f"{seed} denser"))
 
 
 def _made(seed: int) -> Scenario:
@@ -430,11 +431,11 @@ def _made(seed: int) -> Scenario:
     if chance.random() < 0.06:
         troubles += chance.choice((_made_unseen_start, _made_hasty_user))(chance, jobs)
     for _ in range(chance.choice((1, 2, 3, 4, 6, 8, 12))):
-        troubles.append(_made_trouble(chance, jobs))
+        troubles.append(made_trouble(chance, jobs))
     for _ in range(chance.choice((0, 0, 1, 1, 2))):
         troubles += _made_story(chance, jobs)
     for _ in range(chance.choice((0, 0, 4, 12, 24))):
-        troubles.append(_made_delivery(chance))
+        troubles.append(made_delivery(chance))
     cpus = chance.choice((1, 2, 2, 3, 4))
     if chance.random() < 0.18:
         jobs = [_made_longer(chance, job) for job in jobs]
@@ -509,7 +510,7 @@ KINDS: tuple[TroubleKind, ...] = (
 )
 
 
-def _made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
+def made_trouble(chance: random.Random, jobs: list[SimulatedJob]) -> Trouble:
     kind = chance.choice(KINDS)
     may_wait = kind in ("kill", "power", *COMMANDS)
     comes_at_point = may_wait and chance.random() < 0.4
@@ -642,7 +643,7 @@ def _made_hasty_user(chance: random.Random, jobs: list[SimulatedJob]) -> list[Tr
     ]
 
 
-def _made_delivery(chance: random.Random) -> Trouble:
+def made_delivery(chance: random.Random) -> Trouble:
     kind = chance.choice(DELIVERIES)
     return Trouble(
         kind=kind,
@@ -720,13 +721,13 @@ def _on_cluster(chance: random.Random, scenario: Scenario) -> Scenario:
         for index, number in enumerate(cpus)
     )
     troubles = [
-        _made_node_trouble(chance, len(nodes), largest)
+        made_node_trouble(chance, len(nodes), largest)
         for _ in range(chance.choice((0, 1, 1, 2, 3, 5)))
     ]
     return replace(scenario, nodes=nodes, troubles=(*scenario.troubles, *troubles))
 
 
-def _made_node_trouble(chance: random.Random, nodes: int, largest: int) -> Trouble:
+def made_node_trouble(chance: random.Random, nodes: int, largest: int) -> Trouble:
     kind = chance.choice(NODE_KINDS)
     node = chance.randrange(1, nodes)
     durations = {
@@ -762,7 +763,7 @@ def _in_pilots(chance: random.Random, scenario: Scenario) -> Scenario:
         )
         for _ in range(chance.choice((0, 1, 2, 4)))
     )
-    troubles = [_made_pilot_trouble(chance) for _ in range(chance.choice((0, 0, 1, 1, 2, 4)))]
+    troubles = [made_pilot_trouble(chance) for _ in range(chance.choice((0, 0, 1, 1, 2, 4)))]
     return replace(
         scenario,
         cpus=cpus,
@@ -772,7 +773,7 @@ def _in_pilots(chance: random.Random, scenario: Scenario) -> Scenario:
     )
 
 
-def _made_pilot_trouble(chance: random.Random) -> Trouble:
+def made_pilot_trouble(chance: random.Random) -> Trouble:
     kind = chance.choice(PILOT_KINDS)
     durations: Mapping[str, tuple[float, ...]] = {
         "pilot-sleeps": (4.0, 30.0, 200.0),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from commit_helpers import number_of_this_commit
 
 from orchestrator.core.files.atomic_files import write_whole
 from tests.simulation import disk, richer, seams, spoiling, stories
@@ -133,18 +134,10 @@ def test_everything_holds_over_some_seeds(outcomes: list[Outcome]) -> None:
     assert violations(outcomes) == {}
 
 
-def first_seed_of_this_commit() -> int:
-    """Every commit has other seeds; without a repository they are those from 0 on."""
-    answer = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return int(answer.stdout[:8], 16) if answer.returncode == 0 else 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_everything_holds_over_a_thousand_seeds_of_this_commit(part: int) -> None:
-    first = first_seed_of_this_commit() + 100 * part
+    first = number_of_this_commit() + 100 * part
     played = (play(made(seed)) for seed in range(first, first + 100))
     assert violations(played, first) == {}
 

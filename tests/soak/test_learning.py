@@ -1,9 +1,7 @@
-"""Every built-in task is learned by the job file that shows it, in under two minutes of one
-core."""
+"""Every built-in task is learned by the job file that shows it."""
 
 from __future__ import annotations
 
-import csv
 import json
 import tomllib
 from dataclasses import dataclass
@@ -19,7 +17,6 @@ from orchestrator.core.worker_spec import WorkerSpec
 
 JOBS = REPOSITORY / "jobs" / "tasks"
 FILES = sorted(JOBS.glob("*.toml"))
-CORE_S = 120.0
 PATIENCE_S = 900.0
 """Only a failing test waits this long."""
 
@@ -57,6 +54,7 @@ def test_a_tasks_job_file_is_one_robot_one_seed_and_one_core(jobs: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit
 @pytest.mark.timeout(2 * PATIENCE_S)
 @pytest.mark.parametrize("jobs", FILES, ids=lambda path: path.stem)
 def test_a_task_is_learned_by_its_job_file(jobs: Path, tmp_path: Path) -> None:
@@ -64,7 +62,6 @@ def test_a_task_is_learned_by_its_job_file(jobs: Path, tmp_path: Path) -> None:
     margin = MARGINS[jobs.stem]
     assert mean_return(untrained(trained, tmp_path / "untrained")) <= margin.untrained_at_most
     assert mean_return(trained) >= margin.trained_at_least
-    assert core_seconds(trained) < CORE_S
 
 
 def untrained(trained: Path, directory: Path) -> Path:
@@ -87,10 +84,3 @@ def train(jobs: Path, run_dir: Path) -> Path:
 
 def mean_return(job: Path) -> float:
     return float(json.loads((job / "eval.json").read_text())["deterministic"]["mean"])
-
-
-def core_seconds(job: Path) -> float:
-    """Processor time of all iterations; where other work shares the machine, wall time would say
-    nothing."""
-    with (job / "timings.csv").open(newline="") as file:
-        return sum(float(row["cpu_s"]) for row in csv.DictReader(file))

@@ -73,6 +73,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.one_a_commit
 @pytest.mark.parametrize(("algo", "learner"), WAYS)
 def test_a_training_that_is_resumed_in_each_of_its_stages_has_the_same_weights(
     tmp_path: Path, algo: str, learner: str

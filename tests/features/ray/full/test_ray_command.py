@@ -35,6 +35,7 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
     return jobs, weights(cwd / "local")
 
 
+@pytest.mark.one_a_commit
 @pytest.mark.parametrize("way", ["shared", "file"])
 def test_an_experiment_on_two_nodes_has_the_same_weights_as_on_one_machine(
     tmp_path: Path, ray_cluster: Cluster, near: tuple[Path, dict[str, str]], way: str

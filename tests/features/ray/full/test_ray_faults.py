@@ -88,6 +88,7 @@ def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit
 @pytest.mark.parametrize(
     "kill", [Cluster.kill, Cluster.kill_raylet], ids=["the machine", "its raylet alone"]
 )
