@@ -117,11 +117,11 @@ class ReevaluationTable(TomlTable):
 def _as_table(value: Any) -> Any:
     """A number of trials as the table that means the same.
 
-    :raises ExpectedError: it is neither; of a table, each wrong key is told by itself.
+    :raises ExpectedError: it is neither a number nor a table.
     """
     if isinstance(value, dict):
         return value
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
+    if not isinstance(value, int) or isinstance(value, bool):
         raise ExpectedError(f"expected a whole number from 0 to {MOST:_}, or a table with n")
     return {"n": value}
 
