@@ -204,6 +204,7 @@ def blaming(
 
     :param point: where the feature has added the table.
     :param where: its place in the job file.
+    :param is_written: whether the user has written it; asked only after an error.
     """
     try:
         yield

@@ -42,12 +42,13 @@ from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
 
 STOPPING = "stopping"
+"""The supervisor that is named in the place of a job is stopping."""
 NOTES: Mapping[Verb, str] = {"pause": "pausing", "cancel": "cancelling"}
+"""Request → what the supervisor is doing to a running job, or will do to an invalid one."""
 HANDLED = "handled"
+"""The supervisor has acted on the request in a file whose id is in the place of a job."""
 NOT_REQUESTS = (STOPPING, HANDLED, *NOTES.values())
-"""In the place of a verb: notes of the supervisor that it is stopping, what it is doing to a
-running job, or will do to an invalid one, or that it has acted on a request in a file, which has
-that id."""
+"""With these in the place of a verb, rows of the table ``requests`` are notes of the supervisor."""
 
 
 class Ledger:

@@ -33,7 +33,7 @@ LEFT JOIN attempts a ON j.state = 'RUNNING' AND a.job_id = j.job_id AND a.number
 
 class RowReader:
     """The rows of one ledger. A row that has changed is another object; one that has not stays the
-    same.
+    same. A row that is read again lacks the keys that a matrix varies, which nobody reads here.
     """
 
     def __init__(self) -> None:
