@@ -11,7 +11,7 @@ from dataclasses import replace
 from tests.simulation import scenario as drawn
 from tests.simulation.scenario import Scenario, Trouble
 
-SHARE = 0.75
+SHARE = 0.8
 """Of all scenarios, those that are so."""
 
 

@@ -65,16 +65,17 @@ class Robots:
     # -- copies in the directories of jobs
 
     def change(self, trouble: Trouble) -> None:
-        """Others change a copy, or remove it."""
+        """Others change a file of a copy, or remove the copy; after a power cut it may be gone."""
         copy = self.paths.job(trouble.job).robot
-        if not copy.exists():
+        file = copy / (MESH if trouble.choice % 2 else MAIN)
+        if not (copy if trouble.what == "remove" else file).exists():
             return
         self._changed_in[trouble.job] = self.world.counts["lives"]
         with self.world.own_work():
             if trouble.what == "remove":
                 shutil.rmtree(copy)
             else:
-                (copy / (MESH if trouble.choice % 2 else MAIN)).write_text("another robot")
+                file.write_text("another robot")
 
     def compared(self, job_id: str) -> None:
         """The supervisor has found the copy intact, or has put it back. It does so once, before the
