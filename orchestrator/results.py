@@ -244,8 +244,11 @@ def results_html(results: Sequence[Result]) -> str:
     has_lineage = any(
         env_steps_before(result.env_steps, result.lineage_env_steps) for result in results
     )
+    has_parent = any(result.parent for result in results)
     header = ["job", "state", "return", "evaluated", *measures, "env_steps"]
-    header += [*(["lineage", "parent"] if has_lineage else ()), "time"]
+    header += ["lineage"] if has_lineage else []
+    header += ["parent"] if has_parent else []
+    header += ["time"]
     header += [*(f"{META}{name}" for name in said), "error"]
     rows = [
         [
@@ -255,7 +258,8 @@ def results_html(results: Sequence[Result]) -> str:
             number(result.eval_mean, ",.1f"),
             *(number(result.measures.get(name), ",.4g") for name in measures),
             f"{result.env_steps:,}",
-            *(_lineage(result) if has_lineage else ()),
+            *([number(result.lineage_env_steps, ",d")] if has_lineage else ()),
+            *([result.parent or "–"] if has_parent else ()),
             duration(result.wall_s),
             *(_shown(result.meta.get(name)) for name in said),
             result.error or "",
@@ -263,10 +267,6 @@ def results_html(results: Sequence[Result]) -> str:
         for result in results
     ]
     return html_table(header, rows)
-
-
-def _lineage(result: Result) -> list[str]:
-    return [number(result.lineage_env_steps, ",d"), result.parent or "–"]
 
 
 def _shown(value: str | int | float | bool | None) -> str:

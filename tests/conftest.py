@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -212,7 +213,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     small variants, and those that other commits run."""
     full, named = config.getoption("--full"), _named(config)
     left_out = "small" if full else "full"
-    of_others = _variants_of_other_commits(items)
+    of_others = _variants_of_other_commits(items) if full else set[pytest.Item]()
     deselected = {
         item
         for item in items
@@ -235,13 +236,12 @@ def _variants_of_other_commits(items: Sequence[pytest.Item]) -> set[pytest.Item]
     for item in items:
         if item.get_closest_marker("one_a_commit") and item.get_closest_marker("full"):
             variants[item.nodeid.partition("[")[0]].append(item)
-    number = number_of_this_commit() if variants else 0
-    return {
-        item
-        for alike in variants.values()
-        for place, item in enumerate(alike)
-        if place != number % len(alike)
-    }
+    others = set[pytest.Item]()
+    for name, alike in variants.items():
+        # Of two tests, any two variants meet at some commit.
+        number = zlib.crc32(f"{number_of_this_commit()} {name}".encode())
+        others |= {*alike} - {alike[number % len(alike)]}
+    return others
 
 
 def _itself_and_folders(path: Path) -> set[Path]:

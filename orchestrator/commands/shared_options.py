@@ -60,7 +60,7 @@ def parse_jobs_at_once(text: str) -> int | None:
     digits = text.lstrip("0")
     if not (digits.isdecimal() and digits.isascii()):
         return None
-    # Python reads no number of thousands of digits.
+    # Compared by length first: Python reads no number of thousands of digits.
     if len(digits) > len(str(MOST_AT_ONCE)):
         return None
     return int(digits)

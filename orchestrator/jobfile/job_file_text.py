@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import UsageError, disk_full_explained
-from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.files.atomic_files import refuse_special_file, write_whole
 from orchestrator.core.paths import absolute
 from orchestrator.core.text import plain
 from orchestrator.jobfile import Experiment, from_mapping
@@ -92,10 +92,10 @@ def check_target(path: Path, *, force: bool) -> None:
             raise UsageError(
                 f"{path} exists and was not changed; --force replaces it, -o FILE.toml writes another"
             )
-        if not path.is_file() and not path.is_symlink():
-            raise UsageError(
-                f"{path}: is not a regular file, so it is not replaced; choose another with -o"
-            )
+        try:
+            refuse_special_file(path)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}; choose another with -o") from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(
             f"{path}: the folder {folder} is not writable; choose another file with -o"

@@ -135,8 +135,8 @@ def _wrong_value(layout: Layout, location: Location, details: ErrorDetails) -> s
 
 @functools.lru_cache(maxsize=1024)
 def _unknown_key(layout: Layout, table: Table, name: str) -> tuple[str, str | None]:
-    is_settings = table in (layout.settings, layout.job)
     """As :func:`message_for`, for a key that ``table`` does not have."""
+    is_settings = table in (layout.settings, layout.job)
     instead = table.instead.get(name) or _misplaced_key(layout, table, name)
     if instead is not None:
         return instead, layout.name_with(name) if is_settings else None

@@ -87,13 +87,13 @@ def earlier_env_steps(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, int |
     """
     lineages = ledger.lineages()
     found: dict[str, int | None] = {}
-    for job_id, start, env_steps in _rows_of_jobs(ledger, STARTS, job_ids):
+    for job_id, start, own_env_steps in _rows_of_jobs(ledger, STARTS, job_ids):
         if start is None:
             found[job_id] = None
             continue
         init, init_env_steps = json.loads(start)
         spec = {"init": init, "init_env_steps": init_env_steps}
-        found[job_id] = lineages.earlier_env_steps(job_id, spec, env_steps)
+        found[job_id] = lineages.earlier_env_steps(job_id, spec, own_env_steps)
     return found
 
 

@@ -33,8 +33,11 @@ STATE_TONES: dict[str, Tone] = {
 LONGEST_MESSAGE = 400
 LONGEST_VALUE = 60
 LINEAGE = (
-    " “lineage”: its env_steps with those of the policy that it started from, which another job had trained (“parent”, "
-    "where that is of this run directory), and so on. At equal env_steps, jobs of other lineages are not comparable."
+    " “lineage”: its env_steps with those of the policy that it started from, which another job had trained, and so "
+    "on. At equal env_steps, jobs of other lineages are not comparable."
+)
+PARENT = (
+    " “parent”: the job of this run directory that had trained the policy that it started from."
 )
 MOST_KEYS = 24
 """Columns for keys that a program gives."""
@@ -220,7 +223,9 @@ def jobs_section(jobs: Sequence[ReportedJob], varied: Sequence[str] = ()) -> Sec
         caption += LINEAGE
     else:
         del columns["lineage"]
-    if all(job["parent"] is None for job in jobs):
+    if any(job["parent"] for job in jobs):
+        caption += PARENT
+    else:
         del columns["parent"]
     if all(job["ranks"] == 1 for job in jobs):
         del columns["ranks"], columns["in all-reduce"]

@@ -88,7 +88,7 @@ def killed_and_resumed(jobs: Path, paths: RunPaths) -> int:
                 run.kill()
                 run.wait()
                 run = supervised(jobs)
-        return run.wait(10 * commands.PATIENCE_S)  # it trains what is left
+        return run.wait(commands.LONG_PATIENCE_S)  # it trains what is left
     finally:
         run.kill()
         run.wait()

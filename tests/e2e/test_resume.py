@@ -167,7 +167,6 @@ def make_env(xml, seed):
         pytest.param(
             {"entry_point": "images:make_env", "policy": "CnnPolicy"},
             id="images, and samples of its action space",
-            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -68,7 +68,7 @@ class Reader:
         wait_until(is_launched, f"{job_id} is launched")
 
     def run(self, command: str) -> str:
-        done = finish(["sh", "-c", command], cwd=self.folder, env=self.environment, patience_s=280)
+        done = finish(["sh", "-c", command], cwd=self.folder, env=self.environment)
         # An experiment that --until has stopped ends with 130, and so does `attach`.
         expected = (130,) if " attach " in command else (0,)
         assert done.returncode in expected, f"$ {command}\n{done.stdout}{done.stderr}"

@@ -48,7 +48,8 @@ from tests.simulation.terminals import Listener, Terminal
 from tests.simulation.worker import INVALID, VERSION
 from tests.simulation.world import DeathError, Violation, World
 
-MOST_LIVES = 60
+MOST_LIVES = 300
+"""With a ledger that others have locked, a run ends soon, and its user tries again at once."""
 REFUSED_S = 10.0
 """After which a user tries again who was told that machines are missing."""
 HAS_RAY, HAS_SLURM = (

@@ -17,6 +17,8 @@ FICLONE = 0x40049409
 """The request of Linux to give a file the blocks of another one; each gets its own when it is
 written."""
 SYNCED_AT_ONCE = 16
+DEVICE_FOLDERS = ("/dev", "/proc")
+"""Links there, such as ``/dev/stdout``, name what a process has open."""
 
 
 def write_whole(
@@ -40,9 +42,10 @@ def refuse_special_file(path: Path) -> None:
     """Refuse a target that a user has named and that is there, but is no regular file: in the place
     of a device such as ``/dev/stdout`` there would be a file.
 
-    :raises OSError: it is a device, a pipe or a directory.
+    :raises OSError: it is a device, a pipe, a directory, or a link that names an open file.
     """
-    if path.exists() and not path.is_file():
+    names_open_file = path.is_symlink() and any(map(path.is_relative_to, DEVICE_FOLDERS))
+    if names_open_file or (path.exists() and not path.is_file()):
         raise OSError(errno.EINVAL, "is not a regular file, so it is not replaced", str(path))
 
 

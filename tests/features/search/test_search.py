@@ -18,7 +18,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import HOPPER, TINY, give, wait_until
+from command_helpers import HOPPER, LONG_PATIENCE_S, TINY, give, wait_until
 from kill_helpers import killable
 
 from orchestrator.core.errors import OrchestratorError
@@ -53,7 +53,7 @@ def events(run_dir: Path) -> list[SearchEvent]:
         return search_events.events(ledger)
 
 
-def finish(jobs: Path, patience_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+def finish(jobs: Path, patience_s: float = LONG_PATIENCE_S) -> subprocess.CompletedProcess[str]:
     done = give("run", jobs, "--run-dir", "run", cwd=jobs.parent, patience_s=patience_s)
     assert done.returncode == 0, done.stdout + done.stderr
     return done

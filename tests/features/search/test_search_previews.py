@@ -23,7 +23,7 @@ def test_the_trials_that_a_search_shows_have_previews(opengl: None, tmp_path: Pa
     space = '[search.space]\n"ppo.learning_rate" = { low = 1e-4, high = 1e-2 }'
     search = f'[search]\nsampler = "random"\ntrials = 2\nobjective = "eval_mean"\n{space}'
     path.write_text(f'name = "search"\n{EVALUATED}\n{job}\n{search}\n')
-    done = commands.give("run", path, "--run-dir", "run", cwd=tmp_path, patience_s=120.0)
+    done = commands.give("run", path, "--run-dir", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     paths = RunPaths(tmp_path / "run")
     names = sorted(commands.summary(paths.root))

@@ -131,6 +131,9 @@ def test_a_target_that_is_no_regular_file_is_not_replaced(tmp_path: Path) -> Non
     for name in ("pipe", "stdout", "."):
         with pytest.raises(OSError, match="is not a regular file"):
             refuse_special_file(tmp_path / name)
+    for link in ("/dev/stdout", "/proc/self/fd/0"):  # the target may be a regular file
+        with pytest.raises(OSError, match="is not a regular file"):
+            refuse_special_file(Path(link))
     (tmp_path / "old").write_text("old")
     refuse_special_file(tmp_path / "old")
     refuse_special_file(tmp_path / "new")

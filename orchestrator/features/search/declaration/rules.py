@@ -29,6 +29,7 @@ from orchestrator.features.search.declaration.spec import (
     ReevaluationSpec,
     SchedulerSpec,
     SearchSpec,
+    start_in,
 )
 from orchestrator.jobfile.expand import JobTemplate
 from orchestrator.jobfile.joint_rules import FAMILY, check_family
@@ -102,7 +103,7 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
             _measure(name, content, problems) for name, content in table.get("measures", {}).items()
         ),
         max_time_s=table.get("max_time"),
-        start=SearchSpec.start_in(table),
+        start=start_in(table),
         reevaluate=min(reevaluation.pop("n", 0), table.get("trials", MOST)),
         reevaluation=ReevaluationSpec(**reevaluation),
         **{key: table[key] for key in _SAME_IN_SPEC if key in table},

@@ -196,6 +196,13 @@ class ReevaluationSpec:
         return self.seeds is not None or self.total_timesteps is not None
 
 
+def start_in(table: Mapping[str, Any]) -> Start:
+    """What trials begin with by ``[search]``, under its name or the earlier one, ``inherit``."""
+    earlier = table.get("inherit", "none")
+    start: Start = table.get("start", "nothing" if earlier == "none" else earlier)
+    return start
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpec:
     """``[search]``: which points are tried, and by what they are judged."""
@@ -233,12 +240,6 @@ class SearchSpec:
     """So many of the best, at most ``trials``, are trained again at the end, from nothing and with
     other seeds."""
     reevaluation: ReevaluationSpec = ReevaluationSpec()
-
-    @staticmethod
-    def start_in(table: Mapping[str, Any]) -> Any:
-        """What trials begin with by ``[search]``, under its name or the earlier one, ``inherit``."""
-        earlier = table.get("inherit", "none")
-        return table.get("start", "nothing" if earlier == "none" else earlier)
 
     @property
     def has_lineages(self) -> bool:

@@ -19,9 +19,6 @@ from run_helpers import LONG, SHORT, weights
 import orchestrator
 from orchestrator.features.ray.cluster import cluster_token
 
-RAY_PATIENCE_S = 240.0
-"""For commands that start Ray, or processes on several nodes."""
-
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 
@@ -70,7 +67,7 @@ def test_without_an_address_ray_is_started_here_and_ends_with_the_command(
     ) as folder:  # short, as sockets want it
         its_own = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "TMPDIR": folder}
         command = ("run", jobs, "--run-dir", "run", "--executor", "ray", "--json")
-        done = give(*command, cwd=tmp_path, patience_s=RAY_PATIENCE_S, **its_own)
+        done = give(*command, cwd=tmp_path, **its_own)
         assert done.returncode == 0, done.stderr
         token = cluster_token.token_file({"XDG_CONFIG_HOME": its_own["XDG_CONFIG_HOME"]})
         assert stat.S_IMODE(token.stat().st_mode) == 0o600
@@ -141,9 +138,7 @@ def test_a_node_with_other_code_or_versions_is_refused_with_the_list(
         patch.setenv("PYTHONPATH", str(its_own), prepend=os.pathsep)
         node = ray_cluster.add()
     try:
-        done = give(
-            "run", jobs, *options(ray_cluster, "stream"), cwd=tmp_path, patience_s=RAY_PATIENCE_S
-        )
+        done = give("run", jobs, *options(ray_cluster, "stream"), cwd=tmp_path)
     finally:
         ray_cluster.kill(node)
     assert done.returncode == 2, done.stderr
