@@ -285,10 +285,18 @@ class LocalExecutor:
             Sampled(
                 group.handle,
                 sum(process_tree.resident_mib(worker.pid) for worker in group.running),
-                tuple(worker.longest_wait_ns() / 1e9 / elapsed_s for worker in group.running),
+                _wait_shares(group, elapsed_s),
             )
             for group in self._groups.values()
         ]
+
+
+def _wait_shares(group: RankGroup[WorkerProcess], elapsed_s: float) -> tuple[float, ...]:
+    """By rank; one that has ended waits for nothing."""
+    shares = [0.0] * group.ranks
+    for worker in group.running:
+        shares[worker.rank] = worker.longest_wait_ns() / 1e9 / elapsed_s
+    return tuple(shares)
 
 
 def _progress(group: RankGroup[WorkerProcess], worker: WorkerProcess) -> tuple[list[Event], bool]:

@@ -8,7 +8,7 @@ import functools
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.errors import LedgerBusyError, RunDirError, disk_full_explained
@@ -116,12 +116,16 @@ class _StopQuestion:
     holder: str
     ledger: Ledger | None
     """None until there is one."""
+    _is_taken: bool = field(default=False, init=False)
+    """Whether a file had the request: each is read once."""
 
     def is_asked(self) -> bool:
         with contextlib.suppress(LedgerBusyError):  # it is asked again
             if self.ledger is not None and self.ledger.is_stopping(self.holder):
                 return True
-        return Request(verb="stop", job_id=self.holder) in self.files.take()
+        stop = Request(verb="stop", job_id=self.holder)
+        self._is_taken = self._is_taken or stop in self.files.take()
+        return self._is_taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from orchestrator.core.job import Job
 
 
 def launch_order(
-    jobs: Iterable[Job],
+    jobs: Sequence[Job],
     order: Literal["longest-first", "as-listed"],
     seconds: Callable[[Job], float],
 ) -> list[Job]:
@@ -25,7 +25,7 @@ def launch_order(
     :param seconds: how long a job is expected to take, above 0. It is measured, so it differs a
         little every time.
     """
-    ordered = parents_first(list(jobs))
+    ordered = parents_first(jobs)
     if order == "longest-first":
         waiting_s: dict[str, float] = {}
         total_s: dict[str, float] = {}

@@ -480,7 +480,7 @@ class Supervisor:
         ):
             if stops is None:
                 stops = self._termination.stops_requested
-                text = "all jobs have ended; waiting for the ledger to record that. Press Ctrl-C to end without"
+                text = "all workers have ended; waiting for the ledger to record that. Press Ctrl-C to end without"
                 self.reporter.event("waiting", text)
             if self._termination.stops_requested > stops or time.time() >= (self.until or math.inf):
                 text = "still locked by another process, so the end of some jobs is not recorded"

@@ -116,9 +116,11 @@ def compare(
 
 
 def refuse_without_race(arguments: Mapping[str, object]) -> None:
-    """:param arguments: those that are for a race alone.
+    """Refuse what is for a race alone.
+
+    :param arguments: by name; None and False: not given.
     :raises UsageError: one of them is given.
     """
-    given = [name for name, value in arguments.items() if value not in (None, False)]
+    given = [name for name, value in arguments.items() if value is not None and value is not False]
     if given:
         raise UsageError(f"compare: {option(given[0])} is for a race: add {option('race', True)}")

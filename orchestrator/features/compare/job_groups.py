@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -71,10 +72,10 @@ class Group:
     for a name without it."""
     values: Mapping[str, Sequence[float]]
     """Body → the value of each of its seeds that has one; bodies without any are left out."""
-    missing: int
-    """Jobs without a value: they have not succeeded, or not reported it."""
-    protocols: Sequence[Protocol]
-    """All that occur, the most env_steps first."""
+    missing: Counter[str]
+    """Body → the number of its jobs without a value: they have not succeeded, or not reported it."""
+    protocols: Mapping[str, Collection[Protocol]]
+    """Body → how its values were reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,9 @@ class GroupFigures:
     mean: Figure
     interquartile_mean: Figure
     missing: int
+    """Jobs without a value."""
     protocols: Sequence[Protocol]
+    """All that occur, the most env_steps first."""
 
     @property
     def fewest_seeds(self) -> int:
@@ -253,26 +256,29 @@ def _group(
     cases: Cases,
     figure: str,
 ) -> Group:
-    """:param bodies: body → case. :raises UsageError: none of the jobs has a value."""
+    """The jobs that ``name`` means.
+
+    :param bodies: body → case.
+    :raises UsageError: none of the jobs has a value.
+    """
     values: dict[str, list[float]] = {}
-    protocols: set[Protocol] = set()
-    missing = 0
+    protocols: dict[str, set[Protocol]] = {}
+    missing = Counter[str]()
     for body, case in bodies.items():
         for row in cases[case]:
             value = value_of(row, figure)
             if value is None:
-                missing += 1
+                missing[body] += 1
                 continue
             values.setdefault(body, []).append(value)
-            protocols.add(_protocol(row))
+            protocols.setdefault(body, set()).add(_protocol(row))
     if not values:
         states = sorted({row["state"] for case in bodies.values() for row in cases[case]})
         raise UsageError(
-            f"{run_dir}: {name}: none of its {count(missing, 'job')} ({', '.join(states)}) has a"
+            f"{run_dir}: {name}: none of its {count(missing.total(), 'job')} ({', '.join(states)}) has a"
             f" value of {figure}; jobs that have succeeded have one"
         )
-    in_order = sorted(protocols, key=Protocol.order, reverse=True)
-    return Group(name=name, cases=bodies, values=values, missing=missing, protocols=in_order)
+    return Group(name=name, cases=bodies, values=values, missing=missing, protocols=protocols)
 
 
 def _protocol(row: SummaryRow) -> Protocol:
@@ -283,13 +289,14 @@ def _protocol(row: SummaryRow) -> Protocol:
 
 def _figures_of(group: Group, bodies: Sequence[str]) -> GroupFigures:
     values = {body: group.values[body] for body in bodies}
+    protocols = {protocol for body in bodies for protocol in group.protocols[body]}
     return GroupFigures(
         name=group.name,
         values=values,
         mean=two_groups.mean(list(values.values())),
         interquartile_mean=two_groups.interquartile_mean(list(values.values())),
-        missing=group.missing,
-        protocols=group.protocols,
+        missing=sum(group.missing[body] for body in bodies),
+        protocols=sorted(protocols, key=Protocol.order, reverse=True),
     )
 
 

@@ -176,6 +176,7 @@ class TrainingPool:
                 f"the TrainingPool belongs to process {self._process}, from which this one was forked; submit robots "
                 "there, or make a new pool here, with another run_dir"
             )
+        self._refuse_if_closed()
         if not isinstance(xml, str | os.PathLike | Spec):
             expected = "expected a path, MJCF text or a mujoco.MjSpec"
             raise UsageError(
@@ -232,18 +233,21 @@ class TrainingPool:
         :raises OrchestratorError: the pool has ended.
         """
         with self._changed:
-            if self._failure is not None:
-                raise type(self._failure)(*self._failure.args)
-            if self._is_closing or self._is_stopping:
-                raise RuntimeError(
-                    "the TrainingPool is closed, and takes no more robots; make a new one"
-                )
+            self._refuse_if_closed()
             self._submitted.append(future)
             if submission is None:
                 return
             self._unfinished.add(future)
             self._new.append(submission)
             self._changed.notify_all()
+
+    def _refuse_if_closed(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(*self._failure.args)
+        if self._is_closing or self._is_stopping:
+            raise RuntimeError(
+                "the TrainingPool is closed, and takes no more robots; make a new one"
+            )
 
     def as_submitted(self, timeout: float | None = None) -> Iterator[TrainingFuture]:
         """The futures in the order in which the robots were submitted, each when it is done; also

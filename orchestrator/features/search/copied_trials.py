@@ -169,7 +169,8 @@ def _settings(job: Job) -> dict[str, Any]:
             "log": resources.log_mib,
             "nice": resources.nice,
             "min_free_disk": resources.min_free_disk_mib,
-            "start": None if resources.start == "exec" else resources.start,
+            "move": resources.move,
+            "start": resources.start,
         },
         "distributed": {
             "backend": spec.backend,

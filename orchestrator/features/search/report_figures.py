@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from statistics import median
@@ -222,8 +223,8 @@ def _along(dimension: ReportedDimension, trials: Iterable[ReportedTrial]) -> lis
     values = [one["point"][dimension["key"]] for one in trials]
     if not dimension["choices"]:
         return [float(value) for value in values]
-    known = {value_text(choice): place for place, choice in enumerate(dimension["choices"])}
-    return [float(known[value_text(value)]) for value in values]
+    known = {json.dumps(choice): place for place, choice in enumerate(dimension["choices"])}
+    return [float(known[json.dumps(value)]) for value in values]
 
 
 def _medians(

@@ -85,12 +85,14 @@ def _drawn_trials(
         return list(trials), ""
     ranked = dict.fromkeys([*facts["front"], *facts["best"]])
     rank = {number: place for place, number in enumerate(ranked)}
-    best = sorted(trials, key=lambda one: rank.get(one["trial"], len(rank)))[: MOST_DRAWN // 3]
+    known = [one for one in trials if one["trial"] in rank]
+    best = sorted(known, key=lambda one: rank[one["trial"]])[: MOST_DRAWN // 3]
     taken = {one["trial"] for one in best}
     others = [one for one in trials if one["trial"] not in taken]
     step = len(others) / (MOST_DRAWN - len(best))
     spread = [others[int(place * step)] for place in range(MOST_DRAWN - len(best))]
-    sentence = f" The figure shows {MOST_DRAWN} of {len(trials):,} trials: the best, and others spread over the search."
+    which = "the best, and others spread over the search" if best else "spread over all of them"
+    sentence = f" The figure shows {MOST_DRAWN} of {len(trials):,} trials: {which}."
     return sorted((*best, *spread), key=lambda one: one["trial"]), sentence
 
 

@@ -181,8 +181,9 @@ def _with_reason(trial: Trial) -> str:
 
 
 def _last_failed(reader: TrialReader) -> list[Trial]:
-    """The last ones first."""
-    return list(islice(reversed(reader.history.failed.values()), FAILURES_READ))
+    """The last ones of the search first, without those that repeat one."""
+    failed = (trial for trial in reversed(reader.history.failed.values()) if trial.is_of_search)
+    return list(islice(failed, FAILURES_READ))
 
 
 def _without_value(reader: TrialReader) -> str:

@@ -97,10 +97,10 @@ class TrialReader:
 
     def _end(self, trial: Trial) -> None:
         """Count ``trial``, which is over."""
-        if trial.values is not None:
-            self._done_steps += self._total(trial)
-        else:
+        if trial.values is None:
             self._failing.append(trial)
+        elif trial.is_of_search:  # others have no rungs
+            self._done_steps += self._total(trial)
         if not trial.is_of_search or not trial.values or self.search is None:
             return
         mine = costs(trial, self.directions)
@@ -143,9 +143,15 @@ class TrialReader:
     @property
     def rungs(self) -> Sequence[int]:
         """env_steps of each job at which trials are compared."""
-        if self.scheduler is None or not self.totals:
+        if self.scheduler is None:
             return ()
-        return self.scheduler.rungs(max(self.totals.values()))
+        lengths = [
+            self.totals[job_id]
+            for trial in self.asked
+            for job_id in trial.jobs
+            if job_id in self.totals
+        ]
+        return self.scheduler.rungs(max(lengths)) if lengths else ()
 
     @property
     def asked(self) -> list[Trial]:

@@ -57,7 +57,7 @@ class Bundle:
         stamps: list[tuple[int | None, ...]] = []
         for name in self.contents:
             try:
-                now = self._users_path(name).stat()
+                now = self.users_path(name).stat()
             except OSError as error:
                 stamps.append((error.errno,))
             else:
@@ -78,10 +78,10 @@ class Bundle:
             for element in elements(content, {tag}):
                 names = [own.name for own in element.attributes]
                 if element.tag == tag and (attribute is None or attribute in names):
-                    return f"{self._users_path(name)}, line {element.line}"
+                    return f"{self.users_path(name)}, line {element.line}"
         return None
 
-    def _users_path(self, name: str) -> Path:
+    def users_path(self, name: str) -> Path:
         """The user's own file that has the relative path ``name`` in the copy."""
         return self.moved.get(name, self.origin / name)
 

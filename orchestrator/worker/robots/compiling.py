@@ -153,5 +153,5 @@ def _place_of_nan(bundle: Bundle) -> str:
         match = _NAN.search(content) if name.endswith(".xml") else None
         if match is not None:
             line = content.count(b"\n", 0, match.start()) + 1
-            return f"{bundle.origin / name}, line {line}"
+            return f"{bundle.users_path(name)}, line {line}"
     return str(bundle.origin / bundle.main)

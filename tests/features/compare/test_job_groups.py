@@ -137,6 +137,21 @@ def test_jobs_that_have_not_succeeded_are_left_out_and_counted(tmp_path: Path) -
     assert found.remarks[0] == "b: 1 job without a value left out."
 
 
+def test_bodies_that_are_left_out_are_in_no_remark(tmp_path: Path) -> None:
+    jobs = [
+        *trained("a-x", seeds(1.0, 2.0)),
+        *trained("b-x", seeds(1.0, 2.0)),
+        *trained("a-y", seeds(3.0, 4.0), init="/there/y.zip"),
+        Trained(case="a-y", seed=2, state="FAILED", measures={}),
+    ]
+    found = compared(make_run_dir(tmp_path / "run", jobs).root, "a-*", "b-*")
+    assert found.bodies == ["x"]
+    assert found.groups[0].missing == 0
+    assert not any(
+        "reached alike" in remark or "without a value" in remark for remark in found.remarks
+    )
+
+
 @pytest.mark.parametrize(
     ("names", "by", "said"),
     [

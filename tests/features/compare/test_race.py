@@ -333,6 +333,8 @@ def test_what_cannot_be_raced_is_refused(world: World) -> None:
 def test_options_of_a_race_are_refused_without_one(world: World) -> None:
     with pytest.raises(UsageError, match="most_seeds is for a race: add race=True"):
         orchestrator.compare(world.run_dir, ["a", "b"], most_seeds=5)  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="smallest_difference is for a race"):
+        orchestrator.compare(world.run_dir, ["a", "b"], smallest_difference=0)  # type: ignore[call-overload]
 
 
 class TestStarts:

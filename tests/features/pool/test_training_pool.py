@@ -152,8 +152,9 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
         ):
             with pytest.raises(orchestrator.UsageError, match=fragment):
                 pool.submit(xml, **settings)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="closed"):
-        pool.submit(HOPPER)
+    for xml in (HOPPER, HOPPER.read_text()):
+        with pytest.raises(RuntimeError, match="closed"):
+            pool.submit(xml)
     states = {job_id: row["state"] for job_id, row in commands.summary(here / "run").items()}
     trained = dict.fromkeys(("slow-s0", "fast-s0", "last-s0", "child-s1"), "SUCCEEDED")
     assert states == {**trained, "bad-s0": "FAILED", "endless-s0": "CANCELLED"} | (

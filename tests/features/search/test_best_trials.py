@@ -167,6 +167,23 @@ def test_what_waits_at_rungs_counts_as_saved(tmp_path: Path) -> None:
     assert reader.saved_share == (700 + 900) / 3000
 
 
+def test_trials_that_are_trained_again_have_no_rungs_and_save_nothing(tmp_path: Path) -> None:
+    trials = [Told(values=[3.0], reached=[1.0, 2.0]), Told(reached=[1.0, 1.0])]
+    again = Told(values=[4.0], reevaluates=0, point=point_of(0))
+    shares = []
+    for name, told in (("before", trials), ("after", [*trials, again])):
+        paths = search_run(tmp_path / name, told, is_over=False, reevaluate=1)
+        reader = TrialReader.of(paths)
+        assert reader is not None
+        with run_directory.opened_ledger(paths, read_only=True) as ledger:
+            reader.update(ledger)
+        if told is not trials:  # as with `reevaluate = { n = 1, total_timesteps = 5000 }`
+            reader.totals = {**reader.totals, reader.history.trials[2].jobs[0]: 5000}
+        assert reader.rungs == (100, 300, 900)
+        shares.append(reader.saved_share)
+    assert shares == [700 / 2000] * 2
+
+
 def with_results(paths: RunPaths) -> dict[str, Job]:
     """Put what a training leaves into the directories of the jobs that have succeeded."""
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
@@ -226,6 +243,8 @@ threads = 1
 memory = "3 GiB"
 timeout = "1h30min"
 min_free_disk = 0
+start = "exec"
+move = false
 [defaults.retry]
 max_retries = 5
 [[jobs]]

@@ -3,6 +3,7 @@ small."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
@@ -24,6 +25,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import (
     report_data,
+    report_figures,
     report_page,
     report_sections,
     search_events,
@@ -480,3 +482,19 @@ def test_every_figure_of_a_search_is_drawn(tmp_path: Path, monkeypatch: pytest.M
     assert child["lineage_env_steps"] == child["env_steps"] + sum(
         job["env_steps"] for job in facts["jobs"] if job["job_id"] in parent["jobs"]
     )
+
+
+def test_choices_that_look_alike_have_places_of_their_own() -> None:
+    choices = [0.12345, 0.12347, 1, "1"]
+    dimension: Any = {"key": "params.a", "choices": choices}
+    trials: Any = [{"point": {"params.a": choice}} for choice in choices]
+    assert report_figures._along(dimension, trials) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_where_no_trial_is_the_best_a_figure_is_of_all_parts_of_the_search() -> None:
+    trials: Any = [{"trial": number} for number in range(3 * report_page.MOST_DRAWN)]
+    facts: Any = {"front": [], "best": []}
+    shown, sentence = report_page._drawn_trials(facts, trials)
+    gaps = [after["trial"] - before["trial"] for before, after in itertools.pairwise(shown)]
+    assert (len(shown), set(gaps)) == (report_page.MOST_DRAWN, {3})
+    assert "the best" not in sentence

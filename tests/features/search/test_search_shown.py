@@ -14,7 +14,7 @@ import command_helpers as commands
 import pytest
 from searcher_helpers import beginning
 from supervisor_helpers import Experiment, ask, make_job, once
-from trial_helpers import Told, search_run
+from trial_helpers import Told, point_of, search_run
 
 from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, State, Succeeded
@@ -87,6 +87,11 @@ def test_the_commonest_reason_of_failed_trials_is_part_of_the_line(tmp_path: Pat
         search_run(tmp_path / "first", [*trials, Told(why="leg of 0.71\ntoo long")], is_over=False)
     )
     assert "4 failed (2 of them as trial 4: leg of 0.71 too long)" in line
+    again = Told(why="again", reevaluates=0, point=point_of(0))
+    repeated = line_of(
+        search_run(tmp_path / "repeated", [*trials[:2], again], is_over=False, reevaluate=1)
+    )
+    assert "1 failed (trial 1: no legs)" in repeated
     long = line_of(search_run(tmp_path / "second", [DONE, trials[-1]], is_over=False))
     assert "1 failed (trial 1: leg of 0.7 too longlong" in long
     assert "…)" in long

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_helpers import wait_until
 from executor_helpers import (
     ASLEEP,
     IGNORES_STOP,
@@ -322,6 +323,27 @@ def test_memory_is_that_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         )
     sizes = [event.rss_mib for event in samples if isinstance(event, Sampled)]
     assert 200 < sizes[-1] < 300
+
+
+def test_a_rank_that_has_ended_waits_for_no_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_module, "SAMPLE_EVERY_S", 0.0)
+    with local() as executor:
+        handle = executor.submit(make_rank_group(tmp_path, "a", ASLEEP, [("exit", 0)], ASLEEP))
+        until_heard(executor, handle)
+        (group,) = executor._groups.values()
+
+        def has_ended() -> bool:
+            executor.poll(0.01)
+            return len(group.running) == 2
+
+        wait_until(has_ended, "the end of rank 1")
+        samples = events_until(
+            executor, lambda events: any(isinstance(event, Sampled) for event in events)
+        )
+    shares = [event.wait_shares for event in samples if isinstance(event, Sampled)]
+    assert (len(shares[-1]), shares[-1][1]) == (3, 0.0)
 
 
 def test_a_rank_that_floods_its_channel_keeps_nobody_from_rank_0(tmp_path: Path) -> None:

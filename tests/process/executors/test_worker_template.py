@@ -3,11 +3,13 @@ forks them."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -343,6 +345,22 @@ def test_a_launch_that_is_execed_for_its_own_sake_says_why_and_starts_no_templat
         assert executor._template._popen is None
     assert "the job uses a GPU" in log(tmp_path, "a")
     assert log(tmp_path, "b") == "x" * 999 + "\n"
+
+
+def test_without_descriptors_for_a_template_workers_are_execed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with forking() as executor:
+        with monkeypatch.context() as patch:
+            patch.setattr(worker_template.socket, "socketpair", refuse)
+            assert executor.prepare_to_fork(), "it waits for nothing"
+        handle = executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))
+        assert ended(executor, handle) == 7
+        assert not is_forked(tmp_path, "a")
+    assert "it could not be started ([Errno 24]" in log(tmp_path, "a")
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from supervisor_helpers import (
 from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.job import Cancelled, Cause, Failed, Pending
 from orchestrator.executors.fake import NEVER, Behaviour
+from orchestrator.experiment import session
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.resuming import recovery, resume
@@ -114,6 +115,18 @@ def test_a_request_that_no_supervisor_lived_to_read_is_for_the_next_but_a_stop_i
         "b": "PENDING",
     }
     assert os.listdir(tmp_path / "requests") == []
+
+
+def test_a_stop_from_another_host_is_remembered(tmp_path: Path) -> None:
+    """Each feature that goes on beside the run asks, and the file is read once."""
+    files = RequestFiles(tmp_path / "requests")
+    question = session._StopQuestion(files=files, holder="1:1.0", ledger=None)
+    assert not question.is_asked()
+    files.add([Request(verb="stop", job_id="2:2.0")])
+    assert not question.is_asked(), "it was for another supervisor"
+    files.add([Request(verb="stop", job_id="1:1.0")])
+    assert question.is_asked()
+    assert question.is_asked()
 
 
 def test_a_request_stays_until_what_it_led_to_is_recorded(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from bundle_helpers import (
 from model_helpers import differences
 
 from orchestrator.core.robot_hash import hash_of_copy
-from orchestrator.worker.robots import file_collector
+from orchestrator.worker.robots import compiling, file_collector
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.file_collector import BundleError
 
@@ -72,6 +72,15 @@ def test_only_the_absolute_names_are_rewritten(tmp_path: Path) -> None:
     before = (tmp_path / "r/main.xml").read_bytes()
     assert robot.contents["main.xml"] == before.replace(f"{tmp_path}/far".encode(), b"elsewhere/0")
     assert robot.moved == {"elsewhere/0/a.obj": tmp_path / "far/a.obj"}
+
+
+def test_a_number_that_is_none_is_told_with_the_users_own_file(tmp_path: Path) -> None:
+    part = tmp_path / "far/part.xml"
+    part.parent.mkdir()
+    part.write_text('<mujoco>\n<worldbody><geom size="nan"/></worldbody></mujoco>')
+    main = tmp_path / "main.xml"
+    main.write_text(f'<mujoco><include file="{part}"/></mujoco>')
+    assert compiling._place_of_nan(collect(main)) == f"{part}, line 2"
 
 
 def test_a_bundle_of_a_bundle_is_the_same_bundle(tmp_path: Path) -> None:
