@@ -65,6 +65,7 @@ def check(
     arguments = ("check", *arguments, "--json")
     done = give(*arguments, cwd=cwd, before=before) if before else invoke(*arguments, cwd=cwd)
     assert done.returncode == code, done.stderr
+    assert done.stdout, done.stderr
     rows = json.loads(done.stdout, parse_constant=no_number)
     assert all(set(row) >= {"path", "verdict", "messages", *FIGURES} for row in rows)
     return {Path(row["path"]).name: row for row in rows}

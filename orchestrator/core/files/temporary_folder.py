@@ -69,15 +69,22 @@ def _make_writable(folder: Path) -> None:
 
 
 def _lock_folder(folder: Path) -> int:
+    """The descriptor that locks ``folder``. Another process may sweep it at any moment before it is
+    locked: then it is made anew.
+    """
     while True:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
         with contextlib.suppress(OSError):  # a file system without locks, where nothing is swept
             fcntl.flock(lock, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock), folder.stat()):
                 return lock
-        os.close(lock)  # another process swept it before it was locked
+        os.close(lock)
 
 
 @functools.cache

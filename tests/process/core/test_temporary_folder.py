@@ -113,3 +113,26 @@ with TemporaryFolder() as folder:
         command, cwd=REPOSITORY, env=environment, preexec_fn=bow_to_permissions, check=True
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_are_made_while_others_sweep(tmp_path: Path) -> None:
+    """A folder is there for an instant before it is locked; a sweep of that instant takes it."""
+    makes = """
+from orchestrator.core.files import temporary_folder
+for _ in range(1000):
+    temporary_folder.sweep.cache_clear()
+    with temporary_folder.TemporaryFolder():
+        pass
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": "."}
+    together = [
+        subprocess.Popen(
+            [sys.executable, "-c", makes],
+            cwd=REPOSITORY,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    assert [one.communicate()[1] for one in together] == [""] * 3
