@@ -217,23 +217,31 @@ class WorkerTemplate:
     def _start(self, variables: Mapping[str, str]) -> None:
         mark = "template".ljust(TOKEN_BYTES - len(self.token) - 1, "-")
         self._environment = {**variables, TOKEN_VARIABLE: f"{self.token}/{mark}"}
-        with contextlib.ExitStack() as undo:
-            try:
-                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                undo.enter_context(ours)
-                with theirs:
-                    self._popen = spawn(
-                        [*self.command, str(theirs.fileno())],
-                        folder=working_directory(Path("/")),
-                        environment=self._environment,
-                        inherited=[theirs.fileno()],
-                    )
-            except OSError as error:
-                self._refused = f"it could not be started ({error})"
-                return
-            undo.pop_all()
-        self._control = ours
-        self._wait_until = time.monotonic() + IMPORT_PATIENCE_S
+        try:
+            self._popen, self._control = self._spawn()
+        except OSError as error:
+            self._refused = f"it could not be started ({error})"
+        else:
+            self._wait_until = time.monotonic() + IMPORT_PATIENCE_S
+
+    def _spawn(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        """A new template process, and our end of its socket.
+
+        :raises OSError: it could not be started, or no descriptor is left.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                popen = spawn(
+                    [*self.command, str(theirs.fileno())],
+                    folder=working_directory(Path("/")),
+                    environment=self._environment,
+                    inherited=[theirs.fileno()],
+                )
+        except OSError:
+            ours.close()
+            raise
+        return popen, ours
 
     def _replace_process(self, *, hangs: bool = False) -> None:
         """Replace a template that has ended or hangs, unless that has happened too often."""

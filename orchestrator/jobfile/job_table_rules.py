@@ -88,8 +88,7 @@ def parts_of(
     parts: dict[str, Any] = {}
     formats = format_tables()
     for name, rules in table_rules().items():
-        is_of_other_robots = name in formats and formats[name] is not robot
-        if is_of_other_robots:
+        if name in formats and formats[name] is not robot:  # it is of other robots
             continue
         with _blaming(name, merged, where, problems):
             settings = rules.settings(merged)

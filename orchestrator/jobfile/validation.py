@@ -142,17 +142,17 @@ def _remove(document: dict[str, Any], location: Location) -> None:
     location: then the value goes.
     """
     holder: Any = document
-    place_in_holder, *inner_places = location
-    for place_in_value in inner_places:
-        value = holder.get(place_in_holder) if isinstance(holder, dict) else holder[place_in_holder]
-        if not isinstance(value, dict | list):
+    *above, key = location
+    for step in above:
+        inner = holder.get(step) if isinstance(holder, dict) else holder[step]
+        if not isinstance(inner, dict | list):
+            key = step
             break
-        holder = value
-        place_in_holder = place_in_value
+        holder = inner
     if isinstance(holder, list):
-        holder[int(place_in_holder)] = {}  # so that the other jobs keep their numbers
+        holder[int(key)] = {}  # so that the other jobs keep their numbers
     else:
-        holder.pop(place_in_holder, None)
+        holder.pop(key, None)
 
 
 def _written_keys(model: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
