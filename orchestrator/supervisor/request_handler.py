@@ -186,6 +186,7 @@ class RequestHandler:
         if isinstance(self.jobs.states[job_id], Failed | Cancelled):
             self.jobs.job(job_id)  # if it cannot be read, before anything has changed
             self.jobs.move(job_id, Pending())
+            self.recorder.ledger.withdraw_notes(job_id)  # it was invalid, and held back before
             self.recorder.reporter.event(
                 "retrying", f"{job_id} is queued again, requested by `retry`", job_id=job_id
             )

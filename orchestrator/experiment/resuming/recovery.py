@@ -156,6 +156,8 @@ def _apply_late(request: Request, row: JobRow, ledger: Ledger) -> JobRow:
     if new is None:
         return row
     ledger.set_state(row.job_id, move(row.job_id, row.state, new))
+    if request.verb == "retry":
+        ledger.withdraw_notes(row.job_id)  # it was invalid, and held back before
     return dataclasses.replace(row, state=new)
 
 

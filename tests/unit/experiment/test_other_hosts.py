@@ -117,6 +117,18 @@ def test_a_request_that_no_supervisor_lived_to_read_is_for_the_next_but_a_stop_i
     assert os.listdir(tmp_path / "requests") == []
 
 
+def test_a_retry_that_nobody_has_read_ends_a_hold_from_before_the_job_was_invalid(
+    tmp_path: Path,
+) -> None:
+    ledger = Experiment(tmp_path, [make_job("a")]).ledger
+    ledger.set_state("a", Failed(cause=Cause.INVALID, message="no legs"))
+    ledger.note("cancel", "a")
+    RequestFiles(tmp_path / "requests").add([Request(verb="retry", job_id="a")])
+    assert not recovery.apply_late_requests(ledger, "2:2.0")
+    assert [row.state for row in ledger.jobs()] == [Pending()]
+    assert ledger.noted_verbs() == {}
+
+
 def test_a_stop_from_another_host_is_remembered(tmp_path: Path) -> None:
     """Each feature that goes on beside the run asks, and the file is read once."""
     files = RequestFiles(tmp_path / "requests")
