@@ -144,8 +144,10 @@ class ExaminationRequest(JsonLine):
     entry_point: str | None = None
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = None
-    """Stable-Baselines3's name of the policy, which must fit the environment as the next three
+    """Stable-Baselines3's name of the policy, which must fit the environment as the next four
     must; None: any."""
+    normalize_images: bool = True
+    """Whether the policy takes only images with values from 0 to 255, which it divides by 255."""
     use_sde: bool = False
     algo: str = "ppo"
     fast: bool = False

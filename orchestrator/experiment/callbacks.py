@@ -7,6 +7,7 @@ runs, jobs train on, but nothing is launched, recorded or retried.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from orchestrator.core.errors import LedgerBusyError, LedgerDamagedError
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.messages import Progress
 from orchestrator.core.processes import users_code
+from orchestrator.core.text import listed
 from orchestrator.ledger import JobRow, Ledger, SummaryRow
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.events import Reporter, SilentReporter, View
@@ -103,14 +105,29 @@ class CallbackReporter:
 
     def tick(self, view: Callable[[], View]) -> None:
         self.inner.tick(view)
-        self.report_ended(most=1)
+        with contextlib.suppress(LedgerBusyError):  # the next turn reports it
+            self._report_ended(most=1)
         if self.on_progress is not None and time.monotonic() >= self._next_progress:
             self._call(self.on_progress, progress_of(view(), self.indices))
             self._next_progress = time.monotonic() + PROGRESS_EVERY_S
 
-    def report_ended(self, most: float = math.inf) -> None:
-        """Call ``on_end`` for jobs that have ended. :param most: so many; the loop goes on between
-        two of them.
+    def report_last(self) -> None:
+        """Call ``on_end`` for all jobs that are left: the supervisor has ended.
+
+        :raises LedgerBusyError: another process has the ledger locked; the message names the jobs.
+        """
+        try:
+            self._report_ended()
+        except LedgerBusyError as error:
+            left = f"the calling program was not told how {listed(list(self._ended))} ended"
+            advice = "the same call tells it of every job that has ended"
+            raise LedgerBusyError(f"{error}; {left}, {advice}") from error
+
+    def _report_ended(self, most: float = math.inf) -> None:
+        """Call ``on_end`` for jobs that have ended.
+
+        :param most: so many; the loop goes on between two of them.
+        :raises LedgerBusyError: the next call goes on with the same job.
         """
         if self.on_end is None or self._ledger is None:
             return
@@ -120,8 +137,6 @@ class CallbackReporter:
             done += 1
             try:
                 row = self._ledger.summary_of(job_id)
-            except LedgerBusyError:
-                return  # the next turn asks again
             except LedgerDamagedError:
                 del self._ended[job_id]  # the run ends with this error; others are reported
                 continue

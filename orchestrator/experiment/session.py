@@ -359,7 +359,7 @@ def _train(
         return supervisor.run()
     callbacks.begin(training.rows, ledger, supervisor.request_stop)
     states = supervisor.run()
-    callbacks.report_ended()
+    callbacks.report_last()
     if callbacks.error is not None:
         opened.beside.end()
         ledger.close()

@@ -5,6 +5,7 @@ dark.
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import math
 import os
@@ -336,9 +337,25 @@ def lanes(bars: Sequence[Bar]) -> Lanes:
     """CPU → its bars; where a bar has no CPUs, or CPUs of several machines, as few slots as hold
     all bars.
     """
-    if all(bar.cpus and ", " not in bar.node for bar in bars):
-        return _lanes_of_cpus(bars)
-    return _lanes_of_slots(bars)
+    return _lanes_of_cpus(bars) if _have_cpu_lanes(bars) else _lanes_of_slots(bars)
+
+
+def cpus_given(bars: Sequence[Bar]) -> int:
+    """How many CPUs the bars have: all of them; where lanes are slots, the most at once. A bar
+    without CPUs counts as one.
+    """
+    if _have_cpu_lanes(bars):
+        return len({(bar.node, cpu) for bar in bars for cpu in bar.cpus})
+    changes: list[tuple[float, int]] = []
+    for bar in bars:
+        size = max(1, len(bar.cpus))
+        changes += [(bar.begin_s, size), (bar.end_s, -size)]
+    largest = max(max(1, len(bar.cpus)) for bar in bars)
+    return max(largest, *itertools.accumulate(change for _, change in sorted(changes)))
+
+
+def _have_cpu_lanes(bars: Sequence[Bar]) -> bool:
+    return all(bar.cpus and ", " not in bar.node for bar in bars)
 
 
 def _lanes_of_cpus(bars: Sequence[Bar]) -> Lanes:

@@ -168,9 +168,10 @@ def schedule(attempts: Sequence[ReportedAttempt], use: Mapping[str, float | None
     times = [moment / unit_s for moment in moments]
     lower.step(times, busy, where="post", color=SERIES[0])
     lower.fill_between(times, busy, step="post", color=SERIES[0], alpha=0.2)
-    lower.axhline(len(lanes), color=DIM, linestyle="--", linewidth=0.9)
+    given = drawing.cpus_given(bars)
+    lower.axhline(given, color=DIM, linestyle="--", linewidth=0.9)
     lower.set_xlim(upper.get_xlim())
-    lower.set_ylim(0, max([len(lanes), *busy]) * 1.1)
+    lower.set_ylim(0, max([given, *busy]) * 1.1)
     lower.set_ylabel("CPUs busy")
     lower.set_xlabel(f"{unit} since the first job started")
     drawing.plain_ticks(lower, y=True, most=4)

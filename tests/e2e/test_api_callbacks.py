@@ -14,6 +14,8 @@ import pytest
 from command_helpers import odd, write_experiment
 
 import orchestrator
+from orchestrator.core.errors import LedgerBusyError
+from orchestrator.ledger import Ledger
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +63,30 @@ def test_every_result_is_handed_over_as_its_job_ends(waiting_workers: Path) -> N
     again: list[str | None] = []
     orchestrator.run(jobs, run_dir="run", on_result=lambda result: again.append(result.job_id))
     assert again == ["a-s0", "a-s1", "b-s0"], "those that ended before come at first"
+
+
+def test_a_job_that_cannot_be_reported_at_the_end_is_an_error_and_is_reported_by_the_same_call(
+    waiting_workers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = write_experiment(waiting_workers, odd("a", "nothing"))
+    (waiting_workers / "go-a-s0").touch()
+    ended: list[str | None] = []
+
+    def busy(*_: object) -> Any:
+        raise LedgerBusyError("the ledger is locked")
+
+    def run() -> orchestrator.ExperimentResult:
+        return orchestrator.run(
+            jobs, run_dir="run", on_result=lambda result: ended.append(result.job_id)
+        )
+
+    with monkeypatch.context() as locked:
+        locked.setattr(Ledger, "summary_of", busy)
+        with pytest.raises(LedgerBusyError, match="not told how a-s0 ended"):
+            run()
+    assert not ended
+    assert run().ok
+    assert ended == ["a-s0"]
 
 
 @pytest.mark.parametrize("kind", ["on_result", "on_progress"])

@@ -182,6 +182,7 @@ def _request(job: Job) -> ExaminationRequest:
         env_kwargs=spec.env_kwargs,
         search_path=spec.search_path or (str(job.maker_folder) if job.maker_folder else None),
         policy=None if has_task else spec.policy,
+        normalize_images=has_task or bool(spec.policy_kwargs.get("normalize_images", True)),
         use_sde=bool(spec.hyperparameters.get("use_sde", False)),
         algo="ppo" if has_task else spec.algo,
         fast=spec.learner == "fast" and not has_task,

@@ -93,6 +93,7 @@ class TrainingPool:
         **defaults: Any,
     ) -> None:
         api.refuse_unknown("TrainingPool", defaults, ["max_parallel", "run_dir"])
+        _refuse_keys_that_are_no_text("TrainingPool", defaults)
         max_parallel = api.checked_max_parallel(max_parallel)
         resources = defaults.get("resources", {})
         self._defaults = {**defaults, "resources": resources}
@@ -185,6 +186,7 @@ class TrainingPool:
         api.refuse_unknown(
             "TrainingPool.submit", settings.keys() - {"name"}, ["seed", "init", "meta"]
         )
+        _refuse_keys_that_are_no_text("TrainingPool.submit", settings)
         said = checked_meta({} if meta is None else meta)
         if init is not None:
             settings["init"] = _start_policy(init)
@@ -486,6 +488,27 @@ class TrainingPool:
     def _on_finish(self, future: Future[Result]) -> None:
         with self._changed:
             self._unfinished.discard(future)
+
+
+def _refuse_keys_that_are_no_text(caller: str, settings: Mapping[str, Any]) -> None:
+    """:raises UsageError: a table within ``settings`` has one, which no job file can have."""
+    for key, value in settings.items():
+        for place, found in _keys_that_are_no_text(value, key):
+            text = f"a key must be text, found {shortened(repr(found))}"
+            raise UsageError(f"{caller}: {plain(place)}: {text}; put it in quotes")
+
+
+def _keys_that_are_no_text(value: object, place: str) -> Iterator[tuple[str, object]]:
+    """Each with the place of its table, from ``value`` on, which is at ``place``."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if isinstance(key, str):
+                yield from _keys_that_are_no_text(part, f"{place}.{key}")
+            else:
+                yield place, key
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            yield from _keys_that_are_no_text(part, f"{place}[{number}]")
 
 
 def _start_policy(init: object) -> Any:

@@ -113,7 +113,7 @@ def _check_spaces(env: gymnasium.Env[Any, Any], request: ExaminationRequest) -> 
     algorithm = f"{package}'s {request.algo.upper()}"
     _check_kinds(env.observation_space, env.action_space, request.algo, algorithm)
     _check_actions(env.action_space, request, algorithm)
-    misfits = _policy_misfits(env.observation_space, request.policy)
+    misfits = _policy_misfits(env.observation_space, request)
     if request.fast:
         from orchestrator.worker.training.fast import qualify
 
@@ -166,19 +166,41 @@ def _check_actions(
         )
 
 
-def _policy_misfits(observations: gymnasium.Space[Any], policy: str | None) -> list[str]:
-    """Why a policy cannot take such observations; empty: it can."""
+def _policy_misfits(observations: gymnasium.Space[Any], request: ExaminationRequest) -> list[str]:
+    """Why the policy cannot take such observations; empty: it can."""
     from gymnasium import spaces
 
+    policy = request.policy
     if policy is None:
         return []
     is_dict = isinstance(observations, spaces.Dict)
     if is_dict != (policy == "MultiInputPolicy"):
         expected = "MultiInputPolicy" if is_dict else "MlpPolicy or CnnPolicy"
         return [f"its observation space is {observations}: {policy} does not fit, use {expected}"]
-    if policy == "CnnPolicy" and len(observations.shape or ()) != 3:
-        return [f"its observation space is {observations}: CnnPolicy needs images, use MlpPolicy"]
-    return []
+    if policy != "CnnPolicy":
+        return []
+    instead = _instead_of_images(observations, has_raw_images=not request.normalize_images)
+    if instead is None:
+        return []
+    return [f"its observation space is {observations}: CnnPolicy needs images, {instead}"]
+
+
+def _instead_of_images(observations: gymnasium.Space[Any], *, has_raw_images: bool) -> str | None:
+    """What to do about observations that CnnPolicy cannot take; None: it can.
+
+    :param has_raw_images: whether the policy takes any three-dimensional Box for an image.
+    """
+    from gymnasium import spaces
+
+    from orchestrator.worker.envs.image_spaces import is_image
+
+    if not isinstance(observations, spaces.Box) or len(observations.shape) != 3:
+        return "use MlpPolicy"
+    if has_raw_images or is_image(observations):
+        return None
+    image = "let it be a Box of uint8 from 0 to 255"
+    raw = "set policy_kwargs.normalize_images = false if its images are scaled already, with the channels first"
+    return f"use MlpPolicy; or {image}; or {raw}"
 
 
 def _of_length(returned: Any, length: int, method: str, expected: str) -> Any:

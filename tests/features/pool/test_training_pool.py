@@ -147,6 +147,8 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
             (HOPPER, {"init": failed}, "has no policy: has no legs"),
             (HOPPER, {"init": fast}, r"init=future.result\(\)"),
             (HOPPER, {"after": ["fast"]}, "futures that it waits for"),
+            (HOPPER, {"ppo": {1: 2, "gamma": 0.9}}, r"submit: ppo: a key must be text, found 1;"),
+            (HOPPER, {"env_kwargs": {"a": [{(1, 2): 3}]}}, r"env_kwargs.a\[0\]: .* \(1, 2\);"),
             (HOPPER.parent, {}, "submit them one by one"),
             (3, {}, "is of type int"),
         ):
@@ -155,6 +157,8 @@ def test_futures_end_one_by_one_as_trainings_do_and_can_be_cancelled(here: Path)
     for xml in (HOPPER, HOPPER.read_text()):
         with pytest.raises(RuntimeError, match="closed"):
             pool.submit(xml)
+    with pytest.raises(UsageError, match="TrainingPool: task_options: a key must be text"):
+        orchestrator.TrainingPool(run_dir="other", task_options={None: 1, "height": 2})
     states = {job_id: row["state"] for job_id, row in commands.summary(here / "run").items()}
     trained = dict.fromkeys(("slow-s0", "fast-s0", "last-s0", "child-s1"), "SUCCEEDED")
     assert states == {**trained, "bad-s0": "FAILED", "endless-s0": "CANCELLED"} | (

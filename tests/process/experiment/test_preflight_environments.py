@@ -96,13 +96,14 @@ class Shaped(gymnasium.Env):
         "vector": spaces.Box(-1, 1, (2,), np.float32),
         "grid": spaces.Box(0, 9, (2, 3, 4), np.uint8),
         "image": spaces.Box(0, 255, (36, 36, 3), np.uint8),
+        "scaled": spaces.Box(0, 1, (3, 36, 36), np.float32),
         "choice": spaces.Discrete(2),
         "table": spaces.Box(-1, 1, (2, 3), np.float32),
         "whole": spaces.Box(-3, 3, (2,), np.int64),
     }
     SPACES["dict"] = spaces.Dict({"a": SPACES["vector"]})
 
-    def __init__(self, xml, seed, observation="vector", action="vector"):
+    def __init__(self, xml=None, seed=0, observation="vector", action="vector"):
         self.observation_space, self.action_space = self.SPACES[observation], self.SPACES[action]
 
     def reset(self, *, seed=None, options=None):
@@ -218,6 +219,41 @@ def test_a_policy_that_does_not_fit_the_spaces_is_told_before_launch(
     }
     problem = check(ExaminationRequest(**asked, policy=policy, use_sde=use_sde)).problem
     assert (problem is None) if message is None else (problem is not None and message in problem)
+
+
+@pytest.mark.parametrize(
+    ("observation", "policy_kwargs", "is_fit"),
+    [
+        ("image", {}, True),
+        ("image", {"normalize_images": False}, True),
+        ("grid", {}, False),
+        ("scaled", {}, False),
+        ("scaled", {"normalize_images": False}, True),
+        ("choice", {"normalize_images": False}, False),
+    ],
+)
+def test_three_dimensional_observations_that_are_no_images_are_refused_before_launch(
+    observation: str,
+    policy_kwargs: dict[str, object],
+    is_fit: bool,
+    tmp_path: Path,
+    search_path: str,
+) -> None:
+    job = {
+        "name": "a",
+        "entry_point": "my_envs:Shaped",
+        "env_kwargs": {"observation": observation},
+        "policy": "CnnPolicy",
+        "policy_kwargs": policy_kwargs,
+    }
+    jobs = from_mapping({"name": "x", "jobs": [job]}, source="x.toml", base=Path(search_path)).jobs
+    (verdict,) = examine(jobs, staging=tmp_path / "staged", at_once=1).values()
+    assert (verdict.problem is None) == is_fit, verdict
+    if verdict.problem is not None:
+        text = str(verdict.problem)
+        assert "my_envs:Shaped: its observation space is" in text
+        assert "use MlpPolicy" in text
+        assert ("policy_kwargs.normalize_images = false" in text) == (observation != "choice")
 
 
 FAST_LEARNER = [

@@ -34,6 +34,7 @@ from orchestrator.report import (
     added_sections,
     drawing,
     experiment_data,
+    experiment_figures,
     experiment_tables,
     number_format,
     thumbnails,
@@ -299,6 +300,40 @@ def test_hundreds_of_jobs_stay_readable_and_small(tmp_path: Path) -> None:
         in facts["figures"]["learning-curves"]
     )
     assert "160 more rows" in page.text
+
+
+def held(begin_s: float, end_s: float, cpus: Sequence[int], node: str | None = None) -> Any:
+    """An attempt."""
+    return {
+        "job_id": "a-s0",
+        "started_at": begin_s,
+        "until": end_s,
+        "ended_at": end_s,
+        "cause": None,
+        "cpu_s": 0.5,
+        "wall_s": 1.0,
+        "cpus": list(cpus),
+        "cpu_spans": [{"since": begin_s, "cpus": list(cpus)}],
+        "node": node,
+    }
+
+
+@pytest.mark.parametrize(
+    ("attempts", "given"),
+    [
+        ([held(0, 9, [0, 1]), held(10, 20, [0, 1])], 2),
+        ([held(0, 9, [0, 1], "m"), held(0, 9, [0, 1], "n")], 4),
+        ([held(0, 9, [0, 1, 0, 1], "m, n"), held(9, 20, [4, 5, 6], "n, o")], 4),
+        ([held(0, 9, [0, 1, 0, 1], "m, n"), held(8, 20, [4, 5, 6], "n, o")], 7),
+        ([held(0, 9, []), held(5, 20, []), held(9, 30, [])], 2),
+    ],
+)
+def test_the_dashed_line_is_at_the_number_of_cpus_also_where_lanes_are_slots(
+    attempts: Sequence[Any], given: int
+) -> None:
+    _, lower = experiment_figures.schedule(attempts, {}).axes
+    (dashed,) = (line for line in lower.lines if line.get_linestyle() == "--")
+    assert list(dashed.get_ydata()) == [given, given]
 
 
 def varied(lr: float, size: str, evaluated: float | None = None) -> Trained:

@@ -18,6 +18,7 @@ from supervisor_helpers import make_spec
 from orchestrator.core.worker_spec import Activation
 from orchestrator.jobfile.hyperparameters import POLICY_KEYS
 from orchestrator.ledger.summary import learner_summary
+from orchestrator.worker.envs.image_spaces import is_image
 from orchestrator.worker.training import learners
 from orchestrator.worker.training.algorithms import activation
 from orchestrator.worker.training.fast import qualify
@@ -54,6 +55,7 @@ POLICY_VALUES: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("box", BOXES, ids=str)
 def test_images_are_what_stable_baselines3_takes_for_images(box: spaces.Box) -> None:
+    assert is_image(box) == is_image_space(box)
     assert (qualify.unfit_spaces(box, VECTOR) is None) == (not is_image_space(box))
 
 

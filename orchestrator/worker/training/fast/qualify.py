@@ -16,10 +16,10 @@ import numpy as np
 from gymnasium import spaces
 
 from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs.image_spaces import is_image
 
 ACTION_TYPES = (np.dtype(np.float32), np.dtype(np.float64))
 """Types of actions; the rollout buffer would round any other."""
-HIGHEST_PIXEL = 255
 
 
 def unfit(
@@ -38,12 +38,7 @@ def unfit_spaces(
     if not isinstance(observation_space, spaces.Box):
         kind = type(observation_space).__name__
         return f"its observation space is a {kind}, and the fast learner takes a Box of numbers"
-    whole_range = np.all(observation_space.low == 0) and np.all(
-        observation_space.high == HIGHEST_PIXEL
-    )
-    # stable_baselines3.common.preprocessing.is_image_space; the policy divides such observations by
-    # 255.
-    if len(observation_space.shape) == 3 and observation_space.dtype == np.uint8 and whole_range:
+    if is_image(observation_space):  # the policy divides them by 255
         return "its observations are images, and the fast learner takes numbers that are none"
     if not isinstance(action_space, spaces.Box):
         kind = type(action_space).__name__

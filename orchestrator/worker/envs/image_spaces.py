@@ -1,0 +1,24 @@
+"""Which observations are images. Imports neither torch nor stable-baselines3, because preflight
+asks too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+HIGHEST_PIXEL = 255
+
+
+def is_image(space: spaces.Space[Any]) -> bool:
+    """Whether Stable-Baselines3 takes them for images:
+    ``stable_baselines3.common.preprocessing.is_image_space``.
+    """
+    return (
+        isinstance(space, spaces.Box)
+        and len(space.shape) == 3
+        and space.dtype == np.uint8
+        and bool(np.all(space.low == 0) and np.all(space.high == HIGHEST_PIXEL))
+    )
