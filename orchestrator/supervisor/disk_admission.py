@@ -18,8 +18,8 @@ MEASURED_EVERY_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class DiskAdmission:
-    """Admits jobs by the free space. That is measured when a job is to be launched, at most once a
-    second.
+    """Admits jobs by the free space. That is measured when a job is to be launched, and while one
+    that was refused waits; at most once a second.
     """
 
     root: Path
@@ -35,11 +35,14 @@ class DiskAdmission:
     @property
     def awaited_shortage(self) -> DiskShortage | None:
         """What jobs wait for that others may free; None: none does."""
-        waiting = self._refused_still_asked()
-        if not waiting or self._free_mib is None:
+        free_mib = self._free_mib
+        if free_mib is None:
+            return None
+        waiting = {mib for mib in self._refused_still_asked() if mib > free_mib}
+        if not waiting:
             return None
         jobs = f"Jobs with resources.min_free_disk from {min(waiting):,} MiB on wait for free disk space"
-        text = f"{jobs}: {self._free_mib:,} MiB are free on the file system of {self.root}"
+        text = f"{jobs}: {free_mib:,} MiB are free on the file system of {self.root}"
         return DiskShortage(text=text, least_mib=min(waiting))
 
     def admit(self, job: Job) -> bool:
@@ -49,9 +52,7 @@ class DiskAdmission:
         asked_mib = job.resources.min_free_disk_mib
         if not asked_mib:
             return True
-        if self.now() >= self._measure_at:
-            self._free_mib = free_mib(self.root)
-            self._measure_at = self.now() + MEASURED_EVERY_S
+        self._measure()
         if self._free_mib is None or self._free_mib >= asked_mib:
             self._refused.discard(asked_mib)
             return True
@@ -67,6 +68,18 @@ class DiskAdmission:
                 "waiting", text, job_id=job.job_id, free_mib=self._free_mib, asked_mib=asked_mib
             )
         return False
+
+    def tick(self) -> None:
+        """Measure while a job that was refused waits, also where no room is offered to it, such as
+        while all lanes are taken.
+        """
+        if self._refused_still_asked():
+            self._measure()
+
+    def _measure(self) -> None:
+        if self.now() >= self._measure_at:
+            self._free_mib = free_mib(self.root)
+            self._measure_at = self.now() + MEASURED_EVERY_S
 
     def _refused_still_asked(self) -> set[int]:
         """What was refused, without that for which no job waits any more: it may have been

@@ -200,6 +200,7 @@ class Supervisor:
             self._move_attempts()
             if self._may_launch:
                 self._launch_waiting()
+            self._launcher.disk.tick()
             self._recorder.end_turn(self.now(), self._view)
         self.reporter.tick(self._view)
 

@@ -132,6 +132,34 @@ def test_nothing_waits_for_space_any_more_once_the_job_that_did_is_gone(
     assert seen["later"] == ([], None)
 
 
+def test_what_waiting_jobs_lack_is_as_of_now_while_all_lanes_are_taken(
+    tmp_path: Path, disk: Disk
+) -> None:
+    disk.mib = 2000
+    jobs = [
+        make_job("large", min_free_disk_mib=5000),
+        *(make_job(name, min_free_disk_mib=50) for name in names(2)),
+    ]
+    experiment = Experiment(tmp_path, jobs, lambda _: Behaviour(after_s=100.0), cpus=2)
+    said: list[str | None] = []
+    became = iter([3000, 6000])
+
+    def each_turn(view: View) -> None:
+        text = view.waiting and view.waiting.text
+        if view.counts["RUNNING"] == 2 and [text] != said[-1:]:
+            said.append(text)
+            disk.mib = next(became, 6000)
+        if not view.counts["RUNNING"]:
+            disk.mib = 6000
+
+    experiment.reporter.each_turn = each_turn
+    experiment.run()
+    before, after, enough = said
+    assert "2,000 MiB" in (before or "")
+    assert "3,000 MiB" in (after or "")
+    assert enough is None
+
+
 def test_a_job_that_waits_again_for_space_is_reported_again(tmp_path: Path, disk: Disk) -> None:
     jobs = [make_job("large", min_free_disk_mib=5000), make_job("larger", min_free_disk_mib=9000)]
     experiment = Experiment(tmp_path, jobs)
