@@ -131,12 +131,29 @@ class LocalExecutor:
         except BaseException:
             self._sweep(token)
             raise
+        try:
+            self._watch(group)
+        except BaseException:  # the kernel watches no further descriptor
+            self._end(group)
+            raise
         self._groups[group.handle] = group
+        return group.handle
+
+    def _watch(self, group: RankGroup[WorkerProcess]) -> None:
+        """Notice what the ranks of ``group`` say, and their ends. :raises OSError: that is not
+        possible.
+        """
         for worker in group.running:
             self._channels.register(worker.channel, selectors.EVENT_READ, (group, worker))
             if worker.pidfd is not None:
                 self._ends.register(worker.pidfd, selectors.EVENT_READ, (group, worker))
-        return group.handle
+
+    def _end(self, group: RankGroup[WorkerProcess]) -> None:
+        """Kill and reap all ranks of ``group``."""
+        group.rest_killed = True
+        group.kill()
+        for worker in list(group.running):
+            self._reap(group, worker)
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
         deadline = time.monotonic() + timeout_s

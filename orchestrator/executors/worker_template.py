@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -30,6 +29,7 @@ from orchestrator.core.processes.child_process import (
     working_directory,
 )
 from orchestrator.core.processes.environment_variables import TOKEN_VARIABLE
+from orchestrator.core.processes.readable import readable
 from orchestrator.executors import process
 from orchestrator.executors.base import Launch
 from orchestrator.executors.process import Started
@@ -99,7 +99,7 @@ class WorkerTemplate:
         whole time.
         """
         awaited = [] if self._control is None or self._is_ready else [self._control]
-        select.select(awaited, [], [], timeout_s)
+        readable(awaited, timeout_s)
 
     def fork(
         self, launch: Launch, log: IO[bytes], *, token: str, added: Mapping[str, str | None]
@@ -113,6 +113,29 @@ class WorkerTemplate:
         variables = process.worker_environment(launch, 0, channel=None, token=token, added=added)
         if (why := self._make_ready(variables)) is not None:
             return why
+        ours = self._order(launch, log, variables)
+        found = _await_worker(ours)
+        if isinstance(found, _NoneReady) and (found.pid is None or found.hangs):
+            self._replace_process(hangs=found.hangs)
+        if isinstance(found, _NoneReady) and found.pid is None:
+            found = _await_worker(ours)  # one that it has forked last
+        if isinstance(found, _Ready):
+            self._failures = 0
+            return ForkedProcess(found.pid), ours
+        ours.close()
+        if isinstance(found, _Refused):
+            return f"the template process: {found.problem}"
+        if found.pid is None:
+            return "the template process has ended or hangs"
+        with contextlib.suppress(ProcessLookupError):  # it was killed with its template
+            os.kill(found.pid, signal.SIGKILL)
+        _reap(found.pid)
+        return "the process that was forked has ended or hangs"
+
+    def _order(self, launch: Launch, log: IO[bytes], variables: Mapping[str, str]) -> socket.socket:
+        """Order a worker from a template that is ready. Returns our end of the channel of the
+        worker, on which template and worker answer.
+        """
         assert self._control is not None
         changed = {
             name: variables.get(name)
@@ -128,23 +151,7 @@ class WorkerTemplate:
         ours, theirs = socket.socketpair()
         with theirs, contextlib.suppress(OSError):  # it has ended; the channel says so, too
             socket.send_fds(self._control, [order.to_line()], [log.fileno(), theirs.fileno()])
-        answer, hangs = _answer(ours)
-        if answer is None or hangs:
-            self._replace_process(hangs=hangs)
-        if answer is None:
-            answer, _ = _answer(ours)  # of a worker that it has forked last
-        if answer is not None and answer.pid is not None and answer.is_ready:
-            self._failures = 0
-            return ForkedProcess(answer.pid), ours
-        ours.close()
-        if answer is None:
-            return "the template process has ended or hangs"
-        if answer.pid is None:
-            return f"the template process: {answer.problem}"
-        with contextlib.suppress(ProcessLookupError):  # it was killed with its template
-            os.kill(answer.pid, signal.SIGKILL)
-        _reap(answer.pid)
-        return "the process that was forked has ended or hangs"
+        return ours
 
     def take_kills(self) -> int:
         """Number of templates that others have killed since the last call, as the kernel does when
@@ -258,26 +265,52 @@ class WorkerTemplate:
             self._refused = f"it ended {MOST_FAILURES} times in a row"
 
 
-def _answer(channel: socket.socket) -> tuple[ForkAnswer | None, bool]:
-    """The last answer of template or worker on the channel of a worker, None if there is none; and
-    whether more is due.
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A worker was forked, and waits for a byte on its channel."""
 
-    More is due when the worker was not ready in time, though neither has ended.
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """The template forks no worker."""
+
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _NoneReady:
+    """The template, or the worker that it has forked, has ended or hangs."""
+
+    pid: int | None
+    """Of the worker; None where nothing is known of one."""
+    hangs: bool
+    """Whether neither has ended."""
+
+
+def _await_worker(channel: socket.socket) -> _Ready | _Refused | _NoneReady:
+    """What has become of an order, by what template and worker say on the channel of the worker, as
+    far as they do in time.
     """
-    last: ForkAnswer | None = None
+    pid: int | None = None
     until = time.monotonic() + FORK_PATIENCE_S
-    while last is None or (last.pid is not None and not last.is_ready):
+    while True:
         channel.settimeout(max(0.0, until - time.monotonic()))
         try:
             chunk = channel.recv(CHUNK)
         except (BlockingIOError, TimeoutError):
-            return last, True
+            return _NoneReady(pid, hangs=True)
         except OSError:  # both have ended
-            chunk = b""
+            return _NoneReady(pid, hangs=False)
         if not chunk:
-            break
+            return _NoneReady(pid, hangs=False)
         last = ForkAnswer.from_line(chunk.splitlines()[-1])
-    return last, False
+        if last.pid is None:
+            return _Refused(last.problem)
+        if last.is_ready:
+            return _Ready(last.pid)
+        pid = last.pid
 
 
 def _reap(target: int) -> None:

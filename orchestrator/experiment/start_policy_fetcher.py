@@ -7,7 +7,6 @@ while the supervisor goes on. It lives as long as there is something to fetch.
 
 from __future__ import annotations
 
-import select
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.processes.readable import readable
 from orchestrator.experiment.examination import preflight
 from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.start_policies import FetchedPolicy
@@ -109,8 +109,7 @@ class StartPolicyFetcher:
         if not self._is_asked:
             self._ask(preflight.request_for_source(job, self._paths, staging))
         assert self._child is not None
-        readable, _, _ = select.select([self._child], [], [], 0)
-        answer = self._child.answer(readable=bool(readable))
+        answer = self._child.answer(can_be_read=bool(readable([self._child])))
         if answer is None:
             return None
         if isinstance(answer, str):

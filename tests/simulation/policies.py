@@ -9,7 +9,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
@@ -51,11 +50,11 @@ class SimulatedChild:
     def is_readable(self) -> bool:
         return self.world.now >= self._ready_at
 
-    def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
+    def answer(self, *, can_be_read: bool) -> ExaminationAnswer | str | None:
         if self.world.counts["examiner"] > self._kills:
             self.was_killed = True
             return "examining it ended with SIGKILL"
-        if not readable or self._request is None:
+        if not can_be_read or self._request is None:
             return None
         self.answered += 1
         with self.world.other_process(self.world.new_pid()):
@@ -73,14 +72,9 @@ class SimulatedChild:
         return ExaminationAnswer(init_sha256=hashlib.sha256(content).hexdigest())
 
 
-class SimulatedSelect:
-    """In the place of the module ``select``, where it is asked whether such a process answers."""
-
-    @staticmethod
-    def select(
-        children: Sequence[SimulatedChild], *_: Any
-    ) -> tuple[list[SimulatedChild], list[Any], list[Any]]:
-        return [child for child in children if child.is_readable], [], []
+def readable(children: Sequence[SimulatedChild]) -> list[SimulatedChild]:
+    """In the place of what asks whether such a process answers."""
+    return [child for child in children if child.is_readable]
 
 
 # -- drawn from a seed

@@ -46,7 +46,7 @@ from tests.simulation import disk
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import SimulatedKind
 from tests.simulation.machines import machine
-from tests.simulation.policies import SimulatedChild, SimulatedSelect
+from tests.simulation.policies import SimulatedChild, readable
 from tests.simulation.robots import staged
 from tests.simulation.scenario import SOURCE_TABLE
 from tests.simulation.signals import SimulatedSignal
@@ -296,7 +296,7 @@ def replacements(
         (provenance, "Repository", NoRepository),
         (preflight, "examine", functools.partial(examine, world=world)),
         (preflight, "Child", functools.partial(SimulatedChild, world=world)),
-        (start_policy_fetcher, "select", SimulatedSelect),
+        (start_policy_fetcher, "readable", readable),
         (reload, "_declared_experiment", lambda *_: world.declared()),
         (run_plan, "kind_named", lambda _: kind),
         (run_executor, "kind_named", lambda _: kind),

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import select
 import subprocess
 import tempfile
 import time
@@ -36,6 +35,7 @@ from orchestrator.core.processes.child_process import (
     working_directory,
 )
 from orchestrator.core.processes.parent_death import command_of_child
+from orchestrator.core.processes.readable import readable
 from orchestrator.core.text import last_line
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.examination import training_time
@@ -380,9 +380,9 @@ class _Examinations:
 
     def take_answers(self) -> None:
         """Wait a little for answers, and take those that there are."""
-        readable = select.select(list(self._busy), [], [], CHECK_EVERY_S)[0]
+        can_be_read = readable(self._busy, CHECK_EVERY_S)
         for child in list(self._busy):
-            answer = child.answer(readable=child in readable)
+            answer = child.answer(can_be_read=child in can_be_read)
             if answer is None:
                 continue
             index = self._busy.pop(child)
@@ -471,12 +471,12 @@ class Child:
             self._popen.stdin.write(request.to_line())
             self._popen.stdin.flush()
 
-    def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
+    def answer(self, *, can_be_read: bool) -> ExaminationAnswer | str | None:
         """The answer, or a text saying why there will be none; None while there is neither."""
         ended = has_ended(self._popen.pid)
-        if ended and not readable:  # it may have answered and ended since
-            readable = bool(select.select([self], [], [], 0)[0])
-        if readable:
+        if ended and not can_be_read:  # it may have answered and ended since
+            can_be_read = bool(readable([self]))
+        if can_be_read:
             self._text += os.read(self.fileno(), 1 << 20)
         line, newline, rest = self._text.partition(b"\n")
         if newline:

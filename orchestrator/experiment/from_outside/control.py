@@ -467,32 +467,44 @@ def _refuse_what_trains(paths: RunPaths, chosen: Sequence[str], verb: JobVerb) -
 
 def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> list[str]:
     """Move jobs in the ledger while no supervisor runs. Returns those that were in a state from
-    which they may move.
+    which they may move. An error leaves the states of all as they were.
 
     :param chosen: None for all.
     """
     ledger = Ledger.open(paths.ledger)
-    moved = []
     try:
-        for row in ledger.jobs():
-            job_id = row.job_id
-            is_chosen = chosen is None or job_id in chosen
-            if not is_chosen or row.state.name not in COMMANDS[verb].from_states:
-                continue
-            if isinstance(row.state, Running):  # as its supervisor has left it when it died
-                ledger.note(verb, job_id)
-                settled = recovery.settle(row, paths, ledger, SilentReporter())
-                if isinstance(settled.state, Paused | Cancelled):
-                    moved.append(job_id)
-                continue
-            new = recovery.requested_state(verb, row.state)
-            if new is not None:
-                ledger.set_state(job_id, move(job_id, row.state, new))
-                moved.append(job_id)
+        moved = _move_in(ledger, paths, chosen, verb)
         ledger.commit()
+    except BaseException:
+        ledger.abandon()
+        raise
+    try:
         summary.write(paths, ledger)
     finally:
         ledger.close()
+    return moved
+
+
+def _move_in(
+    ledger: Ledger, paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb
+) -> list[str]:
+    """As :func:`move_jobs`, without a commit."""
+    moved = []
+    for row in ledger.jobs():
+        job_id = row.job_id
+        is_chosen = chosen is None or job_id in chosen
+        if not is_chosen or row.state.name not in COMMANDS[verb].from_states:
+            continue
+        if isinstance(row.state, Running):  # as its supervisor has left it when it died
+            ledger.note(verb, job_id)
+            settled = recovery.settle(row, paths, ledger, SilentReporter())
+            if isinstance(settled.state, Paused | Cancelled):
+                moved.append(job_id)
+            continue
+        new = recovery.requested_state(verb, row.state)
+        if new is not None:
+            ledger.set_state(job_id, move(job_id, row.state, new))
+            moved.append(job_id)
     return moved
 
 

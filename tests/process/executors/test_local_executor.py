@@ -3,6 +3,7 @@ left."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ from executor_helpers import (
     events_until,
     local,
     make_launch,
+    make_rank_group,
     until_exit,
     until_heard,
 )
@@ -233,6 +235,26 @@ def test_cpus_that_do_not_exist_are_an_os_error_and_leave_no_process(tmp_path: P
         with pytest.raises(OSError, match="Invalid argument"):
             executor.submit(make_launch(tmp_path, "a", IGNORES_STOP, cpus=(100_000,)))
         assert not children("puppet.py")
+
+
+@pytest.mark.parametrize("selector", ["_channels", "_ends"])
+def test_a_worker_that_cannot_be_watched_is_an_os_error_and_leaves_no_process(
+    selector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with local() as executor:
+        assert until_exit(executor, executor.submit(make_launch(tmp_path, "a")))
+        before = descriptors()
+        with monkeypatch.context() as patch:
+            patch.setattr(getattr(executor, selector), "register", refuse)
+            with pytest.raises(OSError, match="No space left"):
+                executor.submit(make_rank_group(tmp_path, "b", IGNORES_STOP, IGNORES_STOP))
+        assert not children("puppet.py")
+        assert descriptors() == before
+        assert not executor.poll(0.0)
+        assert until_exit(executor, executor.submit(make_launch(tmp_path, "c")))
 
 
 def children(part: str) -> list[int]:

@@ -30,6 +30,7 @@ from executor_helpers import (
     until_exit,
     until_heard,
 )
+from file_helpers import low_descriptors_taken
 
 from orchestrator.core.processes.environment_variables import (
     CHANNEL_VARIABLE,
@@ -361,6 +362,13 @@ def test_without_descriptors_for_a_template_workers_are_execed(
         assert ended(executor, handle) == 7
         assert not is_forked(tmp_path, "a")
     assert "it could not be started ([Errno 24]" in log(tmp_path, "a")
+
+
+def test_workers_are_forked_also_where_all_low_descriptors_are_taken(tmp_path: Path) -> None:
+    with low_descriptors_taken(), forking() as executor:
+        handle = executor.submit(make_launch(tmp_path, "a", LOOK, fork=True))
+        assert ended(executor, handle) == 7
+    assert is_forked(tmp_path, "a")
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ from orchestrator.core.job import (
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import control
-from orchestrator.experiment.resuming import resume
+from orchestrator.experiment.resuming import recovery, resume
 from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import JobRow
 
@@ -223,6 +223,28 @@ def test_a_job_that_is_not_declared_is_retried_without_a_supervisor_only(tmp_pat
     ):
         control.ask(tmp_path, ["a"], "retry")
     assert "queued 1 job (a) again" in control.ask(tmp_path, ["a"], "retry")
+
+
+def test_an_error_in_the_middle_moves_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = Experiment(tmp_path, [make_job("waits"), make_job("was running")])
+    experiment.begin("was running")
+    experiment.ledger.commit()
+    before = [row.state for row in experiment.ledger.jobs()]
+    experiment.ledger.close()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "settle", refuse)
+        with pytest.raises(OSError, match="Input/output error"):
+            control.move_jobs(experiment.paths, None, "pause")
+    with run_directory.opened_ledger(experiment.paths, read_only=True) as ledger:
+        assert [row.state for row in ledger.jobs()] == before
+        assert ledger.noted_verbs() == {}
+    assert control.move_jobs(experiment.paths, None, "pause") == ["waits", "was running"]
 
 
 def test_a_request_about_a_job_that_a_run_does_not_have_is_reported(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_helpers import low_descriptors_taken
 from supervisor_helpers import make_job
 
 from orchestrator.core.errors import DiskFullError
@@ -55,7 +56,7 @@ def child_of(answers: list[ExaminationAnswer | str | None], log: list[Any]) -> t
             preflight.staged_policy(Path(str(request.stage_to))).write_bytes(b"policy")
             Path(str(request.stage_to)).mkdir()
 
-        def answer(self, *, readable: bool) -> ExaminationAnswer | str | None:
+        def answer(self, *, can_be_read: bool) -> ExaminationAnswer | str | None:
             answer = answers.pop(0)
             self.may_be_blameless = answer == KILLED
             return answer
@@ -152,6 +153,13 @@ def test_a_child_that_cannot_be_started_is_a_problem_of_one_job(
     (fetched,) = fetcher.take()
     assert "temporarily unavailable" in fetched.problem
     assert not fetcher.is_busy
+
+
+def test_a_policy_is_fetched_also_where_all_low_descriptors_are_taken(fetch: Fetch) -> None:
+    fetcher, _ = fetch(READY)
+    fetcher.request(job())
+    with low_descriptors_taken(), fetcher:
+        assert [one.sha256 for one in fetcher.take()] == ["ab"]
 
 
 def test_a_full_disk_stops_the_run(fetch: Fetch) -> None:
