@@ -470,7 +470,8 @@ class Ledger:
 
     def pages(self, page_rows: int) -> Iterator[tuple[list[str], Callable[[], list[SummaryRow]]]]:
         """The names of the jobs in pages of so many, each with what reads the rows of
-        :meth:`summary` of that page.
+        :meth:`summary` of that page. A page with fewer is the last: jobs that are added later are
+        not among them.
         """
         read_rows = functools.partial(self._summary_rows, self.varied_keys(), rows.OF_PAGE)
         last: Sequence[Any] = (-(2**63), "")
@@ -478,6 +479,8 @@ class Ledger:
             before = last
             last = tuple(found[-1])
             yield [job_id for _, job_id in found], functools.partial(read_rows, (*before, *last))
+            if len(found) != page_rows:
+                return
 
     def _summary_rows(
         self, varied: Collection[str], condition: str, values: Sequence[Any] = ()

@@ -74,7 +74,9 @@ def _figures(added: AddedSections) -> list[str]:
 
 
 def _check_added(given: Any, keys: Collection[str], drawn: Collection[str]) -> AddedSections:
-    """:param drawn: names of figures that others add.
+    """``given``, if a report can show it.
+
+    :param drawn: names of figures that others add.
     :raises TypeError: a part of it has another type.
     :raises ValueError: a name cannot be used, or the facts are no JSON.
     """

@@ -78,9 +78,10 @@ MAY_DIFFER = {*COST_NEUTRAL_KEYS, "cores", "ranks", "backend", "mode", "total_ti
 def gather(
     run_dir: Path, shown_jobs: Collection[str] | None = None, *, has_varied: bool = True
 ) -> ExperimentFacts:
-    """:param shown_jobs: ids of the jobs whose files are read; None: of all of them.
-    :param has_varied: whether the keys are named that the job file varies.
+    """Read the facts of an experiment from its run directory.
 
+    :param shown_jobs: ids of the jobs whose files are read; None: of all of them.
+    :param has_varied: whether the keys are named that the job file varies.
     :raises OrchestratorError: it is no run directory, or its ledger is damaged.
     """
     paths = run_directory.existing_run(run_dir)
@@ -214,7 +215,9 @@ def _job(
     *,
     read: bool,
 ) -> ReportedJob:
-    """:param read: whether its files are read; else it has what the ledger knows."""
+    """The facts of a job. :param read: whether its files are read; else it has what the ledger
+    knows.
+    """
     paths = run.job(row["job_id"])
     timings = _timings(paths.timings_csv) if read else _sums([])
     point = declared.job.point

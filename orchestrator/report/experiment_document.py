@@ -61,7 +61,9 @@ def document(
     has_robots: bool = True,
     is_begun: bool = False,
 ) -> Document:
-    """:param shown: the jobs that ``facts`` has, where these are not all.
+    """The report of an experiment.
+
+    :param shown: the jobs that ``facts`` has, where these are not all.
     :param has_robots: whether there is a section of robots.
     :param is_begun: whether sections of features come first, which say how far it is.
     """

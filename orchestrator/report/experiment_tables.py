@@ -185,7 +185,9 @@ def _state(job: ReportedJob) -> Cell:
 
 
 def jobs_section(jobs: Sequence[ReportedJob], varied: Sequence[str] = ()) -> Section:
-    """:param varied: keys of the points of jobs, which names of jobs do not show where they vary
+    """A table with a row for each job.
+
+    :param varied: keys of the points of jobs, which names of jobs do not show where they vary
     between robots alone.
     """
     columns: Columns[ReportedJob] = {

@@ -15,8 +15,10 @@ ZERO_WIDTH_SPACE = "\u200b"
 
 
 def html(document: Document, drawings: Mapping[str, Rendered], *, has_files: bool = True) -> str:
-    """:param drawings: figure name → figure. Their SVG is inserted as it is, every other text is
-    escaped.
+    """The page of a report.
+
+    :param drawings: figure name → figure. Their SVG is inserted as it is, every other text is
+        escaped.
     :param has_files: whether the figures lie beside the page as well.
     """
     from jinja2 import Environment, StrictUndefined

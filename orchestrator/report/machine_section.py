@@ -34,7 +34,10 @@ LONGEST = 400
 
 
 def machine_section(facts: Mapping[str, Any]) -> Section:
-    """:param facts: an entry of ``provenance.json``, or the machine facts of a benchmark."""
+    """A table of the machine and its software.
+
+    :param facts: an entry of ``provenance.json``, or the machine facts of a benchmark.
+    """
     if not facts:
         return Section(
             title="Machine", parts=[Text(sentences=["There is no record of the machine."])]

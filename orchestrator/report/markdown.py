@@ -11,7 +11,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
 
 
 def markdown(document: Document, folder: str) -> str:
-    """:param folder: the folder of the figures' files, as links name it."""
+    """A report as Markdown. :param folder: the folder of the figures' files, as links name it."""
     headlines = [
         f"- {escape(one.label)}: **{escape(one.value)}**"
         + (f" ({escape(one.note)})" if one.note else "")

@@ -66,7 +66,9 @@ def draw_curves(
     scale: float = 1.0,
     bound: str = "≤",
 ) -> None:
-    """:param bound: the mark of bounds."""
+    """Draw each curve over ``levels``, with its intervals. :param bound: the mark of those in
+    ``cut``.
+    """
     for number, (name, points) in enumerate(curves.items()):
         shift = (number - (len(curves) - 1) / 2) * DODGE
         colour = SERIES[number % len(SERIES)]

@@ -136,7 +136,9 @@ class Field:
 
 
 def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Conditions) -> Field:
-    """:param names: of jobs without their seeds; an id with a seed means the job with all of its
+    """Read the two jobs of a race from their run directory.
+
+    :param names: of jobs without their seeds; an id with a seed means the job with all of its
         seeds.
     :raises UsageError: these jobs cannot be raced.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import search_events
@@ -53,6 +53,14 @@ class ReportedTrial(TypedDict):
     jobs: Sequence[str]
     repeated_jobs: Sequence[str]
     why: str
+
+
+class SpentByThen(NamedTuple):
+    """What a search had spent at one moment; in ``report.json`` a list."""
+
+    env_steps: int
+    """Of all trials."""
+    elapsed_s: float
 
 
 class Improvement(TypedDict):
@@ -133,8 +141,8 @@ class SearchFacts(TypedDict):
     """Pareto front of several objectives."""
     improvements: Mapping[str, Sequence[Improvement]]
     """Objective → the best so far, whenever it improved."""
-    spent: Mapping[int, tuple[int, float]]
-    """Finished trial → env_steps of all trials and seconds of the search when it ended."""
+    spent: Mapping[int, SpentByThen]
+    """Finished trial → what had been spent when it ended."""
     dimensions: Sequence[ReportedDimension]
     axes: Sequence[ReportedAxis]
     """Of the archive; empty without one."""
@@ -255,8 +263,8 @@ def _axis(axis: ArchiveAxis) -> ReportedAxis:
 
 def _spent_by_trial(
     events: Iterable[search_events.SearchEvent], finished: set[int]
-) -> dict[int, tuple[int, float]]:
-    """Finished trial → env_steps of all trials, and seconds of the search, when it ended."""
+) -> dict[int, SpentByThen]:
+    """Finished trial → what had been spent when it ended."""
     history = History()
     total = 0
     found = {}
@@ -268,19 +276,24 @@ def _spent_by_trial(
         total += history.trials[event.trial].env_steps - before
         has_value = event.kind == "over" and event.content["values"] is not None
         if has_value and event.trial in finished:
-            found[event.trial] = (total, history.elapsed_s)
+            found[event.trial] = SpentByThen(env_steps=total, elapsed_s=history.elapsed_s)
     return found
 
 
 def _improvements(
-    values: Values, direction: str, spent: Mapping[int, tuple[int, float]]
+    values: Values, direction: str, spent: Mapping[int, SpentByThen]
 ) -> list[Improvement]:
     """``spent`` is in the order in which the trials ended."""
     found: list[Improvement] = []
     for number, value in records([(number, values[number]) for number in spent], direction):
-        env_steps, elapsed_s = spent[number]
+        by_then = spent[number]
         found.append(
-            {"trial": number, "value": value, "env_steps": env_steps, "elapsed_s": elapsed_s}
+            {
+                "trial": number,
+                "value": value,
+                "env_steps": by_then.env_steps,
+                "elapsed_s": by_then.elapsed_s,
+            }
         )
     return found
 

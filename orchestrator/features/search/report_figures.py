@@ -50,9 +50,11 @@ def best_so_far(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Dr
         ends = ((1.0, facts["env_steps"]), (unit_s, facts["elapsed_s"]))
         for part, (scale, end) in enumerate(ends):
             axes = panels[2 * place + part]
-            at = [facts["spent"][one["trial"]][part] / scale for one in ended if one["values"]]
+            spent: Spent = "env_steps" if part == 0 else "elapsed_s"
+            by_end = {trial: getattr(by_then, spent) for trial, by_then in facts["spent"].items()}
+            at = [by_end[one["trial"]] / scale for one in ended if one["values"]]
             axes.scatter(at, values, s=8, color=BLUE, alpha=0.5, linewidths=0)
-            moments = [facts["spent"][one["trial"]][part] / scale for one in best]
+            moments = [one[spent] / scale for one in best]
             heights = [one["value"] for one in best]
             if best:
                 axes.step(

@@ -34,7 +34,13 @@ from orchestrator.worker.training.fast.epochs import Losses
 from orchestrator.worker.training.fast.ppo import explained_variance, record_update
 from orchestrator.worker.training.gradient_exchange import FlatGradients, step_on_server
 
-Evaluated = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+class _Evaluated(NamedTuple):
+    """What ``policy.evaluate_actions`` returns."""
+
+    values: torch.Tensor
+    log_prob: torch.Tensor
+    entropy: torch.Tensor | None
 
 
 class _Logged(NamedTuple):
@@ -61,14 +67,14 @@ class _MinibatchLoss:
 
 
 class _Evaluation(nn.Module):
-    """``policy.evaluate_actions`` as a forward pass: values, log-probabilities and entropy."""
+    """``policy.evaluate_actions`` as a forward pass."""
 
     def __init__(self, policy: ActorCriticPolicy) -> None:
         super().__init__()
         self.policy = policy
 
-    def forward(self, observations: Any, actions: torch.Tensor) -> Evaluated:
-        return self.policy.evaluate_actions(observations, actions)
+    def forward(self, observations: Any, actions: torch.Tensor) -> _Evaluated:
+        return _Evaluated(*self.policy.evaluate_actions(observations, actions))
 
 
 class DistributedPPO(ExtendedPPO):
@@ -176,10 +182,10 @@ class DistributedPPO(ExtendedPPO):
 
     def _loss(self, samples: Any, clip_range: float, clip_range_vf: float | None) -> _MinibatchLoss:
         """PPO's loss over ``samples``, this rank's part of a minibatch."""
-        values, log_prob, entropy = self._evaluate(
+        evaluated: _Evaluated = self._evaluate(
             samples.observations, self._as_actions(samples.actions)
         )
-        log_ratio = log_prob - samples.old_log_prob
+        log_ratio = evaluated.log_prob - samples.old_log_prob
         ratio = torch.exp(log_ratio)
         with torch.no_grad():
             own_divergence = ((ratio - 1) - log_ratio).mean().item()
@@ -187,13 +193,14 @@ class DistributedPPO(ExtendedPPO):
         advantages, divergence = self._over_ranks(samples.advantages, own_divergence)
         clipped = torch.clamp(ratio, 1 - clip_range, 1 + clip_range)
         policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
-        values = values.flatten()
+        values = evaluated.values.flatten()
         if clip_range_vf is not None:
             values = samples.old_values + torch.clamp(
                 values - samples.old_values, -clip_range_vf, clip_range_vf
             )
         value_loss = functional.mse_loss(samples.returns, values)
-        entropy_loss = log_prob.mean() if entropy is None else -entropy.mean()
+        entropy = evaluated.entropy
+        entropy_loss = evaluated.log_prob.mean() if entropy is None else -entropy.mean()
         loss = policy_loss + self.ent_coef * entropy_loss + self.vf_coef * value_loss
         logged = _Logged(
             policy_loss=policy_loss.item(),

@@ -100,7 +100,9 @@ def test_the_best_so_far_rises_with_env_steps_and_time(document: Document) -> No
     assert steps[0]["trial"] == min(values)
     assert steps[-1]["value"] == max(values.values())
     assert list(facts["spent"]) == sorted(values)
-    assert list(facts["spent"].values())[-1][0] <= sum(one["env_steps"] for one in facts["trials"])
+    assert list(facts["spent"].values())[-1].env_steps <= sum(
+        one["env_steps"] for one in facts["trials"]
+    )
 
 
 @pytest.fixture(scope="module")

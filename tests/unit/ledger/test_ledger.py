@@ -58,6 +58,24 @@ def test_a_job_that_is_gone_is_no_damage_of_the_file(tmp_path: Path) -> None:
         ledger.summary_of("b")
 
 
+def test_a_page_that_is_not_full_is_the_last_although_jobs_are_added_meanwhile(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    with contextlib.closing(Ledger.create(path)) as ledger:
+        ledger.put_jobs([(number, make_job(name), None) for number, name in enumerate("abc")])
+        ledger.commit()
+        full, not_full, of_all = ledger.pages(3), ledger.pages(4), ledger.pages(-1)
+        for pages in (full, not_full, of_all):
+            job_ids, _ = next(pages)
+            assert job_ids == ["a", "b", "c"]
+        with contextlib.closing(Ledger.open(path)) as program:
+            program.put_jobs([(3, make_job("d"), None)])
+        assert [job_ids for job_ids, _ in full] == [["d"]]
+        assert not list(not_full)
+        assert not list(of_all)
+
+
 @pytest.mark.parametrize(
     "state",
     [
