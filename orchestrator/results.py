@@ -12,7 +12,7 @@ from typing import Any, overload
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import META
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import count, duration, number, storable
+from orchestrator.core.text import count, duration, number_or_dash, storable
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.ledger.rows import fitness
@@ -254,11 +254,11 @@ def results_html(results: Sequence[Result]) -> str:
         [
             result.job_id or result.xml or "–",
             result.state,
-            number(result.ep_rew_mean, ",.1f"),
-            number(result.eval_mean, ",.1f"),
-            *(number(result.measures.get(name), ",.4g") for name in measures),
+            number_or_dash(result.ep_rew_mean, ",.1f"),
+            number_or_dash(result.eval_mean, ",.1f"),
+            *(number_or_dash(result.measures.get(name), ",.4g") for name in measures),
             f"{result.env_steps:,}",
-            *([number(result.lineage_env_steps, ",d")] if has_lineage else ()),
+            *([number_or_dash(result.lineage_env_steps, ",d")] if has_lineage else ()),
             *([result.parent or "–"] if has_parent else ()),
             duration(result.wall_s),
             *(_shown(result.meta.get(name)) for name in said),

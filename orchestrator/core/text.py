@@ -117,7 +117,7 @@ def last_line(text: str, otherwise: str) -> str:
     return shortened(lines[-1] if lines else otherwise)
 
 
-def number(value: float | None, form: str) -> str:
+def number_or_dash(value: float | None, form: str) -> str:
     """``value`` formatted, or a dash when it is None."""
     return "–" if value is None else format(value, form)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
 
 from orchestrator.report.document import Figure
-from orchestrator.report.number_format import plain
+from orchestrator.report.number_format import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -407,7 +407,7 @@ def gantt(axes: Axes, rows: Lanes, *, span_s: float, unit_s: float) -> None:
                 axes.text(
                     middle,
                     lane,
-                    plain(bar.name, letters),
+                    one_line(bar.name, letters),
                     ha="center",
                     va="center",
                     fontsize=6.5,

@@ -37,7 +37,7 @@ from orchestrator.report.experiment_facts import (
     Totals,
     attempt_outcome,
 )
-from orchestrator.report.number_format import plain
+from orchestrator.report.number_format import one_line
 from orchestrator.supervisor import start_choice
 
 COPIED = (
@@ -110,7 +110,7 @@ def gather(
         robots.setdefault(job["group"], []).append(job)
     return {
         "kind": "experiment",
-        "name": plain(_title(run_dir.resolve())),
+        "name": one_line(_title(run_dir.resolve())),
         "made_at": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now)),
         "running": running,
         "totals": _totals(every_job, attempts),

@@ -36,7 +36,7 @@ from orchestrator.report.experiment_facts import (
 )
 from orchestrator.report.grid_section import grid_sections
 from orchestrator.report.machine_section import machine_section
-from orchestrator.report.number_format import number, percent, plain
+from orchestrator.report.number_format import number, one_line, percent
 from orchestrator.report.ranks_section import ranks_sections
 
 MOST_PANELS = 24
@@ -144,9 +144,9 @@ def _findings(findings: Sequence[ContentionFinding], jobs: Sequence[ReportedJob]
         return _text("Findings", none, tone="good")
     columns: Columns[ContentionFinding] = {
         "job": lambda finding: listed(finding.job_ids, NAMED) or "all jobs",
-        "cause": lambda finding: plain(finding.what),
-        "evidence": lambda finding: plain(finding.evidence),
-        "remedy": lambda finding: plain(finding.cure),
+        "cause": lambda finding: one_line(finding.what),
+        "evidence": lambda finding: one_line(finding.evidence),
+        "remedy": lambda finding: one_line(finding.cure),
     }
     caption = "What slowed jobs down, with the evidence and the remedy."
     parts = [table(findings, columns, caption=caption, text=columns, shown=MOST_FINDINGS)]
@@ -282,7 +282,7 @@ def _starts(attempts: Sequence[ReportedAttempt]) -> list[Text]:
         ways.append(f"{forked:,} forked from a process that had imported their packages")
     if execed := starts["exec"]:
         known = "; ".join(
-            f"{plain(why)} ({times:,})" for why, times in reasons.most_common() if why
+            f"{one_line(why)} ({times:,})" for why, times in reasons.most_common() if why
         )
         ways.append(f"{execed:,} started as new Python processes" + (f": {known}" if known else ""))
     return [
@@ -310,7 +310,7 @@ def _phases(robots: Sequence[ReportedRobot]) -> list[Section]:
         draw=partial(figures.phases, shown),
     )
     columns: Columns[ReportedRobot] = {
-        "robot": lambda robot: plain(robot["robot"]),
+        "robot": lambda robot: one_line(robot["robot"]),
         **{phase.title: partial(_phase_ms, name) for name, phase in PHASES.items()},
         "all": lambda robot: _milliseconds(robot["timed_s"], robot),
         "waiting for a CPU": lambda robot: _milliseconds(robot["run_delay_s"], robot),

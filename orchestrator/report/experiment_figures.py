@@ -19,7 +19,7 @@ from orchestrator.report.experiment_facts import (
     ReportedRobot,
     attempt_outcome,
 )
-from orchestrator.report.number_format import percent, plain
+from orchestrator.report.number_format import one_line, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +65,7 @@ def curves_over_each_other(
     colours = SERIES[: len(names)]
     for axes, (case, runs) in zip(panels, cases.items(), strict=True):
         _panel(axes, case, dict(zip(colours, runs, strict=True)))
-    drawing.colour_legend(drawn, colours, [plain(name, 90) for name in names], columns=1)
+    drawing.colour_legend(drawn, colours, [one_line(name, 90) for name in names], columns=1)
     return drawn
 
 
@@ -88,7 +88,7 @@ def _panel(axes: Axes, title: str, runs: Mapping[str, Sequence[LearningCurve]]) 
     for colour, seeds in runs.items():
         if len(seeds) > 1:
             _median_curve(axes, seeds, colour)
-    axes.set_title(plain(title, 32), fontsize=7.5)
+    axes.set_title(one_line(title, 32), fontsize=7.5)
     axes.set_xlim(left=0)
     drawing.plain_ticks(axes, x=True, y=True, most=4)
     axes.set_xlabel("env_steps", fontsize=7, labelpad=1)
@@ -244,7 +244,7 @@ def phases(robots: Sequence[ReportedRobot]) -> Drawn:
         delay = robot["run_delay_s"]
         text = "" if delay is None else f"{percent(delay / robot['timed_s'])} waiting for a CPU"
         axes.text(101, place, text, va="center", fontsize=7, color=DIM)
-    axes.set_yticks(range(len(robots)), [plain(robot["robot"], 36) for robot in robots])
+    axes.set_yticks(range(len(robots)), [one_line(robot["robot"], 36) for robot in robots])
     axes.set_ylim(len(robots) - 0.5, -0.5)
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of the time of iterations")
@@ -297,8 +297,8 @@ def varied_keys(panels: Sequence[VariedKey], rating: str) -> Drawn:
     drawn, all_axes = drawing.panels(len(panels), columns=3, height_in=1.5)
     for axes, panel in zip(all_axes, panels, strict=True):
         drawing.plain_ticks(axes, y=True)
-        axes.set_title(plain(panel.robot, 36), fontsize=7.5)
-        axes.set_xlabel(plain(panel.key, 44))
+        axes.set_title(one_line(panel.robot, 36), fontsize=7.5)
+        axes.set_xlabel(one_line(panel.key, 44))
         if panel.is_scattered:
             places, results = zip(*panel.points, strict=True)
             axes.scatter(places, results, s=14, color=SERIES[0], alpha=0.55, linewidths=0)
@@ -319,7 +319,7 @@ def varied_keys(panels: Sequence[VariedKey], rating: str) -> Drawn:
         longest = 9 if len(values) > 4 else 14
         labelled = range(0, len(values), max(1, len(values) // 8))
         axes.set_xticks(
-            list(labelled), [plain(_value_text(values[place]), longest) for place in labelled]
+            list(labelled), [one_line(_value_text(values[place]), longest) for place in labelled]
         )
         axes.set_xlim(-0.5, len(values) - 0.5)
     all_axes[0].set_ylabel(rating, color=INK)

@@ -19,7 +19,7 @@ from orchestrator.report.experiment_facts import (
     ReportedJob,
     ReportedRobot,
 )
-from orchestrator.report.number_format import DASH, interval, number, percent, plain
+from orchestrator.report.number_format import DASH, interval, number, one_line, percent
 from orchestrator.report.thumbnails import thumbnails
 
 Evaluation: TypeAlias = Mapping[EpisodeKind, EpisodeEstimates] | None
@@ -65,13 +65,13 @@ def robots_section(
 
     def preview(robot: ReportedRobot) -> Cell:
         image = images.get(robot["group"])
-        text = f"picture of {plain(robot['robot'])}" if image else ""
+        text = f"picture of {one_line(robot['robot'])}" if image else ""
         return Cell(text=text, image=image)
 
     columns: Columns[ReportedRobot] = {
         "robot": _robot,
         "preview": preview,
-        "task": lambda robot: plain(robot["task"]),
+        "task": lambda robot: one_line(robot["task"]),
         "return: first → last": _returns,
         "evaluation": lambda robot: _evaluation(robot["evaluation"]),
         "measures": lambda robot: _measures(robot["evaluation"]),
@@ -92,7 +92,9 @@ def robots_section(
     parts: list[Part] = [table(robots, columns, caption=caption, text=text)]
     if learners:
         parts.append(
-            Text(sentences=[f"Learner (the implementation of the algorithm): {plain(learners)}."])
+            Text(
+                sentences=[f"Learner (the implementation of the algorithm): {one_line(learners)}."]
+            )
         )
     missing = sum(robot["group"] not in images for robot in robots)
     if missing:
@@ -113,7 +115,7 @@ def _robot(robot: ReportedRobot) -> Cell:
     failed = robot["states"].count("FAILED")
     seeds = "" if len(robot["seeds"]) == 1 else f" ({count(len(robot['seeds']), 'seed')})"
     failures = f" · {failed} failed" if failed else ""
-    return Cell(text=f"{plain(robot['robot'])}{seeds}{failures}", tone="bad" if failed else "")
+    return Cell(text=f"{one_line(robot['robot'])}{seeds}{failures}", tone="bad" if failed else "")
 
 
 def _returns(robot: ReportedRobot) -> Cell:
@@ -141,7 +143,7 @@ def _evaluation(evaluation: Evaluation) -> str:
 def _measures(evaluation: Evaluation) -> str:
     measures = evaluation["deterministic"]["measures"] if evaluation else {}
     known = {name: value for name, value in measures.items() if value is not None}
-    return ", ".join(f"{plain(name)} {interval(value)}" for name, value in known.items()) or DASH
+    return ", ".join(f"{one_line(name)} {interval(value)}" for name, value in known.items()) or DASH
 
 
 class FailureRow(NamedTuple):
@@ -172,7 +174,7 @@ def failures(jobs: Sequence[ReportedJob]) -> list[Section]:
         "job": lambda row: row.job["job_id"],
         "attempt": lambda row: row.attempt,
         "cause": lambda row: str(row.why["cause"]),
-        "message": lambda row: plain(row.why["message"] or "", LONGEST_MESSAGE),
+        "message": lambda row: one_line(row.why["message"] or "", LONGEST_MESSAGE),
         "state of the job": lambda row: _state(row.job),
     }
     caption = "Attempts that failed. An attempt is one launch of a job, which is retried where another may succeed."
@@ -261,7 +263,7 @@ def _of_point(key: str, job: ReportedJob) -> str:
     if value is None:
         return DASH
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number(value) if is_number else plain(str(value), LONGEST_VALUE)
+    return number(value) if is_number else one_line(str(value), LONGEST_VALUE)
 
 
 def _deterministic(job: ReportedJob) -> Mapping[str, Any]:
@@ -272,10 +274,10 @@ def _deterministic(job: ReportedJob) -> Mapping[str, Any]:
 def _of_feature(name: str, job: ReportedJob) -> str:
     """The text of a column of a feature."""
     value = job_parts.columns_in(job)[name]
-    return plain(value) if isinstance(value, str) else number(value)
+    return one_line(value) if isinstance(value, str) else number(value)
 
 
 def _measures_of_job(job: ReportedJob) -> str:
     measures = _deterministic(job).get("measures", {})
     known = {name: value for name, value in measures.items() if value is not None}
-    return ", ".join(f"{plain(name)} {number(value)}" for name, value in known.items()) or DASH
+    return ", ".join(f"{one_line(name)} {number(value)}" for name, value in known.items()) or DASH

@@ -12,7 +12,7 @@ from orchestrator.report import drawing
 from orchestrator.report.document import Columns, Figure, Part, Section, table
 from orchestrator.report.drawing import FACE, INK, SERIES
 from orchestrator.report.experiment_facts import ReportedPoint, ReportedRobot
-from orchestrator.report.number_format import interval, number, plain
+from orchestrator.report.number_format import interval, number, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,9 +68,9 @@ def grid_sections(robots: Sequence[ReportedRobot]) -> list[Section]:
         )
         parts.append(figure)
     columns: Columns[tuple[ReportedRobot, ReportedPoint]] = {
-        "robot": lambda row: plain(row[0]["robot"]),
+        "robot": lambda row: one_line(row[0]["robot"]),
         "at": lambda row: ", ".join(
-            f"{plain(key)} = {_value_text(value)}" for key, value in row[1]["at"].items()
+            f"{one_line(key)} = {_value_text(value)}" for key, value in row[1]["at"].items()
         ),
         "return": lambda row: interval(row[1]["mean"]),
     }
@@ -105,8 +105,8 @@ def draw(panels: Sequence[GridPanel]) -> Drawn:
             _draw_line(axes, panel)
         else:
             _draw_map(axes, panel)
-        axes.set_title(plain(panel.robot, 36), fontsize=7.5)
-        axes.set_xlabel(plain(panel.keys[0], 40), fontsize=7, labelpad=1)
+        axes.set_title(one_line(panel.robot, 36), fontsize=7.5)
+        axes.set_xlabel(one_line(panel.keys[0], 40), fontsize=7, labelpad=1)
         axes.set_xticks(*_ticks(panel.values[0]))
         axes.tick_params(labelsize=6)
     return drawn
@@ -144,18 +144,20 @@ def _draw_map(axes: Axes, panel: GridPanel) -> None:
         axes.add_patch(cell)
         if max(columns, rows) <= MOST_LABELLED:
             colour = FACE if strength > 0.6 else INK
-            axes.text(x, y, plain(number(mean)), ha="center", va="center", fontsize=6, color=colour)
+            axes.text(
+                x, y, one_line(number(mean)), ha="center", va="center", fontsize=6, color=colour
+            )
     axes.grid(visible=False)
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(-0.5, rows - 0.5)
     axes.set_yticks(*_ticks(panel.values[1]))
-    axes.set_ylabel(plain(panel.keys[1], 30), fontsize=7, labelpad=1)
+    axes.set_ylabel(one_line(panel.keys[1], 30), fontsize=7, labelpad=1)
 
 
 def _ticks(values: Sequence[float | str]) -> tuple[list[int], list[str]]:
     places = list(range(0, len(values), max(1, len(values) // MOST_LABELLED)))
-    return places, [plain(_value_text(values[place]), 9) for place in places]
+    return places, [one_line(_value_text(values[place]), 9) for place in places]
 
 
 def _value_text(value: float | str) -> str:
-    return plain(value) if isinstance(value, str) else f"{value:g}"
+    return one_line(value) if isinstance(value, str) else f"{value:g}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.analysis.run_reader import finite
 from orchestrator.report.document import Columns, Section, Text, table
-from orchestrator.report.number_format import number, plain
+from orchestrator.report.number_format import number, one_line
 
 NAMES = {
     "host": "host",
@@ -43,7 +43,7 @@ def machine_section(facts: Mapping[str, Any]) -> Section:
             title="Machine", parts=[Text(sentences=["There is no record of the machine."])]
         )
     columns: Columns[str] = {
-        "property": lambda key: NAMES.get(key, plain(key).replace("_", " ")),
+        "property": lambda key: NAMES.get(key, one_line(key).replace("_", " ")),
         "value": lambda key: _value(key, facts[key]),
     }
     keys = [*(key for key in NAMES if key in facts), *(key for key in facts if key not in NAMES)]
@@ -56,13 +56,15 @@ def _value(key: str, value: Any) -> str:
         return str(len(value))
     if key == "nodes" and isinstance(value, list):
         nodes = [node for node in value if isinstance(node, Mapping)]
-        return plain(
+        return one_line(
             ", ".join(f"{node.get('name')} ({node.get('cores')} cores)" for node in nodes), LONGEST
         )
     if key == "git" and isinstance(value, Mapping) and value.get("commit"):
-        return plain(value["commit"]) + (" with uncommitted changes" if value.get("dirty") else "")
+        return one_line(value["commit"]) + (
+            " with uncommitted changes" if value.get("dirty") else ""
+        )
     if key == "command" and isinstance(value, list):
-        return plain(" ".join(map(str, value[1:])), LONGEST)
+        return one_line(" ".join(map(str, value[1:])), LONGEST)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or value in ([], {}):
@@ -72,5 +74,5 @@ def _value(key: str, value: Any) -> str:
             "none set"
         ]
     if isinstance(value, list):
-        return plain(", ".join(map(str, value)), LONGEST)
-    return number(finite(value)) if isinstance(value, int | float) else plain(value, LONGEST)
+        return one_line(", ".join(map(str, value)), LONGEST)
+    return number(finite(value)) if isinstance(value, int | float) else one_line(value, LONGEST)

@@ -48,7 +48,7 @@ def interval(estimate: EstimateFacts | None, form: Callable[[float | None], str]
     return f"{text} ({form(estimate['low'])} to {form(estimate['high'])})"
 
 
-def plain(text: object, longest: int | None = None) -> str:
+def one_line(text: object, longest: int | None = None) -> str:
     """``text`` on one line, without characters that XML forbids; a longer one without its
     middle.
     """
@@ -70,7 +70,7 @@ def _allowed(character: str) -> str:
 
 def sentence(text: str) -> str:
     """``text`` with a capital and a full stop."""
-    line = plain(text)
+    line = one_line(text)
     return line[:1].upper() + line[1:] + ("" if line.endswith(".") else ".")
 
 

@@ -9,7 +9,7 @@ from orchestrator.analysis.statistics import EstimateFacts
 from orchestrator.report import scaling_figures as figures
 from orchestrator.report.document import Columns, Figure, Part, Section, table
 from orchestrator.report.experiment_facts import RanksOfRobot, RanksRow
-from orchestrator.report.number_format import DASH, interval, percent, plain
+from orchestrator.report.number_format import DASH, interval, one_line, percent
 
 MOST_ROBOTS = 8
 """Robots in the figure, as many as there are colours."""
@@ -25,7 +25,7 @@ def ranks_sections(robots: Sequence[RanksOfRobot]) -> list[Section]:
     if not robots:
         return []
     columns: Columns[tuple[RanksOfRobot, RanksRow]] = {
-        "robot": lambda row: plain(row[0]["robot"]),
+        "robot": lambda row: one_line(row[0]["robot"]),
         "ranks": lambda row: str(row[1]["ranks"]),
         "mode": lambda row: row[1]["mode"] or DASH,
         "env_steps/s": lambda row: interval(row[1]["env_steps_per_s"]),
@@ -57,7 +57,7 @@ def _figure(robots: Sequence[RanksOfRobot]) -> Figure:
     for robot in robots:
         for row in robot["rows"]:
             if row["speedup"] and row["efficiency"]:
-                name = plain(robot["robot"], 30)
+                name = one_line(robot["robot"], 30)
                 if row["mode"] == "parameter-server":
                     name += f" · {row['mode']}"
                 speedups.setdefault(name, {robot["base"]: ITSELF})[row["ranks"]] = row["speedup"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
-from orchestrator.core.text import number
+from orchestrator.core.text import number_or_dash
 from orchestrator.experiment.examination.robot_check import CheckVerdict, RobotCheck
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
@@ -31,7 +31,7 @@ def show(rows: Sequence[RobotCheck]) -> None:
 
 def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
     def figure(title: str, name: str, form: str, rank: int) -> Column[RobotCheck]:
-        return number_column(title, lambda row: number(row.figures.get(name), form), rank)
+        return number_column(title, lambda row: number_or_dash(row.figures.get(name), form), rank)
 
     def length(name: str) -> Column[RobotCheck]:
         return number_column(
@@ -62,7 +62,7 @@ def _columns(rows: Sequence[RobotCheck]) -> list[Column[RobotCheck]]:
         figure("mass kg", "mass_kg", ",.3g", 5),
         figure("timestep s", "timestep_s", "g", 5),
         figure("steps/s", "steps_per_s", ",.0f", 1),
-        number_column("MiB", lambda row: number(memory_mib(row), ",.1f"), rank=6),
+        number_column("MiB", lambda row: number_or_dash(memory_mib(row), ",.1f"), rank=6),
         Column("hash", lambda row: (row.hash or NONE)[:HASH_SHOWN], rank=8),
     ]
     if any(row.job for row in rows):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core import job_parts
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.task_names import measure_of_task
-from orchestrator.core.text import duration, number
+from orchestrator.core.text import duration, number_or_dash
 from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.supervisor.remaining_time import NOTHING_ENDED, EndedWork
 from orchestrator.terminal.tables import NONE, Column, number_column, table
@@ -410,21 +410,27 @@ def job_columns(lines: Sequence[JobLine], width: int, *, has_bar: bool) -> list[
         number_column("evaluated", lambda line: _return(line.eval_mean), rank=6),
         _column_of_measure(lines),
         bar if has_bar else None,
-        number_column("done", lambda line: number(line.share, ".0%"), rank=7 if is_all_done else 1),
-        number_column("env_steps", lambda line: number(line.env_steps or None, ","), rank=8),
-        number_column("lineage", lambda line: number(line.lineage_env_steps, ","), rank=8)
+        number_column(
+            "done", lambda line: number_or_dash(line.share, ".0%"), rank=7 if is_all_done else 1
+        ),
+        number_column(
+            "env_steps", lambda line: number_or_dash(line.env_steps or None, ","), rank=8
+        ),
+        number_column("lineage", lambda line: number_or_dash(line.lineage_env_steps, ","), rank=8)
         if any(line.earlier_env_steps for line in lines)
         else None,
         Column("parent", lambda line: line.parent or NONE, rank=9)
         if any(line.parent for line in lines)
         else None,
-        number_column("env_steps/s", lambda line: number(line.env_steps_per_s, ",.0f"), rank=2),
+        number_column(
+            "env_steps/s", lambda line: number_or_dash(line.env_steps_per_s, ",.0f"), rank=2
+        ),
         *(_column_of_feature(name, lines) for name in job_parts.column_names()),
         number_column("ETA", lambda line: duration(line.remaining_s), rank=3)
         if is_any_running
         else None,
         number_column("time", lambda line: duration(line.wall_s), rank=6),
-        number_column("CPU", lambda line: number(line.cpu_share, ".0%"), rank=4)
+        number_column("CPU", lambda line: number_or_dash(line.cpu_share, ".0%"), rank=4)
         if is_any_running
         else None,
         number_column("wait", _wait, rank=4) if is_any_running else None,
@@ -450,7 +456,7 @@ def _column_of_measure(lines: Sequence[JobLine]) -> Column[JobLine] | None:
     assert measure is not None
 
     def cell(line: JobLine) -> str:
-        return number((line.measures or {}).get(measure), ",.2f")
+        return number_or_dash((line.measures or {}).get(measure), ",.2f")
 
     return number_column(measure, cell, rank=7)
 
@@ -464,7 +470,7 @@ def _column_of_feature(name: str, lines: Sequence[JobLine]) -> Column[JobLine] |
         value = line.columns.get(name)
         if value is None:
             return NONE
-        return number(value, ",.1f") if isinstance(value, float) else str(value)
+        return number_or_dash(value, ",.1f") if isinstance(value, float) else str(value)
 
     return number_column(name, cell, rank=5)
 
@@ -474,12 +480,12 @@ def _wait(line: JobLine) -> str:
     for longer than the time that passes.
     """
     share = line.run_delay_share
-    return number(None if share is None else min(1.0, share), ".0%")
+    return number_or_dash(None if share is None else min(1.0, share), ".0%")
 
 
 def _return(value: float | None) -> str:
     """A mean return as text."""
-    return number(value, ",.1f")
+    return number_or_dash(value, ",.1f")
 
 
 def _return_style(line: JobLine) -> str:

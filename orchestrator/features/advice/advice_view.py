@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from orchestrator.core.text import count, number
+from orchestrator.core.text import count, number_or_dash
 from orchestrator.experiment.examination.robot_check import RobotCheck
 from orchestrator.features.advice.physics_advice import (
     ContactPair,
@@ -64,14 +64,14 @@ def _estimate_text(estimate: MedianEstimate | None, form: str, factor: float = 1
         return NONE
 
     def text(value: float | None) -> str:
-        return "∞" if value is None else number(factor * value, form)
+        return "∞" if value is None else number_or_dash(factor * value, form)
 
     return f"{text(estimate.median)} ({text(estimate.low)}–{text(estimate.high)})"
 
 
 def _introduction(row: RobotCheck, advice: PhysicsAdvice) -> Iterator[str]:
     yield (
-        f"Task {row.task}, random actions: {number(advice.env_steps_per_s, ',.0f')} env_steps/s on one CPU, "
+        f"Task {row.task}, random actions: {number_or_dash(advice.env_steps_per_s, ',.0f')} env_steps/s on one CPU, "
         f"without a policy. {count(advice.starts, 'motion')} of {advice.horizon_s:.2g} s, {advice.states:,} states."
     )
     yield (
@@ -108,7 +108,7 @@ def _below(advice: PhysicsAdvice, faster: Sequence[PhysicsChange]) -> Iterator[s
 
 
 def _median(change: PhysicsChange) -> str:
-    return NONE if change.speedup is None else number(change.speedup.median, ".2f")
+    return NONE if change.speedup is None else number_or_dash(change.speedup.median, ".2f")
 
 
 def _contacts(pair: ContactPair) -> str:

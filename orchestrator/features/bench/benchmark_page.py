@@ -30,7 +30,7 @@ from orchestrator.report.document import (
     table,
 )
 from orchestrator.report.machine_section import machine_section
-from orchestrator.report.number_format import number, percent, plain, sentence
+from orchestrator.report.number_format import number, one_line, percent, sentence
 
 Facts = Mapping[str, Any]
 
@@ -78,7 +78,7 @@ def document(analysis: Facts) -> Document:
         machine_section({**(facts["machine"] or {}), "versions": facts["versions"]}),
     ]
     return Document(
-        title=plain(facts["name"] or "benchmark"),
+        title=one_line(facts["name"] or "benchmark"),
         subtitle=f"Concurrency benchmark · {made_at}",
         headlines=_headlines(baselines, facts["cores"]),
         sections=sections,
@@ -128,8 +128,8 @@ def _attribution(attribution: list[Facts]) -> list[Section]:
     parts: list[Part] = [Text(sentences=[sentence(one["text"]) for one in first])] if first else []
     if levels:
         columns: Columns[Facts] = {
-            "baseline × processes": lambda one: f"{plain(one['arm'])} × {one['level']}",
-            "finding": lambda one: plain(one["text"]),
+            "baseline × processes": lambda one: f"{one_line(one['arm'])} × {one['level']}",
+            "finding": lambda one: one_line(one["text"]),
         }
         caption = "The loss of each baseline at each number of processes, and its causes."
         parts.append(table(levels, columns, caption=caption, text=columns, shown=0))
@@ -162,7 +162,7 @@ def _scaling(baselines: Baselines, facts: Facts) -> list[Section]:
             )
         )
     about = [
-        f"{plain(name)}: {plain(one['about'])}."
+        f"{one_line(name)}: {one_line(one['about'])}."
         for name, one in facts["arms"].items()
         if one["about"]
     ]
@@ -230,9 +230,9 @@ def _law(fits: Facts, baselines: Baselines) -> list[Section]:
     curves = _curves(baselines, lambda one: one["speedup"])
     fitted = {name: fit for name, fit in fits.items() if "sigma" in fit}
     gaining = {name: fit for name, fit in fitted.items() if _gains(fit, curves.get(name, {}))}
-    sentences = [f"{plain(name)}: {plain(fit['law'])}." for name, fit in gaining.items()]
+    sentences = [f"{one_line(name)}: {one_line(fit['law'])}." for name, fit in gaining.items()]
     sentences += _warnings({name: fit for name, fit in fits.items() if name not in fitted})
-    losing = ", ".join(plain(name) for name in fitted if name not in gaining)
+    losing = ", ".join(one_line(name) for name in fitted if name not in gaining)
     if losing:
         sentences.append(
             f"{losing}: no faster with more processes than with one, so no law of scaling applies."
@@ -257,7 +257,7 @@ def _warnings(fits: Facts, prefix: str = "") -> list[str]:
     warned: dict[str, list[str]] = {}
     for name, fit in fits.items():
         if fit["warning"]:
-            warned.setdefault(plain(fit["warning"]), []).append(plain(name))
+            warned.setdefault(one_line(fit["warning"]), []).append(one_line(name))
     return [f"{', '.join(names)}: {prefix}{warning}." for warning, names in warned.items()]
 
 
@@ -276,7 +276,7 @@ def _makespan(strong: Facts | None) -> list[Section]:
     }
     levels = {level: one for level, one in measured.items() if one["jobs"] and not lost[level]}
     sentences = [
-        f"{level} at once is left out, as not all jobs were completed: {plain(', '.join(jobs), 300)}."
+        f"{level} at once is left out, as not all jobs were completed: {one_line(', '.join(jobs), 300)}."
         for level, jobs in lost.items()
         if jobs
     ]
@@ -332,11 +332,11 @@ def _packing(tune: Facts | None) -> list[Section]:
 
 def _method(facts: Facts) -> Section:
     statuses = ", ".join(
-        f"{amount} {plain(status)}" for status, amount in facts["cells"].items() if amount
+        f"{amount} {one_line(status)}" for status, amount in facts["cells"].items() if amount
     )
     sentences = [
         *facts["how"],
         *([f"Measurements: {statuses}."] if statuses else []),
         *facts["notes"],
     ]
-    return Section(title="Method", parts=[Text(sentences=list(map(plain, sentences)))])
+    return Section(title="Method", parts=[Text(sentences=list(map(one_line, sentences)))])

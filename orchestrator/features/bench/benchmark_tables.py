@@ -14,7 +14,7 @@ from orchestrator.analysis.throughput_ratios import MeasuredFacts
 from orchestrator.core.text import count
 from orchestrator.features.bench.scaling_analysis import LevelFacts
 from orchestrator.report.document import Columns, Part, Table, Text, table
-from orchestrator.report.number_format import interval, number, percent, plain
+from orchestrator.report.number_format import interval, number, one_line, percent
 
 Baselines = Mapping[str, Mapping[int, LevelFacts]]
 """Baseline → processes → what was measured."""
@@ -29,7 +29,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        return f"{plain(self.baseline)} × {self.processes}"
+        return f"{one_line(self.baseline)} × {self.processes}"
 
 
 METRICS: dict[str, tuple[Callable[[LevelFacts], EstimateFacts | None], float]] = {
@@ -106,13 +106,13 @@ def remarks(one: MeasuredFacts) -> str:
             parts.append(f"{count(one['cells'][status], f'{status} measurement')} left out")
     if one["cells"].get("cut"):
         parts.append(f"{count(one['cells']['cut'], 'measurement')} cut off")
-    return plain("; ".join([*parts, *map(str, one["messages"])]), 200)
+    return one_line("; ".join([*parts, *map(str, one["messages"])]), 200)
 
 
 def failures(failed: Mapping[str, Mapping[str, Sequence[str]]], preposition: str) -> list[Part]:
     """What could not be measured: baseline, or way to use ranks, → level → reasons."""
     sentences = [
-        f"{plain(name)} {preposition} {level}: nothing could be measured. {plain('; '.join(reasons), 300)}"
+        f"{one_line(name)} {preposition} {level}: nothing could be measured. {one_line('; '.join(reasons), 300)}"
         for name, levels in failed.items()
         for level, reasons in levels.items()
     ]

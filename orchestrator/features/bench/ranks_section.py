@@ -12,7 +12,7 @@ from orchestrator.features.bench.benchmark_tables import failures, interval_or_b
 from orchestrator.features.bench.rank_analysis import RankFacts
 from orchestrator.report import scaling_figures as figures
 from orchestrator.report.document import Columns, Figure, Part, Section, Table, Text, table
-from orchestrator.report.number_format import DASH, interval, number, percent, plain
+from orchestrator.report.number_format import DASH, interval, number, one_line, percent
 from orchestrator.report.ranks_section import ALLREDUCE, ITSELF
 
 Facts = Mapping[str, Any]
@@ -26,7 +26,7 @@ def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
         return []
     parts: list[Part] = []
     if result["sentences"]:
-        parts.append(Text(sentences=list(map(plain, result["sentences"]))))
+        parts.append(Text(sentences=list(map(one_line, result["sentences"]))))
     speedups = _curves(result["ways"], lambda one: one["speedup"])
     efficiencies = _curves(result["ways"], lambda one: one["efficiency"])
     cut = {
@@ -47,20 +47,20 @@ def benchmark_section(result: Facts | None, cores: int) -> list[Section]:
                 ),
             )
         )
-    about = [f"{plain(way)}: {plain(text)}." for way, text in (result["about"] or {}).items()]
+    about = [f"{one_line(way)}: {one_line(text)}." for way, text in (result["about"] or {}).items()]
     if about:
         parts.append(Text(sentences=about))
     parts += failures(result["failed"], "over")
     parts.append(_table(result))
     if result["notes"]:
-        parts.append(Text(sentences=list(map(plain, result["notes"])), tone="dim"))
+        parts.append(Text(sentences=list(map(one_line, result["notes"])), tone="dim"))
     return [Section(title="Ranks", parts=parts)]
 
 
 def _table(result: Facts) -> Table:
     rows = [_Row(name="one rank", one=result["one"], is_reference=True)]
     rows += [
-        _Row(name=f"{plain(way)} × {ranks}", one=one)
+        _Row(name=f"{one_line(way)} × {ranks}", one=one)
         for way, numbers in result["ways"].items()
         for ranks, one in numbers.items()
     ]

@@ -27,7 +27,7 @@ from orchestrator.jobfile.job_names import without_seed
 from orchestrator.report import drawing, html_page
 from orchestrator.report import experiment_figures as figures
 from orchestrator.report.document import Columns, Document, Figure, Section, Table, Text, table
-from orchestrator.report.number_format import interval, plain
+from orchestrator.report.number_format import interval, one_line
 
 MOST_PANELS = 24
 SETTINGS = (
@@ -62,7 +62,7 @@ def write(path: Path, comparisons: Sequence[Comparison]) -> None:
 
 def document(comparisons: Sequence[Comparison]) -> Document:
     runs = [comparisons[0].a, *(one.b for one in comparisons)]
-    names = [f"{letter}: {plain(run)}" for letter, run in zip(LETTERS, runs, strict=False)]
+    names = [f"{letter}: {one_line(run)}" for letter, run in zip(LETTERS, runs, strict=False)]
     curves = list(map(_curves, runs))
     cases = [case for case in curves[0] if any(case in others for others in curves[1:])]
     sections = []
@@ -104,21 +104,21 @@ def _differences(
 ) -> Section:
     if not rows:
         return Section(title=title, parts=[Text(sentences=["Nothing differs."])])
-    columns: Columns[DifferenceOfAll] = {"setting": lambda row: plain(row.what)}
+    columns: Columns[DifferenceOfAll] = {"setting": lambda row: one_line(row.what)}
     columns |= {name: partial(_value, place) for place, name in enumerate(names)}
     listing = table(rows, columns, caption=caption, text=list(columns))
     return Section(title=title, parts=[listing])
 
 
 def _value(place: int, row: DifferenceOfAll) -> str:
-    return plain(row.values[place])
+    return one_line(row.values[place])
 
 
 def _figures(comparisons: Sequence[Comparison], names: Sequence[str]) -> Table:
     """Medians with 95 % intervals, and ratios to the first run directory."""
     rows = lines(comparisons)
     columns: Columns[Line] = {
-        "job": lambda line: plain(any_pair(line).what),
+        "job": lambda line: one_line(any_pair(line).what),
         "figure": lambda line: any_pair(line).figure,
         names[0]: lambda line: interval(any_pair(line).a.facts()),
     }

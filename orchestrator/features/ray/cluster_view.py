@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from orchestrator.core.messages import HIGH_RUN_DELAY_SHARE
-from orchestrator.core.text import count, listed, number
+from orchestrator.core.text import count, listed, number_or_dash
 from orchestrator.features.ray.cluster.cluster_status import (
     ClusterNode,
     ClusterStatus,
@@ -48,7 +48,7 @@ def _columns(status: ClusterStatus) -> list[Column[ClusterNode]]:
     if any(node.gpus for node in status.nodes):
         columns.append(number_column("GPUs", _gpus, rank=1))
     wait = number_column(
-        "wait", lambda node: number(node.run_delay_share, ".0%"), rank=1, style=_wait_style
+        "wait", lambda node: number_or_dash(node.run_delay_share, ".0%"), rank=1, style=_wait_style
     )
     return [*columns, number_column("jobs", lambda node: str(len(node.jobs))), wait]
 

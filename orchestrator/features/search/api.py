@@ -102,42 +102,10 @@ class Search:
         new = Path("runs") / f"search-{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
         self.run_dir = api.directory(run_dir or new)
         """Directory of all results."""
-        table = _without_none(
-            {key: value for key, value in settings.items() if key in SearchTable.model_fields}
-        )
-        job = {key: value for key, value in settings.items() if key not in SearchTable.model_fields}
-        entry = {"name": job.pop("name")} if "name" in job else {}
-        api.refuse_unknown("Search", job, [*SearchTable.model_fields, "max_parallel", "run_dir"])
-        if "init" in job:
-            job["init"] = api.start_policy(job["init"], "Search: init")
-        if not {"task", "env", "entry_point"} & job.keys():
-            job["task"] = "auto"
-        if not isinstance(xml, str | os.PathLike):
-            raise UsageError(
-                f'Search: xml={xml!r:.60}; expected a path, or a function as "module:function"'
-            )
-        xml = os.fsdecode(xml)
-        if xml.lstrip().startswith("<"):
-            raise UsageError(
-                "Search: xml is MJCF text; expected a path: write it to a file that stays"
-            )
-        data = {
-            "name": plain(self.run_dir.name),
-            "defaults": job,
-            "jobs": [{**entry, "xml": xml}],
-            "search": {**table, "space": _without_none(space)},
-        }
+        declared = _declared(settings, space)
+        robot = _checked_robot(xml)
         with python_program():
-            here = current_directory()
-            named = [job.get(key) for key in CODE]
-            if is_maker(xml):
-                named.insert(0, xml)
-            base = _code_folder([*named, table.get("sampler")], here) or self.run_dir
-            if base != here and xml.strip() and not (is_maker(xml) or collection_of(xml)):
-                data["jobs"] = [{**entry, "xml": str(absolute(xml))}]
-            self._experiment: Experiment = from_mapping(
-                data, source="orchestrator.Search", base=base
-            )
+            self._experiment: Experiment = _experiment_of(declared, robot, self.run_dir)
 
     def run(
         self, *, show: bool = False, fresh: bool = False, on_change: OnChange = "refuse"
@@ -172,7 +140,7 @@ class Search:
 
         :raises UsageError: there is no run directory yet, or it cannot be read.
         """
-        return self._results(lambda reader: reader.history.trials)
+        return _results(self._reader(), lambda reader: reader.history.trials)
 
     def best(self, count: int = 5) -> list[TrialResult]:
         """Finished trials, the best first; of several objectives those that no other surpasses in
@@ -180,7 +148,7 @@ class Search:
 
         Trials that repeat the best from nothing are not among them; :meth:`trials` has them.
         """
-        return self._results(lambda reader: reader.best(count))
+        return _results(self._reader(), lambda reader: reader.best(count))
 
     def _reader(self) -> TrialReader:
         """What reads the search in the run directory, before it has read any trial."""
@@ -189,18 +157,6 @@ class Search:
         if reader is None:
             raise RunDirError(f"{paths.root}: no search has been run here; `run()` begins it")
         return reader
-
-    def _results(self, chosen: Callable[[TrialReader], Sequence[Trial]]) -> list[TrialResult]:
-        """The results of those of the trials that are ``chosen``."""
-        reader = self._reader()
-        with run_directory.reading_ledger(reader.paths) as ledger:
-            reader.update(ledger)
-            found = chosen(reader)
-            lineages = lineage_env_steps(ledger, found)
-            return [
-                _trial_result(trial, reader.paths, ledger, lineages[trial.number])
-                for trial in found
-            ]
 
     def to_dataframe(self) -> Any:
         """A :class:`pandas.DataFrame` with a row for each trial: its number, its point, and its
@@ -212,8 +168,74 @@ class Search:
         :raises UsageError: pandas is not installed.
         """
         pandas = pandas_for("Search.to_dataframe")
-        objectives = self._reader().objectives
-        return pandas.DataFrame([_table_row(trial, objectives) for trial in self.trials()])
+        reader = self._reader()
+        trials = _results(reader, lambda read: read.history.trials)
+        return pandas.DataFrame([_table_row(trial, reader.objectives) for trial in trials])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """What a program has declared, as tables of a job file."""
+
+    search: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    job: Mapping[str, Any]
+    """Without its robot."""
+
+
+def _declared(settings: Mapping[str, Any], space: Mapping[str, Any]) -> _Declared:
+    """Tell the keys of ``[search]`` among ``settings`` from those of a job.
+
+    :raises UsageError: one is an argument that has another name, or the result given as ``init`` has
+        no policy.
+    """
+    table = {key: value for key, value in settings.items() if key in SearchTable.model_fields}
+    defaults = {key: value for key, value in settings.items() if key not in table}
+    job = {"name": defaults.pop("name")} if "name" in defaults else {}
+    api.refuse_unknown("Search", defaults, [*SearchTable.model_fields, "max_parallel", "run_dir"])
+    if "init" in defaults:
+        defaults["init"] = api.start_policy(defaults["init"], "Search: init")
+    if not {"task", "env", "entry_point"} & defaults.keys():
+        defaults["task"] = "auto"
+    search = {**_without_none(table), "space": _without_none(space)}
+    return _Declared(search=search, defaults=defaults, job=job)
+
+
+def _checked_robot(xml: Any) -> str:
+    """:raises UsageError: it is neither a path nor a function's name."""
+    if not isinstance(xml, str | os.PathLike):
+        raise UsageError(
+            f'Search: xml={xml!r:.60}; expected a path, or a function as "module:function"'
+        )
+    robot = os.fsdecode(xml)
+    if robot.lstrip().startswith("<"):
+        raise UsageError("Search: xml is MJCF text; expected a path: write it to a file that stays")
+    return robot
+
+
+def _experiment_of(declared: _Declared, robot: str, run_dir: Path) -> Experiment:
+    """Resolve what is declared as the content of a job file."""
+    here = current_directory()
+    base = _base(declared, robot, here) or run_dir
+    is_path = robot.strip() and not (is_maker(robot) or collection_of(robot))
+    xml = str(absolute(robot)) if is_path and base != here else robot
+    data = {
+        "name": plain(run_dir.name),
+        "defaults": declared.defaults,
+        "jobs": [{**declared.job, "xml": xml}],
+        "search": declared.search,
+    }
+    return from_mapping(data, source="orchestrator.Search", base=base)
+
+
+def _base(declared: _Declared, robot: str, here: Path | None) -> Path | None:
+    """The folder that relative paths refer to, which has the user's code; see
+    :func:`_code_folder`.
+    """
+    named = [declared.defaults.get(key) for key in CODE]
+    if is_maker(robot):
+        named.insert(0, robot)
+    return _code_folder([*named, declared.search.get("sampler")], here)
 
 
 def _code_folder(named: Sequence[Any], here: Path | None) -> Path | None:
@@ -226,6 +248,19 @@ def _code_folder(named: Sequence[Any], here: Path | None) -> Path | None:
             if folder != here:
                 return folder
     return here
+
+
+def _results(
+    reader: TrialReader, chosen: Callable[[TrialReader], Sequence[Trial]]
+) -> list[TrialResult]:
+    """The results of those of the trials that are ``chosen``, when ``reader`` has read them."""
+    with run_directory.reading_ledger(reader.paths) as ledger:
+        reader.update(ledger)
+        found = chosen(reader)
+        lineages = lineage_env_steps(ledger, found)
+        return [
+            _trial_result(trial, reader.paths, ledger, lineages[trial.number]) for trial in found
+        ]
 
 
 def _trial_result(

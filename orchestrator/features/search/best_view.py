@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from orchestrator.core.text import count, decimal, number
+from orchestrator.core.text import count, decimal, number_or_dash
 from orchestrator.features.search.declaration.spec import Direction
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.ranking import Ranking
@@ -91,7 +91,7 @@ def _value(values: Any, index: int) -> str:
 
 
 def _lineage(ranking: Ranking, trial: Trial) -> str:
-    return number(ranking.lineages[trial.number].env_steps, ",d")
+    return number_or_dash(ranking.lineages[trial.number].env_steps, ",d")
 
 
 def _parents(ranking: Ranking, trial: Trial) -> str:

@@ -20,7 +20,7 @@ from orchestrator.features.search.report_data import (
 from orchestrator.features.search.shown_trials import ArchiveElite
 from orchestrator.report import drawing
 from orchestrator.report.drawing import DIM, FACE, GRID, INK, SERIES
-from orchestrator.report.number_format import number, plain
+from orchestrator.report.number_format import number, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +66,7 @@ def best_so_far(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Dr
             drawing.plain_ticks(axes, x=True, y=True)
             axes.set_xlim(left=0)
             axes.set_xlabel("env_steps of all trials" if part == 0 else f"{unit} of the search")
-        panels[2 * place].set_ylabel(plain(name, 36), color=INK)
+        panels[2 * place].set_ylabel(one_line(name, 36), color=INK)
     return drawn
 
 
@@ -94,7 +94,7 @@ def best_so_far_of_seeds(facts: SearchFacts) -> Drawn:
             drawing.plain_ticks(axes, x=True, y=True)
             axes.set_xlim(left=0)
             axes.set_xlabel("env_steps of all trials" if part == 0 else f"{unit} of the search")
-        panels[2 * place].set_ylabel(plain(name, 36), color=INK)
+        panels[2 * place].set_ylabel(one_line(name, 36), color=INK)
     drawing.colour_legend(drawn, (ORANGE, BLUE), ("median", "one search seed"), columns=2)
     return drawn
 
@@ -150,14 +150,14 @@ def effects(dimensions: Sequence[ReportedDimension], outcomes: Sequence[str]) ->
         axes.barh(at, shares, height=thick * 0.9, color=SERIES[place])
         for row, share in zip(at, shares, strict=True):
             axes.text(share + 0.6, row, f"{share:.0f}", va="center", fontsize=7, color=DIM)
-    axes.set_yticks(range(len(dimensions)), [plain(one["key"], 44) for one in dimensions])
+    axes.set_yticks(range(len(dimensions)), [one_line(one["key"], 44) for one in dimensions])
     axes.set_ylim(len(dimensions) - 0.5, -0.5)
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of the variance between trials")
     axes.grid(visible=False, axis="y")
     if len(outcomes) > 1:
         drawing.colour_legend(
-            drawn, SERIES[: len(outcomes)], [plain(name, 40) for name in outcomes], columns=4
+            drawn, SERIES[: len(outcomes)], [one_line(name, 40) for name in outcomes], columns=4
         )
     return drawn
 
@@ -189,7 +189,7 @@ def slices(
         if len(middles) > 1:
             axes.plot(*zip(*middles, strict=True), color=ORANGE, marker="o", markersize=2.5)
         if dimension["choices"]:
-            labels = [plain(value_text(choice), 12) for choice in dimension["choices"]]
+            labels = [one_line(value_text(choice), 12) for choice in dimension["choices"]]
             axes.set_xticks(range(len(labels)), labels)
             axes.set_xlim(-0.5, len(labels) - 0.5)
         elif dimension["log"]:
@@ -197,9 +197,9 @@ def slices(
         else:
             drawing.plain_ticks(axes, x=True)
         drawing.plain_ticks(axes, y=True)
-        axes.set_xlabel(plain(dimension["key"], 44))
+        axes.set_xlabel(one_line(dimension["key"], 44))
     for axes in panels[::3]:
-        axes.set_ylabel(plain(name, 24), color=INK)
+        axes.set_ylabel(one_line(name, 24), color=INK)
     return drawn
 
 
@@ -280,8 +280,10 @@ def parallel(
     for place, (bottom, top) in enumerate(ends):
         axes.axvline(place, color=DIM, linewidth=0.7)
         for text, at, vertical in ((bottom, -0.03, "top"), (top, 1.03, "bottom")):
-            axes.text(place, at, plain(text, 12), ha="center", va=vertical, fontsize=6.5, color=DIM)
-    names = [plain(one["key"], 28) for one in dimensions] + [plain(name, 28)]
+            axes.text(
+                place, at, one_line(text, 12), ha="center", va=vertical, fontsize=6.5, color=DIM
+            )
+    names = [one_line(one["key"], 28) for one in dimensions] + [one_line(name, 28)]
     axes.set_xticks(range(len(names)), names, rotation=22, ha="right")
     axes.tick_params(axis="x", pad=12, length=0)
     axes.set_yticks([])
@@ -394,14 +396,14 @@ def archive_map(facts: SearchFacts) -> Drawn:
     axes.set_xlim(0, columns)
     axes.set_ylim(0, rows)
     _cell_ticks(axes.xaxis, axes_of[0])
-    axes.set_xlabel(plain(axes_of[0]["name"], 60))
+    axes.set_xlabel(one_line(axes_of[0]["name"], 60))
     if len(axes_of) > 1:
         _cell_ticks(axes.yaxis, axes_of[1])
-        axes.set_ylabel(plain(axes_of[1]["name"], 30))
+        axes.set_ylabel(one_line(axes_of[1]["name"], 30))
     else:
         axes.set_yticks([])
     worst, top = (low, high) if sign > 0 else (high, low)
-    labels = [f"{plain(facts['objectives'][0], 30)} {number(value)}" for value in (worst, top)]
+    labels = [f"{one_line(facts['objectives'][0], 30)} {number(value)}" for value in (worst, top)]
     handles = [Rectangle((0, 0), 1, 1, facecolor=BLUE, alpha=alpha) for alpha in (PALEST, 1.0)]
     drawing.legend(drawn, handles, labels, columns=2)
     return drawn
@@ -449,8 +451,8 @@ def front(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Drawn:
                 )
                 if is_member and len(names) == 2:
                     axes.plot(across, up, color=colour, linewidth=0.8)
-        axes.set_xlabel(plain(names[one], 36))
-        axes.set_ylabel(plain(names[other], 36), labelpad=1)
+        axes.set_xlabel(one_line(names[one], 36))
+        axes.set_ylabel(one_line(names[other], 36), labelpad=1)
         drawing.plain_ticks(axes, x=True, y=True)
     drawing.colour_legend(
         drawn, (ORANGE, BLUE), ("Pareto front", "other finished trials"), columns=2

@@ -21,7 +21,7 @@ from orchestrator.features.search.report_data import (
 from orchestrator.features.search.shown_trials import MOST_REPORTED, ArchiveElite
 from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
-from orchestrator.report.number_format import DASH, number, percent, plain
+from orchestrator.report.number_format import DASH, number, one_line, percent
 
 LINEAGE = (
     " “lineage” has its env_steps with those of all trainings of the policy that it started from."
@@ -43,7 +43,7 @@ def headlines(facts: SearchFacts) -> list[Headline]:
     found = [Headline(label="trials", value=f"{len(facts['trials']):,}", note=note)]
     if facts["best"] and len(facts["objectives"]) == 1:
         best = _by_number(facts)[facts["best"][0]]
-        note = f"{plain(facts['objectives'][0], 40)} of trial {best['trial']}"
+        note = f"{one_line(facts['objectives'][0], 40)} of trial {best['trial']}"
         found.append(Headline(label="best", value=number(_value(best, 0)), note=note))
     if facts["saved"] is not None:
         note = "of training all finished and waiting trials to the end"
@@ -106,7 +106,7 @@ def _finished_trials(facts: SearchFacts) -> list[ReportedTrial]:
 
 def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     goals = [
-        f"{plain(name)} ({way})"
+        f"{one_line(name)} ({way})"
         for name, way in zip(facts["objectives"], facts["directions"], strict=True)
     ]
     over = (
@@ -114,7 +114,7 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
         if facts["is_over"]
         else "The search has not ended; this is its state so far."
     )
-    sentences = [over, f"Objective: {', '.join(goals)}. Sampler: {plain(facts['sampler'])}."]
+    sentences = [over, f"Objective: {', '.join(goals)}. Sampler: {one_line(facts['sampler'])}."]
     if facts["starts_from_reference"]:
         sentences.append(
             "Every trial started from the same policy, that of the unchanged job, which was trained first."
@@ -174,13 +174,13 @@ def _best_so_far(facts: SearchFacts) -> list[Part]:
         draw=partial(figures.best_so_far_of_seeds, facts),
     )
     columns: Columns[SearchedSeed] = {
-        "run directory": lambda one: plain(one["run_dir"]),
+        "run directory": lambda one: one_line(one["run_dir"]),
         "search seed": lambda one: str(one["seed"]),
         "finished trials": lambda one: f"{one['finished']:,}",
         "env_steps": lambda one: f"{one['env_steps']:,}",
     }
     for name in facts["objectives"]:
-        columns[f"best {plain(name)}"] = partial(_best_of_seed, name)
+        columns[f"best {one_line(name)}"] = partial(_best_of_seed, name)
     caption = "The same search with several seeds of its sampler. All else on this page is of the first of them."
     return [
         of_seeds,
@@ -195,7 +195,7 @@ def _best_of_seed(objective: str, one: SearchedSeed) -> str:
 
 
 def _categories(facts: SearchFacts) -> list[str]:
-    return [plain(one["key"]) for one in facts["dimensions"] if one["choices"]]
+    return [one_line(one["key"]) for one in facts["dimensions"] if one["choices"]]
 
 
 def _columns(
@@ -205,24 +205,24 @@ def _columns(
     if any(one["jobs"][0] in images for one in rows if one["jobs"]):
         columns["preview"] = lambda one: _picture(one, images)
     for place, name in enumerate(facts["objectives"]):
-        columns[plain(name)] = partial(_text_of_value, place)
+        columns[one_line(name)] = partial(_text_of_value, place)
     if any(one["repeated"] for one in rows):
         columns["from nothing"] = lambda one: ", ".join(map(number, one["repeated"] or ())) or DASH
     if len(facts["dimensions"]) + len(facts["axes"]) + ("preview" in columns) <= MOST_COLUMNS:
         for dimension in facts["dimensions"]:
-            columns[plain(dimension["key"])] = partial(_coordinate, dimension["key"])
+            columns[one_line(dimension["key"])] = partial(_coordinate, dimension["key"])
     else:
-        columns["point"] = lambda one: plain(
+        columns["point"] = lambda one: one_line(
             ", ".join(f"{key} = {value_text(value)}" for key, value in one["point"].items())
         )
     for place, axis in enumerate(facts["axes"]):
-        columns.setdefault(plain(axis["name"]), partial(_measure, place))
+        columns.setdefault(one_line(axis["name"]), partial(_measure, place))
     columns.setdefault("env_steps", lambda one: f"{one['env_steps']:,}")  # it may be an objective
     if any(env_steps_before(one["env_steps"], one["lineage_env_steps"]) for one in rows):
         columns.setdefault("lineage", lambda one: number(one["lineage_env_steps"]))
     if facts["inherit"]:
         columns["parent"] = lambda one: DASH if one["parent"] is None else str(one["parent"])
-    columns["jobs"] = lambda one: plain(listed(one["jobs"], 1))
+    columns["jobs"] = lambda one: one_line(listed(one["jobs"], 1))
     return columns
 
 
@@ -236,7 +236,7 @@ def _text_of_value(place: int, one: ReportedTrial) -> str:
 
 
 def _coordinate(key: str, one: ReportedTrial) -> str:
-    return plain(value_text(one["point"][key]), 60)
+    return one_line(value_text(one["point"][key]), 60)
 
 
 def _measure(place: int, one: ReportedTrial) -> str:
@@ -262,7 +262,7 @@ def _space(facts: SearchFacts) -> list[Section]:
         suffix = f"-{place + 1}" if len(facts["objectives"]) > 1 else ""
         figure = Figure(
             name=f"search-slices{suffix}",
-            title=f"Slices: {plain(name, 60)}",
+            title=f"Slices: {one_line(name, 60)}",
             caption="The value of finished trials against each dimension, the one with the largest effect first. The "
             "line joins the medians of groups of neighbours, or of each choice, over all finished trials."
             f"{which}{some}",
@@ -312,11 +312,11 @@ def _effects(
         f"their effect.{which}",
         draw=partial(figures.effects, shown, known),
     )
-    columns: Columns[ReportedDimension] = {"dimension": lambda one: plain(one["key"])}
+    columns: Columns[ReportedDimension] = {"dimension": lambda one: one_line(one["key"])}
     for name in known:
-        columns[f"{plain(name)}: share"] = partial(_share, name)
-        columns[f"{plain(name)}: correlation"] = partial(_correlation, name)
-        columns[f"{plain(name)}: trials"] = partial(_number_of_trials, name)
+        columns[f"{one_line(name)}: share"] = partial(_share, name)
+        columns[f"{one_line(name)}: correlation"] = partial(_correlation, name)
+        columns[f"{one_line(name)}: trials"] = partial(_number_of_trials, name)
     caption = (
         "Share: epsilon squared of the ranks, over groups of neighbouring values or choices. Correlation: that of "
         "ranks (Spearman); negative where lower values of the dimension gave higher results."
@@ -354,17 +354,17 @@ def _rungs(facts: SearchFacts) -> list[Section]:
     figure = Figure(
         name="search-rungs",
         title="Trials at rungs",
-        caption=f"{'Return' if compared == 'return' else plain(compared)} in training of each trial at each rung that "
-        "it has reached; a line joins those of one trial. "
+        caption=f"{'Return' if compared == 'return' else one_line(compared)} in training of each trial at each rung "
+        "that it has reached; a line joins those of one trial. "
         f"Those that did not go on wait with their checkpoint, or wait for others to be compared with.{which}",
-        draw=partial(figures.rungs, facts["rungs"], drawn, plain(compared, 40)),
+        draw=partial(figures.rungs, facts["rungs"], drawn, one_line(compared, 40)),
     )
     columns: Columns[_Rung] = {
         "rung": lambda rung: f"{rung.env_steps:,}",
         "reached": lambda rung: f"{len(rung.reached):,}",
         "went on": lambda rung: f"{len(rung.went_on):,}",
         "wait here": lambda rung: f"{len(rung.waiting):,}",
-        f"median {plain(compared)}": lambda rung: number(_middle(rung.reached, rung.place)),
+        f"median {one_line(compared)}": lambda rung: number(_middle(rung.reached, rung.place)),
         "median of those that went on": lambda rung: number(_middle(rung.went_on, rung.place)),
     }
     caption = (
@@ -412,7 +412,7 @@ def _archive(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
     cells = 1
     for axis in facts["axes"]:
         cells *= axis["cells"]
-    names = [plain(axis["name"], 40) for axis in facts["axes"]]
+    names = [one_line(axis["name"], 40) for axis in facts["axes"]]
     figure = Figure(
         name="search-archive",
         title="Archive",
@@ -427,9 +427,9 @@ def _archive(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
     columns: Columns[ArchiveElite] = {"trial": lambda one: f"trial {one['trial']}"}
     if any(job in images for one in elites for job in known[one["trial"]]["jobs"]):
         columns["preview"] = lambda one: _picture(known[one["trial"]], images)
-    columns[plain(facts["objectives"][0])] = lambda one: number(one["value"])
+    columns[one_line(facts["objectives"][0])] = lambda one: number(one["value"])
     for place, axis in enumerate(facts["axes"]):
-        columns.setdefault(plain(axis["name"]), partial(_range, facts, place))
+        columns.setdefault(one_line(axis["name"]), partial(_range, facts, place))
     caption = "The elites with the highest values, and the cell that each is the best of."
     if facts["directions"][0] == "minimize":
         caption = caption.replace("highest", "lowest")
@@ -446,7 +446,7 @@ def _beyond_axes(facts: SearchFacts) -> str:
         if beyond:
             farthest = max(beyond, key=lambda one: max(axis["low"] - one, one - axis["high"]))
             trials = count(len(beyond), "trial")
-            found.append(f"{plain(axis['name'], 40)} of {trials}, as far as {number(farthest)}")
+            found.append(f"{one_line(axis['name'], 40)} of {trials}, as far as {number(farthest)}")
     if not found:
         return ""
     return (
@@ -484,7 +484,7 @@ def _failures(facts: SearchFacts) -> list[Section]:
         return []
     reasons = sorted(trials_of, key=lambda reason: len(trials_of[reason]), reverse=True)
     columns: Columns[str] = {
-        "reason": lambda reason: plain(reason, 400),
+        "reason": lambda reason: one_line(reason, 400),
         "trials": lambda reason: f"{len(trials_of[reason]):,}",
         "the first": lambda reason: str(trials_of[reason][0]),
     }

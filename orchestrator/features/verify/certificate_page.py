@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.core.text import count
 from orchestrator.report.document import AddedSections, Cell, Columns, Part, Section, Text, table
-from orchestrator.report.number_format import DASH, interval, plain, sentence
+from orchestrator.report.number_format import DASH, interval, one_line, sentence
 
 HASH_SHOWN = 12
 MOST_LEFT_OUT = 10
@@ -45,9 +45,9 @@ def certificate_sections(certificate: Mapping[str, Any]) -> list[Section]:
         "and killed and resumed half-way. Slow-down: time per iteration among neighbours divided by that alone."
     )
     columns: Columns[Mapping[str, Any]] = {
-        "job": lambda job: plain(job.get("job_id", DASH)),
+        "job": lambda job: one_line(job.get("job_id", DASH)),
         "verdict": lambda job: Cell(
-            text=plain(job.get("verdict", DASH)),
+            text=one_line(job.get("verdict", DASH)),
             tone="good" if job.get("verdict") == "PASS" else "bad",
         ),
         "alone": lambda job: _hash(job.get("alone_sha256")),
@@ -69,7 +69,9 @@ def certificate_sections(certificate: Mapping[str, Any]) -> list[Section]:
     left_out = certificate.get("left_out")
     if isinstance(left_out, Mapping) and left_out:
         named = list(left_out.items())[:MOST_LEFT_OUT]
-        sentences = [f"{plain(job)} was not verified: {plain(reason)}" for job, reason in named]
+        sentences = [
+            f"{one_line(job)} was not verified: {one_line(reason)}" for job, reason in named
+        ]
         if len(left_out) > len(named):
             sentences.append(
                 f"{len(left_out) - len(named):,} more were not verified; certificate.json names them."
@@ -80,7 +82,7 @@ def certificate_sections(certificate: Mapping[str, Any]) -> list[Section]:
 
 def _remarks(job: Mapping[str, Any]) -> str:
     remarks = [*(job.get("reasons") or ()), *(job.get("notes") or ())]
-    return plain("; ".join(map(str, remarks)), 400) or DASH
+    return one_line("; ".join(map(str, remarks)), 400) or DASH
 
 
 def _hash(value: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.text import Text
 
 from orchestrator.analysis.statistics import Estimate
-from orchestrator.core.text import number
+from orchestrator.core.text import number_or_dash
 from orchestrator.features.verify.certificate import FILE, SCRATCH, Certificate, CertifiedJob
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
@@ -46,7 +46,7 @@ COLUMNS: Sequence[Column[CertifiedJob]] = (
     Column("together", lambda job: _hash_or_same(job, job.together_sha256), rank=1),
     Column("resumed", lambda job: _hash_or_same(job, job.resumed_sha256), rank=1),
     number_column("neighbours", lambda job: str(job.neighbours), rank=4),
-    number_column("s/iteration", lambda job: number(job.iteration_alone_s, ".3f"), rank=2),
+    number_column("s/iteration", lambda job: number_or_dash(job.iteration_alone_s, ".3f"), rank=2),
     number_column("slow-down", lambda job: _slowdown(job.slowdown)),
 )
 

@@ -424,7 +424,7 @@ def test_varied_lists_and_tables_have_a_figure(values: tuple[Any, Any], tmp_path
     document = report.compose(make_run_dir(tmp_path / "run", jobs).root)
     (figure,) = (figure for figure in document.figures() if figure.name == "varied-parameters")
     labels = [label.get_text() for label in figure.draw().axes[0].get_xticklabels()]
-    assert labels == [number_format.plain(value, 14) for value in values]
+    assert labels == [number_format.one_line(value, 14) for value in values]
 
 
 def test_a_run_directory_that_is_only_numbered_is_titled_with_its_folder(tmp_path: Path) -> None:
@@ -532,8 +532,8 @@ def test_numbers_are_short(value: float | None, text: str) -> None:
 
 
 def test_long_names_lose_their_middle() -> None:
-    assert number_format.plain("quadruped-with-a-long-name-s0", 16) == "quadruped-…me-s0"
-    assert number_format.plain("a\x00b\nc") == "ab c"
+    assert number_format.one_line("quadruped-with-a-long-name-s0", 16) == "quadruped-…me-s0"
+    assert number_format.one_line("a\x00b\nc") == "ab c"
 
 
 @pytest.mark.parametrize("error", [ValueError("the hip is stiff"), UsageError("the hip is stiff")])
