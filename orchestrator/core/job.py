@@ -6,6 +6,8 @@
        │  └──▶ FAILED      │                      │
        └────── retry, resume ◀────────────────────┘
 
+    PENDING ──the policy that it starts from could not be fetched──▶ PENDING
+
     PENDING, RUNNING ──pause──▶ PAUSED ──resume──▶ PENDING, or CANCELLED
     RUNNING ──at a rung──▶ PAUSED ──promote──▶ PENDING, or CANCELLED, or PAUSED by the user
 
@@ -237,7 +239,7 @@ StateName: TypeAlias = Literal["PENDING", "RUNNING", "PAUSED", "SUCCEEDED", "FAI
 TERMINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 LEGAL = {
-    "PENDING": {"RUNNING", "PAUSED", "FAILED", "CANCELLED"},
+    "PENDING": {"PENDING", "RUNNING", "PAUSED", "FAILED", "CANCELLED"},
     "RUNNING": {"SUCCEEDED", "FAILED", "CANCELLED", "PENDING", "PAUSED"},
     "PAUSED": {"PENDING", "CANCELLED", "PAUSED"},
     "FAILED": {"PENDING"},

@@ -8,7 +8,9 @@ while the supervisor goes on. It lives as long as there is something to fetch.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import disk_full_explained
@@ -20,7 +22,19 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.readable import readable
 from orchestrator.experiment.examination import preflight
 from orchestrator.supervisor import job_directory
-from orchestrator.supervisor.start_policies import FetchedPolicy
+from orchestrator.supervisor.start_policies import (
+    FailedFetch,
+    Fetch,
+    FetchedPolicy,
+    UnfitPolicy,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    job: Job
+    not_before: float
+    """Monotonic seconds."""
 
 
 class StartPolicyFetcher:
@@ -30,15 +44,16 @@ class StartPolicyFetcher:
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
-        self._waiting: dict[str, Job] = {}
-        """Jobs whose policies are to be fetched, by id; the child examines the first."""
+        self._waiting: dict[str, _Waiting] = {}
+        """By id of a job whose policy is to be fetched."""
+        self._asked: str | None = None
+        """That of them whose policy the child examines."""
         self._ready: set[str] = set()
         """Jobs whose policies were fetched in this session."""
         self._repeated: set[str] = set()
         """Jobs whose policies are examined once more, as the child that examined them may have been
         ended by others."""
         self._child: preflight.Child | None = None
-        self._is_asked = False
 
     def __enter__(self) -> StartPolicyFetcher:
         return self
@@ -56,38 +71,89 @@ class StartPolicyFetcher:
         # With a checkpoint, it resumes from that.
         return not job_directory.checkpointed_steps(self._paths.job(job.job_id))
 
-    def request(self, job: Job) -> None:
-        self._waiting.setdefault(job.job_id, job)
+    def request(self, job: Job, *, not_before: float | None = None) -> None:
+        if job.job_id != self._asked:
+            self._waiting[job.job_id] = _Waiting(job=job, not_before=not_before or 0.0)
 
-    def take(self) -> Sequence[FetchedPolicy]:
+    def withdraw(self, job_id: str) -> None:
+        if job_id != self._asked:
+            self._waiting.pop(job_id, None)
+
+    def take(self) -> Sequence[Fetch]:
+        job = self._next_job()
+        fetched = None if job is None else self._fetch_cleanly(job)
+        if fetched is not None:
+            del self._waiting[fetched.job_id]
+            self._repeated.discard(fetched.job_id)
         if not self._waiting:
-            return ()
-        job = next(iter(self._waiting.values()))
+            self._end_child()
+        return () if fetched is None else [fetched]
+
+    def _next_job(self) -> Job | None:
+        """The job whose policy is being examined, or is to be; None while none may be."""
+        if self._asked is not None:
+            return self._waiting[self._asked].job
+        now = time.monotonic()
+        due = (waiting.job for waiting in self._waiting.values() if waiting.not_before <= now)
+        return next(due, None)
+
+    def _fetch_cleanly(self, job: Job) -> Fetch | None:
+        """As :meth:`_fetch`, with errors of this job alone as results; leaves no temporary files."""
         staging = self._paths.staging / f"start-{job.job_id}"
         try:
-            answer = self._answer(job, staging)
-            if answer is None:
-                return ()
-            fetched = self._fetch(job, answer, staging)
-        except OSError as error:  # of this job alone
-            fetched = _unfit(job, str(error))
+            fetched = self._fetch(job, staging)
+        except OSError as error:
+            fetched = FailedFetch(job_id=job.job_id, problem=_problem(job, str(error)))
             self._end_child()
-        shutil.rmtree(staging, ignore_errors=True)
-        preflight.staged_policy(staging).unlink(missing_ok=True)
-        del self._waiting[job.job_id]
-        if not self._waiting:
-            self._end_child()
-        return [fetched]
+        if fetched is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+            preflight.staged_policy(staging).unlink(missing_ok=True)
+        return fetched
 
-    def _fetch(self, job: Job, answer: ExaminationAnswer | str, staging: Path) -> FetchedPolicy:
-        """Put the policy that was examined into the directory of ``job``, if it fits.
+    def _fetch(self, job: Job, staging: Path) -> Fetch | None:
+        """What has become of the policy for ``job``; None while the child examines it.
+
+        :raises DiskFullError: there is no space to write the policy.
+        :raises OSError: no child could be started, or the policy not be read or written.
+        """
+        if self._asked is None:
+            self._ask(job, preflight.request_for_source(job, self._paths, staging))
+        assert self._child is not None
+        answer = self._child.answer(can_be_read=bool(readable([self._child])))
+        if answer is None:
+            return None
+        if isinstance(answer, str):
+            return self._without_answer(job, self._child, answer, staging)
+        self._asked = None
+        if answer.process_exits:
+            self._end_child()
+        preflight.raise_if_disk_full(answer, self._paths.root)
+        if answer.problem is not None:
+            return UnfitPolicy(job_id=job.job_id, problem=_problem(job, answer.problem))
+        return self._put(job, answer, staging)
+
+    def _without_answer(
+        self, job: Job, child: preflight.Child, why: str, staging: Path
+    ) -> Fetch | None:
+        """The child has ended, or was ended, without an answer; None: another one is to be asked."""
+        may_be_blameless = child.may_be_blameless
+        may_not_recur = child.was_killed or child.hung
+        self._end_child()
+        if may_be_blameless and job.job_id not in self._repeated:
+            self._repeated.add(job.job_id)
+            shutil.rmtree(staging, ignore_errors=True)
+            return None
+        problem = _problem(job, why)
+        if may_not_recur:
+            return FailedFetch(job_id=job.job_id, problem=problem)
+        return UnfitPolicy(job_id=job.job_id, problem=problem)
+
+    def _put(self, job: Job, answer: ExaminationAnswer, staging: Path) -> FetchedPolicy:
+        """Put the policy that was examined, and fits, into the directory of ``job``.
 
         :raises OSError: it cannot be read or written.
         """
-        if isinstance(answer, str):
-            return _unfit(job, answer)
-        if answer.problem is not None:
-            return _unfit(job, answer.problem)
+        assert answer.init_sha256 is not None
         with disk_full_explained(self._paths.root, repeat_call()):
             content = preflight.staged_policy(staging).read_bytes()
             init = self._paths.job(job.job_id).init
@@ -99,47 +165,19 @@ class StartPolicyFetcher:
             job_id=job.job_id, sha256=answer.init_sha256, env_steps=answer.init_env_steps
         )
 
-    def _answer(self, job: Job, staging: Path) -> ExaminationAnswer | str | None:
-        """What the child says about the policy for ``job``, or why it says nothing; None while it
-        examines it.
-
-        :raises DiskFullError: there is no space to write the policy.
-        :raises OSError: no child could be started.
-        """
-        if not self._is_asked:
-            self._ask(preflight.request_for_source(job, self._paths, staging))
-        assert self._child is not None
-        answer = self._child.answer(can_be_read=bool(readable([self._child])))
-        if answer is None:
-            return None
-        if isinstance(answer, str):
-            is_repeated = self._child.may_be_blameless and job.job_id not in self._repeated
-            self._end_child()
-            if not is_repeated:
-                return answer
-            self._repeated.add(job.job_id)
-            shutil.rmtree(staging, ignore_errors=True)
-            return None
-        self._is_asked = False
-        if answer.process_exits:
-            self._end_child()
-        preflight.raise_if_disk_full(answer, self._paths.root)
-        return answer
-
-    def _ask(self, request: ExaminationRequest) -> None:
+    def _ask(self, job: Job, request: ExaminationRequest) -> None:
         if self._child is not None and not self._child.suits(request):
             self._end_child()
         self._child = self._child or preflight.Child()
         self._child.ask(request, preflight.TIME_LIMIT_S)
-        self._is_asked = True
+        self._asked = job.job_id
 
     def _end_child(self) -> None:
-        self._is_asked = False
+        self._asked = None
         if self._child is not None:
             self._child.__exit__()
             self._child = None
 
 
-def _unfit(job: Job, why: str) -> FetchedPolicy:
-    problem = f"cannot start from job {job.spec.init_job}: {why}"
-    return FetchedPolicy(job_id=job.job_id, sha256=None, problem=problem)
+def _problem(job: Job, why: str) -> str:
+    return f"cannot start from job {job.spec.init_job}: {why}"

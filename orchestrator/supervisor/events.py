@@ -277,6 +277,15 @@ def report_end(
     reporter.event(kind, f"{attempt.job.job_id} {text}", **facts)
 
 
+def retry_text(state: Pending, max_retries: int, now: float) -> str:
+    """A clause that says when a job is tried again, after a failure that counts."""
+    return f"retry {state.failures} of {max_retries} in {_wait_s(state, now):.0f} s"
+
+
+def _wait_s(state: Pending, now: float) -> float:
+    return max(0.0, (state.not_before or 0.0) - now)
+
+
 def _kind_and_text(
     attempt: ActiveAttempt,
     outcome: AttemptOutcome,
@@ -295,11 +304,11 @@ def _kind_and_text(
             return "retrying", f"handed back ({outcome.message}); resumes in another pilot"
         case Pending(not_before=None):
             return "paused", f"stopped ({outcome.message}); resumes with the next run"
-        case Pending(failures=failures, not_before=not_before):
-            wait_s = max(0.0, (not_before or 0.0) - now)
-            is_counted = outcome.cause is not Cause.NODE_LOST
-            retry = f"retry {failures} of {attempt.job.max_retries}" if is_counted else "resumes"
-            return "retrying", f"{outcome.message}; {retry} in {wait_s:.0f} s"
+        case Pending() if outcome.cause is Cause.NODE_LOST:
+            return "retrying", f"{outcome.message}; resumes in {_wait_s(state, now):.0f} s"
+        case Pending():
+            retry = retry_text(state, attempt.job.max_retries, now)
+            return "retrying", f"{outcome.message}; {retry}"
         case Paused(at_rung=is_at_rung):
             return "paused", outcome.message if is_at_rung else "paused; `resume` queues it again"
         case Cancelled():

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.core.job import (
     Attempt,
+    AttemptOutcome,
     Cause,
     Failed,
     Job,
@@ -26,10 +27,17 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import JobRow
-from orchestrator.supervisor import start_choice
+from orchestrator.supervisor import events, retry_policy, start_choice
 from orchestrator.supervisor.job_queue import JobQueue
 from orchestrator.supervisor.recorder import Recorder
-from orchestrator.supervisor.start_policies import FetchedPolicy, NoPolicies, StartPolicies
+from orchestrator.supervisor.start_policies import (
+    FailedFetch,
+    Fetch,
+    FetchedPolicy,
+    NoPolicies,
+    StartPolicies,
+    UnfitPolicy,
+)
 
 SHOWN = 3
 """Jobs that are named in a message."""
@@ -116,6 +124,7 @@ class JobTable:
             self.steps_waiting -= self._steps_to_go(job_id)
             self.queue.remove(job_id)
             self._held.pop(job_id, None)
+            self.policies.withdraw(job_id)
         if isinstance(new, Pending):
             self._begin_to_wait(job_id, self.now())
         if isinstance(new, Succeeded):
@@ -140,7 +149,7 @@ class JobTable:
 
     def take_policies(self) -> None:
         """Queue the jobs whose policies have been fetched; those that cannot start from them have
-        FAILED.
+        FAILED. A fetch that has failed counts as a launch that has.
         """
         for fetched in self.policies.take():
             self._take_policy(fetched)
@@ -197,7 +206,7 @@ class JobTable:
                 self._hold(job_id, missing)
                 return
         if lacks_policy:
-            self.policies.request(job)
+            self.policies.request(job, not_before=state.not_before)
             return
         self.queue.add(
             job_id,
@@ -235,20 +244,41 @@ class JobTable:
                 del self._held[job_id]
                 self._queue_or_hold(job_id, self.now(), is_ahead=True)
 
-    def _take_policy(self, fetched: FetchedPolicy) -> None:
+    def _take_policy(self, fetched: Fetch) -> None:
         job_id = fetched.job_id
-        if fetched.sha256 is not None:
+        if isinstance(fetched, FetchedPolicy):
             job = self.job(job_id)
             self.replace(
                 job.with_spec(init_sha256=fetched.sha256, init_env_steps=fetched.env_steps)
             )
         if not isinstance(self.states[job_id], Pending):  # it was paused or cancelled meanwhile
             return
-        if fetched.sha256 is not None:
-            self._queue_or_hold(job_id, self.now(), is_ahead=True)
-        else:
-            cause = Cause.ERROR if self._attempts[job_id] else Cause.INVALID
-            self.fail(job_id, cause, fetched.problem)
+        match fetched:
+            case FetchedPolicy():
+                self._queue_or_hold(job_id, self.now(), is_ahead=True)
+            case UnfitPolicy(problem=problem):
+                cause = Cause.ERROR if self._attempts[job_id] else Cause.INVALID
+                self.fail(job_id, cause, problem)
+            case FailedFetch(problem=problem):
+                self._count_failed_fetch(job_id, problem)
+
+    def _count_failed_fetch(self, job_id: str, problem: str) -> None:
+        """A PENDING job was not launched, as its policy could not be fetched: it waits for another
+        try, unless it has had all of them.
+        """
+        max_retries = self.job(job_id).max_retries
+        now = self.now()
+        outcome = AttemptOutcome(cause=Cause.LAUNCH, message=f"could not be launched: {problem}")
+        state = retry_policy.next_state(
+            outcome, failures=self.failures(job_id), max_retries=max_retries, now=now
+        )
+        if isinstance(state, Failed):
+            self.fail(job_id, state.cause, state.message)
+            return
+        assert isinstance(state, Pending)
+        self.move(job_id, state)
+        text = f"{job_id} {outcome.message}; {events.retry_text(state, max_retries, now)}"
+        self.recorder.reporter.event("retrying", text, job_id=job_id, cause=outcome.cause)
 
     def _steps_to_go(self, job_id: str) -> int:
         return max(0, self.job(job_id).spec.attempt_end - self._steps_done[job_id])

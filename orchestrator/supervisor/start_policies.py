@@ -6,21 +6,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from orchestrator.core.job import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPolicy:
-    """The policy for a job is in its directory, or cannot be the start of its training."""
+    """The policy for a job is in its directory."""
 
     job_id: str
-    sha256: str | None
+    sha256: str
     env_steps: int | None = None
     """See :attr:`~orchestrator.core.worker_spec.WorkerSpec.init_env_steps`."""
-    problem: str = ""
-    """Why there is none; empty where :attr:`sha256` is set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfitPolicy:
+    """The policy cannot be the start of the training of a job."""
+
+    job_id: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedFetch:
+    """The policy for a job could not be examined or copied. It may be, if it is requested again."""
+
+    job_id: str
+    problem: str
+
+
+Fetch: TypeAlias = FetchedPolicy | UnfitPolicy | FailedFetch
 
 
 class StartPolicies(Protocol):
@@ -37,14 +54,22 @@ class StartPolicies(Protocol):
         """
         ...
 
-    def request(self, job: Job) -> None:
+    def request(self, job: Job, *, not_before: float | None = None) -> None:
         """Fetch the policy for ``job``, whose source has succeeded; nothing if that is under
         way.
+
+        :param not_before: monotonic seconds; None: now.
         """
         ...
 
-    def take(self) -> Sequence[FetchedPolicy]:
-        """What was fetched since the last call. :raises DiskFullError: there is no space for a
+    def withdraw(self, job_id: str) -> None:
+        """Nobody waits for the policy of this job any more, if somebody did. What is under way
+        comes all the same.
+        """
+        ...
+
+    def take(self) -> Sequence[Fetch]:
+        """What has become of requests since the last call. :raises DiskFullError: there is no space for a
         policy.
         """
         ...
@@ -60,8 +85,11 @@ class NoPolicies:
     def needs(self, job: Job) -> bool:
         return False
 
-    def request(self, job: Job) -> None:
+    def request(self, job: Job, *, not_before: float | None = None) -> None:
         raise AssertionError("no job needs a policy")
 
-    def take(self) -> Sequence[FetchedPolicy]:
+    def withdraw(self, job_id: str) -> None:
+        """Nobody has waited."""
+
+    def take(self) -> Sequence[Fetch]:
         return ()

@@ -163,13 +163,16 @@ class DeclaredJobs:
                 cause = getattr(state, "cause", "")
                 if cause == "invalid" and (declared is None or declared.is_invalid):
                     return True
-                return entry.job.starts and cause in ("invalid", "error") and self._lacks(entry)
+                if not entry.job.starts:
+                    return False
+                if cause == "launch-failed":
+                    return self.files.world.counts["examiner"] > 1
+                return cause in ("invalid", "error") and self._lacks(entry)
         return False
 
     def _lacks(self, entry: Declaration) -> bool:
         """Whether a job cannot have the policy that it is to start from."""
-        has_source = self.paths.job(entry.job.after[0]).model.exists()
-        return not has_source or self.files.world.counts["examiner"] > 1
+        return not self.paths.job(entry.job.after[0]).model.exists()
 
     def _look_at_entry(self, job_id: str, entered: SimulatedJob) -> None:
         declared = self.files.call.jobs.get(job_id)

@@ -381,6 +381,9 @@ class Monitor:
         self.waiting.pop(job_id, None)
         record.not_before = 0.0
         self.world.log(f"{job_id}: {before} -> {after}")
+        if isinstance(state, Pending) and before == after and state.failures > record.failures:
+            self._fetch_failed(job_id)
+            return
         if record.put_from:
             put_from, record.put_from = record.put_from, ""
             if put_from == "FAILED" and record.held:
@@ -431,6 +434,17 @@ class Monitor:
         if after == "FAILED" and not is_by_file:
             self._look_at_failure(job_id, before, getattr(state, "cause", ""))
 
+    def _fetch_failed(self, job_id: str) -> None:
+        """A job waits again, as the process that examined the policy that it starts from was
+        killed, and so was the one after it.
+        """
+        record, job = self.records[job_id], self.jobs[job_id]
+        is_founded = job.starts and self.world.counts["examiner"] > 1
+        self._claim(is_founded, f"{job_id} waits again without a reason")
+        record.put_from = ""
+        record.failures += 1
+        record.not_before = self.world.now + 2.0 ** (record.failures - 1)
+
     def _queue_again(self, job_id: str) -> None:
         """A job that has begun is queued by its user, behind those like it."""
         if job_id in self.begun:
@@ -461,6 +475,7 @@ class Monitor:
         record = self.records[job.job_id]
         record.put_from = record.state
         record.state = "PENDING"
+        record.failures = 0
 
     def rebuilds(self) -> None:
         """A ledger is made from the directories of jobs: these do not say what was asked for."""

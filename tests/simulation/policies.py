@@ -25,6 +25,7 @@ class SimulatedChild:
 
     world: World
     was_killed: bool = False
+    hung: bool = False
     answered: int = 0
     _request: ExaminationRequest | None = None
     _ready_at: float = 0.0

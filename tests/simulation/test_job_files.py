@@ -3,6 +3,8 @@ about, and faults there are found."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.experiment.resuming import extension, reconcile
@@ -54,12 +56,25 @@ REMOVED = Scenario(
 )
 
 
+EXAMINERS_DIE = replace(
+    STARTED,
+    troubles=tuple(Trouble(kind="examiner", at_s=round(0.2 * number, 1)) for number in range(20)),
+)
+
+
 def starts(outcome: Outcome, job_id: str) -> int:
     return sum(f"submit {job_id}/" in line for line in outcome.trace)
 
 
 def has(outcome: Outcome, text: str) -> bool:
     return any(text in line for line in outcome.trace)
+
+
+def test_a_job_whose_policy_cannot_be_examined_is_tried_again_and_trained_at_last() -> None:
+    outcome = play(EXAMINERS_DIE)
+    assert not outcome.violation
+    assert has(outcome, "event retrying: j1-s0 could not be launched")
+    assert starts(outcome, "j1-s0") == 1
 
 
 @pytest.mark.parametrize(

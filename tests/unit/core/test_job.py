@@ -38,6 +38,7 @@ MOVES = {
     ("PENDING", "CANCELLED"),
     ("PENDING", "PAUSED"),
     ("RUNNING", "PAUSED"),
+    ("PENDING", "PENDING"),
     ("PAUSED", "PENDING"),
     ("PAUSED", "CANCELLED"),
     ("PAUSED", "PAUSED"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.examination import preflight
 from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
+from orchestrator.supervisor.start_policies import FailedFetch, FetchedPolicy, UnfitPolicy
 
 READY = ExaminationAnswer(init_sha256="ab")
 KILLED = "examining it ended with signal 9"
+HUNG = "examining it took more than 60 s"
+CRASHED = "examining it ended with exit code 1"
 
 
 @pytest.fixture
@@ -36,6 +40,8 @@ def child_of(answers: list[ExaminationAnswer | str | None], log: list[Any]) -> t
 
     class StandIn:
         may_be_blameless = False
+        was_killed = False
+        hung = False
 
         def __init__(self) -> None:
             log.append("begun")
@@ -58,7 +64,8 @@ def child_of(answers: list[ExaminationAnswer | str | None], log: list[Any]) -> t
 
         def answer(self, *, can_be_read: bool) -> ExaminationAnswer | str | None:
             answer = answers.pop(0)
-            self.may_be_blameless = answer == KILLED
+            self.may_be_blameless = self.was_killed = answer == KILLED
+            self.hung = answer == HUNG
             return answer
 
     return StandIn
@@ -113,16 +120,21 @@ def test_a_job_with_a_checkpoint_needs_no_policy_and_one_without_needs_it_anew_i
 
 
 @pytest.mark.parametrize(
-    "answer", [ExaminationAnswer(problem="other names"), "examining it took more than 60 s"]
+    ("answer", "expected"),
+    [
+        (ExaminationAnswer(problem="other names"), UnfitPolicy),
+        (CRASHED, UnfitPolicy),
+        (HUNG, FailedFetch),
+    ],
 )
 def test_whatever_goes_wrong_is_a_problem_of_one_job(
-    answer: ExaminationAnswer | str, fetch: Fetch
+    answer: ExaminationAnswer | str, expected: type, fetch: Fetch
 ) -> None:
     fetcher, log = fetch(answer)
     fetcher.request(job())
     (fetched,) = fetcher.take()
     why = answer if isinstance(answer, str) else answer.problem
-    assert (fetched.sha256, fetched.problem) == (None, f"cannot start from job a-s0: {why}")
+    assert fetched == expected(job_id="b", problem=f"cannot start from job a-s0: {why}")
     assert log[-1] == "ended"
     assert fetcher.needs(job()), "another attempt may succeed"
 
@@ -131,14 +143,14 @@ def test_a_policy_whose_child_was_killed_is_examined_once_more_by_another(fetch:
     fetcher, log = fetch(KILLED, READY)
     fetcher.request(job())
     found = [*fetcher.take(), *fetcher.take()]
-    assert [one.sha256 for one in found] == ["ab"]
+    assert found == [FetchedPolicy(job_id="b", sha256="ab")]
     assert [entry for entry in log if isinstance(entry, str)] == ["begun", "ended"] * 2
 
     fetcher, _ = fetch(KILLED, KILLED)
     fetcher.request(job())
     assert fetcher.take() == ()
     (fetched,) = fetcher.take()
-    assert KILLED in fetched.problem
+    assert fetched == FailedFetch(job_id="b", problem=f"cannot start from job a-s0: {KILLED}")
 
 
 def test_a_child_that_cannot_be_started_is_a_problem_of_one_job(
@@ -151,15 +163,43 @@ def test_a_child_that_cannot_be_started_is_a_problem_of_one_job(
     fetcher = StartPolicyFetcher(paths)
     fetcher.request(job())
     (fetched,) = fetcher.take()
+    assert isinstance(fetched, FailedFetch)
     assert "temporarily unavailable" in fetched.problem
     assert not fetcher.is_busy
+
+
+def test_a_request_for_later_keeps_no_other_waiting_and_is_withdrawn(
+    fetch: Fetch, paths: RunPaths
+) -> None:
+    paths.job("c").root.mkdir()
+    fetcher, _ = fetch(READY, READY)
+    fetcher.request(job("b"), not_before=math.inf)
+    fetcher.request(job("c"))
+    found = [*fetcher.take(), *fetcher.take()]
+    assert [one.job_id for one in found] == ["c"]
+    assert fetcher.is_busy
+    fetcher.withdraw("b")
+    assert not fetcher.is_busy
+    fetcher.request(job("b"), not_before=math.inf)
+    fetcher.request(job("b"))
+    assert [one.job_id for one in fetcher.take()] == ["b"], "the last request counts"
+
+
+def test_what_is_under_way_is_not_withdrawn(fetch: Fetch) -> None:
+    fetcher, log = fetch(None, READY)
+    fetcher.request(job())
+    assert fetcher.take() == ()
+    fetcher.withdraw("b")
+    fetcher.request(job(), not_before=math.inf)
+    assert [one.job_id for one in fetcher.take()] == ["b"]
+    assert log.count("begun") == 1
 
 
 def test_a_policy_is_fetched_also_where_all_low_descriptors_are_taken(fetch: Fetch) -> None:
     fetcher, _ = fetch(READY)
     fetcher.request(job())
     with low_descriptors_taken(), fetcher:
-        assert [one.sha256 for one in fetcher.take()] == ["ab"]
+        assert fetcher.take() == [FetchedPolicy(job_id="b", sha256="ab")]
 
 
 def test_a_full_disk_stops_the_run(fetch: Fetch) -> None:

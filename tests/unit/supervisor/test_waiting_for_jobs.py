@@ -24,17 +24,17 @@ from supervisor_helpers import (
 
 from orchestrator.core.errors import ChangedError
 from orchestrator.core.exit_codes import ExitCode
-from orchestrator.core.job import Cause, Failed, Job
+from orchestrator.core.job import Cause, Failed, Job, Pending, Running
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.from_outside import reload
+from orchestrator.experiment.from_outside import control, reload
 from orchestrator.experiment.resuming import recovery
 from orchestrator.experiment.resuming.reconcile import OnChange, reconcile
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.retry_policy import exit_code
-from orchestrator.supervisor.start_policies import FetchedPolicy
+from orchestrator.supervisor.start_policies import FailedFetch, Fetch, FetchedPolicy, UnfitPolicy
 from orchestrator.terminal import jobs_table, status_view
 
 DIAMOND = {"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")}
@@ -179,15 +179,15 @@ def test_a_supervisor_killed_at_any_turn_leaves_a_diamond_that_the_next_one_trai
 
 
 class Policies:
-    """Fetches one policy in two turns."""
+    """Fetches one policy in two turns.
 
-    def __init__(self, problem: str = "") -> None:
-        self.problem, self.asked, self.fetched, self._waiting = (
-            problem,
-            list[str](),
-            set[str](),
-            list[str](),
-        )
+    :param failures: how often a fetch for each job fails first.
+    """
+
+    def __init__(self, problem: str = "", failures: int = 0) -> None:
+        self.problem, self.failures = problem, failures
+        self.asked, self.fetched, self._waiting = list[str](), set[str](), list[str]()
+        self.not_before: list[float | None] = []
 
     @property
     def is_busy(self) -> bool:
@@ -196,19 +196,25 @@ class Policies:
     def needs(self, job: Job) -> bool:
         return job.job_id not in self.fetched
 
-    def request(self, job: Job) -> None:
+    def request(self, job: Job, *, not_before: float | None = None) -> None:
         if job.job_id not in self._waiting:
             self.asked.append(job.job_id)
+            self.not_before.append(not_before)
             self._waiting += [job.job_id, job.job_id]
 
-    def take(self) -> Sequence[FetchedPolicy]:
+    def withdraw(self, job_id: str) -> None:
+        """It is under way."""
+
+    def take(self) -> Sequence[Fetch]:
         if not self._waiting:
             return ()
         job_id = self._waiting.pop(0)
         if job_id in self._waiting:
             return ()
         if self.problem:
-            return [FetchedPolicy(job_id=job_id, sha256=None, problem=self.problem)]
+            return [UnfitPolicy(job_id=job_id, problem=self.problem)]
+        if self.asked.count(job_id) <= self.failures:
+            return [FailedFetch(job_id=job_id, problem="no process could be started")]
         self.fetched.add(job_id)
         return [FetchedPolicy(job_id=job_id, sha256=f"of {job_id}")]
 
@@ -254,9 +260,47 @@ def test_who_cannot_start_from_a_policy_has_failed_and_the_others_go_on(tmp_path
     )
 
 
+def one_that_starts(**changes: Any) -> list[Job]:
+    return [make_job("a"), make_job("b", spec={"after": ("a",), "init": "job:a"}, **changes)]
+
+
+def test_a_policy_that_could_not_be_fetched_is_tried_again_like_a_launch(tmp_path: Path) -> None:
+    policies = Policies(failures=2)
+    failures: set[int] = set()
+    experiment = Experiment(tmp_path, one_that_starts(max_retries=2), policies=policies)
+
+    def each_turn(_: View) -> None:
+        state = experiment.supervisor._jobs.states["b"]
+        if isinstance(state, Pending | Running):
+            failures.add(state.failures)
+
+    experiment.reporter.each_turn = each_turn
+    assert experiment.run() == {"a": "SUCCEEDED", "b": "SUCCEEDED"}
+    assert failures == {0, 1, 2}, "they count"
+    first, second, third = policies.not_before
+    assert first is None
+    assert second is not None
+    assert third is not None
+    assert 0.0 < second < third <= experiment.fake.time_s
+    assert [row.attempts for row in experiment.ledger.jobs()] == [1, 1]
+    assert experiment.reporter.messages().count("no process could be started; retry") == 2
+
+
+def test_who_has_used_up_its_retries_without_a_policy_has_failed_to_launch_and_may_be_retried(
+    tmp_path: Path,
+) -> None:
+    experiment = Experiment(tmp_path, one_that_starts(max_retries=1), policies=Policies(failures=2))
+    assert experiment.run()["b"] == "FAILED"
+    state = experiment.supervisor._jobs.states["b"]
+    assert isinstance(state, Failed)
+    assert state.cause is Cause.LAUNCH
+    experiment.ledger.close()
+    assert "queued 1 job (b) again" in control.ask(tmp_path, ["b"], "retry")
+
+
 def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:
     class Slow(Policies):
-        def take(self) -> Sequence[FetchedPolicy]:
+        def take(self) -> Sequence[Fetch]:
             if self.asked:
                 experiment.supervisor.request_stop("test")
             return ()
