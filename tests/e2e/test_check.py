@@ -27,7 +27,12 @@ from command_helpers import (
 )
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, MeasurementRequest
-from orchestrator.experiment.examination import preflight, robot_check
+from orchestrator.experiment.examination import (
+    examination_requests,
+    preflight,
+    robot_check,
+    side_by_side,
+)
 from orchestrator.experiment.examination.robot_check import FIGURES
 
 REPOSITORY = Path(__file__).parents[2]
@@ -228,7 +233,9 @@ def test_a_robot_on_which_mujoco_gives_up_does_no_harm_to_the_next(
     terrain = "<asset><hfield name='h' nrow='100000' ncol='100000' size='1 1 1 1'/></asset>"
     (tmp_path / "vast.xml").write_text(cart(head=terrain))
     (tmp_path / "good.xml").write_text(cart())
-    monkeypatch.setattr(preflight, "available_memory_mib", lambda: 0)  # the least is left to each
+    monkeypatch.setattr(
+        examination_requests, "available_memory_mib", lambda: 0
+    )  # the least is left to each
     requests = [
         ExaminationRequest(xml=str(tmp_path / name), alone=True, model_edits=edits)
         for edits in ({}, {"option.timestep": 0.004})
@@ -237,8 +244,9 @@ def test_a_robot_on_which_mujoco_gives_up_does_no_harm_to_the_next(
     answers = preflight.ask(requests, at_once=1, time_limit_s=30)
     assert [answer.problem for answer in answers[1::2]] == [None, None]
     for answer in answers[::2]:
-        assert f"takes more than the {preflight.LEAST_MEMORY_MIB:,} MiB available" in str(
-            answer.problem
+        assert (
+            f"takes more than the {examination_requests.LEAST_MEMORY_MIB:,} MiB available"
+            in str(answer.problem)
         )
 
 
@@ -342,7 +350,7 @@ class KilledOnce:
         self.busy.append(self.robot)
         self.asked.append(tuple(self.busy))
 
-    def answer(self, *, readable: bool) -> ExaminationAnswer | str:
+    def answer(self, *, can_be_read: bool) -> ExaminationAnswer | str:
         self.busy.remove(self.robot)
         self.was_killed = self.may_be_blameless = self.robot == "b" and ("b",) not in self.asked
         return "it was killed" if self.was_killed else ExaminationAnswer()
@@ -352,8 +360,8 @@ def test_what_was_examined_when_memory_ran_out_is_examined_again_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     KilledOnce.asked, KilledOnce.busy = [], []
-    monkeypatch.setattr(preflight, "Child", KilledOnce)
-    monkeypatch.setattr(preflight, "ROBOTS_A_CHILD", 1)
+    monkeypatch.setattr(side_by_side, "Child", KilledOnce)
+    monkeypatch.setattr(side_by_side, "ROBOTS_A_CHILD", 1)
     with Path(os.devnull).open("rb") as KilledOnce.nothing:
         answers = preflight.ask([ExaminationRequest(xml=name) for name in "abcde"], at_once=2)
     assert [answer.problem for answer in answers] == [None] * 5

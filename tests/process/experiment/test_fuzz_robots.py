@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.core.messages import ExaminationRequest
-from orchestrator.experiment.examination import preflight, robot_check
+from orchestrator.experiment.examination import examination_requests, preflight, robot_check
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 ROBOTS = [path.read_text() for path in sorted(MJCF.glob("*.xml")) if path.stem != "dog"]
@@ -128,7 +128,7 @@ CONTENTS = st.one_of(
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """What asks for terabytes is refused before it has taken gigabytes."""
-    monkeypatch.setattr(preflight, "MEMORY_SHARE", 0.0)
+    monkeypatch.setattr(examination_requests, "MEMORY_SHARE", 0.0)
 
 
 @few_or_many(1, 5)

@@ -19,7 +19,7 @@ from supervisor_helpers import RecordingReporter, make_job
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment import session
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import preflight, side_by_side
 from orchestrator.terminal import output
 from orchestrator.terminal.run_view import LiveReporter
 
@@ -74,7 +74,7 @@ class InstantChild:
     def ask(self, request: ExaminationRequest, time_limit_s: float) -> None:
         pass
 
-    def answer(self, *, readable: bool) -> ExaminationAnswer:
+    def answer(self, *, can_be_read: bool) -> ExaminationAnswer:
         return ExaminationAnswer()
 
 
@@ -90,7 +90,7 @@ def cost_of_variants(number: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int,
     ]
     profile = cProfile.Profile()
     with Path(os.devnull).open("rb") as InstantChild.nothing:
-        monkeypatch.setattr(preflight, "Child", InstantChild)
+        monkeypatch.setattr(side_by_side, "Child", InstantChild)
         profile.enable()
         verdicts = preflight.examine(jobs, staging=Path("/staging"), at_once=2)
         profile.disable()

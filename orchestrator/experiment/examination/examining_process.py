@@ -1,0 +1,117 @@
+"""One process that examines robots, as who asks it sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import IO
+
+from orchestrator.core.exit_codes import how_it_ended, is_killed_from_outside
+from orchestrator.core.files.temporary_folder import TemporaryFolder
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.processes.child_process import (
+    child_environment,
+    end_group,
+    has_ended,
+    spawn,
+    working_directory,
+)
+from orchestrator.core.processes.parent_death import command_of_child
+from orchestrator.core.processes.readable import readable
+from orchestrator.core.text import last_line
+
+
+class Child:
+    """One examining process, in a session of its own: the processes that it starts end with it.
+
+    It imports MuJoCo at once, the slowest part of an examination.
+    """
+
+    def __init__(self) -> None:
+        self.answered = 0
+        self.hung = False
+        self.was_killed = False
+        """Whether it has ended by a signal from outside."""
+        self._deadline = math.inf
+        self._limit_s = math.inf
+        self._search_path: str | None = None
+        self._text = b""
+        self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
+        self._folder = TemporaryFolder()
+        self._popen = spawn(
+            command_of_child("orchestrator.worker.robots.preflight_child"),
+            folder=working_directory(Path(self._folder.name)),
+            # It is removed even when the process is killed.
+            environment=child_environment(TMPDIR=self._folder.name),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._err,
+        )
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end_group(self._popen)
+        for file in (self._popen.stdin, self._popen.stdout, self._err):
+            if file is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    file.close()
+        self._folder.cleanup()
+
+    @property
+    def may_be_blameless(self) -> bool:
+        """Whether something else than the request that it has not answered may have ended it."""
+        return self.was_killed or (self.answered > 0 and not self.hung)
+
+    def fileno(self) -> int:
+        assert self._popen.stdout is not None
+        return self._popen.stdout.fileno()
+
+    def suits(self, request: ExaminationRequest) -> bool:
+        """Whether the user's modules it may have imported come from the search path of
+        ``request``.
+        """
+        return request.search_path is None or self._search_path in (None, request.search_path)
+
+    def ask(self, request: ExaminationRequest, time_limit_s: float) -> None:
+        self._limit_s = time_limit_s
+        self._deadline = time.monotonic() + time_limit_s
+        self._search_path = request.search_path or self._search_path
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended; :meth:`answer` says why
+            self._popen.stdin.write(request.to_line())
+            self._popen.stdin.flush()
+
+    def answer(self, *, can_be_read: bool) -> ExaminationAnswer | str | None:
+        """The answer, or a text saying why there will be none; None while there is neither."""
+        ended = has_ended(self._popen.pid)
+        if ended and not can_be_read:  # it may have answered and ended since
+            can_be_read = bool(readable([self]))
+        if can_be_read:
+            self._text += os.read(self.fileno(), 1 << 20)
+        line, newline, rest = self._text.partition(b"\n")
+        if newline:
+            self._text = rest
+            self.answered += 1
+            return ExaminationAnswer.from_line(line)
+        if ended:
+            return self._why_it_ended()
+        if time.monotonic() > self._deadline:
+            self.hung = True
+            end_group(self._popen)
+            return f"examining it took more than {self._limit_s:g} s"
+        return None
+
+    def _why_it_ended(self) -> str:
+        returncode = end_group(self._popen)
+        self.was_killed = is_killed_from_outside(returncode)
+        self._err.seek(0)
+        last = last_line(self._err.read()[-2000:].decode(errors="replace"), "")
+        reason = f": {last}" if last else ""
+        return f"examining it ended with {how_it_ended(returncode)}{reason}"
