@@ -42,6 +42,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
+from orchestrator.ledger.rows import LatestFigures
 
 RUNNING = 100
 VIEWERS = 5
@@ -89,7 +90,14 @@ class PretendedRun:
             with self.paths.job(job_id).progress_csv.open("a") as file:
                 file.write(f"{self._steps},{returns:.6f}\n")
         self.ledger.set_progress(
-            [(job_id, self._steps, returns, 2e3, "fast") for job_id in self._ids]
+            LatestFigures(
+                job_id=job_id,
+                env_steps=self._steps,
+                ep_rew_mean=returns,
+                env_steps_per_s=2e3,
+                learner="fast",
+            )
+            for job_id in self._ids
         )
         self.ledger.commit()
         holder = run_directory.holder(self.paths)

@@ -36,7 +36,7 @@ from orchestrator.ledger.cpu_history import CpuHistory
 from orchestrator.ledger.database_file import bindable_values, decoding, translate_errors
 from orchestrator.ledger.lineage import ANCESTOR, Lineages
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
-from orchestrator.ledger.rows import AttemptRow, JobRow, SummaryRow
+from orchestrator.ledger.rows import AttemptRow, JobRow, LatestFigures, SummaryRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
@@ -372,12 +372,8 @@ class Ledger:
         sql = "SELECT job_id, count(*) FROM attempts WHERE cause = ? GROUP BY job_id"
         return dict(self._execute(sql, (Cause.NODE_LOST,)).fetchall())
 
-    def set_progress(
-        self, figures: Iterable[tuple[str, int, float | None, float | None, str | None]]
-    ) -> None:
-        """Latest progress of running jobs: ``(job_id, env_steps, ep_rew_mean, env_steps_per_s,
-        learner)``.
-        """
+    def set_progress(self, figures: Iterable[LatestFigures]) -> None:
+        """Latest progress of running jobs."""
         sql = (
             "UPDATE jobs SET env_steps = ?2, ep_rew_mean = coalesce(?3, ep_rew_mean),"
             " env_steps_per_s = coalesce(?4, env_steps_per_s), learner = coalesce(?5, learner) WHERE job_id = ?1"

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 from orchestrator.core import job_parts
 from orchestrator.core.decoding import (
@@ -238,6 +238,16 @@ RECORDED = (
 """Columns of the summary that come from the exit record of the last attempt."""
 PARENTS_SHOWN = 3
 """Jobs that a job waits for, in the summary."""
+
+
+class LatestFigures(NamedTuple):
+    """The latest progress of a running job; None where it has told no other figure than before."""
+
+    job_id: str
+    env_steps: int
+    ep_rew_mean: float | None
+    env_steps_per_s: float | None
+    learner: str | None
 
 
 def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any]:

@@ -175,13 +175,12 @@ class SlotPool:
         self._takes_idle_only = max_parallel == "idle"
         lanes = machine.capacity if self._asked is None else max(1, self._asked)
         self.lanes = min(lanes, machine.quota_cores or lanes)
-        self._most = max(self.lanes, machine.capacity)
-        """Most lanes that :meth:`resize` gives."""
+        self._capacity = max(self.lanes, machine.capacity)
+        """Most lanes that :meth:`resize` gives, and most CPUs in use over all slots; a larger job
+        runs alone."""
         self._users_per_cpu = math.ceil(self.lanes / len(machine.cpus))
         """Most slots on one CPU."""
         self._is_exclusive = waits_for_others and self._users_per_cpu == 1
-        self._budget = max(machine.capacity, self.lanes)
-        """Maximum number of CPUs in use over all slots; a larger job runs alone."""
         self._held: dict[int, Slot] = {}
         self._reserved: dict[int, CpuReservation] = {}
         """By the index of their slot."""
@@ -236,7 +235,7 @@ class SlotPool:
 
     def _has_room(self, cores: int) -> bool:
         in_use = sum(len(slot.cpus) for slot in self._held.values())
-        return len(self._held) < self.lanes and (not self._held or in_use + cores <= self._budget)
+        return len(self._held) < self.lanes and (not self._held or in_use + cores <= self._capacity)
 
     def _hold(self, slot: Slot) -> None:
         """``slot`` is held from now on, which other runs see."""
@@ -302,7 +301,7 @@ class SlotPool:
         """At most the capacity of the machine, or the number of lanes with which the pool was made
         if that is more.
         """
-        self.lanes = max(1, min(max_parallel, self._most))
+        self.lanes = max(1, min(max_parallel, self._capacity))
         return self.lanes
 
     def competitors_on(self, cpus: Collection[int]) -> tuple[str, ...]:

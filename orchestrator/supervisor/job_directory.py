@@ -67,7 +67,9 @@ class RobotCopies:
 
 
 def _put_back(directory: JobPaths, staged: Path) -> None:
-    """Exchange the robot as a whole, so that a kill at any moment leaves one or the other."""
+    """Exchange the robot as a whole: a kill at any moment leaves one or the other, or none, but no
+    mixture. Where it leaves none, the copy in ``staged`` is put there by the next run that has it.
+    """
     beside = directory.root / ".robot.tmp"
     shutil.rmtree(beside, ignore_errors=True)
     clone_tree(staged, beside)

@@ -19,6 +19,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.ledger import JobRow, Ledger, Request
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
+from orchestrator.ledger.rows import LatestFigures
 from orchestrator.ledger.summary import SummaryFiles
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.error_log import ErrorLog
@@ -228,12 +229,12 @@ class Recorder:
 
     def _record_progress(self, attempts: Iterable[ActiveAttempt]) -> None:
         rows = [
-            (
-                attempt.job.job_id,
-                last.env_steps,
-                last.ep_rew_mean,
-                last.env_steps_per_s,
-                last.learner,
+            LatestFigures(
+                job_id=attempt.job.job_id,
+                env_steps=last.env_steps,
+                ep_rew_mean=last.ep_rew_mean,
+                env_steps_per_s=last.env_steps_per_s,
+                learner=last.learner,
             )
             for attempt in attempts
             if (last := attempt.progress) is not None and last.phase != "starting"

@@ -30,7 +30,7 @@ def why_never_forked(job: Job, never_forks: str = "") -> str:
 
 
 def is_forkable(job: Job) -> bool:
-    """Whether its worker is forked, if enough such jobs are due."""
+    """Whether its worker is forked if enough such jobs are due, by an executor that forks."""
     return not why_never_forked(job)
 
 
@@ -45,8 +45,8 @@ def why_execed(job: Job, recorded: str | None) -> str:
 def choose(job: Job, *, due: int, never_forks: str, has_forked: bool = False) -> StartChoice:
     """How the worker of ``job`` is started.
 
-    :param due: how many jobs that :func:`is_forkable` could be launched now if there were room,
-        with this one.
+    :param due: how many jobs that :func:`is_forkable` wait to be launched, with this one; those
+        whose back-off is not over are among them, and those that wait for other jobs are not.
     :param never_forks: :attr:`.Executor.never_forks`.
     :param has_forked: whether the executor has taken a job to fork, so that it has a template
         process.

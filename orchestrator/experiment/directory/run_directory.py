@@ -13,7 +13,6 @@ import re
 import shutil
 import socket
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from orchestrator.core.errors import RunDirError, disk_full_explained
 from orchestrator.core.files import own_files
 from orchestrator.core.files.atomic_files import no_follow, remove_partial_files
 from orchestrator.core.files.regular_files import open_regular
+from orchestrator.core.files.trial_file import status_of_new_file
 from orchestrator.core.front_end import option, repeat_call
 from orchestrator.core.paths import RunPaths, absolute
 from orchestrator.ledger import Ledger
@@ -183,13 +183,9 @@ def _refuse_others(paths: RunPaths) -> None:
 def _refuse_untrusted(root: Path) -> None:
     """Refuse a directory in which other users may have put files; root, whom nothing stops, is no
     other user.
-
-    A file made here shows how this file system presents what is ours: network and container file
-    systems may give every file one owner, others keep no permission bits.
     """
-    with tempfile.TemporaryFile(dir=root) as file:
-        ours = os.fstat(file.fileno())
-        found = root.stat()
+    ours = status_of_new_file(root)
+    found = root.stat()
     pickles = "A run loads its checkpoints, which are pickles and can run any code"
     if found.st_uid not in (ours.st_uid, 0):
         copy = "or copy it (`cp -r`) if you trust its content: the copy is yours"

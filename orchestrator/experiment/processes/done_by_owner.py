@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.core.errors import OrchestratorError, RunDirError
+from orchestrator.core.files.trial_file import status_of_new_file
 
 
 def owner_if_not_root(root: Path) -> int | None:
     """The uid of the user for whom this process, which is root's, is to act in ``root``.
 
-    None where it may act itself: it is not root's, or the directory is. A file made there shows
-    whether the file system gives every file one owner.
+    None where it may act itself: it is not root's, or the directory is, or the file system gives
+    every file one owner.
 
     :raises RunDirError: that is not known, or nobody can act for the user: this process has
         threads, and must not fork.
@@ -33,9 +33,8 @@ def owner_if_not_root(root: Path) -> int | None:
         owner = root.stat().st_uid
         if owner == 0:
             return None
-        with tempfile.TemporaryFile(dir=root) as file:
-            if os.fstat(file.fileno()).st_uid == owner:
-                return None
+        if status_of_new_file(root).st_uid == owner:
+            return None
     except OSError as error:
         what = f"root cannot find out whether it may act there itself: {error.strerror}"
         raise RunDirError(

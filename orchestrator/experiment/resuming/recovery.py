@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.exit_codes import ExitCode
@@ -42,8 +42,15 @@ from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
 
-RecordedJob: TypeAlias = tuple[int, Job, str | None]
-"""Position in the job file, the job as it was trained, hash of its robot."""
+
+class RecordedJob(NamedTuple):
+    """A job as its directory has it."""
+
+    position: int
+    """In the job file."""
+    job: Job
+    """As it was trained."""
+    robot_hash: str | None
 
 
 def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
@@ -66,11 +73,10 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
                     f"{directory.spec}: cannot be read ({error}); {advice}"
                 ) from error
             resources = dataclasses.replace(job.resources, ranks=spec.ranks)
-            recorded.append(
-                (position, dataclasses.replace(job, spec=spec, resources=resources), robot_hash)
-            )
+            trained = dataclasses.replace(job, spec=spec, resources=resources)
+            recorded.append(RecordedJob(position=position, job=trained, robot_hash=robot_hash))
         elif job.job_id in paused:
-            recorded.append((position, job, None))
+            recorded.append(RecordedJob(position=position, job=job, robot_hash=None))
     return recorded
 
 
@@ -87,7 +93,7 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> Non
     """Enter ``jobs`` and their attempts into an empty ledger."""
     ledger.put_jobs(jobs)
     paused = _paused_jobs(paths)
-    for _, job, _ in jobs:
+    for job in (recorded.job for recorded in jobs):
         if job.job_id in paused:
             ledger.set_state(job.job_id, paused[job.job_id])
         directory = paths.job(job.job_id)

@@ -27,9 +27,11 @@ COMMAND = (sys.executable, "-m", "orchestrator.features.pool.pool_supervisor")
 
 
 class SupervisorProcess:
-    """:param folder: its working directory where that of this process has been removed.
+    """Starts the supervisor of a pool, and waits until it answers.
 
-    :raises UsageError: the run directory cannot be used.
+    :param folder: its working directory where that of this process has been removed.
+    :raises OrchestratorError: it has ended without a beginning; of the kind that it said, such as
+        ``UsageError`` where the run directory cannot be used.
     """
 
     def __init__(self, run_dir: Path, max_parallel: MaxParallel, folder: Path) -> None:

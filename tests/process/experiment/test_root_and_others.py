@@ -70,9 +70,9 @@ def test_root_does_nothing_itself_where_it_cannot_act_as_the_owner(run_dir_of_us
 def test_root_does_nothing_itself_where_it_cannot_learn_whether_it_may(
     run_dir_of_user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(**_: object) -> None:
+    def full(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(done_by_owner.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(done_by_owner, "status_of_new_file", full)
     with pytest.raises(RunDirError, match=r"No space left on device\. Run the command as the user"):
         done_by_owner.owner_if_not_root(run_dir_of_user)

@@ -215,7 +215,9 @@ def test_a_rebuilt_ledger_goes_on_with_an_extension_that_was_killed(
     directory.model.touch()
     (tmp_path / "new").mkdir()
     ledger = Ledger.create(tmp_path / "new/ledger.sqlite3")
-    recovery.rebuild(ledger, experiment.paths, [(0, job(2000, extended_from=(1000,)), None)])
+    extended = job(2000, extended_from=(1000,))
+    recorded = recovery.RecordedJob(position=0, job=extended, robot_hash=None)
+    recovery.rebuild(ledger, experiment.paths, [recorded])
     (row,) = ledger.jobs()
     assert (row.state.name, row.attempts) == (state, len(codes))
 

@@ -365,7 +365,7 @@ def test_a_rebuilt_ledger_knows_from_the_summary_which_jobs_are_paused(tmp_path:
     recovery.rebuild(ledger, experiment.paths, recorded)
     assert states(ledger) == {"a": "PAUSED", "b": "PAUSED"}
     experiment.paths.summary_json.unlink()
-    assert [job.job_id for _, job, _ in recovery.recorded_jobs(experiment.paths, jobs)] == ["a"]
+    assert [one.job.job_id for one in recovery.recorded_jobs(experiment.paths, jobs)] == ["a"]
 
 
 @pytest.mark.parametrize(
