@@ -26,6 +26,7 @@ from command_helpers import (
 from play_helpers import NO_DISPLAY, frames, job_dir, play_here, players_of, size
 from supervisor_helpers import make_spec
 
+from orchestrator.core.paths import JobPaths
 from orchestrator.core.processes.procfs import is_running
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose
@@ -179,6 +180,19 @@ def test_a_checkpoint_that_training_removes_after_it_was_chosen_still_plays(
     ):
         with pytest.raises(trained_policy.PolicyError, match=why):
             trained_policy.read_checkpoint(job, asked)
+
+
+def test_the_latest_checkpoint_is_recommended_where_there_is_one(tmp_path: Path) -> None:
+    job = JobPaths(tmp_path / "a-s0")
+    job.checkpoints.mkdir(parents=True)
+    with pytest.raises(trained_policy.PolicyError) as without:
+        trained_policy.read_checkpoint(job, None)
+    assert "--checkpoint" not in str(without.value)
+    (job.checkpoints / "checkpoint-000000000384.pt").touch()
+    with pytest.raises(trained_policy.PolicyError) as with_one:
+        trained_policy.read_checkpoint(job, None)
+    assert "--checkpoint latest" in str(with_one.value)
+    assert "384" in str(with_one.value)
 
 
 def test_ctrl_c_ends_the_player_with_the_command(finished_once: Experiment) -> None:

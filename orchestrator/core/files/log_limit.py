@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 HEAD_BYTES = 2**20
-SMALLEST_MIB, LARGEST_MIB = 4, 1024
-"""Limits that a user can set: room for the head and some of the end; and no more than can be copied
-in a moment."""
+SMALLEST_MIB = 4
+"""Lowest limit that a user can set: room for the head and some of the end."""
+LARGEST_MIB = 1024
+"""Highest limit that a user can set: no more than can be copied in a moment."""
 BUDGET_S = 0.25
 """After so long the remaining logs are left to the next call, so that the supervisor's loop goes
 on."""

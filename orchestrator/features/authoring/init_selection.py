@@ -26,7 +26,8 @@ TIMESTEPS = PRESET["total_timesteps"]
 N_ENVS = PRESET["n_envs"]
 N_STEPS = PRESET["ppo"]["n_steps"]
 ITERATIONS = 5
-"""A training has at least so many iterations; ``n_steps`` is reduced for a short one."""
+"""A training has at least so many iterations, unless ``n_steps``, which is reduced for a short one,
+would be below 8."""
 USUAL_TIMEOUT_S = 7200.0
 MOST_SHOWN = 5
 MOST_LISTED = 200

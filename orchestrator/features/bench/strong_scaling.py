@@ -10,8 +10,11 @@ import math
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from orchestrator.core.decoding import Positive, decode, parsed_json
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
@@ -30,6 +33,35 @@ FORMAT = 1
 FILE = "strong.json"
 LEAST_ITERATIONS = 3
 POLL_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    job_id: str
+    cpus: tuple[int, ...]
+    started_s: float
+    ended_s: float
+    state: str = "SUCCEEDED"
+    env_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Level:
+    makespan_s: float
+    jobs: tuple[_Job, ...]
+    lower_bound_s: float | None = None
+    bound_by_level: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    """What ``strong.json`` holds."""
+
+    format: int
+    fingerprints: Mapping[str, str]
+    part: float
+    total_timesteps: Mapping[str, Positive]
+    levels: Mapping[str, _Level]
 
 
 def shortened_jobs(jobs: Sequence[Job], budget_steps: float) -> tuple[list[Job], float]:
@@ -78,8 +110,8 @@ def run(
     Returns how many are still incomplete.
 
     :param rate: env_steps/s of one process, which converts ``strong_seconds`` to env_steps.
-    :raises UsageError: ``strong.json`` was measured with other jobs, or the experiment cannot be
-        run.
+    :raises UsageError: ``strong.json`` cannot be read, or was measured with other jobs; or the
+        experiment cannot be run.
     """
     path = paths.bench / FILE
     on_cpus = [job for job in experiment.jobs if not job.resources.gpus]
@@ -92,8 +124,9 @@ def run(
         "total_timesteps": {job.job_id: job.spec.total_timesteps for job in jobs},
         "levels": {},
     }
-    if path.exists():  # the levels measured before determine the length of the jobs
-        document = json.loads(path.read_text(encoding="utf-8"))
+    earlier = _read(path)
+    if earlier is not None:  # the levels measured before determine the length of the jobs
+        document = earlier
         steps = document["total_timesteps"]
         if document["fingerprints"] != fingerprints or set(steps) != {job.job_id for job in jobs}:
             raise UsageError(
@@ -122,17 +155,39 @@ def run(
 
 
 def missing_levels(paths: RunPaths, levels: Sequence[int]) -> list[int]:
-    """Those that :func:`run` would measure; all of them where earlier measurements cannot be
-    read.
+    """Those that :func:`run` would measure.
+
+    :raises UsageError: ``strong.json`` cannot be read.
+    """
+    document = _read(paths.bench / FILE)
+    if document is None:
+        return list(levels)
+    entries = document["levels"]
+    job_ids = document["total_timesteps"]
+    return [level for level in levels if incomplete(entries.get(str(level)), job_ids)]
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What was measured before; None: nothing.
+
+    :raises UsageError: the file is damaged, or of another version of this program.
     """
     try:
-        document = json.loads((paths.bench / FILE).read_text(encoding="utf-8"))
-        entries = document["levels"]
-        job_ids = document["total_timesteps"]
-        return [level for level in levels if incomplete(entries.get(str(level)), job_ids)]
-    # Nothing was measured, or by another version: everything is measured.
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return list(levels)
+        text = path.read_text(encoding="utf-8")
+        document: dict[str, Any] = parsed_json(text)
+        if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
+            raise ValueError(f"it has format {document['format']!r:.40}")
+        levels = decode(_Document, text).levels
+        if odd := [level for level in levels if not level.isdecimal()]:
+            raise ValueError(f"levels: {odd[0]!r:.40} is no number")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        expected = f"expected what this version of `bench` writes, with format {FORMAT}"
+        advice = "Remove the file to measure strong scaling anew, or choose another --run-dir"
+        raise UsageError(f"{path}: {expected}, found another content: {why}. {advice}") from error
+    return document
 
 
 def incomplete(entry: Mapping[str, Any] | None, job_ids: Iterable[str]) -> list[str]:

@@ -97,19 +97,34 @@ def training_alone(spec: WorkerSpec, steps: int) -> WorkerSpec:
     """``spec`` for that many env_steps, without evaluation and video, and with no checkpoint but at
     the end.
 
-    It waits for no other job, and starts with random weights where its policy would come from one.
+    It waits for no other job, and starts with random weights in every baseline, whatever ``init``
+    says.
     """
-    spec = replace(spec, total_timesteps=steps, eval_episodes=0, video=False, after=())
-    if spec.init_job is not None:
-        spec = replace(spec, init=None, init_sha256=None, init_env_steps=None)
-    return replace(spec, checkpoint_every=ENDLESS_STEPS, checkpoint_every_s=None)
+    return replace(
+        spec,
+        total_timesteps=steps,
+        init=None,
+        init_sha256=None,
+        init_env_steps=None,
+        after=(),
+        eval_episodes=0,
+        video=False,
+        checkpoint_every=ENDLESS_STEPS,
+        checkpoint_every_s=None,
+    )
 
 
 def pick(experiment: Experiment, name: str | None) -> Job:
     """The job to be measured: the first one, or the first with that name.
 
-    :raises UsageError: no job has that name, or the job needs a GPU or another algorithm than PPO.
+    :raises UsageError: no job has that name, the jobs are made as the run goes on, or the job needs
+        a GPU or another algorithm than PPO.
     """
+    source = experiment.job_source
+    if source is not None and source.makes_jobs:
+        what = f"a {source.noun} makes its jobs as it runs, so that there is none to measure"
+        advice = "Remove its table from a copy of the file to measure the unchanged job"
+        raise UsageError(f"{experiment.source}: {what}. {advice}")
     named = [job for job in experiment.jobs if name in (None, job.job_id, job.spec.name)]
     if not named:
         valid = dict.fromkeys(job.spec.name for job in experiment.jobs)

@@ -66,7 +66,8 @@ class Board:
             for name, text in changes.put.items()
             if self._pieces.get(name, (0, ""))[1] != text
         }
-        if not (put or drop or changes.grow or changes.restart):
+        has_grown = any(items or name not in self._lists for name, items in changes.grow.items())
+        if not (put or drop or changes.restart or has_grown):
             return False
         self.version += 1
         self._texts.clear()

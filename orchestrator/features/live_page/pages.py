@@ -20,10 +20,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from orchestrator.core.decoding import parsed_json
-from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.errors import LedgerBusyError, OrchestratorError, UsageError
 from orchestrator.core.files.regular_files import open_below
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import plain
+from orchestrator.core.text import listed, plain
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.from_outside.control import JobVerb
 from orchestrator.experiment.from_outside.worker_logs import LogReader
@@ -221,15 +221,19 @@ class LivePages:
 
 
 def _act(run_dir: Path, verb: str, jobs: list[str]) -> str:
-    """What was done. :raises ValueError: there is no such verb, or no such job, or the verb needs
-    jobs.
+    """What was done.
+
+    :raises ValueError: there is no such verb, or the verb needs jobs.
+    :raises UsageError: a job is unknown, or the command refuses it.
     """
     if verb == "stop" and not jobs:
         return control.stop(run_dir, [])
     if verb in control.COMMANDS and jobs:
         known = {row["job_id"] for row in control.status(run_dir).rows}
-        if set(jobs) <= known:  # whole names only; the commands take patterns as well
-            return control.ask(run_dir, jobs, cast(JobVerb, verb))
+        # Whole names only; the commands take patterns as well.
+        if unknown := [job for job in jobs if job not in known]:
+            raise UsageError(f"{run_dir}: no job is called {listed(unknown)}")
+        return control.ask(run_dir, jobs, cast(JobVerb, verb))
     raise ValueError(verb)
 
 

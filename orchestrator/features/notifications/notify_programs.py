@@ -109,12 +109,14 @@ class NotifyPrograms(BesideRun):
             self._give_up()
 
     def _give_up(self) -> None:
-        left = len(self._running) + len(self._waiting)
+        left = []
+        if self._running:
+            left.append(f"{count(len(self._running), 'program')} of [notify] had not ended: killed")
+        if self._waiting:
+            left.append(f"{count(len(self._waiting), 'program')} of [notify] not started")
         if left:
-            text = f"{count(left, 'program')} of [notify] had not ended when the run did, and will not run"
-            self.run.reporter.event(
-                "warning", f"{text}; a run waits {TIME_LIMIT_S:.0f} s for them, or until Ctrl-C"
-            )
+            limit = f"a run waits {TIME_LIMIT_S:.0f} s for them at its end, or until Ctrl-C"
+            self.run.reporter.event("warning", f"{'; '.join(left)}; {limit}")
         self._waiting.clear()
         for process in self._running:
             _kill(process.popen)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
 Spent: TypeAlias = Literal["env_steps", "elapsed_s"]
-BLUE, ORANGE = SERIES[:2]
+BLUE = SERIES[0]
+ORANGE = SERIES[1]
 MOST_PAIRS = 3
 LARGEST_LABELLED = 14
 """Cells on an axis of an archive up to which the number of the trial is written into a cell."""

@@ -42,9 +42,12 @@ SILENT_S = CALL_S + 30.0
 long."""
 STOPPED_S = 30.0
 """So long somebody may have stopped it with SIGSTOP before it counts as hanging."""
-ENDED, WAITS_FOR_USER, CANNOT_GO_ON = 10, 3, 2
-"""Exit codes of a searcher: the search is over; what is left is jobs that the user has paused;
-something has to be corrected first."""
+ENDED = 10
+"""Exit code of a searcher: the search is over."""
+WAITS_FOR_USER = 3
+"""Exit code of a searcher: what is left is jobs that the user has paused."""
+CANNOT_GO_ON = 2
+"""Exit code of a searcher: something has to be corrected first."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -51,9 +51,10 @@ START_UP_S = 3.0
 OF_UNDISTURBED = 1.5
 """How long a round takes, in times of the undisturbed training: what a fault interrupts is
 resumed."""
-AT_START_UP, LATEST = 0.25, 0.9
-"""Share of faults that come during start-up; the others come within this share of the iterations of
-all jobs."""
+AT_START_UP = 0.25
+"""Share of faults that come during start-up."""
+LATEST = 0.9
+"""The other faults come within this share of the iterations of all jobs."""
 TRACEBACK = "Traceback (most recent call last)"
 UNDISTURBED = Fault(name="no fault", apply=lambda *_: True)
 

@@ -25,12 +25,15 @@ from orchestrator.features.selftest.round_folder import unmount
 from orchestrator.features.selftest.small_experiment import EDIT, EDITED, OF_ONE_PROCESS, OF_RANKS
 from orchestrator.machine.process_tree import with_descendants
 
-STOPPED_S, LOCKED_S = (0.3, 3.0), (0.5, 5.0)
-"""Shortest and longest time for which a process is stopped, and for which the ledger is locked."""
+STOPPED_S = (0.3, 3.0)
+"""Shortest and longest time for which a process is stopped."""
+LOCKED_S = (0.5, 5.0)
+"""Shortest and longest time for which the ledger is locked."""
 DISK_MIB = 48
 LEFT_FREE = (0, 1 << 12, 1 << 16)
+"""Bytes that are left on a disk when it counts as full."""
 FILE_LIMITS = (1 << 10, 1 << 14, 1 << 17)
-"""Bytes that are left on a disk when it counts as full, and that a file may have."""
+"""Bytes that a file may have."""
 
 
 class NotApplicableError(Exception):

@@ -11,10 +11,16 @@ from orchestrator.jobfile import is_job_key
 JOB_FILE = "jobs.toml"
 RUN_DIR = "run"
 RANKS = 2
-OF_ONE_PROCESS, OF_RANKS, FAILING = ("ppo-s0", "sac-s0"), "ranks-s0", "failing-s0"
-"""The ids of the jobs."""
-EDITED, EDIT = 'gear="40"', 'gear="20"'
-"""A change of the robot that changes the weights."""
+OF_ONE_PROCESS = ("ppo-s0", "sac-s0")
+"""Ids of the jobs that one process trains."""
+OF_RANKS = "ranks-s0"
+"""Id of the job that several processes train together."""
+FAILING = "failing-s0"
+"""Id of the job that fails."""
+EDITED = 'gear="40"'
+"""What is edited in the robot so that the weights change."""
+EDIT = 'gear="20"'
+"""What takes its place."""
 
 ROBOT = """<mujoco model="pole">
   <option timestep="0.01" integrator="implicitfast"/>

@@ -24,6 +24,8 @@ class PilotSlots(ClusterSlots):
         """What the job that was refused last asks for, if none of the present pilots could ever
         have room for it."""
         self._refused_at = -math.inf
+        """When a job was refused for want of room, rather than because ``max_parallel`` jobs have
+        a slot."""
 
     @property
     def lanes(self) -> int:
@@ -33,12 +35,12 @@ class PilotSlots(ClusterSlots):
         self, cores: int, gpus: float = 0, *, memory_mib: int = 0, ranks: int = 1
     ) -> Slot | None:
         slot = super().acquire(cores, gpus, memory_mib=memory_mib, ranks=ranks)
-        if slot is None:
+        if slot is None and len(self._held) < self._max_parallel:
             self._refused_at = time.monotonic()
             fits = self.fits_ever(cores, gpus, memory_mib=memory_mib, ranks=ranks)
             self.unfit = "" if fits else amounts(cores, gpus, memory_mib)
         return slot
 
     def has_refused(self, within_s: float) -> bool:
-        """Whether a job was refused lately, so that more room is needed."""
+        """Whether a job was refused lately for want of room, so that more of it is needed."""
         return time.monotonic() - self._refused_at < within_s

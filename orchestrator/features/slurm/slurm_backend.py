@@ -23,6 +23,9 @@ from orchestrator.features.slurm.slurm_executor import SlurmExecutor
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 from orchestrator.features.slurm.submission import BatchQueue
 
+GPU_OPTIONS = {"gres", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "tres-per-task"}
+"""Options of sbatch that give a pilot GPUs as well."""
+
 
 class SlurmBackend:
     """See :class:`orchestrator.executors.base.Backend`. Pilots are submitted when the first job
@@ -86,23 +89,26 @@ class SlurmBackend:
         settings = self._settings
         found: list[Problem] = []
 
-        def refuse(key: str, what: str, limit: int, name: str) -> None:
+        def refuse(key: str, what: str, limit: str, name: str) -> None:
             offered = f"a pilot has {limit}, as {name} in [slurm] says; raise that"
             found.append(resource_problem(job, f".{key}", what, offered))
 
         if settings.cpus_per_task is not None and asked.all_cores > settings.cpus_per_task:
-            refuse("cores", count(asked.cores, "core"), settings.cpus_per_task, "cpus_per_task")
+            refuse(
+                "cores", count(asked.cores, "core"), str(settings.cpus_per_task), "cpus_per_task"
+            )
         if settings.mem_mib is not None and asked.all_memory_mib > settings.mem_mib:
-            refuse("memory", f"{asked.memory_mib} MiB", settings.mem_mib, "mem (MiB)")
+            refuse("memory", f"{asked.memory_mib} MiB", f"{settings.mem_mib} MiB", "mem")
         if self._gpus is not None and asked.all_gpus > self._gpus:
-            refuse("gpus", count(asked.gpus, "GPU"), self._gpus, "gpus")
+            refuse("gpus", count(asked.gpus, "GPU"), str(self._gpus), "gpus")
         return found
 
     @property
     def _gpus(self) -> int | None:
         """GPUs of a pilot; None: not known here."""
-        other = {"gres", "gpus", "gpus-per-task", "gpus-per-node"} & self._settings.options.keys()
-        return None if other else self._settings.gpus
+        if GPU_OPTIONS & self._settings.options.keys():
+            return None
+        return self._settings.gpus
 
     def facts(self) -> dict[str, Any]:
         return {

@@ -27,19 +27,30 @@ def _options(value: Any) -> dict[str, str | None]:
     """``nice = 100`` and ``mail_type = "END"`` as sbatch takes them; true stands for an option
     without a value.
     """
-    if not isinstance(value, dict) or not all(
-        isinstance(one, int) or (isinstance(one, str) and _is_word(one)) for one in value.values()
-    ):
-        raise ExpectedError(
-            "expected a table of options of sbatch, each with text in one line, a number or true"
-        )
-    options = {name.replace("_", "-"): one for name, one in value.items() if one is not False}
-    for name in options:
+    if not isinstance(value, dict):
+        raise ExpectedError("expected a table of options of sbatch")
+    options: dict[str, str | None] = {}
+    written: dict[str, str] = {}
+    for key_written, one in value.items():
+        name = key_written.replace("_", "-")
         if not re.fullmatch("[a-z][a-z0-9-]+", name):
             raise ExpectedError(
-                f"{name!r}: expected the long name of an option of sbatch, such as mail-type"
+                f"{key_written!r}: expected the long name of an option of sbatch, such as mail-type"
             )
-    return {name: None if one is True else str(one) for name, one in options.items()}
+        if not (isinstance(one, int) or (isinstance(one, str) and _is_word(one))):
+            raise ExpectedError(
+                f"{key_written}: expected text in one line without double quotes, a whole number or"
+                " true"
+            )
+        if name in written:
+            raise ExpectedError(
+                f"{written[name]} and {key_written} are the same option of sbatch: expected one of"
+                " them"
+            )
+        written[name] = key_written
+        if one is not False:
+            options[name] = None if one is True else str(one)
+    return options
 
 
 _Word = Annotated[str, Predicate(_is_word), Expected("text in one line, without double quotes")]

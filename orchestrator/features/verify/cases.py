@@ -83,10 +83,14 @@ def of_job_file(
     """Jobs as a run would train them now; their robots are examined and bundled below ``staging``.
 
     :raises SpecError: the job file, or a robot of the chosen jobs, is invalid.
-    :raises UsageError: no such job.
+    :raises UsageError: no such job, or the jobs are made as the run goes on.
     :raises KeyboardInterrupt: a stop was requested through ``stops``.
     """
     experiment = jobfile.load(path)
+    source = experiment.job_source
+    if source is not None and source.makes_jobs:
+        what = f"a {source.noun} makes its jobs as it runs, so that none can be verified before"
+        raise UsageError(f"{path}: {what}; `run` it, and give `verify` its run directory")
     chosen, left_out = choose(experiment.jobs, names, path)
     for job in chosen:
         if job.spec.init_job is not None:
@@ -150,8 +154,8 @@ def waiting_iterations(job: Job) -> int:
 
 
 def case_job(job: Job, iterations: int, *, to_be_killed: bool = False) -> Job:
-    """``job``, shortened to ``iterations`` and without evaluation; SAC and TD3 count iterations
-    that learn.
+    """``job``, shortened to ``iterations``, without evaluation and without the rung at which it
+    would pause; SAC and TD3 count iterations that learn.
 
     :param to_be_killed: whether it has a retry, and a checkpoint after every iteration rather than
         only at the end.
@@ -160,6 +164,7 @@ def case_job(job: Job, iterations: int, *, to_be_killed: bool = False) -> Job:
     short = dataclasses.replace(
         job.spec,
         total_timesteps=steps,
+        pause_at=None,
         checkpoint_every=1 if to_be_killed else steps,
         checkpoint_every_s=None,
         eval_episodes=0,

@@ -88,12 +88,15 @@ def read_checkpoint(paths: JobPaths, asked: str | None) -> Checkpoint | None:
     steps = paths.checkpoints_by_steps()
     existing = ", ".join(map(str, steps)) or "none so far"
     if asked is None:
-        if not paths.model.exists():
-            raise PolicyError(
-                f"{paths.root.name} has no model.zip, which is written when the job succeeds; --checkpoint {LATEST} "
-                f"plays the latest of its checkpoints (env_steps: {existing})"
-            )
-        return None
+        if paths.model.exists():
+            return None
+        lacking = f"{paths.root.name} has no model.zip, which is written when the job succeeds"
+        if not steps:
+            raise PolicyError(f"{lacking}, and no checkpoint so far; `status` shows how far it is")
+        raise PolicyError(
+            f"{lacking}; --checkpoint {LATEST} takes the latest of its checkpoints"
+            f" (env_steps: {existing})"
+        )
     if asked == LATEST or asked.isdecimal():
         env_steps = max(steps, default=-1) if asked == LATEST else int(asked)
         if env_steps not in steps:

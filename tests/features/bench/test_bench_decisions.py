@@ -30,6 +30,7 @@ from orchestrator.features.bench import (
     strong_scaling,
     tune,
     weak_scaling,
+    workload,
 )
 from orchestrator.features.bench.baselines import BASELINES
 from orchestrator.features.bench.measured_processes import MeasuredProcesses
@@ -382,6 +383,76 @@ def test_an_incomplete_level_is_measured_again_and_counts_as_failed(
     options: Any = SimpleNamespace(strong_seconds=1.0, seed=0)
     failed = [strong_scaling.run(experiment, options, paths, [1], setup, 1000.0) for _ in range(3)]
     assert failed == [1, 0, 0]
+
+
+STRONG = {
+    "format": strong_scaling.FORMAT,
+    "fingerprints": {"a": "0a"},
+    "part": 0.5,
+    "total_timesteps": {"a": 640},
+    "levels": {"2": level_of(1.0, a="SUCCEEDED")},
+}
+
+
+def test_levels_that_were_measured_completely_are_not_missing(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    assert strong_scaling.missing_levels(paths, [1, 2]) == [1, 2]
+    paths.bench.mkdir()
+    (paths.bench / "strong.json").write_text(json.dumps(STRONG))
+    assert strong_scaling.missing_levels(paths, [1, 2]) == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", ["missing"]),
+        ('{"format"', ["Expecting"]),
+        ("[]", ["an object"]),
+        (json.dumps(STRONG | {"format": 2}), ["format 1", "format 2"]),
+        (json.dumps(STRONG | {"total_timesteps": 3}), ["total_timesteps"]),
+        (json.dumps(STRONG | {"levels": {"two": level_of(1.0)}}), ["'two'"]),
+        (json.dumps(STRONG | {"levels": {"2": {}}}), ["levels"]),
+    ],
+)
+def test_strong_scaling_that_cannot_be_read_is_named_before_anything_is_measured(
+    tmp_path: Path, content: str, words: list[str]
+) -> None:
+    paths, experiment = RunPaths(tmp_path / "run"), load(write_experiment(tmp_path, WORK))
+    paths.bench.mkdir(parents=True)
+    (paths.bench / "strong.json").write_text(content)
+    setup: Any = None
+    options: Any = SimpleNamespace(strong_seconds=1.0, seed=0)
+    for call in (
+        lambda: strong_scaling.missing_levels(paths, [1]),
+        lambda: strong_scaling.run(experiment, options, paths, [1], setup, 1000.0),
+    ):
+        with pytest.raises(UsageError) as raised:
+            call()
+        expected = [str(paths.bench / "strong.json"), "Remove the file", *words]
+        assert all(word in str(raised.value) for word in expected), raised.value
+
+
+def test_a_measured_training_starts_with_random_weights_whatever_the_job_starts_from(
+    tmp_path: Path,
+) -> None:
+    jobs = write_experiment(
+        tmp_path,
+        WORK | {"init": "policy.zip"},
+        WORK | {"name": "second", "init": "job:balancer"},
+    )
+    for job in load(jobs).jobs:
+        assert job.spec.init is not None
+        alone = workload.training_alone(job.spec, 640)
+        assert (alone.init, alone.init_sha256, alone.after) == (None, None, ())
+
+
+def test_a_search_has_no_job_to_measure(tmp_path: Path) -> None:
+    jobs = write_experiment(tmp_path, WORK | {"eval_episodes": 10})
+    space = "[search.space]\n'model.geom.pole.density' = { low = 400, high = 900 }\n"
+    search = f"[search]\nobjective = 'eval_mean'\ntrials = 4\n{space}"
+    jobs.write_text(f"{jobs.read_text()}\n{search}")
+    with pytest.raises(UsageError, match=r"jobs\.toml: a search makes its jobs as it runs"):
+        workload.pick(load(jobs), None)
 
 
 def test_a_search_measures_again_what_could_not_be_measured_and_each_point_once_a_run(

@@ -48,6 +48,7 @@ def test_a_viewer_gets_what_is_newer_than_what_it_has() -> None:
         "restart": ["c"],
     }
     assert not board.apply(changes(a=1)), "the same is no news"
+    assert not board.apply(changes(grow={"c": []})), "nor is nothing"
     assert board.since(1) == ""
     assert board.apply(changes(a=2))
     assert board.apply(changes("b", grow={"c": [3]}))

@@ -555,12 +555,16 @@ def test_with_control_the_requests_are_those_of_the_commands(tmp_path: Path, hom
         assert requests[2][0] == "stop"
         status, answer = server.post("/api/this/control", {"verb": "retry", "jobs": ["j0-s0"]})
         assert (status, "RUNNING" in answer["problem"]) == (409, True)
+        for unknown in ("j9-s0", "j*"):
+            jobs = ["j0-s0", unknown]
+            status, answer = server.post("/api/this/control", {"verb": "pause", "jobs": jobs})
+            assert (status, unknown in answer["problem"]) == (409, True)
+            assert "j0-s0" not in answer["problem"]
         nested = 100_000 * b"["
         for wrong in (
             *(
                 {"verb": "pause"},
                 {"verb": "rm", "jobs": ["j0-s0"]},
-                {"verb": "pause", "jobs": ["j*"]},
                 [],
                 {},
             ),

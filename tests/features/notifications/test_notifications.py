@@ -205,8 +205,21 @@ def test_the_end_waits_no_longer_than_a_further_ctrl_c(tmp_path: Path) -> None:
             pass
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert "had not ended" in scene.warnings[0]
+    assert "1 program of [notify] had not ended: killed" in scene.warnings[0]
+    assert "not started" not in scene.warnings[0]
     assert is_gone(tmp_path / "own")
+
+
+def test_the_end_tells_programs_that_were_killed_from_those_that_never_ran(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, on_failure=["sleep", "600"])
+    with scene.beside:
+        for number in range(notifications.AT_ONCE + 2):
+            scene.fail(f"job-{number}")
+        scene.programs.after_turn()
+        scene.programs.after_end(scene.outcome, lambda: True)
+    killed = f"{notifications.AT_ONCE} programs of [notify] had not ended: killed"
+    assert killed in scene.warnings[0]
+    assert "2 programs of [notify] not started" in scene.warnings[0]
 
 
 def test_other_children_of_the_supervisor_are_not_reaped(tmp_path: Path) -> None:

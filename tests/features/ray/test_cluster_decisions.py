@@ -92,6 +92,22 @@ def test_another_users_token_is_refused() -> None:
         cluster_token.check_token()
 
 
+def test_a_refused_token_is_named_by_where_it_comes_from(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(address, "connect_error", lambda *_: None)
+    monkeypatch.setattr(query, "_query", lambda *_: query.TokenRefused())
+    monkeypatch.delenv(cluster_token.TOKEN_VARIABLE, raising=False)
+    cluster_token.create_token()
+    with pytest.raises(UsageError) as by_file:
+        query.facts("10.0.0.1:6379")
+    assert f"another token than {cluster_token.token_file()}" in str(by_file.value)
+    monkeypatch.setenv(cluster_token.TOKEN_VARIABLE, TOKEN)
+    with pytest.raises(UsageError) as by_variable:
+        query.facts("10.0.0.1:6379")
+    assert "than the environment's RAY_AUTH_TOKEN" in str(by_variable.value)
+
+
 def test_where_the_token_file_is(home: Path) -> None:
     assert cluster_token.token_file({"XDG_CONFIG_HOME": "/c"}) == Path(
         "/c/orchestrator/cluster-token"

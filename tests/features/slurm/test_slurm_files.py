@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shlex
 import tomllib
 from pathlib import Path
 
 import pytest
+from supervisor_helpers import make_job
 
 from orchestrator.core import job_parts
-from orchestrator.core.errors import SpecError
+from orchestrator.core.errors import Problem, SpecError
+from orchestrator.core.job import Job
 from orchestrator.core.messages import Progress
 from orchestrator.executors.base import Exited, Handle, Placed, Progressed
 from orchestrator.features.slurm import mailbox
@@ -27,6 +30,8 @@ from orchestrator.features.slurm.pilot_messages import (
     PilotBye,
     PilotHello,
 )
+from orchestrator.features.slurm.pilot_slots import PilotSlots
+from orchestrator.features.slurm.slurm_backend import SlurmBackend
 from orchestrator.features.slurm.slurm_settings import SlurmSettings
 from orchestrator.features.slurm.submission import BatchQueue
 from orchestrator.jobfile import from_mapping
@@ -243,7 +248,14 @@ BAD = {
     'options = { nodelst = "n1" }': ("slurm.options.nodelst", "nodelist"),
     r'options = { "qos\ntouch x #" = "1" }': ("slurm.options", "long name of an option"),
     'options = { J = "other" }': ("slurm.options", "long name of an option"),
-    "options = { nice = [1] }": ("slurm.options", "options of sbatch"),
+    "options = 3": ("slurm.options", "options of sbatch"),
+    "options = { nice = [1] }": ("slurm.options", "nice: expected text"),
+    "options = { nice = 1.5 }": ("slurm.options", "nice: expected text"),
+    "options = { comment = 'say \"x\"' }": ("slurm.options", "comment: expected text"),
+    'options = { mail-type = "END", mail_type = "ALL" }': (
+        "slurm.options",
+        "mail-type and mail_type",
+    ),
 }
 
 
@@ -256,3 +268,37 @@ def test_a_wrong_key_is_named_with_what_would_be_right(line: str) -> None:
     (problem,) = raised.value.problems
     assert problem.where == where
     assert what in problem.message
+
+
+def test_a_job_is_refused_only_for_what_slurm_gives_a_pilot_for_certain() -> None:
+    job = make_job("a-s0", gpus=1, memory_mib=8000)
+    settings = SlurmSettings(gpus=0, mem_mib=4000)
+    by_key = {one.where: one.message for one in problems_of(settings, job)}
+    assert "a pilot has 4000 MiB, as mem in [slurm] says" in by_key["jobs[0].resources.memory"]
+    assert "a pilot has 0, as gpus in [slurm] says" in by_key["jobs[0].resources.gpus"]
+    for options in (
+        {"tres-per-task": "gres/gpu:2"},
+        {"gpus-per-socket": "1"},
+        {"gpus-per-node": "2"},
+        {"gres": "gpu:a100:1"},
+    ):
+        assert problems_of(SlurmSettings(options=options), job) == []
+
+
+def problems_of(settings: SlurmSettings, job: Job) -> list[Problem]:
+    backend = object.__new__(SlurmBackend)
+    backend._settings = settings
+    return backend.problems(job)
+
+
+def test_more_room_is_needed_for_what_finds_none_but_not_beyond_max_parallel() -> None:
+    slots = PilotSlots(max_parallel=1)
+    slots.add("pilot", cores=2, gpus=0, memory_mib=1000)
+    slot = slots.acquire(1)
+    assert slot is not None
+    assert slots.acquire(1) is None
+    assert not slots.has_refused(math.inf)
+    slots.release(slot)
+    assert slots.acquire(3) is None
+    assert slots.has_refused(math.inf)
+    assert slots.unfit.startswith("3 cores")

@@ -83,6 +83,28 @@ def test_a_name_that_fits_no_job_is_refused() -> None:
         choose([named(f"r{number}") for number in range(7)], ["xy"], Path("jobs.toml"))
 
 
+def test_a_job_that_paused_at_a_rung_trains_to_the_end_of_its_verification() -> None:
+    at_rung = make_job("a-s0", spec={"pause_at": 64, "checkpoint_every": 64})
+    short = case_job(at_rung, 6)
+    assert short.spec.attempt_end == 6 * at_rung.spec.steps_an_iteration
+    neighbour = neighbour_of([Case(job=at_rung, bundle=None)], 0).job
+    assert neighbour.spec.attempt_end == neighbour.spec.total_timesteps > short.spec.attempt_end
+
+
+def test_a_search_has_no_job_to_verify_but_its_run_directory_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "jobs.toml"
+    path.write_text(
+        "name = 'e'\n[[jobs]]\nname = 'good'\nenv = 'CartPole-v1'\ntotal_timesteps = 640\n"
+        "[search]\nobjective = 'eval_mean'\ntrials = 4\n"
+        "[search.space]\n'ppo.learning_rate' = { low = 1e-4, high = 1e-3 }\n"
+    )
+    with pytest.raises(UsageError, match=r"a search makes its jobs as it runs.*run directory"):
+        verify(path, VerifyOptions(), lambda _: None)
+
+
 def test_an_altered_robot_is_not_verified(tmp_path: Path) -> None:
     root, staged = tmp_path / "run", staged_robot(tmp_path / "staged")
     experiment = with_robots(root, staged, "altered", "intact")

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from orchestrator.core.processes.environment_variables import worker_thread_settings
 from orchestrator.machine.topology import MIB, Machine
 
-LEAST_STORE_MIB, MOST_STORE_MIB = 96, 2048
-"""Ray refuses an object store below 75 MiB. This program's needs are small: specs, robots and
-chunks of files."""
+LEAST_STORE_MIB = 96
+"""Of an object store: Ray refuses one below 75 MiB."""
+MOST_STORE_MIB = 2048
+"""Of an object store: this program's needs are small, specs, robots and chunks of files."""
 LONGEST_DIRECTORY = 43
 """Longest path of Ray's directory: Ray creates sockets with names of up to 64 characters in it; the
 limit is 107."""

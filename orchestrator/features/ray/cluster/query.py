@@ -67,14 +67,7 @@ def check(cluster: str, *, insecure: bool) -> None:
         raise UsageError(f"{cluster}: this cluster has no authentication: {danger}. {advice}")
     answer = ours.result()
     if isinstance(answer, TokenRefused):
-        variable = cluster_token.TOKEN_VARIABLE
-        ours_is = (
-            f"the environment's {variable}"
-            if os.environ.get(variable)
-            else cluster_token.token_file()
-        )
-        advice = "copy the file from the machine of its head"
-        raise UsageError(f"{cluster}: this cluster has another token than {ours_is}; {advice}")
+        raise _other_token(cluster)
     if isinstance(answer, NoAnswer):
         raise UsageError(
             f"{cluster}: what listens there is not a working head of a cluster ({answer.why})"
@@ -100,12 +93,22 @@ def facts(cluster: str) -> dict[str, Any]:
         raise OrchestratorError(f"{cluster}: the head does not answer ({why})")
     answer = _query("facts", cluster, cluster_token.client_environment(cluster))
     if isinstance(answer, TokenRefused):
-        what = f"the token in {cluster_token.token_file()}"
-        advice = "copy the file from the machine of its head"
-        raise UsageError(f"{cluster}: the cluster does not accept {what}; {advice}")
+        raise _other_token(cluster)
     if isinstance(answer, NoAnswer):
         raise OrchestratorError(f"{cluster}: the cluster does not answer: {answer.why}")
     return answer
+
+
+def _other_token(cluster: str) -> UsageError:
+    file = cluster_token.token_file()
+    advice = f"copy the file {file} from the machine of its head"
+    if not os.environ.get(cluster_token.TOKEN_VARIABLE):
+        return UsageError(f"{cluster}: this cluster has another token than {file}; {advice}")
+    variable = f"the environment's {cluster_token.TOKEN_VARIABLE}"
+    return UsageError(
+        f"{cluster}: this cluster has another token than {variable}; correct the variable, or unset"
+        f" it and {advice}"
+    )
 
 
 def _query(

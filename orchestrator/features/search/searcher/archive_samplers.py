@@ -21,9 +21,10 @@ from orchestrator.features.search.searcher.space import Point, Space
 
 INITIAL = 20
 """Random points of MAP-Elites before it varies what the archive has."""
-ISO_SIGMA, LINE_SIGMA = 0.05, 0.2
-"""Standard deviations of a variation: in all directions, and towards another elite (Vassiliades and
-Mouret 2018)."""
+ISO_SIGMA = 0.05
+"""Standard deviation of a variation in all directions (Vassiliades and Mouret 2018)."""
+LINE_SIGMA = 0.2
+"""Standard deviation of a variation towards another elite (same source)."""
 
 
 def make_archive(spec: SearchSpec) -> GridArchive:

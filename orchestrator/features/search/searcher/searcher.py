@@ -68,9 +68,11 @@ LOOK_EVERY_S = 0.05
 LOOK_AT_ALL = Pace(every_s=2.0, share=0.01)
 """How often trials that do not train are looked at, too: perhaps the user has retried or cancelled
 jobs of theirs."""
-FIRST_FAILURES, FAILURES_IN_A_ROW = 20, 1000
-"""So many failures, before the first success and after any, end a search: something is wrong with
-all of its points."""
+FIRST_FAILURES = 20
+"""So many failures before the first success end a search: something is wrong with all of its
+points."""
+FAILURES_IN_A_ROW = 1000
+"""So many failures after a success end a search, for the same reason."""
 FIRST_OTHER_SEED = 1000
 """Trainings that are repeated have seeds from here on, without those of the job file."""
 

@@ -6,7 +6,9 @@ package or be the package; then in the folders above the URDF that are called NA
 ``NAME/urdf/robot.urdf``. Any other name is relative to ``meshdir`` of the URDF's own
 ``<mujoco><compiler>``, to its folder, or to a folder of ``asset_paths``.
 
-A robot may come from strangers: what lies in none of these folders needs ``allow_outside``.
+A robot may come from strangers: a mesh that lies neither in the folder of the URDF nor in one of
+``asset_paths`` needs ``allow_outside``. So does one that is found in a package's folder above the
+URDF, unless that is one of ``asset_paths``.
 """
 
 from __future__ import annotations
