@@ -4,6 +4,7 @@ own does too."""
 from __future__ import annotations
 
 import os
+import socket
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +22,12 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.distributed import process_group, ranks
+from orchestrator.worker.distributed import exchange, process_group, ranks
 from orchestrator.worker.distributed.process_group import ProcessGroup
 from orchestrator.worker.distributed.ranks import own_share
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.runtime.attempt_facts import AttemptFacts
-from orchestrator.worker.runtime.failures import Interrupted, ReachedRung
+from orchestrator.worker.runtime.failures import Interrupted, RankLostError, ReachedRung
 from orchestrator.worker.runtime.progress import ProgressReporter
 from orchestrator.worker.training import algorithms, learners, shared_statistics
 from orchestrator.worker.training.attempt import Attempt
@@ -362,6 +363,9 @@ def test_ranks_that_nobody_has_started_as_such_are_told_how(
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ranks.RanksError, match=r"resources\.ranks = 2, but WORLD_SIZE is 4"):
         process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(ranks.RanksError, match=r"resources\.ranks = 2, but WORLD_SIZE is two"):
+        process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
     assert process_group.join(1, "auto", cpu, tmp_path / "rendezvous").size == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name, value in {"MASTER_ADDR": "127.0.0.1", **helpers.SECRET}.items():
@@ -369,6 +373,29 @@ def test_ranks_that_nobody_has_started_as_such_are_told_how(
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(ranks.RanksError, match=r"cannot meet: .* MASTER_PORT expected"):
         process_group.join(2, "auto", cpu, tmp_path / "rendezvous")
+
+
+@pytest.mark.parametrize("limit_s", [300.0, 0.5])
+def test_who_cannot_meet_is_told_why_and_of_the_time_only_where_it_is_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit_s: float
+) -> None:
+    """Rank 0 alone, at a port that is in use, or free: then it waits in vain."""
+    for module in (exchange, process_group):
+        monkeypatch.setattr(module, "RENDEZVOUS_TIMEOUT_S", limit_s)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        is_in_use = limit_s > 1
+        if not is_in_use:
+            taken.close()
+        settings = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        for name, value in {**settings, "MASTER_PORT": str(port), **helpers.SECRET}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RankLostError, match="the ranks could not meet") as raised:
+            process_group.join(2, "auto", torch.device("cpu"), tmp_path / "rendezvous")
+    assert (" within " in str(raised.value)) == (not is_in_use)
+    assert not is_in_use or "address" in str(raised.value).lower()
 
 
 def test_the_environment_overrides_the_time_that_ranks_wait(

@@ -212,12 +212,12 @@ def join(
 
     :raises RanksError: the environment names another number of ranks than the job, or has no secret
         for them.
-    :raises RankLostError: they did not meet.
+    :raises RankLostError: they could not meet.
     """
     if size == 1:
         return ALONE
     world_size = os.environ.get(WORLD_SIZE_VARIABLE)
-    if world_size is None or RANK_VARIABLE not in os.environ or int(world_size) != size:
+    if RANK_VARIABLE not in os.environ or world_size != str(size):
         raise RanksError(
             f"the job has resources.ranks = {size}, but {WORLD_SIZE_VARIABLE} is {world_size or 'unset'}: start it "
             f"with `run`, or with as many processes as it has ranks (torchrun --nproc-per-node {size})"
@@ -225,6 +225,7 @@ def join(
     sharing = backend == "auto"
     if backend == "auto":
         backend = "nccl" if device.type == "cuda" else "gloo"
+    started = perf_counter()
     try:
         secret = exchange.rank_secret()
         store, rank = exchange.rendezvous_store(size, rendezvous)
@@ -232,8 +233,10 @@ def join(
             backend, store, rank, size, device, secret, sharing=sharing, configured_s=configured_s
         )
     except RuntimeError as error:
-        problem = f"the ranks did not meet within {RENDEZVOUS_TIMEOUT_S:.0f} s: {_one_line(error)}"
-        raise RankLostError(problem) from error
+        within = ""
+        if perf_counter() - started >= RENDEZVOUS_TIMEOUT_S:
+            within = f" within {RENDEZVOUS_TIMEOUT_S:.0f} s"
+        raise RankLostError(f"the ranks could not meet{within}: {_one_line(error)}") from error
     except ValueError as error:
         raise RanksError(f"the ranks cannot meet: {_one_line(error)}") from error
 

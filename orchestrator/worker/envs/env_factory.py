@@ -35,10 +35,11 @@ def make(
     """``n_envs`` environments in this process, with rewards and observations as the task gives
     them.
 
-    Environment *i*, counted from ``first_env`` (ranks share one numbering), has the seed ``seed +
-    i``, as ``PPO(seed=seed)`` would give it. At the end of an episode ``infos[i]["episode"]`` holds
-    the return ``"r"`` and the length ``"l"`` and, with ``measuring``, ``infos[i]["measures"]`` the
-    measures of a built-in task.
+    Environment *i*, counted from ``first_env`` (ranks share one numbering), of a task draws from a
+    stream that depends on ``seed`` and *i* alone; on a grid, *i* is its number at its point. One that
+    is no task has the seed ``seed + i``, as ``PPO(seed=seed)`` would give it. At the end of an episode
+    ``infos[i]["episode"]`` holds the return ``"r"`` and the length ``"l"`` and, with ``measuring``,
+    ``infos[i]["measures"]`` the measures of a task, built in or of the user.
 
     :param training: whether numbers that change over the training begin at its start; otherwise
         they are those of its end.

@@ -29,6 +29,8 @@ def make_simulation(
 
     :raises ValueError: the MJCF does not compile, the task or a key does not fit the robot.
     """
+    # MuJoCo looks for assets of included files in another folder where the path is relative.
+    xml = Path(xml).absolute()
     if not randomize and grid is None:
         return Simulation.from_xml(xml, task, task_options, **settings)
     from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation

@@ -179,14 +179,17 @@ def _describe_roots(model: mujoco.MjModel, bodies: list[int]) -> str:
 
 
 def root_type(model: mujoco.MjModel) -> str:
-    """How the largest moving tree is connected to the world.
+    """How the robot is connected to the world: of the bodies that :func:`find_root` looks at, the one
+    with the largest tree.
 
     ``free``; ``planar`` (two or three slides and a hinge); ``slide`` (on a rail); ``ball``;
     ``fixed`` (bolted to the world, or turning about a fixed hinge); ``none`` where nothing moves.
     """
     if model.nv == 0:
         return "none"
-    root = int(np.bincount(model.body_rootid[model.dof_bodyid]).argmax())
+    bodies = _root_bodies(model, posed_data(model, model.qpos0))
+    dofs_of_tree = np.bincount(model.dof_treeid)
+    root = max(bodies, key=lambda body: int(dofs_of_tree[model.body_treeid[body]]))
     kinds = [joint_type(model, joint) for joint in joints_of(model, root)]
     slides = kinds.count(SLIDE)
     if FREE in kinds:

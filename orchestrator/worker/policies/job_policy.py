@@ -34,6 +34,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.policies.normalized_env import NormalizedEnv
 from orchestrator.worker.policies.rendered_vec_env import RenderedVecEnv
+from orchestrator.worker.policies.seeded_env import SeededEnv
 from orchestrator.worker.policies.task_env import TaskEnv
 from orchestrator.worker.rendering import scenes, trained_policy
 from orchestrator.worker.rendering.live_view import check_render_mode
@@ -93,18 +94,19 @@ def load(
     :param seed: of the environments. By default it is that of the job's evaluation: with as many
         environments as in ``eval.json``, ``evaluate_policy`` gives the deterministic returns of
         that file.
-    :raises UsageError: there is no such job, policy or checkpoint, or its environment cannot be
-        made here.
+    :raises UsageError: there is no such job, policy or checkpoint, it cannot be loaded, or its
+        environment cannot be made here.
     """
     paths, spec = _job(job_dir)
     trained = _checkpoint(paths, spec, None if checkpoint is None else str(checkpoint))
     if seed is None:
         seed = evaluation.environment_seed(spec)
-    with _explaining(spec), _importing_from(spec.search_path):
+    with _importing_from(spec.search_path):
         venv = _environments(paths, spec, n_envs, render_mode, seed)
         generators = training_state.generators(torch.device("cpu"))
         try:
-            model = trained_policy.load_model(spec, paths, venv, trained)
+            with _explaining(spec, _cannot_be_loaded(paths, trained)):
+                model = trained_policy.load_model(spec, paths, venv, trained)
         finally:  # making a model seeds them, and its environments
             training_state.restore_generators(generators)
             venv.seed(seed)
@@ -155,7 +157,7 @@ def make_env(
     trained = _checkpoint(paths, spec, None) if spec.normalize else None
     if seed is None:
         seed = evaluation.environment_seed(spec)
-    with _explaining(spec), _importing_from(spec.search_path):
+    with _importing_from(spec.search_path):
         venv = _environments(paths, spec, n_envs, render_mode, seed)
         venv.seed(seed)
         env = _normalized_env(spec, paths, venv, trained, single=n_envs is None)
@@ -202,16 +204,26 @@ def _environments(
     """The job's environments without normalisation.
 
     :param n_envs: None for one ``gymnasium.Env``, which is then the only one in a ``DummyVecEnv``.
+    :raises UsageError: they cannot be made.
     """
     is_number = isinstance(n_envs, int) and not isinstance(n_envs, bool)
     if n_envs is not None and not (is_number and n_envs >= 1):
         raise UsageError(
             f"n_envs = {n_envs!r}: expected a whole number of at least 1, or None for one gymnasium.Env"
         )
+    with _explaining(spec, "its environment cannot be made here"):
+        return _made_environments(paths, spec, n_envs, render_mode, seed)
+
+
+def _made_environments(
+    paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_mode: str | None, seed: int
+) -> VecEnv:
+    """As :func:`_environments`, with whatever the job's environment raises."""
     if not env_factory.is_batched(spec):
         spec = _with_render_mode(spec, render_mode)
         if n_envs is None:
-            return DummyVecEnv(env_factory.makers(spec, paths.root, [0], seed))
+            [make] = env_factory.makers(spec, paths.root, [0], seed)
+            return DummyVecEnv([lambda: SeededEnv(make(), seed)])
         return env_factory.make(spec, paths.root, n_envs=n_envs, seed=seed)
     xml = Path(str(env_factory.robot_path(spec, paths.root)))
     check_render_mode(render_mode)
@@ -249,7 +261,8 @@ def _normalized_env(
     spec: WorkerSpec, paths: JobPaths, venv: VecEnv, trained: Checkpoint | None, *, single: bool
 ) -> VecEnv | SingleEnv:
     """What the caller gets: ``venv``, or the single environment in it."""
-    normalized = trained_policy.normalized_env(spec, paths, venv, trained)
+    with _explaining(spec, _cannot_be_loaded(paths, trained)):
+        normalized = trained_policy.normalized_env(spec, paths, venv, trained)
     if not single:
         return normalized
     [env] = venv.envs  # type: ignore[attr-defined]
@@ -257,8 +270,8 @@ def _normalized_env(
 
 
 @contextlib.contextmanager
-def _explaining(spec: WorkerSpec) -> Iterator[None]:
-    """Whatever the job's environment raises in the block becomes an error that says so."""
+def _explaining(spec: WorkerSpec, problem: str) -> Iterator[None]:
+    """Whatever the block raises becomes an error that says ``problem``."""
     try:
         yield
     except OrchestratorError:
@@ -267,8 +280,12 @@ def _explaining(spec: WorkerSpec) -> Iterator[None]:
         folder = spec.search_path
         gone = folder is not None and not Path(folder).is_dir()
         hint = f"; the folder of the job's own modules, {folder}, is missing" if gone else ""
-        problem = f"its environment cannot be made here: {failures.describe(error)}{hint}"
-        raise UsageError(f"{spec.job_id}: {problem}") from error
+        raise UsageError(f"{spec.job_id}: {problem}: {failures.describe(error)}{hint}") from error
+
+
+def _cannot_be_loaded(paths: JobPaths, trained: Checkpoint | None) -> str:
+    file = paths.model if trained is None else trained.path
+    return f"its policy, {file}, cannot be loaded"
 
 
 @contextlib.contextmanager

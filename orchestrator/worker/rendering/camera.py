@@ -6,6 +6,7 @@ excursion allows, and a camera that follows the robot does so without delay.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
+
+from orchestrator.worker.mjmodel.root import NoRootError, find_root
+from orchestrator.worker.mjmodel.structure import driven_dofs, joints_of_robot, posed_data
 
 Floats = NDArray[np.float64]
 
@@ -66,15 +70,14 @@ class RobotView:
 
 
 def robot_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Numbers of the geoms that belong to the robot: those of trees with joints other than a free
-    one.
+    """Numbers of the geoms that belong to the robot.
 
-    Free objects are left out, as they may fly anywhere, unless nothing else moves. The base of a
-    robot that is bolted to the world is included where it is no larger than the robot.
+    For one that moves about, those of trees with actuators. For one on a fixed base, those of trees
+    with joints other than a free one, as what it moves belongs into the picture. Free objects are
+    left out, as they may fly anywhere, unless nothing else moves. The base of a robot that is bolted
+    to the world is included where it is no larger than the robot.
     """
-    moving = model.body_rootid[model.jnt_bodyid]
-    articulated = moving[model.jnt_type != int(mujoco.mjtJoint.mjJNT_FREE)]
-    roots = articulated if len(articulated) else moving
+    roots = _roots(model)
     mine = np.isin(model.body_rootid[model.geom_bodyid], roots) & (model.geom_bodyid > 0)
     bounded = ~np.isin(model.geom_type, [int(kind) for kind in _UNBOUNDED])
     visible = model.geom_rgba[:, 3] > 0
@@ -82,6 +85,18 @@ def robot_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
         if geoms.any():
             return np.flatnonzero(geoms | (_pedestal(model, geoms) & bounded & visible))
     return np.arange(model.ngeom)
+
+
+def _roots(model: mujoco.MjModel) -> NDArray[np.int32]:
+    """The bodies below the world that have the robot in them."""
+    roots_of_joints: NDArray[np.int32] = model.body_rootid[model.jnt_bodyid]
+    data = posed_data(model, model.qpos0)
+    if driven_dofs(model, data).any():
+        with contextlib.suppress(NoRootError):
+            root = find_root(model, model.qpos0)
+            return roots_of_joints[joints_of_robot(model, data, root.body)]
+    articulated = roots_of_joints[model.jnt_type != int(mujoco.mjtJoint.mjJNT_FREE)]
+    return articulated if len(articulated) else roots_of_joints
 
 
 def _pedestal(model: mujoco.MjModel, robot: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -1,5 +1,5 @@
-"""Tasks by name. A new built-in one is a module here and an entry in
-``orchestrator/core/task_names.py``.
+"""Tasks by name. A new built-in one is a module here, an import below, from where a user's task may
+take the class, and an entry in ``orchestrator/core/task_names.py``.
 """
 
 from __future__ import annotations
@@ -14,20 +14,36 @@ from orchestrator.core import task_names
 from orchestrator.core.numbers.changing_numbers import END, TrainingMoment
 from orchestrator.core.task_names import AUTO
 from orchestrator.worker.runtime import failures, user_env
+from orchestrator.worker.tasks.balance import Balance
 from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in
+from orchestrator.worker.tasks.forward import Forward
+from orchestrator.worker.tasks.reach import Reach
+from orchestrator.worker.tasks.stand import Stand
 from orchestrator.worker.tasks.task_choice import choose
 from orchestrator.worker.tasks.task_options import CommonOptions, TaskError, read_options
+from orchestrator.worker.tasks.track import Track
 
-__all__ = ["AUTO", "TASKS", "CommonOptions", "Measure", "States", "Task", "choose", "make_task"]
+__all__ = [
+    "AUTO",
+    "TASKS",
+    "Balance",
+    "CommonOptions",
+    "Forward",
+    "Measure",
+    "Reach",
+    "Stand",
+    "States",
+    "Task",
+    "Track",
+    "choose",
+    "make_task",
+]
 
 
 TASKS: Mapping[str, type[Task]] = {
     name: load_built_in(path) for name, path in task_names.TASKS.items()
 }
 """The built-in tasks by name."""
-globals().update(
-    {kind.__name__: kind for kind in TASKS.values()}
-)  # a user's task may import Forward from here
 
 
 def make_task(

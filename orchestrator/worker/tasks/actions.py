@@ -187,10 +187,13 @@ def _holding_controls(model: mujoco.MjModel, key: int, actuator: NDArray[np.intp
 
 
 def _half_joint_range(model: mujoco.MjModel) -> Floats:
-    """``(nactuator,)`` half the range of each actuator's joint; 1 where the joint has no range."""
+    """``(nactuator,)`` half the range of each actuator's joint in units of its control, which are
+    those of the joint times the gear; 1 where the joint has no range.
+    """
     joint = model.actuator_trnid[:, 0]
     ranged = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
     ranged[ranged] = model.jnt_limited[joint[ranged]]
     half = np.ones(model.nactuator)
     half[ranged] = np.diff(model.jnt_range[joint[ranged]])[:, 0] / 2
+    half[ranged] *= np.abs(model.actuator_gear[model.actuator_outadr[ranged], 0])
     return half

@@ -1,8 +1,8 @@
 """Task ``balance``: keep one or more poles upright on a driven cart or base.
 
 As in gymnasium's InvertedPendulum-v5 the reward is 1 for every control step, and the episode ends
-when a pole tips over. Joints with an actuator move the base; every other joint is the hinge of a
-pole.
+when a pole tips over. Joints that an actuator acts on, directly or through a tendon or site, move
+the base; every other joint is the hinge of a pole.
 
 Observation: positions of the driven joints, sine and cosine of every pole's angle, then velocities
 clipped to ±10.
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
+from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
@@ -42,7 +43,7 @@ class Balance(Task):
 
     def __init__(self, model: mujoco.MjModel, options: BalanceOptions) -> None:
         super().__init__(model, options)
-        driven, poles = driven_joints_and_poles(model)
+        driven, poles = driven_joints_and_poles(model, self.pose)
         self._driven = model.jnt_qposadr[driven]
         self._poles = model.jnt_qposadr[poles]
 
@@ -70,13 +71,14 @@ class Balance(Task):
         return np.ones(len(tilts)), ~upright
 
 
-def driven_joints_and_poles(model: mujoco.MjModel) -> tuple[list[int], list[int]]:
-    """Numbers of the joints with an actuator, and of those without.
+def driven_joints_and_poles(model: mujoco.MjModel, pose: Floats) -> tuple[list[int], list[int]]:
+    """Numbers of the joints that an actuator acts on, and of the others.
 
+    :param pose: ``(nq,)`` the starting pose.
     :raises ValueError: the former are not all slides and hinges, or the latter not all hinges.
     """
-    on_joint = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
-    driven = sorted(set(model.actuator_trnid[on_joint, 0].tolist()))
+    dofs = driven_dofs(model, posed_data(model, pose))
+    driven = sorted(set(model.dof_jntid[dofs].tolist()))
     poles = [joint for joint in range(model.njnt) if joint not in driven]
     wrong = [joint for joint in driven if joint_type(model, joint) not in (SLIDE, HINGE)]
     wrong += [joint for joint in poles if joint_type(model, joint) != HINGE]

@@ -55,7 +55,8 @@ class HealthOptions(CommonOptions):
     healthy_reward: float | None = None
     """Reward per control step while healthy; None: 1 where falling ends the episode, else 0."""
     min_height: float = 0.6
-    """The root is unhealthy below this fraction of its starting height over the ground."""
+    """The root is unhealthy below this fraction of its starting height over the ground: less than 1,
+    unless ``terminate_when_unhealthy`` is set."""
     max_tilt: float = 1.0
     """The root is unhealthy beyond this angle in radians from its starting orientation, apart from
     turns about the vertical."""
@@ -68,7 +69,8 @@ class HealthOptions(CommonOptions):
 class Health:
     """Whether the root is high and upright enough compared with its starting pose.
 
-    :raises ValueError: ``terminate_when_unhealthy`` is set, but the starting pose is unhealthy.
+    :raises ValueError: ``terminate_when_unhealthy`` is set, but the starting pose is unhealthy; or
+        it is not set, and ``min_height`` alone makes the starting pose unhealthy.
     """
 
     def __init__(
@@ -83,6 +85,12 @@ class Health:
         self._min_cosine = math.cos(min(options.max_tilt, math.pi))
         self._max_squares = np.array((1.0 - self._min_cosine) / 2)
         self._uprightness = _uprightness_at_start(root, pose)
+        has_height = root.z is not None and root.start_height > 0
+        if has_height and options.min_height >= 1 and options.terminate_when_unhealthy is None:
+            raise ValueError(
+                f"min_height = {options.min_height:g}: expected less than 1, as the root starts at 1, its starting "
+                "height, and would be unhealthy from the start; to end no episode, set terminate_when_unhealthy = false"
+            )
         stands = bool(self(States(pose[None], np.zeros((1, model.nv))))[0])
         if options.terminate_when_unhealthy and not stands:
             raise ValueError(
@@ -101,7 +109,9 @@ class Health:
             self.bonus = options.healthy_reward
 
     def __call__(self, states: States) -> NDArray[np.bool_]:
-        """``(n_envs,)`` whether the root is healthy; False where a coordinate is NaN."""
+        """``(n_envs,)`` whether the root is healthy; False where its x is not finite, or its height,
+        pitch or tilt is NaN. No other coordinate is looked at.
+        """
         root = self._root
         qpos = states.qpos
         healthy = np.isfinite(qpos[:, root.x.address])

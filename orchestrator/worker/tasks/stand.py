@@ -17,6 +17,9 @@ Every ``push_period_s`` a horizontal velocity in a random direction is added to 
 Rudin et al. 2021, "Learning to Walk in Minutes Using Massively Parallel Deep Reinforcement
 Learning".
 
+Heights are over the flat floor of the file, also on rough terrain: there a robot that stands is paid
+less, by where it stands.
+
 Observation: the world's up, velocity and spin in the root's own axes, joint positions against the
 starting pose and joint velocities, height, activations of muscles; all within ±10. Ends when
 unhealthy.
@@ -115,7 +118,9 @@ class Stand(Task):
         return self._height(after)[:, None]
 
     def _height(self, states: States) -> Floats:
-        """``(n,)`` height of the root in metres over the ground below its starting position."""
+        """``(n,)`` height of the root in metres over the ground that is below its starting position in
+        the file; what is below it now, as on rough terrain or a step, is not looked at.
+        """
         z = self.root.z
         if z is None:
             return np.full(len(states.qpos), self.root.start_height)

@@ -79,7 +79,7 @@ def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:
     none.
     """
     try:
-        _, poles = driven_joints_and_poles(model)
+        _, poles = driven_joints_and_poles(model, pose)
     except ValueError:
         return []
     data = posed_data(model, pose)

@@ -12,6 +12,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from orchestrator.core.numbers.changing_numbers import END, TrainingMoment, value_at
+from orchestrator.core.text import joined
+from orchestrator.worker.runtime import failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +91,16 @@ def read_options(
     """The user's ``task_options`` as a value of ``kind``.
 
     :param moment: when, for numbers that change over the training.
-    :raises TaskError: unknown option (answered with the valid ones), wrong type or value.
+    :raises TaskError: unknown option (answered with the valid ones), wrong type or value, a required
+        one is missing; or the user's own class cannot be read or made.
     """
-    hints = _types_of(kind)  # type: ignore[arg-type]  # every class can be hashed
+    try:
+        hints = _types_of(kind)  # type: ignore[arg-type]  # every class can be hashed
+    except Exception as error:
+        raise TaskError(
+            f'task "{task}": the types of its {kind.__name__} cannot be read: {type(error).__name__}: {error}; import '
+            "what they name at run time, not under TYPE_CHECKING"
+        ) from error
     names = [field.name for field in dataclasses.fields(kind)]
     values: dict[str, Any] = {}
     for name, written in options.items():
@@ -103,10 +112,32 @@ def read_options(
             expected = accepted.names()
             raise TaskError(f'option "{name}" of task "{task}" is {value!r}: expected {expected}')
         values[name] = accepted.convert(value)
+    if missing := [f'"{name}"' for name in _required(kind) if name not in values]:
+        raise TaskError(
+            f'task "{task}" needs {joined(missing)} in task_options; or give defaults to these fields of '
+            f"its {kind.__name__}"
+        )
     try:
         return kind(**values)
     except ValueError as error:
         raise TaskError(f'task "{task}": {error}') from None
+    except Exception as error:
+        given = f"task_options = {dict(options)!r:.200}"
+        raise TaskError(
+            f'task "{task}": {kind.__name__} with {given} raises {failures.describe(error)}; raise a ValueError '
+            "there that says what is expected"
+        ) from error
+
+
+def _required(kind: type[EpisodeOptions]) -> list[str]:
+    """The names of the options that have no default."""
+    return [
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.init
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
 
 
 def _unknown(task: str, name: str, names: Collection[str]) -> str:

@@ -9,8 +9,10 @@ Deep Reinforcement Learning", appendix on rewards:
              − bounce_cost_weight · min(10, (v_up² + (½ · height · |roll and pitch rate|)²) / speed²)
              − ctrl_cost_weight · mean(action²) − smoothness_weight · mean((action − last action)²)
 
-with Δv, Δω the commanded minus the actual velocities, ``speed`` the largest commanded one, σ half
-of it and σ_ω half of the largest turning rate (in the paper σ = ½ for speeds up to 1). The paper's
+with Δv, Δω the commanded minus the actual velocities, ``speed`` the largest command forward or
+backward (``sideways_speed`` does not count), σ half of it and σ_ω half of the largest turning rate,
+at least 0.1 (in the paper σ = ½ for speeds up to 1). Heights are over the flat floor of the file, also
+on rough terrain. The paper's
 weights fit one robot and torque control; here costs are relative to the robot's speed and height,
 and means over actuators. The third term is not from the paper: far from the command the first is so
 flat that a standing robot would not learn to walk in a few hundred thousand steps.

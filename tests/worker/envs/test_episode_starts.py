@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import mujoco
 import numpy as np
 import pytest
@@ -244,3 +245,33 @@ def test_a_terrain_needs_one_level_floor(tmp_path: Path, floor: str, message: st
     robot.write_text(f"<mujoco><worldbody>{floor}{body}</body></body></worldbody>{motor}</mujoco>")
     with pytest.raises(RandomizeError, match=message):
         simulation(ROUGH, robot)
+
+
+def test_joints_of_a_robot_that_moves_about_are_drawn_and_not_those_of_a_door(
+    tmp_path: Path,
+) -> None:
+    xml = tmp_path / "drone.xml"
+    xml.write_text("""<mujoco><worldbody><geom type="plane" size="5 5 0.1"/>
+    <body pos="0 0 1"><freejoint/><geom size="0.1"/><site name="thrust"/>
+    <body><joint name="arm" axis="0 1 0"/><geom size="0.03" pos="0.1 0 0"/></body></body>
+    <body pos="3 0 0.5"><joint name="door" axis="0 0 1"/><geom size="0.4"/></body></worldbody>
+    <actuator><motor site="thrust" gear="0 0 1 0 0 0" ctrlrange="0 20"/></actuator></mujoco>""")
+    batch = simulation({"start.joints": "uniform(0.5, 0.6)"}, xml)
+    batch.reset()
+    arm, door = (batch.model.joint(name).qposadr[0] for name in ("arm", "door"))
+    assert (batch.states.qpos[:, arm] > 0.4).all()
+    assert (batch.states.qpos[:, door] == 0).all()
+
+
+@pytest.mark.parametrize("robot", ["pusher_v5", "reacher", "swimmer", "walker2d_v5", "ant"])
+def test_in_the_files_of_gymnasium_all_joints_but_those_of_the_base_are_drawn(robot: str) -> None:
+    xml = Path(gymnasium.__file__).parent / f"envs/mujoco/assets/{robot}.xml"
+    batch = simulation({"start.joints": "uniform(-0.02, 0.02)"}, xml)
+    scalar = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+    moved = {"pusher_v5": 11, "reacher": 4, "swimmer": 2, "walker2d_v5": 6, "ant": 8}[robot]
+    addresses = batch.model.jnt_qposadr[np.isin(batch.model.jnt_type, list(map(int, scalar)))]
+    is_moved = np.zeros(len(addresses), bool)
+    for _ in range(5):  # some start at a limit, and move only away from it
+        batch.reset()
+        is_moved |= (batch.states.qpos != batch.task.pose)[:, addresses].any(axis=0)
+    assert is_moved.sum() == moved

@@ -18,6 +18,7 @@ import pytest
 import simulation_helpers
 import worker_helpers as helpers
 
+from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.numbers.changing_numbers import END, START, TrainingMoment
@@ -450,6 +451,19 @@ def test_a_list_draws_some_numbers_of_an_attribute_and_sets_others() -> None:
     assert len(set(batch.drawn[:, 0])) == 3
 
 
+def test_what_mujoco_derives_follows_a_list_that_only_sets() -> None:
+    batch = simulation({"body.front_left_thigh.pos": [0.3, 0.2, 0.0]})
+    assert batch.keys == []
+    spec = mujoco.MjSpec.from_file(str(QUADRUPED))
+    spec.body("front_left_thigh").pos = [0.3, 0.2, 0.0]
+    expected = for_simulation(spec.compile())
+    assert "dof_invweight0" in differing_fields(load_model(QUADRUPED), expected)
+    batch.reset()
+    for env in range(3):
+        differing = differing_fields(batch.model_of(env), expected)
+        assert [name for name in differing if name[:5] != "stat."] == []
+
+
 @pytest.mark.parametrize(
     ("randomize", "message"),
     [
@@ -652,3 +666,54 @@ def test_fingerprints_of_jobs_without_randomisation_are_as_before() -> None:
         key: value for key, value in json.loads(plain.to_json()).items() if key != "randomize"
     }
     assert WorkerSpec.from_json(json.dumps(as_before)).fingerprint() == plain.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "message"),
+    [
+        ("observation.noise", "choice(0, 1)", "choice does not fit here; expected normal"),
+        ("observation.noise.height", "loguniform(0.1, 1)", "loguniform does not fit here"),
+        ("action.delay", "uniform(-3, -1)", "may draw -3; expected at least 0"),
+        ("observation.delay", "uniform(0, 1e9)", "may draw 1e+09; expected at most 100"),
+        ("push.speed", "scale(0, 1)", "scale does not fit here"),
+        ("start.height", "uniform(-1, 0)", "may draw -1; expected at least 0"),
+        ("start.joints", "wide", "'wide' is no distribution"),
+        ("action.delay", 2, 'expected a distribution such as "uniform(0, 0.1)", found 2'),
+    ],
+)
+def test_disturbances_that_a_program_gives_are_checked_as_those_of_a_job_file(
+    key: str, written: Any, message: str
+) -> None:
+    expected = re.escape(f"randomize.{key}: {message}")
+    with pytest.raises(UsageError, match=expected):
+        TaskEnv(QUADRUPED, task="stand", randomize={key: written})
+    with pytest.raises(UsageError, match=expected):
+        gymnasium.make(
+            "orchestrator.envs:orchestrator/stand-v0",
+            xml=str(QUADRUPED),
+            randomize={key: written},
+        )
+
+
+@pytest.mark.parametrize("assets", ["", "parts"])
+@pytest.mark.parametrize(
+    "randomize", [{"body.leg.mass": "scale(0.5, 2)"}, {"terrain": "rough(0.05)"}]
+)
+def test_a_relative_path_finds_the_assets_of_included_files_as_without_randomisation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, randomize: dict[str, str], assets: str
+) -> None:
+    (tmp_path / "robot/parts").mkdir(parents=True)
+    (tmp_path / "robot/robot.xml").write_text("""<mujoco><include file="parts/part.xml"/>
+    <worldbody><geom name="floor" type="plane" size="5 5 0.1"/><body pos="0 0 0.3"><freejoint/>
+    <geom type="mesh" mesh="solid" mass="2"/><body name="leg"><joint name="hip" axis="0 1 0"/>
+    <geom type="capsule" fromto="0 0 0 0 0 -0.28" size="0.02" mass="0.1"/></body></body></worldbody>
+    <actuator><motor joint="hip" ctrlrange="-1 1"/></actuator></mujoco>""")
+    (tmp_path / "robot/parts/part.xml").write_text(
+        '<mujoco><asset><mesh name="solid" file="solid.obj"/></asset></mujoco>'
+    )
+    corners = "v 0 0 0\nv 0.1 0 0\nv 0 0.1 0\nv 0 0 0.1\n"
+    faces = "f 1 3 2\nf 1 2 4\nf 2 3 4\nf 1 4 3\n"
+    (tmp_path / "robot" / assets / "solid.obj").write_text(corners + faces)
+    monkeypatch.chdir(tmp_path)
+    env = TaskEnv("robot/robot.xml", task="forward", randomize=randomize)
+    assert np.isfinite(env.reset(seed=0)[0]).all()

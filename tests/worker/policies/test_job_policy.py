@@ -388,3 +388,62 @@ def test_the_copy_of_the_robot_is_used_and_what_is_wrong_with_it_is_told(copy: J
         orchestrator.UsageError, match=f"{robot}: the job's own copy of the robot is missing"
     ):
         orchestrator.make_env(copy.root)
+
+
+# -- seeds, and what is wrong with what
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
+    """A job in an environment of gymnasium; not to be changed."""
+    return trained(
+        tmp_path_factory.mktemp("jobs") / "pendulum",
+        env="Pendulum-v1",
+        normalize=True,
+        policy_kwargs={"net_arch": [8]},
+    )
+
+
+def first_observations(job: Path, seed: int | None) -> list[list[float]]:
+    """Of one environment of gymnasium, from ``load`` and from ``make_env``, and vectorised."""
+    _, loaded = orchestrator.load(job, n_envs=None, seed=seed)
+    made = orchestrator.make_env(job, None, seed=seed)
+    vectorised = orchestrator.make_env(job, 1, seed=seed)
+    singles = [env.reset()[0].tolist() for env in (loaded, made)]
+    return [*singles, vectorised.reset()[0].tolist()]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("seed", [7, None])
+def test_one_environment_of_gymnasium_starts_from_the_seed_as_a_vectorised_one(
+    pendulum: JobPaths, balancer: JobPaths, seed: int | None
+) -> None:
+    for job in (pendulum, balancer):
+        first, *others = first_observations(job.root, seed)
+        assert others == [first, first]
+        assert first_observations(job.root, seed)[0] == first
+
+
+def test_after_its_first_episode_one_environment_goes_on_and_takes_other_seeds(
+    pendulum: JobPaths,
+) -> None:
+    env = orchestrator.make_env(pendulum.root, None, seed=7)
+    first, _ = env.reset()
+    second, _ = env.reset()
+    assert not np.array_equal(first, second)
+    assert np.array_equal(env.reset(seed=7)[0], first)
+    fresh = orchestrator.make_env(pendulum.root, None, seed=3)
+    assert np.array_equal(fresh.reset(seed=7)[0], first)
+    assert not np.array_equal(fresh.reset()[0], first), "seed 3 is no longer due"
+
+
+def test_what_is_wrong_with_a_checkpoint_is_not_put_down_to_the_environment(
+    pendulum: JobPaths, tmp_path: Path
+) -> None:
+    state = torch.load(pendulum.checkpoints_by_steps()[256], weights_only=False)
+    for missing in ("env_steps", "normalization"):
+        file = tmp_path / f"{missing}.pt"
+        torch.save({key: value for key, value in state.items() if key != missing}, file)
+        with pytest.raises(orchestrator.UsageError) as raised:
+            orchestrator.load(pendulum.root, checkpoint=file)
+        assert f"its policy, {file}, cannot be loaded: KeyError: '{missing}'" in str(raised.value)
+        assert "environment" not in str(raised.value)

@@ -268,7 +268,19 @@ def test_actuators_are_told_by_the_element_that_makes_them(actuator: str, kind: 
 )
 def test_the_root_is_told_by_its_joints(joints: str, root: str) -> None:
     body = f'<body>{joints}<geom size="0.1"/><body pos="0.5 0 0"><joint/><geom size="0.1"/></body></body>'
-    assert (
-        root_type(mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{body}</worldbody></mujoco>"))
-        == root
-    )
+    worlds = [body]
+    if root != "free":  # MuJoCo allows a free joint only directly below the world
+        worlds.append(f'<body pos="0 0 1"><geom size="0.01"/>{body}</body>')
+    for world in worlds:
+        text = f"<mujoco><worldbody>{world}</worldbody></mujoco>"
+        assert root_type(mujoco.MjModel.from_xml_string(text)) == root
+
+
+def test_the_root_is_that_of_the_robot_and_not_of_a_larger_thing_beside_it() -> None:
+    robot = '<body><joint name="j"/><geom size="0.1"/></body>'
+    ball = '<body pos="2 0 0"><freejoint/><geom size="0.1"/></body>'
+    for actuators, root in (('<motor joint="j"/>', "fixed"), ("", "free")):
+        text = (
+            f"<mujoco><worldbody>{robot}{ball}</worldbody><actuator>{actuators}</actuator></mujoco>"
+        )
+        assert root_type(mujoco.MjModel.from_xml_string(text)) == root

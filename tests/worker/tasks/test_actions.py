@@ -69,6 +69,8 @@ def controls(model: mujoco.MjModel, action_scale: float | None = None) -> list[f
             [0.3, 0.3, 0.8, 1.05, 1.3, 1.3],
         ),
         ('<position joint="hip" kp="9" gear="2" ctrlrange="-4 4"/>', home(""), [0, 0, 2, 3, 4, 4]),
+        ('<position joint="hip" kp="9" gear="2"/>', home(""), [1, 1, 2, 2.5, 3, 3]),
+        ('<position joint="hip" kp="9" gear="-2"/>', home(""), [-3, -3, -2, -1.5, -1, -1]),
     ],
 )
 def test_actions_reach_what_each_kind_of_actuator_takes(

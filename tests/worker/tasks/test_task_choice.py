@@ -85,6 +85,42 @@ def test_a_pole_is_one_only_where_it_stands() -> None:
     assert weightless.task == "reach", "nothing pulls"
 
 
+@pytest.mark.parametrize(
+    ("tendon", "elbow"),
+    [
+        ("", '<motor joint="elbow"/>'),
+        ("", '<motor jointinparent="elbow"/>'),
+        (
+            '<fixed name="string"><joint joint="elbow" coef="1"/></fixed>',
+            '<motor tendon="string"/>',
+        ),
+    ],
+)
+def test_an_arm_that_stands_upright_is_no_pole_however_its_joints_are_driven(
+    tendon: str, elbow: str
+) -> None:
+    arm = mujoco.MjModel.from_xml_string(f"""<mujoco><worldbody><body pos="0 0 0.1">
+    <joint name="shoulder" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0 0 0.3" size="0.02"/>
+    <body pos="0 0 0.3"><joint name="elbow" axis="0 1 0"/>
+    <geom type="capsule" fromto="0 0 0 0 0 0.3" size="0.02"/></body></body></worldbody>
+    <tendon>{tendon}</tendon><actuator><motor joint="shoulder"/>{elbow}</actuator></mujoco>""")
+    assert choose(arm).task == "reach"
+    with pytest.raises(ValueError, match="no joint without an actuator"):
+        make_task("balance", arm)
+
+
+def test_a_base_may_be_driven_through_a_tendon() -> None:
+    cart = mujoco.MjModel.from_xml_path(str(MJCF / "balancer.xml"))
+    spec = mujoco.MjSpec.from_file(str(MJCF / "balancer.xml"))
+    [motor] = spec.actuators
+    spec.add_tendon(name="belt").wrap_joint(motor.target, 1.0)
+    motor.trntype, motor.target = mujoco.mjtTrn.mjTRN_TENDON, "belt"
+    belted = spec.compile()
+    assert choose(belted) == choose(cart)
+    names = make_task("balance", belted).observation_names()
+    assert names == make_task("balance", cart).observation_names()
+
+
 def test_a_driven_rail_with_ends_is_a_machine_and_one_without_a_vehicle() -> None:
     both = ON_RAIL + ON_HINGE
     assert picked(base=RAIL, actuator=both).task == "reach"

@@ -129,6 +129,25 @@ def test_a_robot_that_lies_from_the_start_cannot_fall(trunk: str) -> None:
     assert rewards == 0.0, "nor is it paid for standing"
 
 
+@pytest.mark.parametrize("task", ["forward", "stand", "track"])
+def test_a_height_that_no_start_reaches_does_not_turn_termination_off_silently(task: str) -> None:
+    model = model_of("quadruped")
+    for height in (1.0, 1.2):
+        with pytest.raises(
+            ValueError, match=rf"min_height = {height:g}: .* less than 1.*terminate_when_unhealthy"
+        ):
+            make_task(task, model, {"min_height": height})
+        wanted = {"min_height": height, "terminate_when_unhealthy": False}
+        assert not make_task(task, model, wanted).healthy.terminates  # type: ignore[attr-defined]
+    assert make_task(task, model, {"min_height": 0.99}).healthy.terminates  # type: ignore[attr-defined]
+
+
+def test_a_height_means_nothing_to_a_root_that_cannot_rise() -> None:
+    rail = PLANAR.format(joints='<joint type="slide" axis="1 0 0"/>')
+    task = make_task("forward", mujoco.MjModel.from_xml_string(rail), {"min_height": 1.0})
+    assert not task.healthy.terminates  # type: ignore[attr-defined]
+
+
 def test_a_tilt_beyond_half_a_turn_is_no_limit() -> None:
     model = model_of("quadruped")
     qpos = np.array(model.qpos0)

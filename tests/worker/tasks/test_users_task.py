@@ -18,6 +18,7 @@ from orchestrator.core.errors import SpecError
 from orchestrator.worker import tasks
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
+from orchestrator.worker.tasks.task_options import TaskError
 
 ROOT = Path(__file__).parents[3]
 HOPPER = ROOT / "mjcf/hopper.xml"
@@ -98,6 +99,7 @@ def test_what_users_import_is_there() -> None:
         "Track",
     }
     assert all(vars(tasks)[kind.__name__] is kind for kind in tasks.TASKS.values())
+    assert {kind.__name__ for kind in tasks.TASKS.values()} <= set(tasks.__all__)
 
 
 WRONG: dict[str, tuple[str, str, str]] = {
@@ -368,3 +370,73 @@ def test_options_may_be_of_any_kind_a_job_file_can_hold(
             ValueError, match=r'option "extra" of task "option_\w+:Jump" is .*: expected'
         ):
             make()
+
+
+WRONG_OPTIONS = {
+    "a required option is missing": (
+        "speed: float",
+        r'needs "speed" in task_options; or give defaults to these fields of its Wanted',
+    ),
+    "a type that only a type checker imports": (
+        "weights: Sequence[float] = ()",
+        r"types of its Wanted cannot be read: NameError: name 'Sequence' .*not under TYPE_CHECKING",
+    ),
+    "an error of another kind": (
+        "speed: float = 1.0\n\n    def __post_init__(self): raise KeyError('gait')",
+        r"Wanted with task_options = \{'max_episode_steps': 5\} raises KeyError: 'gait' \(.*\.py:\d+\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_OPTIONS)
+def test_what_is_wrong_with_the_options_of_a_task_is_one_clear_message(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields, message = WRONG_OPTIONS[case]
+    monkeypatch.syspath_prepend(tmp_path)
+    code = f"""from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.worker.tasks import CommonOptions, Forward
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted(Forward.Options):
+    {fields}
+
+
+class Own(Forward):
+    Options = Wanted
+"""
+    name = written(tmp_path, code, f"options_{re.sub(r'[^a-z]', '_', case)}")
+    with pytest.raises(TaskError, match=message) as raised:
+        Simulation.from_xml(HOPPER, f"{name}:Own", {"max_episode_steps": 5}, n_envs=1, seed=0)
+    assert f'task "{name}:Own"' in str(raised.value)
+    assert raised.value.is_certain
+
+
+def test_a_required_option_of_a_users_task_is_taken_from_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    code = """from dataclasses import dataclass
+
+from orchestrator.worker.tasks import Forward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted(Forward.Options):
+    speed: float
+
+
+class Own(Forward):
+    Options = Wanted
+"""
+    name = written(tmp_path, code, "required_option")
+    made = Simulation.from_xml(HOPPER, f"{name}:Own", {"speed": 2}, n_envs=1, seed=0)
+    assert made.task.options.speed == 2

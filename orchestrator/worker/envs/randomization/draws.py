@@ -8,8 +8,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
-from orchestrator.core.numbers.distributions import NORMAL_WIDTH, Distribution, parse_distribution
+from orchestrator.core.numbers.distributions import (
+    NORMAL_WIDTH,
+    Distribution,
+    check_disturbance,
+    parse_distribution,
+)
 from orchestrator.worker.envs.episode_conditions import GridPlaces
+from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
 from orchestrator.worker.mjmodel.structure import Floats
 
 
@@ -38,12 +44,32 @@ def draw_many(
 def of_each(
     key: str, randomize: Mapping[str, str], grid: GridPlaces | None, n_envs: int
 ) -> list[Distribution]:
-    """What each environment draws ``key`` from; empty where nothing is drawn."""
+    """What each environment draws the disturbance ``key`` from; empty where nothing is drawn.
+
+    :raises RandomizeError: ``randomize`` has no distribution there that fits the key.
+    """
     if grid is not None:
         of_grid = [grid.drawn_from(key, env) for env in range(n_envs)]
         of_points = [source for source in of_grid if source is not None]
         if of_points:  # a key of the grid has a value at every point
             return of_points
     if key in randomize:
-        return [parse_distribution(randomize[key])] * n_envs
+        return [_disturbance(key, randomize)] * n_envs
     return []
+
+
+def _disturbance(key: str, randomize: Mapping[str, str]) -> Distribution:
+    """What ``randomize`` draws the disturbance ``key`` from, checked: job files are checked before,
+    but not what a program gives.
+    """
+    written: object = randomize[key]
+    where = f"{table_of(key, randomize)}.{key}"
+    if not isinstance(written, str):
+        expected = 'expected a distribution such as "uniform(0, 0.1)"'
+        raise RandomizeError(f"{where}: {expected}, found {written!r:.60}")
+    try:
+        distribution = parse_distribution(written)
+        check_disturbance(key, distribution)
+    except ValueError as error:
+        raise RandomizeError(f"{where}: {error}") from None
+    return distribution

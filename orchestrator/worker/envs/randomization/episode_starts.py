@@ -16,7 +16,7 @@ from orchestrator.worker.envs.randomization.randomized_fields import RandomizeEr
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
 from orchestrator.worker.mjmodel.joints import joint_type, joints_of
 from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root, horizontal_push
-from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.mjmodel.structure import Floats, joints_of_robot, posed_data
 from orchestrator.worker.tasks import Task
 from orchestrator.worker.tasks.base import start_limits
 
@@ -102,18 +102,19 @@ def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
 
 
 def _joint_addresses(task: Task) -> NDArray[np.intp]:
-    """Addresses in qpos of the hinges and slides of the robot but for those of its base."""
+    """Addresses in qpos of the hinges and slides of the robot but for those of its base. What stands
+    beside a robot that moves about, such as a door, is none of it; what a robot on a fixed base moves is.
+    """
     model = task.model
     try:
-        of_root = joints_of(model, find_root(model, task.pose).body)
+        body = find_root(model, task.pose).body
     except NoRootError:
-        of_root = range(0)
+        joints = list(range(model.njnt))
+    else:
+        robot = joints_of_robot(model, posed_data(model, task.pose), body)
+        joints = [joint for joint in robot if joint not in joints_of(model, body)]
     return np.array(
-        [
-            model.jnt_qposadr[joint]
-            for joint in range(model.njnt)
-            if joint not in of_root and joint_type(model, joint) in _ONE_POSITION
-        ],
+        [model.jnt_qposadr[joint] for joint in joints if joint_type(model, joint) in _ONE_POSITION],
         np.intp,
     )
 

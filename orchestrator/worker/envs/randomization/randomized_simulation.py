@@ -35,6 +35,7 @@ from orchestrator.worker.envs.randomization.randomized_fields import (
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
 from orchestrator.worker.envs.simulation import Simulation, generator
 from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.mjspec.mujoco_internals import set_const_inputs
 from orchestrator.worker.tasks import make_task
 
 
@@ -86,9 +87,13 @@ class RandomizedSimulation(Simulation):
         for key in found:
             for change in key.changes:
                 self._batch.expand(change.name)
-        for key in (key for key in found if key.distribution.is_constant):
+        constants = [key for key in found if key.distribution.is_constant]
+        for key in constants:
             for env in range(self.n_envs):
                 write(self._batch, env, key.changes, key.distribution.extremes[0])
+        changed = {change.name for key in constants for change in key.changes}
+        if not self.keys and not changed.isdisjoint(set_const_inputs()):
+            self._batch.set_const()  # where something is drawn, every episode does it
         seen = np.zeros((self.n_envs, self.observation_size), self.observation_dtype)
         self._disturbances = Disturbances(randomize, self.task, seen, grid)
         self._places = np.zeros((self.n_envs, 2))
