@@ -24,12 +24,16 @@ from orchestrator.core.processes.child_process import package_path
 from orchestrator.core.processes.process_setup import STOP_SIGNALS
 from orchestrator.features.ray import internals
 from orchestrator.features.ray.cluster import address, cluster_token, node_settings, query
-from orchestrator.features.ray.cluster.node_state import address_in, local_cluster, refuse_broken
+from orchestrator.features.ray.cluster.node_state import (
+    AUTO,
+    address_in,
+    refuse_broken,
+    usual_cluster,
+)
 from orchestrator.features.ray.node_agent import NAMESPACE
 from orchestrator.machine.topology import MIB, Machine
 
 LOCAL = "local"
-AUTO = "auto"
 SUBFOLDER = "ray"
 """Ray makes its directory accessible to everyone, so it lies in one that is accessible to its owner
 only."""
@@ -124,7 +128,7 @@ def _create_directory() -> Path:
 
 def _find_cluster(ray_address: str) -> str:
     """The numeric address of a cluster that answers and accepts our token."""
-    name = local_cluster() or os.environ.get("RAY_ADDRESS") if ray_address == AUTO else ray_address
+    name = usual_cluster() if ray_address == AUTO else ray_address
     if not name:
         refuse_broken(None)
         advice = "`cluster join HOST:PORT` makes it one"

@@ -201,9 +201,9 @@ class Publisher:
         if not is_last and WorkerSpec.from_json(paths.spec.read_bytes()).video:
             return False  # its video is not made yet
         results = tracked_job.results(paths, row)
-        final = "" if job.position is None else job.position.final
-        is_told = final.startswith(results.digest_of_numbers)
-        if is_told and not (with_previews and results.pictures(final)):
+        told = None if job.position is None else job.position.final
+        is_told = told is not None and told.numbers == results.mark.numbers
+        if is_told and not (with_previews and results.pictures(told)):
             job.is_done = True
             return True
         if is_told and not self._has_time_for_previews():
@@ -229,7 +229,7 @@ class Publisher:
             if job.run is None:
                 began = job.tail.modified - points[-1].values.get(ELAPSED, 0.0)
                 job.run = self._open_run(job_id, job, began)
-            position = replace(job.run.send(points), final="")
+            position = replace(job.run.send(points), final=None)
             job.run.position = position
             job.position = position
             position.write(self._note(job_id))
@@ -271,14 +271,16 @@ class Publisher:
 def _tell_results(run: TrackedRun, results: JobResults, where: Path) -> Position:
     """How a job has ended; only its pictures where the tracker knows the rest."""
     known = run.position
-    is_told = known.final.startswith(results.digest_of_numbers)
+    mark = results.mark
+    is_told = known.final is not None and known.final.numbers == mark.numbers
     is_there = (
-        known.results.startswith(results.digest_of_numbers)
+        known.results is not None
+        and known.results.numbers == mark.numbers
         and known.env_steps >= known.results_step
     )
-    if known.results != results.digest and (is_told or not is_there):
+    if known.results != mark and (is_told or not is_there):
         # Kept before they are sent, so that a killed process does not send them once more.
-        run.position = replace(known, results=results.digest, results_step=known.env_steps + 1)
+        run.position = replace(known, results=mark, results_step=known.env_steps + 1)
         run.position.write(where)
     told = run.show(results.pictures(known.final)) if is_told else run.finish(results)
     return replace(told, final=told.results)

@@ -74,8 +74,11 @@ class JobRows:
         return rows
 
 
-def run(paths: RunPaths, finish: Finish) -> bool:
-    """Returns whether every tracker has everything."""
+def run(paths: RunPaths, finish: Finish) -> None:
+    """Returns when every tracker has everything; until then it tries again.
+
+    :raises OrchestratorError, OSError, ValueError: the run directory cannot be read.
+    """
     declared: dict[str, Any] = json.loads(read_regular(files.declaration_file(paths.root)))
     ordered = sorted(declared["trackers"], key=lambda backend: backend not in FILES_OF_THIS_MACHINE)
     publishers = [
@@ -92,17 +95,17 @@ def run(paths: RunPaths, finish: Finish) -> bool:
     with contextlib.ExitStack() as stack:
         for publisher in publishers:
             stack.callback(publisher.close)
-        return _loop(publishers, JobRows(paths), finish)
+        _loop(publishers, JobRows(paths), finish)
 
 
-def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> bool:
+def _loop(publishers: Sequence[Publisher], jobs: JobRows, finish: Finish) -> None:
     turns = Turns(list(publishers), jobs)
     while True:
         is_last = finish.is_set()
         began = time.process_time()
         turns.take(is_last=is_last)
         if is_last and not turns.incomplete:
-            return True
+            return
         if is_last:
             time.sleep(FINAL_RETRY_S)
         else:
@@ -164,7 +167,8 @@ def main(run_dir: str, *, is_at_once: bool) -> int:
         finish.set()
     threading.Thread(target=finish.listen, daemon=True).start()
     try:
-        return 0 if run(RunPaths(Path(run_dir)), finish) else 1
+        run(RunPaths(Path(run_dir)), finish)
     except (OrchestratorError, OSError, ValueError) as error:
-        print(f"{WARNING}{error}", flush=True)
+        _say(f"{WARNING}{error}")
         return 2
+    return 0

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +49,28 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NumbersMark:
+    """Which numbers of a job there are: they are told anew when this differs."""
+
+    state: str
+    env_steps: int
+    evaluated_at: int
+    """When ``eval.json`` was written, in nanoseconds; 0: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsMark:
+    """Which results of a job there are. Video and preview may be made last of all, and are then
+    sent by themselves.
+    """
+
+    numbers: NumbersMark
+    video_at: int
+    """When the video was written, in nanoseconds; 0: there is none."""
+    preview_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobResults:
     """What is known of a job that has ended."""
 
@@ -67,28 +88,26 @@ class JobResults:
         return str(self.summary["state"])
 
     @property
-    def digest(self) -> str:
-        """Differs when there is something new to tell. It begins with :attr:`digest_of_numbers`,
-        and ends with when video and preview were written.
-        """
-        return f"{self.digest_of_numbers} {_written_at(self.video)}, {_written_at(self.preview)}]"
+    def mark(self) -> ResultsMark:
+        return ResultsMark(
+            numbers=NumbersMark(
+                state=self.state,
+                env_steps=self.summary["env_steps"],
+                evaluated_at=_written_at(self.eval_file),
+            ),
+            video_at=_written_at(self.video),
+            preview_at=_written_at(self.preview),
+        )
 
-    @property
-    def digest_of_numbers(self) -> str:
-        """The same without video and preview, which may be made last of all and are then sent by
-        themselves.
-        """
-        numbers = [self.state, self.summary["env_steps"], _written_at(self.eval_file)]
-        return json.dumps(numbers).removesuffix("]") + ","
-
-    def pictures(self, known: str = "") -> Mapping[str, Path]:
-        """``video`` and ``preview``, as far as they are there and not of the digest ``known``."""
-        there = {"video": self.video, "preview": self.preview}
-        return {
-            name: path
-            for name, path in there.items()
-            if path is not None and str(_written_at(path)) not in known
-        }
+    def pictures(self, known: ResultsMark | None = None) -> Mapping[str, Path]:
+        """``video`` and ``preview``, as far as they are there and are not those of ``known``."""
+        mark = self.mark
+        found: dict[str, Path] = {}
+        if self.video is not None and (known is None or mark.video_at != known.video_at):
+            found["video"] = self.video
+        if self.preview is not None and (known is None or mark.preview_at != known.preview_at):
+            found["preview"] = self.preview
+        return found
 
 
 def _written_at(path: Path | None) -> int:

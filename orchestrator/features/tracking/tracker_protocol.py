@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator.core.decoding import decode, field_values
+from orchestrator.core.decoding import decode, parsed_json
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.regular_files import read_regular
-from orchestrator.features.tracking.tracked_job import JobResults, Point
+from orchestrator.features.tracking.tracked_job import JobResults, Point, ResultsMark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,34 +31,59 @@ class Position:
     """Of the last point."""
     size: int = 0
     """Bytes of the file that the tracker writes; whatever follows them was not counted as sent."""
-    results: str = ""
-    """Digest of the results, or of results with a later preview, that are being sent or were sent;
-    empty before."""
+    results: ResultsMark | None = None
+    """Of the results that are being sent or were sent, or of those with a later picture; None
+    before."""
     results_step: int = 0
     """The step that they get where they have one; a tracker whose last step it is has them."""
-    final: str = ""
-    """Digest of what was sent; empty before."""
+    final: ResultsMark | None = None
+    """Of what was sent; None before."""
 
     def at(self, env_steps: int) -> Position:
         """The same where the tracker's last step is another one; if it is lower, its results have
         to be sent again.
         """
         return replace(
-            self, env_steps=env_steps, final=self.final if env_steps >= self.env_steps else ""
+            self, env_steps=env_steps, final=self.final if env_steps >= self.env_steps else None
         )
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
-        write_whole(path, json.dumps(field_values(self)) + "\n", durable=False)
+        write_whole(path, json.dumps(dataclasses.asdict(self)) + "\n", durable=False)
 
 
 def read_position(path: Path, destination: str) -> Position | None:
     """None where nothing was sent to ``destination``, or where nobody can tell."""
     try:
-        position = decode(Position, read_regular(path))
+        position = decode(Position, read_regular(path), _with_marks)
     except (OSError, ValueError):  # nothing was sent, or a power cut has damaged it
         return None
     return position if position.destination == destination else None
+
+
+def _with_marks(_kind: type, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Earlier versions wrote marks as text. :raises ValueError: it is no mark."""
+    marks = {
+        name: _mark_of(values[name])
+        for name in ("results", "final")
+        if isinstance(values.get(name), str)
+    }
+    return {**values, **marks}
+
+
+def _mark_of(text: str) -> Mapping[str, Any] | None:
+    """``["SUCCEEDED", 100, 5, 0, 7]``, or ``["SUCCEEDED", 100, 5, 0, 0] 7`` where the preview
+    followed.
+    """
+    if not text:
+        return None
+    head, _, later = text.partition("]")
+    state, env_steps, evaluated_at, video_at, preview_at = parsed_json(f"{head}]")
+    return {
+        "numbers": {"state": state, "env_steps": env_steps, "evaluated_at": evaluated_at},
+        "video_at": video_at,
+        "preview_at": int(later) if later.strip() else preview_at,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ class WandbTracker:
         self.destination = f"{self._entity or ''}/{self._project} {self._settings.mode}"
 
     def known(self, job_id: str, noted: Position) -> Position | None:
-        if noted.final and noted.final == noted.results:  # then it was written
+        if noted.final is not None and noted.final == noted.results:  # then it was written
             return noted
         step = last_step(self._folder, noted.run)
         return noted if step is None else noted.at(step)

@@ -16,11 +16,13 @@ import pytest
 from cluster_helpers import cluster_home  # noqa: F401 - a fixture
 
 from orchestrator.core.errors import UsageError
+from orchestrator.features.ray import connection
 from orchestrator.features.ray.cluster import (
     address,
     cluster_status,
     cluster_token,
     node_settings,
+    node_state,
     query,
     up,
 )
@@ -433,3 +435,26 @@ def test_status_names_the_process_of_the_node_here_that_has_ended_and_asks_nobod
         UsageError, match=rf"raylet \(process {os.getpid()}\).*has ended.*`cluster down`"
     ):
         cluster_status.status(where)
+
+
+def test_auto_in_the_variable_of_ray_means_the_cluster_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert node_state.usual_cluster() is None
+    for call in (cluster_status.status, lambda: connection._find_cluster(node_state.AUTO)):
+        with pytest.raises(UsageError, match="this machine is not a node of a cluster"):
+            call()
+    monkeypatch.setattr(node_state, "local_cluster", lambda: "10.0.0.1:6379")
+    assert node_state.usual_cluster() == "10.0.0.1:6379"
+
+
+def test_a_cluster_that_the_variable_of_ray_names_is_used_or_the_variable_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6380")
+    assert node_state.usual_cluster() == "127.0.0.1:6380"
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:no-port")
+    for call in (cluster_status.status, lambda: connection._find_cluster(node_state.AUTO)):
+        with pytest.raises(UsageError, match=r"RAY_ADDRESS: .* is not an address.*unset it"):
+            call()

@@ -201,7 +201,7 @@ def test_each_tracker_that_has_everything_is_named_and_a_server_that_is_away_is_
         for name in ("RETRY_S", "FINAL_RETRY_S"):
             patch.setattr(sending, name, 0.0)
         patch.setattr(sending, "READING", replace(sending.READING, every_s=0.0))
-        assert sending._loop([away, sound], jobs, finish)
+        sending._loop([away, sound], jobs, finish)
     assert asked == ["mlflow", "wandb", "wandb", "mlflow", "wandb", "mlflow", "mlflow"]
     assert capsys.readouterr().out.splitlines() == [
         HAS_BEGUN,

@@ -228,15 +228,32 @@ def test_pictures_that_are_made_later_are_sent_alone_and_once(paths: RunPaths) -
     assert memory.sent == {"run-1": [100]}
 
 
+def test_a_preview_that_was_written_in_the_moment_of_the_evaluation_is_sent(
+    paths: RunPaths,
+) -> None:
+    memory, rows = Memory(), Rows()
+    write_progress(paths, [100])
+    end(paths, rows)
+    made, _ = with_memory(paths, memory)
+    assert turn(made, rows, is_last=True)
+    job = paths.job(JOB)
+    job.preview.write_bytes(b"a still")
+    written = job.eval.stat().st_mtime_ns
+    os.utime(job.preview, ns=(written, written))
+    turn(with_memory(paths, memory)[0], rows, is_last=True)
+    assert memory.shown_pictures == [{"preview": b"a still"}]
+
+
 def test_what_the_version_before_has_sent_is_not_sent_again(paths: RunPaths) -> None:
     made, memory, rows = with_late_preview(paths)
     assert turn(made, rows, is_last=True)
     [note] = paths.job(JOB).root.glob("track/*.json")
     position = json.loads(note.read_text())
-    numbers, pictures = position["final"].rsplit(" 0, ", 1)
-    position["final"] = position["results"] = f"{numbers} 0, 0] {pictures[:-1]}"
-    note.write_text(json.dumps(position))
-    turn(with_memory(paths, memory)[0], rows, is_last=True)
+    mark = position["final"]
+    numbers = json.dumps([*mark["numbers"].values(), 0])[:-1]
+    for earlier in (f"{numbers}, {mark['preview_at']}]", f"{numbers}, 0] {mark['preview_at']}"):
+        note.write_text(json.dumps(position | {"final": earlier, "results": earlier}))
+        turn(with_memory(paths, memory)[0], rows, is_last=True)
     assert (memory.final, memory.shown_pictures) == (["SUCCEEDED"], [{"preview": b"a still"}])
 
 
@@ -258,7 +275,7 @@ def test_the_end_of_a_run_says_which_previews_it_had_no_time_for(
     made, _memory, rows = with_late_preview(paths)
     made.previews_s, finish = 0.0, sending.Finish()
     finish.set()
-    assert sending._loop([made], SimpleNamespace(read=rows.summary), finish)  # type: ignore[arg-type]
+    sending._loop([made], SimpleNamespace(read=rows.summary), finish)  # type: ignore[arg-type]
     said = capsys.readouterr().out
     assert "memory: no time for 1 preview; `publish" in said
 
@@ -441,7 +458,7 @@ def test_a_busy_tracker_keeps_no_other_waiting_and_the_ledger_is_read_once_a_tur
     monkeypatch.setattr(sending.time, "sleep", lambda seconds: elsewhere.close())
     elsewhere.lock()
     with contextlib.closing(busy):
-        assert sending._loop([busy, with_memory(paths, memory)[0]], jobs, Finishing())
+        sending._loop([busy, with_memory(paths, memory)[0]], jobs, Finishing())
     assert len(reads) == 3
     assert len(messages) == 1
     assert "another process is sending it to tensorboard" in messages[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -72,17 +71,19 @@ class ClusterStatus:
 
 
 def status(where: str | None = None) -> ClusterStatus:
-    """Status of the cluster at ``where`` (``HOST:PORT``); None: the one that this machine is a node
-    of.
+    """Status of the cluster at ``where`` (``HOST:PORT``); None:
+    :func:`~orchestrator.features.ray.cluster.node_state.usual_cluster`.
 
-    :raises UsageError: this machine is not a node of a cluster, what makes it one has ended, or it
-        has no valid token.
+    :raises UsageError: there is no such cluster, what makes this machine a node of it has ended, or
+        there is no valid token here.
     :raises OrchestratorError: the cluster does not answer.
     """
     cluster_token.require_ray()
-    cluster = where or node_state.local_cluster() or os.environ.get("RAY_ADDRESS")
-    if cluster:
-        cluster = address.host_port(*address.parse(cluster, address.DEFAULT_PORT))
+    cluster = (
+        address.host_port(*address.parse(where, address.DEFAULT_PORT))
+        if where
+        else node_state.usual_cluster()
+    )
     node_state.refuse_broken(cluster)
     if not cluster:
         hint = "`cluster up` starts one, `cluster join HOST:PORT` joins one, --address HOST:PORT shows another one"

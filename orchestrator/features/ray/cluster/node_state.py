@@ -24,9 +24,12 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.processes.procfs import is_zombie, text_of
 from orchestrator.core.text import joined
 from orchestrator.executors.orphan_reaper import carriers
+from orchestrator.features.ray.cluster import address
 from orchestrator.machine.process_identity import process_start, same_process
 
 Role = Literal["head", "node"]
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +181,27 @@ def local_cluster() -> str | None:
     """
     node = load()
     return node.cluster if node is not None and node.is_intact() else None
+
+
+def usual_cluster() -> str | None:
+    """``HOST:PORT`` of the cluster that is meant where none is named: the one that this machine is
+    a node of, or else the one in ``RAY_ADDRESS``. None: neither.
+
+    ``RAY_ADDRESS=auto`` means the former, as it does for Ray.
+
+    :raises UsageError: ``RAY_ADDRESS`` is not an address, or its host is unknown.
+    """
+    if (cluster := local_cluster()) is not None:
+        return cluster
+    named = os.environ.get(ADDRESS_VARIABLE)
+    if not named or named == AUTO:
+        return None
+    try:
+        return address.host_port(*address.parse(named, address.DEFAULT_PORT))
+    except UsageError as error:
+        raise UsageError(
+            f"the environment's {ADDRESS_VARIABLE}: {error}; correct the variable, or unset it"
+        ) from None
 
 
 def refuse_broken(cluster: str | None) -> None:
