@@ -28,7 +28,7 @@ from orchestrator.core.feature import ask, features, note_problem, problems_of
 from orchestrator.core.text import plain
 
 if TYPE_CHECKING:
-    from orchestrator.experiment.from_outside.control import Snapshot
+    from orchestrator.experiment.from_outside.run_snapshot import Snapshot
     from orchestrator.experiment.processes.policy_process import PlayRequest
 
 WATCH_EVERY_S = 1.0
@@ -72,7 +72,7 @@ def status(
     found = _find_or_list(run_dir, "status", needs_one=watch or with_exit_code, as_json=as_json)
     if found is None:
         return
-    from orchestrator.experiment.from_outside import control
+    from orchestrator.experiment.from_outside import run_snapshot
     from orchestrator.experiment.from_outside.run_watch import annotated_snapshots
 
     last: Snapshot | None = None
@@ -88,7 +88,7 @@ def status(
         message = "no longer watching; the experiment continues"
         with shared.interruptible(message) if watch else contextlib.nullcontext():
             last = status_view.show(snapshots, in_place=watch)
-    raise typer.Exit(control.exit_code_of(last) if with_exit_code and last is not None else 0)
+    raise typer.Exit(run_snapshot.exit_code_of(last) if with_exit_code and last is not None else 0)
 
 
 def _find_or_list(
@@ -111,10 +111,10 @@ def _find_or_list(
 
 def _snapshots(run_dir: Path, *, watch: bool) -> Iterator[Snapshot]:
     """The state of a run directory; where it is watched, every second until nothing goes on."""
-    from orchestrator.experiment.from_outside import control
+    from orchestrator.experiment.from_outside import run_snapshot
 
     while True:
-        snapshot = control.status(run_dir)
+        snapshot = run_snapshot.status(run_dir)
         yield snapshot
         if not watch or snapshot.over:
             return
@@ -368,10 +368,10 @@ def play(
 
 def _play(run_dir: Path, job: str, request: PlayRequest, *, as_gif: bool) -> list[Path]:
     """Show the policy of a job. Returns the files that this process has written: the GIF."""
-    from orchestrator.experiment.from_outside import control
+    from orchestrator.experiment.from_outside import run_snapshot
     from orchestrator.experiment.processes import policy_process
 
-    paths = control.find(run_dir, job)
+    paths = run_snapshot.find(run_dir, job)
     if (warning := policy_process.robot_warning(paths)) is not None:
         shared.print_progress(f"warning: {warning}")
     policy_process.use(paths, request)

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.errors import LedgerBusyError, LedgerError, OrchestratorError
-from orchestrator.core.job import Cancelled, Cause, Failed, Paused, Pending, Running, Succeeded
+from orchestrator.core.job import Cause, Pending, Running, Succeeded
 from orchestrator.core.text import count, listed
 from orchestrator.ledger import JobRow, Request
 from orchestrator.machine.slots import Slots
-from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.active_attempts import ActiveAttempt
 from orchestrator.supervisor.job_directory import RobotCopies
 from orchestrator.supervisor.job_table import JobTable
 from orchestrator.supervisor.recorder import Recorder
+from orchestrator.supervisor.requested_state import promoted_job, requested_state
 from orchestrator.supervisor.termination import Termination
 
 SHOWN = 10
@@ -183,24 +183,28 @@ class RequestHandler:
 
     def retry(self, job_id: str) -> None:
         """Queue a failed or cancelled job again."""
-        if isinstance(self.jobs.states[job_id], Failed | Cancelled):
-            self.jobs.job(job_id)  # if it cannot be read, before anything has changed
-            self.jobs.move(job_id, Pending())
-            self.recorder.ledger.withdraw_notes(job_id)  # it was invalid, and held back before
-            self.recorder.reporter.event(
-                "retrying", f"{job_id} is queued again, requested by `retry`", job_id=job_id
-            )
+        new = requested_state("retry", self.jobs.states[job_id])
+        if new is None:
+            return
+        self.jobs.job(job_id)  # if it cannot be read, before anything has changed
+        self.jobs.move(job_id, new)
+        self.recorder.ledger.withdraw_notes(job_id)  # it was invalid, and held back before
+        text = f"{job_id} is queued again, requested by `retry`"
+        self.recorder.reporter.event("retrying", text, job_id=job_id)
 
     def cancel(self, job_id: str) -> None:
         """Cancel a job that has not ended."""
         state = self.jobs.states[job_id]
-        if isinstance(state, Pending | Paused):
-            self.jobs.move(job_id, Cancelled())
-            when = "before its launch" if isinstance(state, Pending) else "while it was paused"
-            self.recorder.reporter.event("cancelled", f"{job_id} cancelled {when}", job_id=job_id)
-        elif isinstance(state, Running):
+        if isinstance(state, Running):
             self.termination.cancel(self._attempt(job_id))
             self.recorder.ledger.note("cancel", job_id)
+            return
+        new = requested_state("cancel", state)
+        if new is None:
+            return
+        self.jobs.move(job_id, new)
+        when = "before its launch" if isinstance(state, Pending) else "while it was paused"
+        self.recorder.reporter.event("cancelled", f"{job_id} cancelled {when}", job_id=job_id)
 
     def pause(self, job_id: str) -> None:
         """Keep a waiting job from being launched; let the worker of a running one save a checkpoint
@@ -208,31 +212,36 @@ class RequestHandler:
         """
         state = self.jobs.states[job_id]
         self._to_resume.pop(job_id, None)
-        if isinstance(state, Pending):
-            self.jobs.move(job_id, Paused(failures=state.failures))
-            text = f"{job_id} paused while it was queued; `resume` queues it again"
-            self.recorder.reporter.event("paused", text, job_id=job_id, state="PAUSED")
-        elif isinstance(state, Running):
+        if isinstance(state, Running):
             self.termination.pause(self._attempt(job_id))
             self.recorder.ledger.note("pause", job_id)
-        elif isinstance(state, Paused) and state.at_rung:  # it ran when that was asked for
-            self.jobs.move(job_id, Paused(failures=state.failures))
+            return
+        new = requested_state("pause", state)
+        if new is None:
+            return
+        self.jobs.move(job_id, new)
+        if isinstance(state, Pending):
+            text = f"{job_id} paused while it was queued; `resume` queues it again"
+        else:  # it ran when that was asked for
             text = f"{job_id} paused at a rung, from which it can be promoted after `resume`"
-            self.recorder.reporter.event("paused", text, job_id=job_id, state="PAUSED")
+        self.recorder.reporter.event("paused", text, job_id=job_id, state="PAUSED")
 
     def resume(self, job_id: str) -> None:
         """Queue a paused job again; one that is just being paused as soon as its worker has
         exited.
         """
         state = self.jobs.states[job_id]
-        if isinstance(state, Paused) and not state.at_rung:
-            self.jobs.move(job_id, Pending(failures=state.failures))
-            self.recorder.reporter.event(
-                "resumed", f"{job_id} is queued again, requested by `resume`", job_id=job_id
-            )
-        elif isinstance(state, Running) and self._is_pausing(job_id):
-            self._to_resume[job_id] = None
-            self.recorder.ledger.withdraw_notes(job_id)
+        if isinstance(state, Running):
+            if self._is_pausing(job_id):
+                self._to_resume[job_id] = None
+                self.recorder.ledger.withdraw_notes(job_id)
+            return
+        new = requested_state("resume", state)
+        if new is None:
+            return
+        self.jobs.move(job_id, new)
+        text = f"{job_id} is queued again, requested by `resume`"
+        self.recorder.reporter.event("resumed", text, job_id=job_id)
 
     def promote(self, job_id: str, pause_at: int | None) -> None:
         """Let a job train on to ``pause_at`` env_steps, or to its end; one that is on the way to
@@ -241,7 +250,8 @@ class RequestHandler:
         state = self.jobs.states.get(job_id)
         if isinstance(state, Succeeded | None):
             return
-        if (after := retry_policy.promoted_job(self.jobs.job(job_id), state, pause_at)) is None:
+        after = promoted_job(self.jobs.job(job_id), state, pause_at)
+        if after is None:
             return
         job, new = after
         self.jobs.replace(job)

@@ -17,7 +17,6 @@ from orchestrator.core.job import (
     Cancelled,
     Cause,
     Failed,
-    Job,
     Paused,
     Pending,
     Resources,
@@ -191,23 +190,6 @@ def next_state(
             )
         case cause:
             return Failed(cause=cause, message=outcome.message)
-
-
-def promoted_job(job: Job, state: State, pause_at: int | None) -> tuple[Job, State] | None:
-    """The job that is promoted: it trains on to ``pause_at`` env_steps, or to its end (None), and its
-    state then.
-
-    None if the request has no effect: the job has succeeded, or already trains as far. One that has
-    failed or is cancelled trains as far when it is retried.
-    """
-    before = job.spec.pause_at
-    if isinstance(state, Succeeded) or before is None:
-        return None
-    if pause_at is not None and pause_at <= before:
-        return None
-    if isinstance(state, Paused) and state.at_rung:
-        state = Pending(failures=state.failures)
-    return job.with_spec(pause_at=pause_at), state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from orchestrator.core.text import plain
 from orchestrator.experiment.directory import resume_advice
 from orchestrator.experiment.directory.run_end import RunEnd
 from orchestrator.experiment.from_outside import attach
-from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.terminal import background_output, jobs_table, run_view, status_view
 from orchestrator.terminal.run_view import JsonReporter
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from orchestrator.experiment.from_outside.control import Snapshot
+    from orchestrator.experiment.from_outside.run_snapshot import Snapshot
     from orchestrator.ledger import SummaryRow
     from orchestrator.ledger.live_facts import LiveFacts
     from orchestrator.supervisor.active_attempts import ActiveAttempt

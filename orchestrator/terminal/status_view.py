@@ -18,7 +18,7 @@ from rich.text import Text
 from orchestrator.core.job import Cause
 from orchestrator.core.text import count, listed
 from orchestrator.experiment.directory import left_batch_jobs, resume_advice
-from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.ledger import SummaryRow
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.supervisor.events import Note

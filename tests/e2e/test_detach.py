@@ -22,8 +22,8 @@ from orchestrator.core.errors import LedgerBusyError, RunDirError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.from_outside import attach, control
-from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.experiment.from_outside import attach, control, run_snapshot
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 
 HELD = f"""{STUBS}
 import time
@@ -328,7 +328,7 @@ def test_who_waits_gives_up_in_time_though_the_ledger_is_locked(
     def is_locked(_: Path) -> Snapshot:
         raise LedgerBusyError("locked")
 
-    monkeypatch.setattr(control, "status", is_locked)
+    monkeypatch.setattr(run_snapshot, "status", is_locked)
     with run_directory.claim(tmp_path / "run") as paths:
         paths.ledger.touch()
         end = attach.wait(paths.root, [], timeout_s=0.0)

@@ -13,7 +13,7 @@ import pytest
 from supervisor_helpers import Experiment, make_job
 
 from orchestrator.core.job import Cause, Failed
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.machine.process_identity import process_start
 
 OWNER = 12345
@@ -51,13 +51,13 @@ def of_user(root: Path, of_root: int) -> Path:
 
 
 def states(run_dir: Path) -> dict[str, str]:
-    return {row["job_id"]: row["state"] for row in control.status(run_dir).rows}
+    return {row["job_id"]: row["state"] for row in run_snapshot.status(run_dir).rows}
 
 
 PACKAGE_OUT_OF_REACH = """
 import sys
 from pathlib import Path
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import control, run_snapshot
 from orchestrator.experiment.processes import done_by_owner
 
 class Unreadable:

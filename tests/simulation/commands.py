@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestrator.core.errors import DiskFullError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import control, run_snapshot
 from tests.simulation import job_files
 from tests.simulation.added_jobs import Searcher
 from tests.simulation.job_files import JobFiles
@@ -80,6 +80,6 @@ class Commands:
             case "clean":
                 return self.files.clean()
             case "status":
-                rows = control.status(run_dir).rows
+                rows = run_snapshot.status(run_dir).rows
                 return ", ".join(f"{row['job_id']} {row['state']}" for row in rows)
         raise AssertionError(trouble)

@@ -18,7 +18,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Job, Paused, Pending, Running, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.rank_group import CAUSE_WITHIN_S
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.ledger import JobRow
 from tests.simulation.cpu_rules import CpuRules
 from tests.simulation.declared_jobs import Declaration, DeclaredJobs
@@ -710,8 +710,8 @@ class Monitor:
         with self.world.own_work():
             rows = json.loads(self.paths.summary_json.read_bytes())
             table = self.paths.summary_csv.read_text().splitlines()
-            snapshot = control.status(self.paths.root)
-            code_shown, shown = control.exit_code_of(snapshot), snapshot.rows
+            snapshot = run_snapshot.status(self.paths.root)
+            code_shown, shown = run_snapshot.exit_code_of(snapshot), snapshot.rows
         summary = {row["job_id"]: row["state"] for row in rows}
         self._claim(summary == states, f"summary.json has {summary}, the ledger {states}")
         in_table = {cells[0]: cells[2] for cells in (line.split(",") for line in table[1:])}

@@ -13,7 +13,7 @@ from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import resume_advice, run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.from_outside import attach, control
+from orchestrator.experiment.from_outside import attach, run_snapshot
 from orchestrator.experiment.from_outside.run_follower import RunFollower
 from orchestrator.ledger import Ledger, job_figures
 from orchestrator.ledger.rows import fitness
@@ -87,7 +87,7 @@ class Onlooker:
             seen = self.follower.look()
             if seen is None:
                 return False
-            anew = control.status(self.paths.root)
+            anew = run_snapshot.status(self.paths.root)
         except LedgerBusyError:
             return False
         self._claim(not seen.problem, f"the page: {seen.problem}")

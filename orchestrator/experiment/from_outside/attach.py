@@ -15,8 +15,8 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import left_batch_jobs, resume_advice, run_directory, run_end
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.directory.run_end import RunEnd
-from orchestrator.experiment.from_outside import control
-from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.experiment.from_outside import control, run_snapshot
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.ledger import SummaryRow
 from orchestrator.supervisor.events import returns
 
@@ -48,7 +48,7 @@ def supervisor_to_follow(run_dir: Path) -> tuple[RunPaths, LockHolder | None]:
     :raises RunDirError: none runs, and none has; or the lock names a process that does not run.
     """
     paths = run_directory.existing_run(run_dir)
-    control.refuse_benchmark(paths)
+    run_snapshot.refuse_benchmark(paths)
     holder = _current_holder(paths)
     if holder is None and run_end.read(paths) is None and not paths.ledger.exists():
         raise RunDirError(
@@ -87,7 +87,7 @@ def follow(
         is_over = holder is None or run_directory.holder(paths) != holder
         began = time.monotonic()
         try:
-            snapshot = control.status(paths.root)
+            snapshot = run_snapshot.status(paths.root)
         except LedgerBusyError:
             if time.monotonic() >= until:
                 raise
@@ -115,7 +115,7 @@ def end_of(paths: RunPaths, holder: LockHolder | None, rows: Sequence[SummaryRow
         return end
     if holder is None and end is None and _are_over(rows):  # an earlier version records no end
         return RunEnd(
-            holder="", exit_code=control.exit_code(rows), message="", ended_at=time.time()
+            holder="", exit_code=run_snapshot.exit_code(rows), message="", ended_at=time.time()
         )
     message = REMOVED
     if run_directory.is_run_directory(paths):
@@ -137,10 +137,10 @@ def wait(run_dir: Path, names: Sequence[str], *, timeout_s: float) -> WaitEnd:
         for snapshot in follow(paths, holder, until):
             rows = snapshot.rows
             if names and rows:
-                jobs = set(control.resolve(snapshot, names))
+                jobs = set(run_snapshot.resolve(snapshot, names))
                 rows = [row for row in rows if row["job_id"] in jobs]
                 if _are_over(rows):
-                    return WaitEnd(rows=rows, exit_code=control.exit_code(rows))
+                    return WaitEnd(rows=rows, exit_code=run_snapshot.exit_code(rows))
             if snapshot.holder is not None and time.monotonic() >= until:
                 return WaitEnd(rows=rows, exit_code=TIMED_OUT, problem=late)
     except LedgerBusyError:
@@ -148,7 +148,7 @@ def wait(run_dir: Path, names: Sequence[str], *, timeout_s: float) -> WaitEnd:
     end = end_of(paths, holder, rows)
     if end.message:
         return WaitEnd(rows=rows, exit_code=end.exit_code, problem=end.message)
-    return WaitEnd(rows=rows, exit_code=control.exit_code(rows) if names else end.exit_code)
+    return WaitEnd(rows=rows, exit_code=run_snapshot.exit_code(rows) if names else end.exit_code)
 
 
 def _are_over(rows: Sequence[SummaryRow]) -> bool:

@@ -1,8 +1,8 @@
 """Looks at a run directory again and again, at little cost: nothing is read of it while nothing has
 changed.
 
-As :func:`orchestrator.experiment.from_outside.control.status`, which reads everything each time. No file stays
-open, and the supervisor is never made to wait.
+As :func:`orchestrator.experiment.from_outside.run_snapshot.status`, which reads everything each
+time. No file stays open, and the supervisor is never made to wait.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from orchestrator.core.errors import LedgerBusyError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.from_outside import control
-from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.experiment.from_outside import run_snapshot
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.ledger import Ledger, SummaryRow
 from orchestrator.ledger.row_reader import RowReader
 
@@ -111,7 +111,7 @@ class RunFollower:
     def _look(self, holder: LockHolder | None) -> RunLook:
         paths = self.paths
         if holder is not None and holder.is_elsewhere:
-            snapshot = control.snapshot_from_elsewhere(paths, holder)
+            snapshot = run_snapshot.snapshot_from_elsewhere(paths, holder)
             condition: Condition = "running" if snapshot.rows else "examining"
             return RunLook(condition=condition, snapshot=snapshot)
         if paths.ledger.exists():
@@ -141,7 +141,9 @@ class RunFollower:
             self._reader = reader
             self._plan = plan
             self._ledger_inode = inode
-            snapshot = control.snapshot_of(ledger, paths, holder, list(self._reader.rows.values()))
+            snapshot = run_snapshot.snapshot_of(
+                ledger, paths, holder, list(self._reader.rows.values())
+            )
         finally:
             ledger.abandon()
         if holder is not None:
@@ -153,11 +155,11 @@ class RunFollower:
         )
 
     def _as_left(self, row: SummaryRow) -> SummaryRow:
-        """As :func:`control.as_left`: the same object as before where ``row`` is the same."""
+        """As :func:`run_snapshot.as_left`: the same object as before where ``row`` is the same."""
         if row["state"] != "RUNNING":
             return row
         known_row, shown = self._left_running.get(row["job_id"], (None, row))
         if known_row is not row:
-            shown = control.as_left(row)
+            shown = run_snapshot.as_left(row)
             self._left_running[row["job_id"]] = (row, shown)
         return shown

@@ -19,7 +19,7 @@ from orchestrator.core.feature import Feature, ask, features, problems_of, untol
 from orchestrator.core.pacer import Pace, Pacer
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.environment_variables import TRACE_FEATURES_VARIABLE
-from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.supervisor.events import News, Note, Reporter, View
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from orchestrator.core.files import log_limit
 from orchestrator.core.files.regular_files import open_below, open_regular
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.text import count, last_line
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import control, run_snapshot
 from orchestrator.ledger import SummaryRow
 
 CHUNK = 1 << 16
@@ -38,9 +38,9 @@ class WorkerLog:
 def listing(run_dir: Path) -> list[WorkerLog]:
     """The logs of all jobs that were launched, in the order of the job file.
 
-    :raises UsageError: as :func:`control.status`.
+    :raises UsageError: as :func:`run_snapshot.status`.
     """
-    snapshot = control.status(run_dir)
+    snapshot = run_snapshot.status(run_dir)
     logs = []
     for row in snapshot.rows:
         job_id = row["job_id"]
@@ -75,9 +75,9 @@ def log(
 
     :param attempt: counted from 1; None: the last.
     """
-    snapshot = control.status(run_dir)
-    (job_id,) = control.resolve(snapshot, [job], one=True)
-    row = control.row_of(snapshot, job_id)
+    snapshot = run_snapshot.status(run_dir)
+    (job_id,) = run_snapshot.resolve(snapshot, [job], one=True)
+    row = run_snapshot.row_of(snapshot, job_id)
     _refuse_missing(row, attempt, rank)
     if not row["attempts"] and not follow:
         raise UsageError(f"{job_id} has not been launched yet; -f waits for it")
@@ -86,15 +86,15 @@ def log(
     while True:
         path = snapshot.paths.job(job_id).attempt(number - 1).log_of(rank)
         # The state is read before the log: a job that is over writes nothing more.
-        over = control.row_of(snapshot, job_id)["state"] in TERMINAL or snapshot.holder is None
+        over = run_snapshot.row_of(snapshot, job_id)["state"] in TERMINAL or snapshot.holder is None
         reader = reader or LogReader(path, lines)
         yield from reader.new_text()
         if not follow or over:
             yield reader.rest()
             return
         time.sleep(control.FOLLOW_EVERY_S)
-        snapshot = control.status(run_dir)
-        latest = max(1, control.row_of(snapshot, job_id)["attempts"])
+        snapshot = run_snapshot.status(run_dir)
+        latest = max(1, run_snapshot.row_of(snapshot, job_id)["attempts"])
         if attempt is None and latest != number:
             number = latest
             reader = None

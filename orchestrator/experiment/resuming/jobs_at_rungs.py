@@ -9,7 +9,7 @@ from orchestrator.core.text import count, listed
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger, job_figures
 from orchestrator.supervisor.events import Reporter
-from orchestrator.supervisor.retry_policy import promoted_job
+from orchestrator.supervisor.requested_state import promoted_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

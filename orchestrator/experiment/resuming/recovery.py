@@ -24,7 +24,6 @@ from orchestrator.core.job import (
     AttemptOutcome,
     Cancelled,
     Cause,
-    Failed,
     Job,
     Paused,
     Pending,
@@ -41,6 +40,7 @@ from orchestrator.ledger import JobRow, Ledger, Request, summary
 from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
+from orchestrator.supervisor.requested_state import promoted_job, requested_state
 
 
 class RecordedJob(NamedTuple):
@@ -158,19 +158,27 @@ def _apply_late(request: Request, row: JobRow, ledger: Ledger) -> JobRow:
         elif request.verb == "resume" and ledger.noted_verbs().get(row.job_id) == "pause":
             ledger.withdraw_notes(row.job_id)
         return row
-    new = requested_state(request.verb, row.state)
+    new = move_as_requested(row, request.verb, ledger)
+    return row if new is None else dataclasses.replace(row, state=new)
+
+
+def move_as_requested(row: JobRow, verb: str, ledger: Ledger) -> State | None:
+    """Enter what a request makes of a job that no worker trains. Returns its new state; None if the
+    request has no effect.
+    """
+    new = requested_state(verb, row.state)
     if new is None:
-        return row
+        return None
     ledger.set_state(row.job_id, move(row.job_id, row.state, new))
-    if request.verb == "retry":
+    if verb == "retry":
         ledger.withdraw_notes(row.job_id)  # it was invalid, and held back before
-    return dataclasses.replace(row, state=new)
+    return new
 
 
 def _promote(row: JobRow, pause_at: int | None, ledger: Ledger) -> JobRow:
     if isinstance(row.state, Succeeded):  # its spec is not read for that
         return row
-    after = retry_policy.promoted_job(row.job, row.state, pause_at)
+    after = promoted_job(row.job, row.state, pause_at)
     if after is None:
         return row
     job, new = after
@@ -178,21 +186,6 @@ def _promote(row: JobRow, pause_at: int | None, ledger: Ledger) -> JobRow:
     if new is not row.state:
         ledger.set_state(row.job_id, move(row.job_id, row.state, new))
     return dataclasses.replace(row, declared=job, state=new)
-
-
-def requested_state(verb: str, state: State) -> State | None:
-    """What a request of the user makes of a job that no worker trains; None: nothing."""
-    match verb, state:
-        case "retry", Failed() | Cancelled():
-            return Pending()
-        case "cancel", Pending() | Paused():
-            return Cancelled()
-        case "pause", Pending(failures=failures) | Paused(failures=failures, at_rung=True):
-            return Paused(failures=failures)
-        case "resume", Paused(failures=failures, at_rung=False):
-            return Pending(failures=failures)
-        case _:
-            return None
 
 
 def decisive_record(

@@ -17,7 +17,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.resuming.reconcile import decisive_keys
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.job_names import without_seed
@@ -292,7 +292,7 @@ def _numbers(values: Sequence[Any]) -> list[float]:
 def _experiment(run_dir: Path) -> _Side:
     """Jobs by name and point of their matrix; their seeds are the values."""
     groups: dict[str, list[SummaryRow]] = {}
-    snapshot = control.status(run_dir)
+    snapshot = run_snapshot.status(run_dir)
     for row in snapshot.rows:
         groups.setdefault(without_seed(row["job_id"], row["seed"]), []).append(row)
     metrics = job_metrics.gather(run_dir).jobs

@@ -13,7 +13,7 @@ from orchestrator.analysis import run_reader
 from orchestrator.analysis.run_reader import LearningCurve
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import refuse_special_file, write_whole
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.compare.comparison import (
     LETTERS,
     Comparison,
@@ -139,7 +139,7 @@ def _of(place: int, line: Line, *, is_ratio: bool = False) -> str:
 
 def _curves(run_dir: Path) -> dict[str, list[LearningCurve]]:
     """Name of the jobs that differ in their seed alone → their learning curves."""
-    snapshot = control.status(run_dir)
+    snapshot = run_snapshot.status(run_dir)
     curves: dict[str, list[LearningCurve]] = {}
     for row in snapshot.rows:
         curve = run_reader.learning_curve(snapshot.paths.job(row["job_id"]).progress_csv)

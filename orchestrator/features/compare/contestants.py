@@ -19,7 +19,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.compare import comparison, job_groups
 from orchestrator.features.compare.job_groups import TRAINING, Cases
 from orchestrator.jobfile.job_names import without_seed
@@ -144,7 +144,7 @@ def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Condit
     """
     if len(names) != 2:
         raise UsageError(f"{run_dir}: a race is between two jobs, found {len(names)}")
-    snapshot = control.status(run_dir)
+    snapshot = run_snapshot.status(run_dir)
     declared = {row.job_id: row for row in comparison.declared_jobs(snapshot.paths)}
     cases = job_groups.cases_of(snapshot.rows)
     case_of = {row["job_id"]: without_seed(row["job_id"], row["seed"]) for row in snapshot.rows}

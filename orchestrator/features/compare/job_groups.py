@@ -20,7 +20,7 @@ from orchestrator.analysis.two_groups import Figure, TwoGroups
 from orchestrator.core.errors import UsageError
 from orchestrator.core.front_end import option
 from orchestrator.core.text import count, listed
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.compare import comparison
 from orchestrator.features.compare.comparison import Difference
 from orchestrator.jobfile.job_names import without_seed
@@ -142,7 +142,7 @@ def compare_jobs(run_dir: Path, names: Sequence[str], by: str | None) -> JobComp
         )
     if repeated := [name for place, name in enumerate(names) if name in names[:place]]:
         raise UsageError(f"{run_dir}: {option('jobs')}: {repeated[0]} is named twice")
-    snapshot = control.status(run_dir)
+    snapshot = run_snapshot.status(run_dir)
     declared = {row.job_id: row for row in comparison.declared_jobs(snapshot.paths)}
     cases = cases_of(snapshot.rows)
     bodies = {name: bodies_named(run_dir, name, cases) for name in names}

@@ -30,7 +30,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
 from orchestrator.experiment import session
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.features.compare import comparison, contestants, job_groups
 from orchestrator.features.compare.contestants import Conditions, Contestant, Field
@@ -265,7 +265,7 @@ def _standing(field: Field, race_dir: Path, rules: Rules) -> _Standing:
     declared: Sequence[Job] = ()
     budgets = [rules.most_seeds]
     if run_directory.is_run_directory(RunPaths(race_dir)):
-        snapshot = control.status(race_dir)
+        snapshot = run_snapshot.status(race_dir)
         _refuse_running(race_dir, snapshot)
         rows = comparison.declared_jobs(snapshot.paths)
         of_race = {one.job_id(row.job.spec.seed) for one in field.both for row in rows}
@@ -295,7 +295,7 @@ def _standing(field: Field, race_dir: Path, rules: Rules) -> _Standing:
     )
 
 
-def _refuse_running(race_dir: Path, snapshot: control.Snapshot) -> None:
+def _refuse_running(race_dir: Path, snapshot: run_snapshot.Snapshot) -> None:
     """:raises UsageError: another process trains its seeds."""
     if snapshot.holder is not None:
         raise UsageError(

@@ -51,11 +51,11 @@ def export(
     Normalisation of observations is part of the file, and so are names, units and the control
     period.
     """
-    from orchestrator.experiment.from_outside import control
+    from orchestrator.experiment.from_outside import run_snapshot
     from orchestrator.experiment.processes import policy_process
 
     with shared.interruptible("stopped"):
-        paths = control.find(run_dir, job)
+        paths = run_snapshot.find(run_dir, job)
         warning = policy_process.robot_warning(paths)
         if warning is not None:  # the file would have names and limits of another robot
             raise UsageError(f"{paths.root.name} cannot be exported: {warning}")

@@ -24,7 +24,7 @@ from orchestrator.core.errors import LedgerBusyError, OrchestratorError, UsageEr
 from orchestrator.core.files.regular_files import open_below
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed, plain
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import control, run_snapshot
 from orchestrator.experiment.from_outside.control import JobVerb
 from orchestrator.experiment.from_outside.worker_logs import LogReader
 from orchestrator.features.live_page import job_details
@@ -229,7 +229,7 @@ def _act(run_dir: Path, verb: str, jobs: list[str]) -> str:
     if verb == "stop" and not jobs:
         return control.stop(run_dir, [])
     if verb in control.COMMANDS and jobs:
-        known = {row["job_id"] for row in control.status(run_dir).rows}
+        known = {row["job_id"] for row in run_snapshot.status(run_dir).rows}
         # Whole names only; the commands take patterns as well.
         if unknown := [job for job in jobs if job not in known]:
             raise UsageError(f"{run_dir}: no job is called {listed(unknown)}")

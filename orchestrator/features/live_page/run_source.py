@@ -19,8 +19,8 @@ from orchestrator.core.job import TERMINAL
 from orchestrator.core.pacer import Pace
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import left_batch_jobs, resume_advice, run_directory
-from orchestrator.experiment.from_outside.control import Snapshot
 from orchestrator.experiment.from_outside.run_follower import Mark, RunFollower, RunLook, mark
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatches
 from orchestrator.features.live_page.board import Changes
 from orchestrator.features.live_page.job_row import JobMedia, brief, page_job, safe_text, tenths

@@ -15,7 +15,7 @@ from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.files.video_file import GIF_FPS, as_video, frames, video_as_gif
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.processes.policy_process import PlayRequest, PolicyProcess
 from orchestrator.features.pictures import drawing_processes
 from orchestrator.features.pictures.drawing_processes import Drawing
@@ -70,7 +70,7 @@ def make(
     :raises UsageError: no job has a policy.
     :raises OrchestratorError: none of them could be played.
     """
-    snapshot = control.status(run_dir)
+    snapshot = run_snapshot.status(run_dir)
     chosen = _best_rows(snapshot.rows, snapshot.paths)
     if not chosen:
         raise UsageError(f"{run_dir}: no job has a model.zip, which is written when it succeeds")

@@ -12,7 +12,7 @@ from orchestrator.analysis.run_reader import read_json_object
 from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.job import TERMINAL
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.tracking import files
 from orchestrator.features.tracking.publisher import CLASSES, Publisher
 from orchestrator.features.tracking.track_settings import missing_package
@@ -42,7 +42,7 @@ def publish(run_dir: Path, backend: str, chosen: Mapping[str, Any]) -> str:
     if (missing := missing_package(backend)) is not None:
         raise UsageError(f"publish: {backend} {missing}")
     paths = run_directory.existing_run(run_dir)
-    control.refuse_benchmark(paths)
+    run_snapshot.refuse_benchmark(paths)
     declared = read_json_object(files.declaration_file(paths.root)) or {}
     options = {**dict(declared.get("trackers", {}).get(backend, {})), **chosen}
     name = declared.get("name") or paths.root.absolute().name

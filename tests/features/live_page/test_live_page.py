@@ -35,7 +35,7 @@ from orchestrator.analysis import run_reader
 from orchestrator.core.job import Cancelled
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.features.live_page import feed, folder_source, live_server, request_timeout
 from orchestrator.features.live_page.pages import ASSETS
 from orchestrator.features.live_page.run_source import RunSource
@@ -90,7 +90,7 @@ def test_the_page_is_our_own_files_and_small(served: Served) -> None:
 def test_a_viewer_first_gets_everything(served: Served, ended: Path) -> None:
     with Viewer(served.port) as viewer:
         viewer.next()
-        rows = {row["job_id"]: row for row in control.status(ended).rows}
+        rows = {row["job_id"]: row for row in run_snapshot.status(ended).rows}
         assert {name for name in viewer.pieces if name.startswith("job:")} == {
             f"job:{job_id}" for job_id in rows
         }

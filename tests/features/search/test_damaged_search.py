@@ -24,7 +24,7 @@ from orchestrator.core.errors import LedgerDamagedError, OrchestratorError
 from orchestrator.core.feature import problems
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory, run_index
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_watch import RunWatches, annotated_snapshots
 from orchestrator.features.search import changed_search, ranking, report_data, search_events
 from orchestrator.features.search.search_watch import SearchWatch
@@ -91,9 +91,9 @@ def test_the_jobs_of_a_damaged_search_are_shown_with_a_line_about_it(
 ) -> None:
     paths = search_run(tmp_path / "run", TRIALS)
     damage(paths, statement)
-    sound = [row["job_id"] for row in control.status(paths.root).rows]
+    sound = [row["job_id"] for row in run_snapshot.status(paths.root).rows]
     for _ in range(2):  # it does not heal
-        (snapshot,) = annotated_snapshots(iter([control.status(paths.root)]))
+        (snapshot,) = annotated_snapshots(iter([run_snapshot.status(paths.root)]))
         assert [row["job_id"] for row in snapshot.rows] == sound
         (note,) = snapshot.notes
         assert note.text.startswith("search: ")
@@ -191,14 +191,14 @@ def read_everything(paths: RunPaths) -> None:
         of_ledger(lambda ledger: report_data.gather(paths, ledger)),
         of_ledger(search_events.spent_budget),
         of_ledger(search_events.has_value),
-        lambda: control.exit_code_of(control.status(paths.root)),
+        lambda: run_snapshot.exit_code_of(run_snapshot.status(paths.root)),
         run_index.listed_runs,
         lambda: watched(paths),
         lambda: exported(paths),
     ):
         with contextlib.suppress(OrchestratorError):
             reader()
-    status_view.show(annotated_snapshots(iter([control.status(paths.root)])), in_place=False)
+    status_view.show(annotated_snapshots(iter([run_snapshot.status(paths.root)])), in_place=False)
 
 
 def watched(paths: RunPaths) -> None:

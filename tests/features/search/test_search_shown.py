@@ -23,7 +23,7 @@ from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.directory import run_directory, run_end, run_index
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.directory.run_end import RunEnd
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_watch import RunWatches, WatchReporter
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming import jobs_at_rungs, resume
@@ -182,7 +182,7 @@ def test_what_waits_at_rungs_is_not_to_be_trained_and_the_rest_only_to_its_rung(
     tmp_path: Path,
 ) -> None:
     paths = search_run(tmp_path / "run", [DONE, AT_FIRST, GOES_ON, Told()], is_over=False)
-    shown = jobs_table.of_snapshot(control.status(paths.root))
+    shown = jobs_table.of_snapshot(run_snapshot.status(paths.root))
     assert shown.steps_to_go == (300 - 100) + 100
 
 
@@ -244,7 +244,7 @@ def test_list_and_the_exit_code_of_status_are_those_of_the_search(
         paths.run_end.write_bytes(end.to_line())
         assert run_end.read(paths) == end
     assert noted(paths, monkeypatch) == state
-    assert control.exit_code_of(control.status(paths.root)) == code
+    assert run_snapshot.exit_code_of(run_snapshot.status(paths.root)) == code
 
 
 def test_jobs_that_are_not_declared_do_not_count_in_a_comparison_at_rungs(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_jobs_that_are_not_declared_do_not_count_in_a_comparison_at_rungs(tmp_pa
     with run_directory.opened_ledger(paths) as ledger:
         ledger.set_state("hopper-t00002-s0", Cancelled(is_undeclared=True))
         ledger.commit()
-    assert control.exit_code_of(control.status(paths.root)) == 0
+    assert run_snapshot.exit_code_of(run_snapshot.status(paths.root)) == 0
 
 
 def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to_do(
@@ -271,7 +271,7 @@ def test_a_search_whose_jobs_succeed_without_a_value_has_failed_and_says_what_to
         "Correct the cause; then `run --fresh`",
     ):
         assert fact in line_of(paths), "no job has failed, so `retry` would train none"
-    assert control.exit_code_of(control.status(paths.root)) == 1
+    assert run_snapshot.exit_code_of(run_snapshot.status(paths.root)) == 1
 
     process: Any = SimpleNamespace(
         is_needed=True,
@@ -342,8 +342,10 @@ def test_a_job_that_the_user_has_paused_keeps_a_search_paused_in_the_list(
 
 def test_while_a_search_may_make_jobs_it_is_not_over(tmp_path: Path) -> None:
     underway = search_run(tmp_path / "run", [Told(values=[3.0])], is_over=False)
-    assert not replace(control.status(underway.root), holder=HOLDER).over
-    assert replace(control.status(search_run(tmp_path / "over", [DONE]).root), holder=HOLDER).over
+    assert not replace(run_snapshot.status(underway.root), holder=HOLDER).over
+    assert replace(
+        run_snapshot.status(search_run(tmp_path / "over", [DONE]).root), holder=HOLDER
+    ).over
 
 
 def test_without_a_scheduler_what_waits_at_rungs_trains_to_its_end(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import session
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination import preflight
-from orchestrator.experiment.from_outside import attach, control
+from orchestrator.experiment.from_outside import attach, control, run_snapshot
 from orchestrator.experiment.planning import run_plan
 from orchestrator.experiment.resuming.recovery import apply_late_requests
 from orchestrator.ledger import Ledger
@@ -147,7 +147,7 @@ def test_a_benchmark_has_no_jobs_to_show_to_follow_or_to_stop(tmp_path: Path) ->
         paths.bench.mkdir()
         for ask in (
             lambda: control.stop(paths.root, []),
-            lambda: control.status(paths.root),
+            lambda: run_snapshot.status(paths.root),
             lambda: attach.supervisor_to_follow(paths.root),
             lambda: attach.wait(paths.root, [], timeout_s=9.0),
         ):

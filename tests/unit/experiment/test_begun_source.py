@@ -18,7 +18,7 @@ from orchestrator.experiment import begun_source
 from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.experiment.directory import run_index
 from orchestrator.experiment.directory.run_index import RunEntry
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.ledger import Ledger
 
 
@@ -64,7 +64,7 @@ def test_a_feature_says_whether_jobs_may_come(
     for answer in (None, Begun(), Begun(is_underway=False)):
         answering(monkeypatch, answer)
         standing = begun_source.standing_of(paths, ledger)
-        codes[standing] = control.exit_code_of(control.status(paths.root))
+        codes[standing] = run_snapshot.exit_code_of(run_snapshot.status(paths.root))
     assert codes == {"none": 0, "underway": 130, "over": 1}
 
 
@@ -82,9 +82,9 @@ def test_a_feature_that_cannot_say_it_breaks_no_command_that_only_looks(
     answer: Any, paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering(monkeypatch, answer)
-    snapshot = control.status(paths.root)
+    snapshot = run_snapshot.status(paths.root)
     assert [row["state"] for row in snapshot.rows] == ["SUCCEEDED"]
-    assert control.exit_code_of(snapshot) == 0
+    assert run_snapshot.exit_code_of(snapshot) == 0
     entry = RunEntry(run_dir=str(paths.root), name="drawn", host="", noted_at=0.0)
     assert run_index.listed_run(entry).state == "finished"
     (problem,) = feature._problems.values()

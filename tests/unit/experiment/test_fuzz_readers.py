@@ -42,7 +42,7 @@ from orchestrator.core.timing_columns import COLUMNS
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.from_outside import control, worker_logs
+from orchestrator.experiment.from_outside import run_snapshot, worker_logs
 from orchestrator.experiment.resuming import recovery, resume
 from orchestrator.ledger import Ledger, live_facts, summary
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
@@ -152,7 +152,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     paths.lock.touch()
     paths.experiment.write_text('name = "x"')
     paths.provenance.write_text(json.dumps([SESSION]))
-    for row in control.status(root).rows:
+    for row in run_snapshot.status(root).rows:
         job = paths.job(row["job_id"])
         job.spec.write_text(make_spec(row["job_id"]).to_json())
         job.robot_hash.write_text("")
@@ -166,7 +166,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read_everything(root: Path) -> None:
     """Every reader of a run directory; each ends in an error of ours at worst."""
     for reader in (
-        lambda: status_view.show([control.status(root)], in_place=False),
+        lambda: status_view.show([run_snapshot.status(root)], in_place=False),
         lambda: list(worker_logs.log(root, "j0-s0", follow=False, lines=5, attempt=1)),
         lambda: compose(root),
         lambda: job_metrics.gather(root),
@@ -433,7 +433,7 @@ def test_any_content_of_a_lock_names_a_supervisor_or_nobody(
             ):
                 pass
             with contextlib.suppress(OrchestratorError):
-                control.status(tmp_path)
+                run_snapshot.status(tmp_path)
 
     check()
 
@@ -441,7 +441,7 @@ def test_any_content_of_a_lock_names_a_supervisor_or_nobody(
 @few_or_many(20, 150)
 def test_any_summary_of_another_host_is_shown_or_refused(finished: Path, examples: int) -> None:
     paths = RunPaths(finished)
-    rows = control.status(finished).rows
+    rows = run_snapshot.status(finished).rows
     columns = st.dictionaries(st.sampled_from([*rows[0]]) | TEXT, SCALARS | VALUES, max_size=4)
 
     @fuzz(examples)
@@ -453,7 +453,7 @@ def test_any_summary_of_another_host_is_shown_or_refused(finished: Path, example
             contextlib.suppress(OrchestratorError),
         ):
             found, written = summary.read(paths)
-            snapshot = control.Snapshot(paths=paths, rows=found, holder=None, written=written)
+            snapshot = run_snapshot.Snapshot(paths=paths, rows=found, holder=None, written=written)
             status_view.show([snapshot], in_place=False)
             assert snapshot.over
 

@@ -25,7 +25,7 @@ from orchestrator.core.job import Cancelled, Cause, Failed, Pending
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment import session
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import control, run_snapshot
 from orchestrator.experiment.resuming import recovery, resume
 from orchestrator.ledger import Ledger, Request
 from orchestrator.ledger.requests import RequestFiles
@@ -76,20 +76,20 @@ def test_status_from_another_host_is_that_of_summary_json_and_says_how_old(
 ) -> None:
     with run_directory.claim(tmp_path) as paths:
         with on_another_host(monkeypatch):
-            assert control.status(tmp_path).rows == []
+            assert run_snapshot.status(tmp_path).rows == []
         experiment = Experiment(tmp_path, [make_job("a")])
         experiment.run()
         written = time.time() - 100
         os.utime(paths.summary_json, (written, written))
         with on_another_host(monkeypatch):
-            snapshot = control.status(tmp_path)
+            snapshot = run_snapshot.status(tmp_path)
         assert [row["state"] for row in snapshot.rows] == ["SUCCEEDED"]
         assert snapshot.written == pytest.approx(written)
         status_view.show([snapshot], in_place=False)
         assert re.search(r"\b10\d s ago", capsys.readouterr().out)
         paths.summary_json.write_text(json.dumps([{"job_id": "a"}]))
         with on_another_host(monkeypatch), pytest.raises(LedgerError, match="another version"):
-            control.status(tmp_path)
+            run_snapshot.status(tmp_path)
 
 
 def test_what_needs_the_ledger_is_refused_while_its_supervisor_runs_elsewhere(

@@ -18,7 +18,7 @@ from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.feature import Feature
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.from_outside import run_watch
-from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.experiment.from_outside.run_watch import (
     LiveChart,
     LiveColumn,

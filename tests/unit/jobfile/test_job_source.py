@@ -16,7 +16,7 @@ from orchestrator.core.job import Job, Paused, Pending, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.kinds import LeftBatchJobs
 from orchestrator.experiment.directory.resume_advice import how_to_resume
-from orchestrator.experiment.from_outside import cleaning, control
+from orchestrator.experiment.from_outside import cleaning, run_snapshot
 from orchestrator.experiment.resuming import resume
 from orchestrator.jobfile.job_source import JobSource
 from orchestrator.keys.feature_tables import FeatureTable, read_job_source
@@ -110,9 +110,9 @@ def test_jobs_that_nothing_compares_are_shown_and_not_trained_without_their_job_
         "compared": (compared, Paused(at_rung=True)),
     }
     paths, ledger = run_directory(tmp_path, states)
-    snapshot = control.status(paths.root)
+    snapshot = run_snapshot.status(paths.root)
     assert [row["state"] for row in snapshot.rows] == ["SUCCEEDED", "PAUSED"]
-    assert control.exit_code_of(snapshot) == 0
+    assert run_snapshot.exit_code_of(snapshot) == 0
     with pytest.raises(RunDirError, match=r"pause at rungs \(compared\), and what compares them"):
         resume.load(paths.root)
     ledger.put_jobs([(1, dataclasses.replace(compared, spec=make_job("compared").spec), None)])

@@ -23,8 +23,8 @@ from orchestrator.core.messages import Progress
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.from_outside import control
-from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.experiment.from_outside import run_snapshot
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.ledger import live_facts
 from orchestrator.ledger.live_facts import LiveFacts
 from orchestrator.supervisor import disk_admission
@@ -45,7 +45,7 @@ def seen(
         experiment = Experiment(root, jobs, behaviours(behave), holder=holder.key)
 
         def each_turn(view: View) -> None:
-            snapshot = control.status(root)
+            snapshot = run_snapshot.status(root)
             if not found and (condition(snapshot) or view.elapsed_s > LONGEST_S):
                 found.append(snapshot)
                 experiment.supervisor.request_stop("seen")
@@ -136,10 +136,10 @@ def test_the_time_of_a_resumed_job_counts_up_and_without_a_supervisor_none_is_ru
     start(experiment, 1, time.time() - 100.0)
     experiment.ledger.close()
     with run_directory.claim(tmp_path):
-        (row,) = control.status(tmp_path).rows
+        (row,) = run_snapshot.status(tmp_path).rows
         assert row["state"] == "RUNNING"
         assert 150.0 <= (row["wall_s"] or 0.0) < 1000.0
-    (row,) = control.status(tmp_path).rows
+    (row,) = run_snapshot.status(tmp_path).rows
     assert (row["state"], row["wall_s"], row["pid"]) == ("PENDING", 50.0, None)
 
 
@@ -160,4 +160,4 @@ def test_the_exit_code_of_status(states: list[Any], code: int, tmp_path: Path) -
         if state is not None:
             experiment.ledger.set_state(f"j{number}", state)
     experiment.ledger.close()
-    assert control.exit_code_of(control.status(tmp_path)) == code
+    assert run_snapshot.exit_code_of(run_snapshot.status(tmp_path)) == code

@@ -33,7 +33,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import control, run_snapshot
 from orchestrator.experiment.resuming import recovery
 from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import Ledger, Verb
@@ -285,9 +285,9 @@ def test_a_beginning_that_several_jobs_have_is_refused_with_the_pattern_for_all(
     ):
         control.stop(tmp_path, ["cart"])
     with pytest.raises(UsageError, match=r"cart-\*: matches several jobs: cart-s0, cart-s1$"):
-        control.find(tmp_path, "cart-*")
+        run_snapshot.find(tmp_path, "cart-*")
     with pytest.raises(UsageError, match="cart-s1 has not been launched yet"):
-        control.find(tmp_path, "*-s1")
+        run_snapshot.find(tmp_path, "*-s1")
 
 
 @pytest.mark.parametrize("has_run", [True, False])

@@ -36,7 +36,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Launch
 from orchestrator.executors.fake import NEVER, Behaviour
-from orchestrator.experiment.from_outside import control
+from orchestrator.experiment.from_outside import control, run_snapshot
 from orchestrator.experiment.resuming import recovery
 from orchestrator.ledger import Request
 from orchestrator.supervisor import retry_policy
@@ -76,7 +76,7 @@ def test_a_job_pauses_at_its_rung_with_its_value_and_goes_on_when_it_is_promoted
     assert [attempt["cause"] for attempt in experiment.ledger.attempts()] == ["rung", "rung", None]
     assert "`resume`" not in experiment.reporter.messages()
     assert retry_policy.exit_code(experiment.supervisor._jobs.states, interrupted=False) == 0
-    assert control.exit_code(rows(tmp_path).values()) == 0  # type: ignore[arg-type]
+    assert run_snapshot.exit_code(rows(tmp_path).values()) == 0  # type: ignore[arg-type]
     experiment.ledger.close()
 
     again = Experiment(tmp_path, [], to_rungs, cpus=3)

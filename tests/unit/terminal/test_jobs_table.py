@@ -23,7 +23,7 @@ from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.directory.run_end import RunEnd
 from orchestrator.experiment.directory.run_index import ListedRun, RunEntry
 from orchestrator.experiment.from_outside import attach
-from orchestrator.experiment.from_outside.control import Snapshot
+from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor.active_attempts import ActiveAttempt
