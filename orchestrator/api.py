@@ -34,7 +34,7 @@ from orchestrator.experiment import session
 from orchestrator.experiment.callbacks import CallbackReporter, ExperimentProgress, JobProgress
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.planning import end_time, run_plan
-from orchestrator.experiment.resuming.reconcile import OnChange
+from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.jobfile import Experiment, from_mapping, load
 from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, robot_arguments
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, Settings

@@ -20,7 +20,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.numbers.changing_numbers import changing_numbers
 from orchestrator.core.text import count, cpu_text, duration, listed
 from orchestrator.experiment.planning.dry_run import DryRun, Prospect
-from orchestrator.experiment.resuming.reconcile import by_difference
+from orchestrator.experiment.resuming.declared_changes import by_difference
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.toml_models import FEATURE_TABLES, ResourcesTable, Settings

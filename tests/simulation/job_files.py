@@ -18,7 +18,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.from_outside import cleaning, reload
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming import resume
-from orchestrator.experiment.resuming.reconcile import OnChange
+from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import JobSource
 from tests.simulation import spoiling

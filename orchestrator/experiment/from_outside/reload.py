@@ -37,7 +37,7 @@ from orchestrator.experiment.examination import preflight
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import additions, control
 from orchestrator.experiment.planning.run_plan import skip_advice
-from orchestrator.experiment.resuming.reconcile import by_difference, changed_keys
+from orchestrator.experiment.resuming.declared_changes import by_difference, changed_keys
 from orchestrator.jobfile import Experiment, load
 from orchestrator.ledger import JobRow, Request
 from orchestrator.machine import provenance, topology

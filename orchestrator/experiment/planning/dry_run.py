@@ -19,13 +19,12 @@ from orchestrator.experiment.examination import preflight
 from orchestrator.experiment.planning import run_executor, run_plan
 from orchestrator.experiment.planning.run_plan import Plan, RunOptions
 from orchestrator.experiment.resuming import extension, jobs_at_rungs
-from orchestrator.experiment.resuming.reconcile import (
+from orchestrator.experiment.resuming.declared_changes import (
     OnChange,
     changed_jobs,
-    held_state,
     refuse_at_rungs,
-    requeued_rows,
 )
+from orchestrator.experiment.resuming.reconcile import held_state, requeued_rows
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.job_source import Forecast
 from orchestrator.ledger import JobRow, Ledger, Verb

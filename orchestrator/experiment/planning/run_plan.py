@@ -18,7 +18,7 @@ from orchestrator.executors.base import Backend, BackendSettings
 from orchestrator.executors.kinds import ExecutorKind, kind_named
 from orchestrator.experiment.examination import preflight, training_time
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.resuming.reconcile import OnChange
+from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import JobRow
 from orchestrator.machine import topology

@@ -18,7 +18,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import listed
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.experiment.resuming.reconcile import decisive_keys
+from orchestrator.experiment.resuming.declared_changes import decisive_keys
 from orchestrator.jobfile.hyperparameters import DEFAULTS
 from orchestrator.jobfile.job_names import without_seed
 from orchestrator.ledger import JobRow, SummaryRow

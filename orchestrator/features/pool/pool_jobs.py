@@ -27,7 +27,7 @@ from orchestrator.experiment.examination import preflight
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import additions
 from orchestrator.experiment.planning import run_plan
-from orchestrator.experiment.resuming import reconcile, resume
+from orchestrator.experiment.resuming import declared_changes, resume
 from orchestrator.features.pool.points import Scalar
 from orchestrator.jobfile import Experiment
 from orchestrator.jobfile.robot_arguments import RobotArgument
@@ -348,7 +348,7 @@ class PoolJobs:
 
     def _changed_error(self, job_id: str, differences: Sequence[str]) -> ChangedError:
         what = f"{self.paths.root}: a job that has run here is declared differently now:"
-        lines = reconcile.by_difference({job_id: differences})
+        lines = declared_changes.by_difference({job_id: differences})
         advice = "submit it with another name, or to a pool with another run_dir"
         return ChangedError("\n".join([what, *lines, advice]))
 
@@ -393,6 +393,6 @@ def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> Sequence[str]:
     """What ``job`` would train other than the job of ``row``."""
     begun = dataclasses.replace(row, attempts=1)
     job = run_plan.examined_job(job, verdict)
-    return reconcile.changed_jobs({job.job_id: begun}, [job], {job.job_id: verdict}).get(
+    return declared_changes.changed_jobs({job.job_id: begun}, [job], {job.job_id: verdict}).get(
         job.job_id, []
     )

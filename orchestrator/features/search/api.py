@@ -18,7 +18,7 @@ from orchestrator.core.robot_sources import collection_of
 from orchestrator.core.text import plain
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.planning import run_plan
-from orchestrator.experiment.resuming.reconcile import OnChange
+from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.features.search.declaration.tables import SearchTable
 from orchestrator.features.search.history import Trial
 from orchestrator.features.search.trials import TrialReader, lineage_env_steps

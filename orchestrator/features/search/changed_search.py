@@ -14,7 +14,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming import resume
-from orchestrator.experiment.resuming.reconcile import on_change
+from orchestrator.experiment.resuming.declared_changes import on_change
 from orchestrator.features.search import search_events, search_robots
 from orchestrator.features.search.declaration.declared_search import (
     SearchDeclaration,

@@ -15,7 +15,7 @@ from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import repeat_call
 from orchestrator.experiment.examination import preflight
 from orchestrator.experiment.examination.preflight import JobVerdict
-from orchestrator.experiment.resuming.reconcile import on_change
+from orchestrator.experiment.resuming.declared_changes import on_change
 from orchestrator.features.search.declaration.written import start_over_by
 from orchestrator.jobfile import Experiment
 

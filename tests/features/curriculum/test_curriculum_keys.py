@@ -15,7 +15,7 @@ from orchestrator.core import job_parts
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.experiment.resuming.reconcile import changed_keys
+from orchestrator.experiment.resuming.declared_changes import changed_keys
 from orchestrator.features.curriculum.conditions import Condition, parse_condition, resolve_column
 from orchestrator.features.curriculum.part import CurriculumSettings
 

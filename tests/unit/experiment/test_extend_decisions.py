@@ -27,7 +27,8 @@ from orchestrator.core.job import (
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import reload
 from orchestrator.experiment.resuming import recovery
-from orchestrator.experiment.resuming.reconcile import OnChange, reconcile
+from orchestrator.experiment.resuming.declared_changes import OnChange
+from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import JobRow, Ledger
 
 ATTEMPT = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
 from orchestrator.core.worker_spec import CONTRIB, LEAST_ITERATION, WorkerSpec
-from orchestrator.experiment.resuming.reconcile import decisive_keys
+from orchestrator.experiment.resuming.declared_changes import decisive_keys
 from orchestrator.jobfile import from_mapping
 from orchestrator.jobfile.hyperparameters import ALGORITHMS
 

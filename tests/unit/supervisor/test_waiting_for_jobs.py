@@ -30,7 +30,8 @@ from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import control, reload
 from orchestrator.experiment.resuming import recovery
-from orchestrator.experiment.resuming.reconcile import OnChange, reconcile
+from orchestrator.experiment.resuming.declared_changes import OnChange
+from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.supervisor.retry_policy import exit_code

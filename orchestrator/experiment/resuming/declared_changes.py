@@ -1,0 +1,229 @@
+"""How declarations of jobs that have run differ from the job file, and whether that is allowed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from orchestrator.core import job_parts
+from orchestrator.core.decoding import field_values
+from orchestrator.core.errors import ChangedError
+from orchestrator.core.front_end import option
+from orchestrator.core.job import Job
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import count, listed
+from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
+from orchestrator.experiment.begun_source import begun_source
+from orchestrator.experiment.examination.preflight import JobVerdict
+from orchestrator.experiment.resuming import extension
+from orchestrator.ledger import JobRow, Ledger
+from orchestrator.supervisor.events import Reporter
+
+OnChange: TypeAlias = Literal["refuse", "restart", "keep", "extend"]
+
+SHOWN = 10
+"""Differences in a message."""
+JOB_FILE_KEYS = {
+    "threads": "resources.threads",
+    "device": "resources.gpus (device)",
+    "ranks": "resources.ranks",
+    "backend": "distributed.backend",
+    "mode": "distributed.mode",
+    "model_edits": "model",
+    "init_sha256": "init (SHA-256 of the policy)",
+}
+
+
+def changed_jobs(
+    rows: Mapping[str, JobRow], jobs: Sequence[Job], verdicts: Mapping[str, JobVerdict]
+) -> dict[str, list[str]]:
+    """Jobs that have run and would now train something else → the differences."""
+    begun = {
+        job.job_id: rows[job.job_id]
+        for job in jobs
+        if job.job_id in rows
+        and rows[job.job_id].attempts > 0
+        and verdicts[job.job_id].problem is None
+    }
+    changed: dict[str, list[str]] = {}
+    sources: dict[str, str] = {}
+    for job in jobs:
+        job_id = job.job_id
+        if job_id not in begun:
+            continue
+        differences = _differences(begun[job_id], job, verdicts[job_id])
+        if differences:
+            changed[job_id] = differences
+        if job.spec.init_job is not None:
+            sources[job_id] = job.spec.init_job
+    _add_changed_sources(changed, sources)
+    return changed
+
+
+def _add_changed_sources(changed: dict[str, list[str]], sources: Mapping[str, str]) -> None:
+    """Add to ``changed`` the jobs that start from one that has changed, and those that start from
+    these.
+
+    :param sources: job → the job that it starts from.
+    """
+    left = dict(sources)
+    while found := [job_id for job_id, source in left.items() if source in changed]:
+        for job_id in found:
+            source = left.pop(job_id)
+            why = f"init: job {source}, which it starts from, is declared differently"
+            changed[job_id] = [*changed.get(job_id, ()), why]
+
+
+def refuse_at_rungs(
+    ledger: Ledger,
+    recorded: Mapping[str, JobRow],
+    rows: Mapping[str, JobRow],
+    jobs: Sequence[Job],
+    verdicts: Mapping[str, JobVerdict],
+    on_change: OnChange,
+    paths: RunPaths,
+) -> None:
+    """Refuse that jobs start over which are compared at rungs: what was decided there would stay.
+
+    :param rows: ``recorded`` without jobs whose directories are gone, which cannot be kept as they
+        were.
+    :raises ChangedError: such jobs have changed, and are not to be kept.
+    """
+    if begun_source(paths, ledger) is None:
+        return
+    changed = changed_jobs(recorded, jobs, verdicts)
+    if not changed:
+        return
+    can_keep = changed.keys() <= rows.keys()
+    if not (can_keep and on_change == "keep"):
+        raise ChangedError(_at_rungs_message(paths, changed, can_keep=can_keep))
+
+
+def refuse_or_report(
+    changed: Mapping[str, Sequence[str]],
+    on_change: OnChange,
+    rows: Mapping[str, JobRow],
+    jobs: Sequence[Job],
+    verdicts: Mapping[str, JobVerdict],
+    paths: RunPaths,
+    reporter: Reporter,
+) -> None:
+    """:raises ChangedError: ``on_change`` does not allow the changes."""
+    if on_change in ("refuse", "extend"):
+        obstacles = extension.obstacles(rows, jobs, verdicts, changed, paths)
+        if on_change == "refuse":
+            raise ChangedError(_changed_message(paths, changed, can_extend=not obstacles))
+        if obstacles:
+            raise ChangedError(_obstacles_message(paths, obstacles))
+        extension.report(rows, [job for job in jobs if job.job_id in changed], reporter)
+    elif on_change == "keep":
+        text = f"declared differently now, but kept as before: {listed(list(changed))}"
+        reporter.event("warning", text, jobs=list(changed))
+
+
+def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
+    lines = [] if row.fingerprint == job.spec.fingerprint() else changed_keys(row.job, job)
+    if row.robot_hash != verdict.robot_hash:
+        lines.append(f"robot: the contents of {job.xml_source or job.spec.robot_maker} changed")
+    return lines
+
+
+def changed_keys(before: Job, after: Job) -> list[str]:
+    """Each key that decides the result and differs, with both values."""
+    old = decisive_keys(before)
+    new = decisive_keys(after)
+    return [
+        f"{key}: {_json_or_unset(old, key)} → {_json_or_unset(new, key)}"
+        for key in {**old, **new}
+        if _json_or_unset(old, key) != _json_or_unset(new, key)
+    ]
+
+
+def decisive_keys(job: Job) -> dict[str, object]:
+    """Everything that decides the result, under the job file's dotted keys."""
+    keys: dict[str, object] = job_parts.under_keys(job.spec.parts)
+    for name, value in field_values(job.spec).items():
+        if name == "parts":
+            continue
+        if name == "unknown":
+            keys |= value
+            continue
+        key = job.spec.algo if name == "hyperparameters" else JOB_FILE_KEYS.get(name, name)
+        if isinstance(value, Mapping) and name not in NOT_IN_FINGERPRINT:
+            keys |= {f"{key}.{inner}": part for inner, part in value.items()}
+        elif name not in NOT_IN_FINGERPRINT:
+            keys[key] = value
+    if job.spec.init_job is not None:
+        keys |= {"init": job.spec.init, JOB_FILE_KEYS["init_sha256"]: None}
+    return keys
+
+
+def _json_or_unset(keys: Mapping[str, object], key: str) -> str:
+    if keys.get(key) is None:
+        return "not set"
+    return json.dumps(keys[key], ensure_ascii=False)
+
+
+def by_difference(changed: Mapping[str, Sequence[str]]) -> list[str]:
+    """For a message: the first few differences, each after the jobs that have it."""
+    jobs_with: dict[str, list[str]] = {}
+    for job_id, lines in changed.items():
+        jobs_with.setdefault("\n".join(f"    {line}" for line in lines), []).append(job_id)
+    first = list(jobs_with.items())[:SHOWN]
+    shown = [f"  {listed(jobs)}\n{lines}" for lines, jobs in first]
+    if len(jobs_with) > SHOWN:
+        shown.append(f"  … and {len(jobs_with) - SHOWN} more differences")
+    return shown
+
+
+def on_change(value: OnChange) -> str:
+    """The option with this value, as the user gives it."""
+    return option("on_change", value, sign="=")
+
+
+def _changed_message(
+    paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_extend: bool
+) -> str:
+    jobs_are = count(len(changed), "job that has run here is", "jobs that have run here are")
+    them = "it" if len(changed) == 1 else "them"
+    they_are = "it is" if len(changed) == 1 else "they are"
+    extend = f"{on_change('extend')} trains {them} further, " if can_extend else ""
+    advice = (
+        f"{extend}{on_change('restart')} trains {them} again (what was trained is kept under"
+        f" another name), {on_change('keep')} continues with the earlier declaration, and another"
+        f" {option('run_dir')} keeps {them} as {they_are}"
+    )
+    return _refusal(paths, jobs_are, changed, advice)
+
+
+def _at_rungs_message(
+    paths: RunPaths, changed: Mapping[str, Sequence[str]], *, can_keep: bool
+) -> str:
+    jobs_are = count(
+        len(changed), "job that is compared at rungs is", "jobs that are compared at rungs are"
+    )
+    keep = f"{on_change('keep')} continues with the earlier declaration, " if can_keep else ""
+    advice = (
+        f"{keep}`run --fresh` trains all jobs again (what is here is kept under another name), and"
+        f" another {option('run_dir')} leaves it as it is. Single jobs cannot start over: others"
+        " were compared with them"
+    )
+    return _refusal(paths, jobs_are, changed, advice)
+
+
+def _obstacles_message(paths: RunPaths, obstacles: Mapping[str, Sequence[str]]) -> str:
+    jobs_are = count(len(obstacles), "job cannot be trained", "jobs cannot be trained")
+    advice = (
+        f"{on_change('extend')} takes a larger total_timesteps and no other change."
+        f" Undo the changes of these jobs, or use {on_change('restart')}, which trains changed jobs"
+        " again and keeps their old directories under another name."
+    )
+    return "\n".join([f"{paths.root}: {jobs_are} further:", *by_difference(obstacles), advice])
+
+
+def _refusal(
+    paths: RunPaths, jobs_are: str, changed: Mapping[str, Sequence[str]], advice: str
+) -> str:
+    first = f"{paths.root}: {jobs_are} declared differently now:"
+    return "\n".join([first, *by_difference(changed), advice])
