@@ -249,8 +249,16 @@ LEGAL = {
 
 
 def move(job_id: str, old: State, new: State) -> State:
-    """Return ``new``. :raises IllegalTransition: when it may not follow ``old``."""
-    if new.name not in LEGAL[old.name]:
+    """Return ``new``.
+
+    A waiting job waits anew only after one more failure.
+
+    :raises IllegalTransition: ``new`` may not follow ``old``.
+    """
+    is_legal = new.name in LEGAL[old.name]
+    if isinstance(old, Pending) and isinstance(new, Pending):
+        is_legal = new.failures > old.failures
+    if not is_legal:
         raise IllegalTransition(f"job {job_id}: {old.name} may not become {new.name}")
     return new
 

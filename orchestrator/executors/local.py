@@ -13,6 +13,7 @@ ledger.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import selectors
@@ -133,7 +134,11 @@ class LocalExecutor:
             raise
         try:
             self._watch(group)
-        except BaseException:  # the kernel watches no further descriptor
+        except OSError as error:
+            self._end(group)
+            text = "the kernel watches no further descriptor (fs.epoll.max_user_watches)"
+            raise OSError(errno.EAGAIN, text) from error  # its ENOSPC is not about the disk
+        except BaseException:
             self._end(group)
             raise
         self._groups[group.handle] = group

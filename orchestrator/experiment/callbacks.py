@@ -112,16 +112,15 @@ class CallbackReporter:
             self._next_progress = time.monotonic() + PROGRESS_EVERY_S
 
     def report_last(self) -> None:
-        """Call ``on_end`` for all jobs that are left: the supervisor has ended.
-
-        :raises LedgerBusyError: another process has the ledger locked; the message names the jobs.
+        """Call ``on_end`` for all jobs that are left: the supervisor has ended. While another
+        process has the ledger locked, :attr:`error` names them.
         """
         try:
             self._report_ended()
         except LedgerBusyError as error:
             left = f"the calling program was not told how {listed(list(self._ended))} ended"
-            advice = "the same call tells it of every job that has ended"
-            raise LedgerBusyError(f"{error}; {left}, {advice}") from error
+            self.error = LedgerBusyError(f"{error}; {left}")
+            self.error.__cause__ = error
 
     def _report_ended(self, most: float = math.inf) -> None:
         """Call ``on_end`` for jobs that have ended.

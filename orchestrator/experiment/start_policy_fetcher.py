@@ -78,6 +78,7 @@ class StartPolicyFetcher:
     def withdraw(self, job_id: str) -> None:
         if job_id != self._asked:
             self._waiting.pop(job_id, None)
+            self._repeated.discard(job_id)
 
     def take(self) -> Sequence[Fetch]:
         job = self._next_job()
@@ -98,7 +99,9 @@ class StartPolicyFetcher:
         return next(due, None)
 
     def _fetch_cleanly(self, job: Job) -> Fetch | None:
-        """As :meth:`_fetch`, with errors of this job alone as results; leaves no temporary files."""
+        """As :meth:`_fetch`, with errors of this job alone as results. Once there is one, nothing is
+        left in the staging folder.
+        """
         staging = self._paths.staging / f"start-{job.job_id}"
         try:
             fetched = self._fetch(job, staging)
@@ -106,8 +109,7 @@ class StartPolicyFetcher:
             fetched = FailedFetch(job_id=job.job_id, problem=_problem(job, str(error)))
             self._end_child()
         if fetched is not None:
-            shutil.rmtree(staging, ignore_errors=True)
-            preflight.staged_policy(staging).unlink(missing_ok=True)
+            _remove_staged(staging)
         return fetched
 
     def _fetch(self, job: Job, staging: Path) -> Fetch | None:
@@ -141,7 +143,7 @@ class StartPolicyFetcher:
         self._end_child()
         if may_be_blameless and job.job_id not in self._repeated:
             self._repeated.add(job.job_id)
-            shutil.rmtree(staging, ignore_errors=True)
+            _remove_staged(staging)
             return None
         problem = _problem(job, why)
         if may_not_recur:
@@ -177,6 +179,11 @@ class StartPolicyFetcher:
         if self._child is not None:
             self._child.__exit__()
             self._child = None
+
+
+def _remove_staged(staging: Path) -> None:
+    shutil.rmtree(staging, ignore_errors=True)
+    preflight.staged_policy(staging).unlink(missing_ok=True)
 
 
 def _problem(job: Job, why: str) -> str:

@@ -5,9 +5,10 @@ same.
 from __future__ import annotations
 
 from orchestrator.core.job import Cancelled, Failed, Job, Paused, Pending, State, Succeeded
+from orchestrator.ledger import Verb
 
 
-def requested_state(verb: str, state: State) -> State | None:
+def requested_state(verb: Verb, state: State) -> State | None:
     """The state that a request of the user makes of that of a job which no worker trains.
 
     None if it has no effect.

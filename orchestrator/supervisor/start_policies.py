@@ -69,8 +69,9 @@ class StartPolicies(Protocol):
         ...
 
     def take(self) -> Sequence[Fetch]:
-        """What has become of requests since the last call. :raises DiskFullError: there is no space for a
-        policy.
+        """What has become of requests since the last call.
+
+        :raises DiskFullError: there is no space for a policy.
         """
         ...
 

@@ -196,11 +196,12 @@ class Supervisor:
                 self._unhandled.popleft()
             self._requests.resume_exited()
             self._termination.enforce_limits()
-            self._jobs.take_policies()
+            if not self.is_stopping:
+                self._jobs.take_policies()
             self._move_attempts()
             if self._may_launch:
                 self._launch_waiting()
-            self._launcher.disk.tick()
+                self._launcher.disk.tick()
             self._recorder.end_turn(self.now(), self._view)
         self.reporter.tick(self._view)
 

@@ -57,7 +57,7 @@ def states(run_dir: Path) -> dict[str, str]:
 PACKAGE_OUT_OF_REACH = """
 import sys
 from pathlib import Path
-from orchestrator.experiment.from_outside import control, run_snapshot
+from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.processes import done_by_owner
 
 class Unreadable:

@@ -23,7 +23,7 @@ from supervisor_helpers import (
     make_spec,
 )
 
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import ChangedError, UsageError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import Job, Pending
@@ -345,7 +345,7 @@ def test_a_job_whose_number_of_ranks_changed_is_refused_with_the_difference(tmp_
     before = Experiment(tmp_path, [make_job("a", ranks=2)])
     before.run()
     after = make_job("a", ranks=4)
-    with pytest.raises(reconcile.ChangedError, match=r"resources\.ranks: 2 → 4"):
+    with pytest.raises(ChangedError, match=r"resources\.ranks: 2 → 4"):
         settled(before, after)
 
 

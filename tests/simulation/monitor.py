@@ -382,7 +382,7 @@ class Monitor:
         record.not_before = 0.0
         self.world.log(f"{job_id}: {before} -> {after}")
         if isinstance(state, Pending) and before == after and state.failures > record.failures:
-            self._fetch_failed(job_id)
+            self._fetch_failed(job_id, state)
             return
         if record.put_from:
             put_from, record.put_from = record.put_from, ""
@@ -434,7 +434,7 @@ class Monitor:
         if after == "FAILED" and not is_by_file:
             self._look_at_failure(job_id, before, getattr(state, "cause", ""))
 
-    def _fetch_failed(self, job_id: str) -> None:
+    def _fetch_failed(self, job_id: str, state: Pending) -> None:
         """A job waits again, as the process that examined the policy that it starts from was
         killed, and so was the one after it.
         """
@@ -443,7 +443,12 @@ class Monitor:
         self._claim(is_founded, f"{job_id} waits again without a reason")
         record.put_from = ""
         record.failures += 1
-        record.not_before = self.world.now + 2.0 ** (record.failures - 1)
+        self._claim(
+            state.failures == record.failures <= job.max_retries,
+            f"{job_id} waits again with {state.failures} failures, of at most {job.max_retries}, and"
+            f" had {record.failures - 1}",
+        )
+        record.not_before = self.world.now + min(60.0, 2.0 ** (record.failures - 1))
 
     def _queue_again(self, job_id: str) -> None:
         """A job that has begun is queued by its user, behind those like it."""

@@ -5,7 +5,8 @@ the memory gets a verdict like any other. Every distinct pair of robot and task 
 from the copy that its jobs will train.
 
 This is the door of the package. What is asked is in :mod:`.examination_requests`, the processes
-that answer are in :mod:`.side_by_side`, and one of them is in :mod:`.examining_process`.
+that answer are in :mod:`.side_by_side`, whose ``ask`` starts its own ``Child``s, and one of them is
+in :mod:`.examining_process`.
 """
 
 from __future__ import annotations

@@ -13,11 +13,7 @@ from orchestrator.core.errors import OrchestratorError, RunDirError, UsageError
 from orchestrator.core.job import Cancelled, Cause, Paused, Running
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.experiment.directory import (
-    left_batch_jobs,
-    resume_advice,
-    run_directory,
-)
+from orchestrator.experiment.directory import left_batch_jobs, resume_advice, run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
@@ -283,7 +279,8 @@ def _refuse_what_trains(paths: RunPaths, chosen: Sequence[str], verb: JobVerb) -
 
 def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> list[str]:
     """Move jobs in the ledger while no supervisor runs. Returns those that were in a state from
-    which they may move. An error leaves the states of all as they were.
+    which they may move: all of them, or after an error none. (That the summary could not be written
+    is an error after they have moved.)
 
     :param chosen: None for all.
     """

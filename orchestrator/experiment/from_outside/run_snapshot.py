@@ -16,10 +16,7 @@ from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import listed
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.begun_source import Standing
-from orchestrator.experiment.directory import (
-    run_directory,
-    run_end,
-)
+from orchestrator.experiment.directory import run_directory, run_end
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.ledger import Ledger, SummaryRow, job_figures, live_facts, summary
 from orchestrator.ledger.live_facts import LiveFacts

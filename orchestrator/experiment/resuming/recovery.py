@@ -36,7 +36,7 @@ from orchestrator.core.paths import AttemptPaths, JobPaths, RunPaths
 from orchestrator.core.processes.procfs import is_zombie
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
-from orchestrator.ledger import JobRow, Ledger, Request, summary
+from orchestrator.ledger import JobRow, Ledger, Request, Verb, summary
 from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
@@ -162,7 +162,7 @@ def _apply_late(request: Request, row: JobRow, ledger: Ledger) -> JobRow:
     return row if new is None else dataclasses.replace(row, state=new)
 
 
-def move_as_requested(row: JobRow, verb: str, ledger: Ledger) -> State | None:
+def move_as_requested(row: JobRow, verb: Verb, ledger: Ledger) -> State | None:
     """Enter what a request makes of a job that no worker trains. Returns its new state; None if the
     request has no effect.
     """

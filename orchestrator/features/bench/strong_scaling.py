@@ -55,7 +55,7 @@ class _Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Document:
-    """What ``strong.json`` holds."""
+    """What ``strong.json`` has to hold, as it is examined before it is used."""
 
     format: int
     fingerprints: Mapping[str, str]

@@ -186,8 +186,8 @@ class _Declared:
 def _declared(settings: Mapping[str, Any], space: Mapping[str, Any]) -> _Declared:
     """Tell the keys of ``[search]`` among ``settings`` from those of a job.
 
-    :raises UsageError: one is an argument that has another name, or the result given as ``init`` has
-        no policy.
+    :raises UsageError: one of them is an argument of the class under another name, or the result
+        given as ``init`` has no policy.
     """
     table = {key: value for key, value in settings.items() if key in SearchTable.model_fields}
     defaults = {key: value for key, value in settings.items() if key not in table}

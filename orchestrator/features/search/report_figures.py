@@ -52,8 +52,8 @@ def best_so_far(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Dr
         for part, (scale, end) in enumerate(ends):
             axes = panels[2 * place + part]
             spent: Spent = "env_steps" if part == 0 else "elapsed_s"
-            by_end = {trial: getattr(by_then, spent) for trial, by_then in facts["spent"].items()}
-            at = [by_end[one["trial"]] / scale for one in ended if one["values"]]
+            spent_by_end = [facts["spent"][one["trial"]] for one in ended if one["values"]]
+            at = [getattr(by_then, spent) / scale for by_then in spent_by_end]
             axes.scatter(at, values, s=8, color=BLUE, alpha=0.5, linewidths=0)
             moments = [one[spent] / scale for one in best]
             heights = [one["value"] for one in best]

@@ -46,7 +46,7 @@ def test_an_interrupt_ends_the_players_and_robots_without_a_policy_are_named(
         for id_ in "ab"
     ]
     monkeypatch.setattr(
-        mosaic.control, "status", lambda run_dir: SimpleNamespace(rows=rows, paths=paths)
+        mosaic.run_snapshot, "status", lambda run_dir: SimpleNamespace(rows=rows, paths=paths)
     )
     monkeypatch.setattr(mosaic, "PolicyProcess", SleepingPlayer)
     monkeypatch.setattr(time, "sleep", interrupted)

@@ -34,6 +34,7 @@ from executor_helpers import (
     until_heard,
 )
 
+from orchestrator.core.errors import is_disk_full
 from orchestrator.core.files.log_limit import GAP_BYTES, HEAD_BYTES, dropped_bytes
 from orchestrator.core.processes.environment_variables import (
     CHANNEL_VARIABLE,
@@ -249,8 +250,9 @@ def test_a_worker_that_cannot_be_watched_is_an_os_error_and_leaves_no_process(
         before = descriptors()
         with monkeypatch.context() as patch:
             patch.setattr(getattr(executor, selector), "register", refuse)
-            with pytest.raises(OSError, match="No space left"):
+            with pytest.raises(OSError, match="no further descriptor") as refused:
                 executor.submit(make_rank_group(tmp_path, "b", IGNORES_STOP, IGNORES_STOP))
+        assert not is_disk_full(refused.value)
         assert not children("puppet.py")
         assert descriptors() == before
         assert not executor.poll(0.0)

@@ -38,7 +38,6 @@ MOVES = {
     ("PENDING", "CANCELLED"),
     ("PENDING", "PAUSED"),
     ("RUNNING", "PAUSED"),
-    ("PENDING", "PENDING"),
     ("PAUSED", "PENDING"),
     ("PAUSED", "CANCELLED"),
     ("PAUSED", "PAUSED"),
@@ -62,6 +61,14 @@ def test_a_legal_move_gives_the_new_state(old: str, new: str) -> None:
 def test_an_illegal_move_raises_and_names_job_and_states(old: str, new: str) -> None:
     with pytest.raises(IllegalTransition, match=f"a-s0: {old} may not become {new}"):
         move("a-s0", STATES[old], STATES[new])
+
+
+def test_a_waiting_job_waits_anew_after_one_more_failure_alone() -> None:
+    once = Pending(failures=1)
+    assert move("a-s0", Pending(), once) is once
+    for failures in (0, 1):
+        with pytest.raises(IllegalTransition, match="a-s0: PENDING may not become PENDING"):
+            move("a-s0", once, Pending(failures=failures))
 
 
 def test_every_state_has_its_row_in_the_table_and_success_is_final_unless_the_job_is_extended() -> (

@@ -26,7 +26,7 @@ from orchestrator.core.errors import ChangedError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.job import Cause, Failed, Job, Pending, Running
 from orchestrator.executors.base import Launch
-from orchestrator.executors.fake import Behaviour
+from orchestrator.executors.fake import NEVER, Behaviour
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import control, reload
 from orchestrator.experiment.resuming import recovery
@@ -310,6 +310,25 @@ def test_a_stop_does_not_wait_for_policies(tmp_path: Path) -> None:
     assert experiment.run() == {"a": "SUCCEEDED", "b": "PENDING", "c": "PENDING"}
     assert experiment.supervisor.is_interrupted
     assert "not run" not in experiment.reporter.messages()
+
+
+def test_while_a_run_stops_no_policy_is_fetched(tmp_path: Path) -> None:
+    """Nothing would be launched with it, and whoever ends all processes ends that one, too."""
+
+    class Stopping(Policies):
+        def take(self) -> Sequence[Fetch]:
+            fetches = super().take()
+            if self.asked:
+                experiment.supervisor.request_stop("test")
+            return fetches
+
+    def behave(launch: Launch) -> Behaviour:
+        is_long = launch.job_id == "d"
+        return Behaviour(after_s=NEVER, exits_within_s=5.0) if is_long else Behaviour()
+
+    jobs = [*one_that_starts(max_retries=0), make_job("d")]
+    experiment = Experiment(tmp_path, jobs, behave, policies=Stopping(failures=1))
+    assert experiment.run() == {"a": "SUCCEEDED", "b": "PENDING", "d": "PENDING"}
 
 
 # -- later runs
