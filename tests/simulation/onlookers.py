@@ -5,7 +5,7 @@ jobs. What they are shown is what the ledger has.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.from_outside import attach, run_snapshot
 from orchestrator.experiment.from_outside.run_follower import RunFollower
 from orchestrator.ledger import Ledger, job_figures
+from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.ledger.rows import fitness
 from orchestrator.ledger.summary import learner_summary
 from orchestrator.supervisor.events import View
@@ -174,6 +175,7 @@ class Onlooker:
         goals = {id_: at for id_, at in pauses.items() if at is not None and id_ in left}
         self._claim(job_figures.goals(ledger) == goals, "figures have other goals than the jobs")
         self._claim(job_figures.jobs_count(ledger) == len(rows), "figures have other jobs")
+        self._look_at_lineages(ledger)
         at_rungs = sum(figures.cause == "rung" for figures in found.values())
         self._claim(job_figures.at_rungs(ledger) == at_rungs, "figures have others at rungs")
         asked = job_figures.requested_jobs(ledger, "retry") | job_figures.requested_jobs(
@@ -186,9 +188,28 @@ class Onlooker:
         without = ledger.jobs_with("normalize", is_set=False)
         self._claim(without == set(rows), "no job normalises its observations")
 
+    def _look_at_lineages(self, ledger: Ledger) -> None:
+        """A search, which asks for many jobs at once, is told what `status` shows of each."""
+        version = job_figures.version(ledger)
+        shown = {
+            row["job_id"]: env_steps_before(row["env_steps"], row["lineage_env_steps"])
+            for row in ledger.summary()
+        }
+        asked = job_figures.earlier_env_steps(ledger, list(shown))
+        self._claim(asked == shown, f"before jobs began there were {asked}, and {shown}")
+        self._claim(job_figures.version(ledger) == version, "who reads changes the ledger")
+
+    def _look_at_measures(self, ledger: Ledger, measured: Collection[str]) -> None:
+        """:param measured: jobs that have an exit record with measures."""
+        found = job_figures.training_measures(ledger, list(self.monitor.records))
+        of_some = {job_id for job_id, measures in found.items() if measures}
+        self._claim(of_some <= set(measured), f"{of_some} are measured, and {measured} were")
+
     def _look_at_attempts(self, ledger: Ledger) -> None:
         """Each attempt has a history of its CPUs, which ends where it ran last."""
         numbers: dict[str, list[int]] = {}
+        measured = {job.job_id for job in self.monitor.jobs.values() if job.is_measured}
+        self._look_at_measures(ledger, measured)
         for attempt in ledger.attempts():
             numbers.setdefault(attempt["job_id"], []).append(attempt["number"])
             spans = attempt["cpu_spans"]

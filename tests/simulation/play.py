@@ -457,6 +457,7 @@ def _job(job: SimulatedJob, number: int) -> Job:
         eval_episodes=0,
         env="CartPole-v1",
         env_kwargs=_distinct(job),
+        hyperparameters={"learning_rate": "linear(1e-3, 0)"} if job.is_measured else {},
         pause_at=job.pause_at,
         ranks=job.ranks,
         after=job.after,

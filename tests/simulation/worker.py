@@ -43,8 +43,17 @@ MEASURED: Mapping[str, Any] = {
     "eval_mean": 2.0,
     "ep_rew_mean_first": 0.5,
     "measures": {"height": 1.5, "falls": None},
+    "divergences": 1,
+    "learner": "sb3",
+    "learner_reason": "auto: it is measured",
+    "training_measures": {"height": 1.0},
 }
-"""What an exit record has of an evaluation with measures."""
+"""What an exit record has of a training with measures, and of its evaluation."""
+MEASURED_LINE: Mapping[str, Any] = {
+    "learner": "sb3",
+    "warning": "measuring takes time",
+}
+"""What the reports of such a training have."""
 SIGNALS = {
     "killed": signal.SIGKILL,
     "crashed": signal.SIGSEGV,
@@ -254,7 +263,7 @@ class Worker:
     def _record(self, code: int) -> None:
         record = ExitRecord(
             code=int(code),
-            message="" if code == ExitCode.SUCCEEDED else f"ended with {int(code)}",
+            message="" if code == ExitCode.SUCCEEDED else f"=ended with {int(code)}",
             env_steps=self.env_steps,
             resumed_from=self.resumed_from,
             first_step_s=self.behaviour.start_s,
@@ -278,6 +287,7 @@ class Worker:
             "env_steps_per_s": STEPS / self.behaviour.iteration_s,
             "ep_rew_mean": float(self.env_steps),
             "learner": "fast",
+            **(MEASURED_LINE if self.job.is_measured else {}),
         }
         self.report(Progress.from_line(json.dumps(line).encode()))
 
