@@ -123,7 +123,7 @@ def test_who_looks_at_a_run_loads_nothing_that_reads_job_files(
 ) -> None:
     run_dir = make_run_dir(tmp_path / "run", [Trained()]).root
     loaded = loaded_by("-m", "orchestrator", command, str(run_dir))
-    assert "orchestrator.experiment.from_outside.control" in loaded
+    assert "orchestrator.experiment.from_outside.run_snapshot" in loaded
     assert not loaded & {*HEAVY, "numpy", "matplotlib", "orchestrator.jobfile"}
 
 
