@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment.examination import preflight
-from tests.simulation.scenario import LONGEST_S, Scenario, Trouble
+from tests.simulation.scenario import LONGEST_S, STEPS, Scenario, Trouble
 from tests.simulation.world import World
 
 EXAMINING_S = 0.4
@@ -70,7 +70,16 @@ class SimulatedChild:
             write_whole(preflight.staged_policy(Path(str(request.stage_to))), content)
         except OSError as error:
             return ExaminationAnswer(problem=str(error), errno=error.errno)
-        return ExaminationAnswer(init_sha256=hashlib.sha256(content).hexdigest())
+        digest = hashlib.sha256(content).hexdigest()
+        return ExaminationAnswer(init_sha256=digest, init_env_steps=_told_env_steps(content))
+
+
+def _told_env_steps(policy: bytes) -> int | None:
+    """How long a policy was trained, which some policies say."""
+    match policy.split():
+        case [_, env_steps, _] if int(env_steps) // STEPS % 2:
+            return int(env_steps)
+    return None
 
 
 def readable(children: Sequence[SimulatedChild]) -> list[SimulatedChild]:

@@ -47,6 +47,14 @@ PROMOTED = Scenario(jobs=(SimulatedJob(name="j0", pause_at=STEPS, promotions=2),
 STARTED = Scenario(
     jobs=(JOB, SimulatedJob(name="j1", after=(JOB.job_id,), starts=True)),
 )
+SOURCE_CHANGED = replace(
+    STARTED,
+    troubles=(
+        Trouble(kind="begin", at_s=7.0, what="restart"),
+        Trouble(kind="edit", at_s=8.0, job=JOB.job_id, what="other"),
+    ),
+)
+"""Another job has started from the one that is edited."""
 REMOVED = Scenario(
     jobs=(SLOW, SimulatedJob(name="j1")),
     troubles=(
@@ -92,6 +100,7 @@ def test_a_job_whose_policy_cannot_be_examined_is_tried_again_and_trained_at_las
         (ADDED, "event reloaded: 1 new job", 1),
         (PROMOTED, "event promoted", 3),
         (STARTED, "j1-s0: RUNNING -> SUCCEEDED", 1),
+        (SOURCE_CHANGED, "event restarted", 2),
         (REMOVED, "is no longer in the job file: it is CANCELLED", 1),
     ],
 )
