@@ -40,7 +40,6 @@ NOBODY = "nobody"
 """No job has this name."""
 ODD_REQUESTS = (
     ("set", "max_parallel=many"),
-    ("set", f"max_parallel={'9' * 5000}"),
     ("set", "colour=red"),
     ("promote", f"{NOBODY}=end"),
     ("promote", "j0-s0=soon"),
