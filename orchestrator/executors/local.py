@@ -134,10 +134,6 @@ class LocalExecutor:
             raise
         try:
             self._watch(group)
-        except OSError as error:
-            self._end(group)
-            text = "the kernel watches no further descriptor (fs.epoll.max_user_watches)"
-            raise OSError(errno.EAGAIN, text) from error  # its ENOSPC is not about the disk
         except BaseException:
             self._end(group)
             raise
@@ -148,10 +144,14 @@ class LocalExecutor:
         """Notice what the ranks of ``group`` say, and their ends. :raises OSError: that is not
         possible.
         """
-        for worker in group.running:
-            self._channels.register(worker.channel, selectors.EVENT_READ, (group, worker))
-            if worker.pidfd is not None:
-                self._ends.register(worker.pidfd, selectors.EVENT_READ, (group, worker))
+        try:
+            for worker in group.running:
+                self._channels.register(worker.channel, selectors.EVENT_READ, (group, worker))
+                if worker.pidfd is not None:
+                    self._ends.register(worker.pidfd, selectors.EVENT_READ, (group, worker))
+        except OSError as error:
+            text = "the kernel watches no further descriptor (fs.epoll.max_user_watches)"
+            raise OSError(errno.EAGAIN, text) from error  # its ENOSPC is not about the disk
 
     def _end(self, group: RankGroup[WorkerProcess]) -> None:
         """Kill and reap all ranks of ``group``."""

@@ -106,9 +106,15 @@ class Experiment:
         return job.xml_source if robot is None else Path(robot.label)
 
     @property
+    def job_maker(self) -> JobSource | None:
+        """What makes its jobs as its run goes on; None where all are declared."""
+        source = self.job_source
+        return source if source is not None and source.makes_jobs else None
+
+    @property
     def makes_jobs(self) -> bool:
         """Whether its jobs are made as its run goes on."""
-        return self.job_source is not None and self.job_source.makes_jobs
+        return self.job_maker is not None
 
     @property
     def jobs_to_examine(self) -> tuple[Job, ...]:

@@ -58,7 +58,7 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
         above += source.lines(experiment)
     above += _starts(dry.starts)
     below = [*dry.forecast.lines, *_batch_script(dry)]
-    if source is not None and source.makes_jobs:
+    if experiment.makes_jobs:
         output.show(output.console(), *above, *below)
         return
     jobs = dry.plan.jobs
@@ -68,9 +68,8 @@ def show(experiment: Experiment, dry: DryRun, run_dir: Path) -> None:
 
 def _heading(experiment: Experiment, dry: DryRun, run_dir: Path, *, is_refused: bool) -> str:
     """What would be trained, how many jobs at once, where, and into which directory."""
-    source = experiment.job_source
-    if source is not None and source.makes_jobs:
-        what = f"a {source.noun}"
+    if (maker := experiment.job_maker) is not None:
+        what = f"a {maker.noun}"
         order = ""
     else:
         what = _number_of_jobs(dry, is_refused=is_refused)

@@ -284,17 +284,13 @@ def move_jobs(paths: RunPaths, chosen: Sequence[str] | None, verb: JobVerb) -> l
 
     :param chosen: None for all.
     """
-    ledger = Ledger.open(paths.ledger)
-    try:
+    with run_directory.opened_ledger(paths) as ledger:
         moved = _move_in(ledger, paths, chosen, verb)
         ledger.commit()
-    except BaseException:
-        ledger.abandon()
-        raise
-    try:
-        summary.write(paths, ledger)
-    finally:
-        ledger.close()
+        try:
+            summary.write(paths, ledger)
+        finally:
+            ledger.close()
     return moved
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.decoding import Positive, decode, parsed_json
+from orchestrator.core.decoding import Positive, from_values, parsed_json
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
@@ -173,11 +173,10 @@ def _read(path: Path) -> dict[str, Any] | None:
     :raises UsageError: the file is damaged, or of another version of this program.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        document: dict[str, Any] = parsed_json(text)
+        document: dict[str, Any] = parsed_json(path.read_text(encoding="utf-8"))
         if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
             raise ValueError(f"it has format {document['format']!r:.40}")
-        levels = decode(_Document, text).levels
+        levels = from_values(_Document, document).levels
         if odd := [level for level in levels if not level.isdecimal()]:
             raise ValueError(f"levels: {odd[0]!r:.40} is no number")
     except FileNotFoundError:

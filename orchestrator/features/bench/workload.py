@@ -120,9 +120,8 @@ def pick(experiment: Experiment, name: str | None) -> Job:
     :raises UsageError: no job has that name, the jobs are made as the run goes on, or the job needs
         a GPU or another algorithm than PPO.
     """
-    source = experiment.job_source
-    if source is not None and source.makes_jobs:
-        what = f"a {source.noun} makes its jobs as it runs, so that there is none to measure"
+    if (maker := experiment.job_maker) is not None:
+        what = f"a {maker.noun} makes its jobs as it runs, so that there is none to measure"
         advice = "Remove its table from a copy of the file to measure the unchanged job"
         raise UsageError(f"{experiment.source}: {what}. {advice}")
     named = [job for job in experiment.jobs if name in (None, job.job_id, job.spec.name)]

@@ -45,6 +45,7 @@ def best_so_far(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Dr
     drawn, panels = drawing.panels(2 * len(objectives), columns=2, height_in=1.6)
     unit_s, unit = drawing.time_unit(facts["elapsed_s"])
     ended = [one for one in drawn_trials if one["trial"] in facts["spent"]]
+    spent_by_end = [facts["spent"][one["trial"]] for one in ended if one["values"]]
     for place, name in enumerate(objectives):
         best = facts["improvements"][name]
         values = [one["values"][place] for one in ended if one["values"]]
@@ -52,7 +53,6 @@ def best_so_far(facts: SearchFacts, drawn_trials: Sequence[ReportedTrial]) -> Dr
         for part, (scale, end) in enumerate(ends):
             axes = panels[2 * place + part]
             spent: Spent = "env_steps" if part == 0 else "elapsed_s"
-            spent_by_end = [facts["spent"][one["trial"]] for one in ended if one["values"]]
             at = [getattr(by_then, spent) / scale for by_then in spent_by_end]
             axes.scatter(at, values, s=8, color=BLUE, alpha=0.5, linewidths=0)
             moments = [one[spent] / scale for one in best]

@@ -87,9 +87,8 @@ def of_job_file(
     :raises KeyboardInterrupt: a stop was requested through ``stops``.
     """
     experiment = jobfile.load(path)
-    source = experiment.job_source
-    if source is not None and source.makes_jobs:
-        what = f"a {source.noun} makes its jobs as it runs, so that none can be verified before"
+    if (maker := experiment.job_maker) is not None:
+        what = f"a {maker.noun} makes its jobs as it runs, so that none can be verified before"
         raise UsageError(f"{path}: {what}; `run` it, and give `verify` its run directory")
     chosen, left_out = choose(experiment.jobs, names, path)
     for job in chosen:

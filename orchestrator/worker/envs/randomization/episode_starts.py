@@ -111,8 +111,9 @@ def _joint_addresses(task: Task) -> NDArray[np.intp]:
     except NoRootError:
         joints = list(range(model.njnt))
     else:
+        of_root = joints_of(model, body)
         robot = joints_of_robot(model, posed_data(model, task.pose), body)
-        joints = [joint for joint in robot if joint not in joints_of(model, body)]
+        joints = [joint for joint in robot if joint not in of_root]
     return np.array(
         [model.jnt_qposadr[joint] for joint in joints if joint_type(model, joint) in _ONE_POSITION],
         np.intp,
