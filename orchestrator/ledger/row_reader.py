@@ -8,6 +8,7 @@ from typing import Any, cast
 from orchestrator.core.decoding import checked_values
 from orchestrator.core.errors import LedgerError
 from orchestrator.ledger import Ledger, SummaryRow
+from orchestrator.ledger.job_figures import earlier_env_steps
 from orchestrator.ledger.lineage import env_steps_before
 
 PROGRESS = ("env_steps", "ep_rew_mean", "env_steps_per_s", "learner")
@@ -88,6 +89,7 @@ class RowReader:
         :param progress: the same for :data:`PROGRESS`.
         """
         moved = {job_id for job_id, values in moves.items() if values != self._moves.get(job_id)}
+        moved |= self._known_by_now(ledger)
         rows: dict[str, SummaryRow] = {}
         for job_id in self._job_ids(ledger, moves):
             row = self.rows.get(job_id)
@@ -95,13 +97,19 @@ class RowReader:
             # One that waits for other jobs may wait for fewer after any move.
             if row is None or job_id in moved or (moved and row["waits_for"]):
                 rows[job_id] = ledger.summary_of(job_id)
-            elif has_progressed and row["lineage_env_steps"] is None:
-                rows[job_id] = ledger.summary_of(job_id)  # it may be known once a job has begun
             elif has_progressed:
                 rows[job_id] = _progressed_row(row, progress[job_id])
             else:
                 rows[job_id] = row
         return rows
+
+    def _known_by_now(self, ledger: Ledger) -> set[str]:
+        """Jobs of which it was not known how far the policy that they start from had been trained,
+        and is now: it was fetched, or the job has begun.
+        """
+        unknown = [job_id for job_id, row in self.rows.items() if row["lineage_env_steps"] is None]
+        found = earlier_env_steps(ledger, unknown)
+        return {job_id for job_id, env_steps in found.items() if env_steps is not None}
 
     def _job_ids(self, ledger: Ledger, moves: Mapping[str, tuple[Any, ...]]) -> list[str]:
         """All jobs in the order of the job file."""

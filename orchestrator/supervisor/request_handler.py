@@ -116,7 +116,7 @@ class RequestHandler:
                 self._is_reload_due |= request.job_id == self.holder
                 self._is_asked_by_user |= request.verb == "reload"
             case "set":
-                self._set(request.job_id or "")
+                self._set(request)
             case "promote":
                 if request.promotion is not None:
                     self.promote(*request.promotion)
@@ -129,11 +129,10 @@ class RequestHandler:
             case "resume":
                 self._act_on_job(request, self.resume)
 
-    def _set(self, setting: str) -> None:
-        """:param setting: key and value, as in ``max_parallel=8``; another key has no effect."""
-        key, _, value = setting.partition("=")
-        if key == "max_parallel" and value.isdecimal():
-            self.set_max_parallel(int(value))
+    def _set(self, request: Request) -> None:
+        """Change a setting. Another one than those that there are has no effect."""
+        if request.max_parallel is not None:
+            self.set_max_parallel(request.max_parallel)
 
     def _act_on_job(self, request: Request, act: Callable[[str], None]) -> None:
         job_id = request.job_id

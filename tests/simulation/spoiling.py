@@ -40,6 +40,7 @@ NOBODY = "nobody"
 """No job has this name."""
 ODD_REQUESTS = (
     ("set", "max_parallel=many"),
+    ("set", f"max_parallel={'9' * 5000}"),
     ("set", "colour=red"),
     ("promote", f"{NOBODY}=end"),
     ("promote", "j0-s0=soon"),
@@ -52,7 +53,9 @@ ODD_REQUESTS = (
 
 
 def spoil(paths: RunPaths, trouble: Trouble) -> bool:
-    """Returns whether the ledger cannot be used any more. To be called while no supervisor lives."""
+    """Returns whether the ledger cannot be used any more: not if it is locked, and cannot be
+    changed. To be called while no supervisor lives.
+    """
     ledger = paths.ledger
     if trouble.what == "job-file":
         if paths.experiment.exists():
@@ -62,11 +65,11 @@ def spoil(paths: RunPaths, trouble: Trouble) -> bool:
         paths.summary_json.write_bytes(b'[{"job_id": "j0-s0"}]' if trouble.choice % 2 else b"[")
         return False
     if trouble.what in PRAGMAS:
-        changed(ledger, f"PRAGMA {PRAGMAS[trouble.what]}")
-    elif trouble.what in STATEMENTS:
-        changed(ledger, STATEMENTS[trouble.what], trouble.job)
-        return trouble.what not in PERHAPS_READ
-    elif trouble.what == "link":
+        return changed(ledger, f"PRAGMA {PRAGMAS[trouble.what]}")
+    if trouble.what in STATEMENTS:
+        is_changed = changed(ledger, STATEMENTS[trouble.what], trouble.job)
+        return is_changed and trouble.what not in PERHAPS_READ
+    if trouble.what == "link":
         elsewhere = paths.root.with_name("ledger-elsewhere")
         ledger.rename(elsewhere)
         ledger.symlink_to(elsewhere)

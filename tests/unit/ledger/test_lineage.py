@@ -198,6 +198,26 @@ def test_summary_table_and_reader_have_parent_and_env_steps_of_the_lineage(tmp_p
     assert [str(column.header) for column in shown.columns].count("lineage") == 1
 
 
+def test_a_page_learns_how_far_the_policy_of_a_waiting_job_is_when_it_is_fetched(
+    tmp_path: Path,
+) -> None:
+    run = make_run_dir(tmp_path / "run", [Trained(case="child", init="/elsewhere/model.zip")])
+    ledger = Ledger.open(run.ledger)
+    ledger.set_progress([("child-s0", 0, None, None, None)])
+    reader = RowReader()
+    reader.update(ledger)
+    before = reader.rows["child-s0"]
+    assert before["lineage_env_steps"] is None
+    reader.update(ledger)
+    assert reader.rows["child-s0"] is before, "nothing is known of it yet"
+    row = ledger.job_row("child-s0")
+    assert row is not None
+    ledger.update_spec(row.job.with_spec(init_env_steps=1000))
+    reader.update(ledger)
+    assert reader.rows["child-s0"]["lineage_env_steps"] == 1000
+    ledger.close()
+
+
 def test_a_summary_of_the_version_before_is_read(tmp_path: Path) -> None:
     run = make_run_dir(tmp_path / "run", [Trained(case="parent")])
     rows = json.loads(run.summary_json.read_text()) if run.summary_json.exists() else []

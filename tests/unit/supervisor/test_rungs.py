@@ -304,6 +304,23 @@ def test_only_a_request_to_promote_is_read_as_one() -> None:
     assert Request(verb="set", job_id="max_parallel=8").promotion is None
 
 
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("max_parallel=8", 8),
+        ("max_parallel=0", None),
+        ("max_parallel=many", None),
+        ("max_parallel=" + 5000 * "9", None),
+        ("order=fair", None),
+        (None, None),
+    ],
+)
+def test_only_a_positive_number_is_taken_for_max_parallel(
+    asked: str | None, expected: int | None
+) -> None:
+    assert Request(verb="set", job_id=asked).max_parallel == expected
+
+
 def test_a_ledger_that_is_rebuilt_knows_which_jobs_wait_at_a_rung(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, [rung_job(), rung_job("b")], to_rungs)
     experiment.run()
