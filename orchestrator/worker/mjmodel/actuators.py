@@ -1,10 +1,12 @@
-"""Actuators of a compiled model: what kind each of them is."""
+"""Actuators of a compiled model: what kind each of them is, and what joint it acts on."""
 
 from __future__ import annotations
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
+
+from orchestrator.worker.mjmodel.joints import HINGE, SLIDE
 
 _GAINS = {
     mujoco.mjtGain.mjGAIN_MUSCLE: "muscle",
@@ -13,6 +15,8 @@ _GAINS = {
     mujoco.mjtGain.mjGAIN_SO3: "orientation",
     mujoco.mjtGain.mjGAIN_USER: "user",
 }
+_ON_JOINT = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
+_SCALAR = (int(HINGE), int(SLIDE))
 
 
 def actuator_kind(model: mujoco.MjModel, number: int) -> str:
@@ -60,3 +64,24 @@ def position_servos(model: mujoco.MjModel) -> NDArray[np.bool_]:
     is_single = model.actuator_ctrlnum == 1
     servos: NDArray[np.bool_] = is_position & has_stiffness & is_single
     return servos
+
+
+def scalar_joints(model: mujoco.MjModel) -> NDArray[np.intp]:
+    """``(nactuator,)`` the hinge or slide that each actuator acts on, by ``joint`` or by
+    ``jointinparent``, which is the same there; -1 for any other transmission.
+    """
+    target = np.array(model.actuator_trnid[:, 0], np.intp)
+    joints = np.where(np.isin(model.actuator_trntype, _ON_JOINT), target, -1)
+    is_on_joint = joints >= 0
+    is_scalar = np.zeros(len(joints), bool)
+    is_scalar[is_on_joint] = np.isin(model.jnt_type[joints[is_on_joint]], _SCALAR)
+    return np.where(is_scalar, joints, -1)
+
+
+def scalar_gear(model: mujoco.MjModel, number: int) -> float:
+    """The ratio of the length of actuator ``number`` to the position of its hinge or slide.
+
+    MjModel has a gear for each output, and actuators with several outputs (``orientation``) may
+    come before this one.
+    """
+    return float(model.actuator_gear[model.actuator_outadr[number], 0])

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.text import count, listed
-from orchestrator.worker.mjmodel.actuators import actuator_kind
+from orchestrator.worker.mjmodel.actuators import actuator_kind, scalar_gear, scalar_joints
 from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
 from orchestrator.worker.mjmodel.structure import Floats
 
@@ -136,21 +136,18 @@ def servo_ranges(model: mujoco.MjModel) -> str | None:
     servos.
     """
     wide = []
-    for number in range(model.nactuator):
-        joint = int(model.actuator_trnid[number, 0])
+    for number, joint in enumerate(scalar_joints(model).tolist()):
         control = int(model.actuator_ctrladr[number])
-        on_joint = int(model.actuator_trntype[number]) == int(mujoco.mjtTrn.mjTRN_JOINT)
         if not (
-            on_joint
+            joint >= 0
             and actuator_kind(model, number) == "position"
             and model.actuator_ctrllimited[control]
         ):
             continue
         low, high = model.jnt_range[joint]
         least, most = model.actuator_ctrlrange[control]
-        reach = abs(float(model.actuator_gear[number, 0])) * float(high - low)
-        has_range = joint_type(model, joint) in (HINGE, SLIDE) and bool(model.jnt_limited[joint])
-        if has_range and most - least > WIDE_CTRLRANGE * reach:
+        reach = abs(scalar_gear(model, number)) * float(high - low)
+        if model.jnt_limited[joint] and most - least > WIDE_CTRLRANGE * reach:
             servo = f"'{model.actuator(number).name or number}' from {least:.3g} to {most:.3g}"
             wide.append(f"{servo}, joint {joint_name(model, joint)} from {low:.3g} to {high:.3g}")
     if not wide:
@@ -291,15 +288,12 @@ def timestep(model: mujoco.MjModel) -> Iterator[str]:
     explicit = mujoco.mjtIntegrator(int(model.opt.integrator)).name in ("mjINT_EULER", "mjINT_RK4")
     too_quick = []
     needed_s = step
-    for number in range(model.nactuator):
-        if int(model.actuator_trntype[number]) != int(mujoco.mjtTrn.mjTRN_JOINT):
-            continue
-        joint = int(model.actuator_trnid[number, 0])
+    for number, joint in enumerate(scalar_joints(model).tolist()):
         is_servo = actuator_kind(model, number) in ("position", "velocity")
-        if not is_servo or joint_type(model, joint) not in (SLIDE, HINGE):
+        if not is_servo or joint < 0:
             continue
         dof = int(model.jnt_dofadr[joint])
-        gear = float(model.actuator_gear[number, 0]) ** 2
+        gear = scalar_gear(model, number) ** 2
         mobility = float(model.dof_invweight0[dof])  # 1 / effective inertia, armature included
         stiffness, damping = (-gear * float(prm) for prm in model.actuator_biasprm[number, 1:3])
         frequency = (max(0.0, stiffness) * mobility) ** 0.5

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.text import count, listed
-from orchestrator.worker.mjmodel.actuators import position_servos
+from orchestrator.worker.mjmodel.actuators import position_servos, scalar_gear, scalar_joints
 from orchestrator.worker.mjmodel.joints import (
     FREE,
     HINGE,
@@ -169,7 +169,7 @@ def describe_joints(model: mujoco.MjModel) -> str:
         f"{type_name(joint_type(model, joint))} joint {joint_name(model, joint)}"
         for joint in range(model.njnt)
     ]
-    return f"{listed(joints, 6) or 'no joint'} and {count(model.nu, 'actuator')}"
+    return f"{listed(joints, 6) or 'no joint'} and {count(model.nactuator, 'actuator')}"
 
 
 class Workspace:
@@ -249,7 +249,7 @@ def _position_limits(
     """
     lows = np.empty(len(joints))
     highs = np.empty(len(joints))
-    is_servo = position_servos(model) & (model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT))
+    joint_of_servo = np.where(position_servos(model), scalar_joints(model), -1)
     for index, joint in enumerate(joints):
         start = pose[model.jnt_qposadr[joint]]
         if model.jnt_limited[joint]:
@@ -258,8 +258,8 @@ def _position_limits(
             turn = TURN if joint_type(model, joint) == HINGE else 0.0
             low = start - turn
             high = start + turn
-        for servo in np.flatnonzero(is_servo & (model.actuator_trnid[:, 0] == joint)).tolist():
-            gear = model.actuator_gear[servo, 0]
+        for servo in np.flatnonzero(joint_of_servo == joint).tolist():
+            gear = scalar_gear(model, servo)
             if isinstance(actions, Scaled) and gear:
                 least, greatest = sorted(actions.commands(model.actuator_ctrladr[servo]) / gear)
                 low = max(low, least)

@@ -49,7 +49,7 @@ def choose(model: mujoco.MjModel) -> TaskChoice:
         raise ValueError("no task suits a robot without actuators; add an <actuator> section")
     key = find_keyframe(model, None)
     pose = np.array(model.key_qpos[key] if key >= 0 else model.qpos0)
-    actuators = f"moved by {count(model.nu, 'actuator')}"
+    actuators = f"moved by {count(model.nactuator, 'actuator')}"
     poles = _standing_poles(model, pose)
     if poles:
         names = ", ".join(joint_name(model, joint) for joint in poles)

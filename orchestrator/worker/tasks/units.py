@@ -10,7 +10,12 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from orchestrator.worker.mjmodel.actuators import actuator_kind, position_servos
+from orchestrator.worker.mjmodel.actuators import (
+    actuator_kind,
+    position_servos,
+    scalar_gear,
+    scalar_joints,
+)
 from orchestrator.worker.mjmodel.joints import BALL, FREE, HINGE, SLIDE, joint_type
 from orchestrator.worker.tasks import input_names
 
@@ -97,10 +102,9 @@ def _of_actuator(model: mujoco.MjModel, actuator: int, *, is_position: bool) -> 
     kind = actuator_kind(model, actuator)
     if kind == "muscle":
         return NUMBER
-    joint = int(model.actuator_trnid[actuator, 0])
-    gear = float(model.actuator_gear[actuator, 0])
-    is_at_joint = model.actuator_trntype[actuator] == int(mujoco.mjtTrn.mjTRN_JOINT)
-    if not is_at_joint or joint_type(model, joint) not in (HINGE, SLIDE) or not gear:
+    joint = int(scalar_joints(model)[actuator])
+    gear = scalar_gear(model, actuator)
+    if joint < 0 or not gear:
         return UNKNOWN
     units = _OF_JOINT[joint_type(model, joint)]
     [position] = units.positions

@@ -298,6 +298,16 @@ def test_units_of_controls_follow_from_the_actuators() -> None:
     assert units.of_observations(model, names) == ["rad", "m/s", ""]
 
 
+def test_units_of_controls_behind_an_actuator_with_several_outputs_use_their_own_gears() -> None:
+    model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody>
+        <body><joint name="wrist" type="ball"/><geom size="0.1"/>
+        <body pos="0.2 0 0"><joint name="turn" axis="0 1 0"/><geom size="0.05"/></body></body>
+        </worldbody><actuator><orientation joint="wrist" kp="1"/><motor joint="turn" gear="18"/>
+        <motor joint="turn" gear="5"/><motor jointinparent="turn" gear="4"/></actuator></mujoco>""")
+    assert model.nout == 6
+    assert units.of_controls(model) == ["", "", "", "18 N m", "5 N m", "4 N m"]
+
+
 def test_a_header_holds_any_name_and_number() -> None:
     assert c_header._string('a"\\é?') == r'"a\042\134\303\251\077"'
     assert c_header._comment("a */ b\n") == "a * / b?"

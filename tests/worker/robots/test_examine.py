@@ -45,6 +45,17 @@ def found_in(model: mujoco.MjModel) -> ModelFindings:
     return findings
 
 
+def test_a_servo_behind_an_actuator_with_several_outputs_is_judged_by_its_own_gear() -> None:
+    model = mujoco.MjModel.from_xml_string("""<mujoco><compiler angle="radian"/><worldbody>
+        <body><joint name="wrist" type="ball"/><geom size="0.1"/>
+        <body pos="0.2 0 0"><joint name="turn" axis="0 1 0" range="-1 1"/>
+        <geom size="0.05" mass="0.1"/></body></body></worldbody><actuator>
+        <orientation joint="wrist" kp="1"/>
+        <position name="servo" joint="turn" kp="1" gear="50" ctrlrange="-50 50"/></actuator></mujoco>""")
+    assert model_checks.servo_ranges(model) is None
+    assert "joint 'turn'" in "".join(model_checks.timestep(model))
+
+
 @pytest.mark.parametrize("xml", ROBOTS, ids=lambda xml: xml.stem)
 def test_our_own_robots_are_sound(xml: Path) -> None:
     findings = found_in(load_model(xml))

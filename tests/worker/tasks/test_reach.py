@@ -72,6 +72,19 @@ def test_position_servos_can_be_told_to_hold_every_pose_that_targets_are_drawn_f
     assert (task.workspace.low < task.pose).all()
 
 
+@pytest.mark.parametrize("attribute", ["joint", "jointinparent"])
+def test_what_a_servo_can_hold_follows_from_its_own_gear_and_transmission(attribute: str) -> None:
+    model = mujoco.MjModel.from_xml_string(f"""<mujoco><compiler angle="radian"/><worldbody>
+        <body pos="0 0 1"><joint name="wrist" type="ball"/><geom size="0.05"/>
+        <body pos="0.2 0 0"><joint name="turn" axis="0 1 0" range="-1 1"/>
+        <geom type="capsule" fromto="0.1 0 0 0.3 0 0" size="0.02"/><site name="tip" pos="0.3 0 0"/>
+        </body></body></worldbody><actuator><orientation joint="wrist" kp="1"/>
+        <position {attribute}="turn" kp="9" gear="4" ctrlrange="-2 2"/></actuator></mujoco>""")
+    workspace = reach(model, target_range=1.0).workspace
+    assert workspace.low.tolist() == [-0.5]
+    assert workspace.high.tolist() == [0.5]
+
+
 def test_targets_lie_in_two_links_reach_and_a_smaller_range_draws_nearer_ones() -> None:
     far, near = (targets(reach(two_links(), target_range=share)) for share in (1.0, 0.2))
     assert (np.linalg.norm(far - [0, 0, 1], axis=1) <= 1 + 1e-9).all()
