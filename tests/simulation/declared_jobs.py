@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.core.job import Cancelled, Job, State
 from orchestrator.core.paths import RunPaths
+from tests.simulation import policies
 from tests.simulation.job_files import JobFiles, as_declared
 from tests.simulation.robots import Robots
 from tests.simulation.scenario import STEPS, SimulatedJob
@@ -167,7 +168,8 @@ class DeclaredJobs:
                     return False
                 if cause == "launch-failed":
                     return self.files.world.counts["examiner"] > 1
-                return cause in ("invalid", "error") and self._lacks(entry)
+                has_no_start = self._lacks(entry) or entry.job.misfits
+                return cause in ("invalid", "error") and has_no_start
         return False
 
     def _lacks(self, entry: Declaration) -> bool:
@@ -308,12 +310,22 @@ class DeclaredJobs:
         trained = worker.spec.total_timesteps // STEPS, worker.spec.env_kwargs.get(VERSION, 0)
         _claim(trained == (job.iterations, job.version), f"{job_id} is trained as {trained}")
         _claim(job_id in self.files.call.jobs, f"{job_id} is trained, and not declared")
-        if worker.spec.init_job is not None and not worker.paths.checkpoints_by_steps():
-            init = worker.paths.init
-            content = init.read_bytes() if init.exists() else b""
-            is_right = hashlib.sha256(content).hexdigest() == worker.spec.init_sha256
-            is_of_source = content.startswith(f"{worker.spec.init_job} ".encode())
-            _claim(is_right and is_of_source, f"{job_id} starts from {content!r}")
+        if worker.spec.init is not None and not worker.paths.checkpoints_by_steps():
+            self._look_at_start(worker)
+
+    def _look_at_start(self, worker: Worker) -> None:
+        """An attempt begins with the policy that it is to start from."""
+        spec, init = worker.spec, worker.paths.init
+        content = init.read_bytes() if init.exists() else b""
+        if not content and spec.job_id in self.files.lost:
+            return  # its user has removed it; the worker ends with an error
+        is_right = hashlib.sha256(content).hexdigest() == spec.init_sha256
+        if spec.init_job is None:
+            is_of_source = content == policies.content(str(spec.init))
+        else:
+            is_of_source = content.startswith(f"{spec.init_job} ".encode())
+            _claim(not worker.job.misfits, f"{spec.job_id} starts from what does not fit it")
+        _claim(is_right and is_of_source, f"{spec.job_id} starts from {content!r}")
 
     def all_are_there(self, states: Mapping[str, str]) -> None:
         """A run has come to its end."""

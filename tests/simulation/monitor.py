@@ -24,6 +24,7 @@ from tests.simulation.cpu_rules import CpuRules
 from tests.simulation.declared_jobs import Declaration, DeclaredJobs
 from tests.simulation.executor import SAMPLE_EVERY_S, SimulatedKind
 from tests.simulation.ranks import Follower, Process
+from tests.simulation.robots import REFUSED
 from tests.simulation.scenario import OF_JOBS, STEPS, SimulatedJob, Trouble
 from tests.simulation.worker import Worker
 from tests.simulation.world import LITTLE_MIB, Violation, World
@@ -736,6 +737,22 @@ class Monitor:
         for job_id, state in states.items():
             if state == "SUCCEEDED":
                 self._look_at_results(job_id, rows)
+        for row in rows:
+            if row["cause"] == "invalid" and not row["attempts"]:
+                self._look_at_refused_robot(row)
+
+    def _look_at_refused_robot(self, row: Mapping[str, Any]) -> None:
+        """A robot that was refused, and is no file of its user, is kept, and its place said."""
+        job_id, files = row["job_id"], self.declared.files
+        declared = files.call.jobs.get(job_id)
+        is_kept = declared is not None and declared.is_invalid and declared.is_given
+        if not is_kept or files.call.is_directory or job_id in files.lost:
+            return
+        kept = self.paths.job(job_id).robot_invalid
+        self._claim(
+            str(kept) in row["message"] and kept.read_text() == REFUSED,
+            f"the robot of {job_id} is not kept: {row['message']}",
+        )
 
     def _exit_code(self, states: Mapping[str, str]) -> int:
         names = [state for job_id, state in states.items() if not self._is_at_rung(job_id)]

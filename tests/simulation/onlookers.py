@@ -4,18 +4,19 @@ jobs. What they are shown is what the ledger has.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.core.errors import LedgerBusyError, OrchestratorError
+from orchestrator.core.errors import LedgerBusyError, LedgerError, OrchestratorError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import resume_advice, run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.from_outside import attach, run_snapshot
 from orchestrator.experiment.from_outside.run_follower import RunFollower
-from orchestrator.ledger import Ledger, job_figures
+from orchestrator.ledger import Ledger, job_figures, summary
 from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.ledger.rows import fitness
 from orchestrator.ledger.summary import learner_summary
@@ -70,6 +71,8 @@ class Onlooker:
             return  # what can be read of it is anybody's guess
         self._look_at_end(run_directory.holder(self.paths))
         self._looks += 1
+        if self._looks % SELDOM == 0:
+            self._look_from_afar()
         has_changed = self._follow()
         is_due = has_changed or self._looks % SELDOM == 0
         if not is_due or not self.paths.ledger.exists():
@@ -110,6 +113,25 @@ class Onlooker:
         for row in anew.rows:
             fitness(row["eval_mean"], row["ep_rew_mean"])
         return True
+
+    def _look_from_afar(self) -> None:
+        """Another host, which must not open the ledger, reads the summary. It is whole, and of jobs
+        that there are, but where others have damaged it, or a power cut has.
+        """
+        try:
+            rows, _ = summary.read(self.paths)
+        except LedgerError as error:
+            troubles = self.world.scenario.troubles
+            is_damaged = any(trouble.what == "summary" for trouble in troubles)
+            self._claim(is_damaged or self.world.counts["power"] > 0, str(error))
+            return
+        strangers = {row["job_id"] for row in rows} - self._known_jobs
+        self._claim(not strangers, f"the summary has {strangers}")
+
+    @property
+    def _known_jobs(self) -> set[str]:
+        """All that there may ever be."""
+        return {job.job_id for job in self.world.scenario.jobs}
 
     def _is_planning(self, holder: LockHolder | None) -> bool:
         """Whether a supervisor still brings the ledger into agreement with its job file."""
@@ -181,7 +203,7 @@ class Onlooker:
         asked = job_figures.requested_jobs(ledger, "retry") | job_figures.requested_jobs(
             ledger, "cancel"
         )
-        known = {job.job_id for job in self.world.scenario.jobs} | set(rows) | {spoiling.NOBODY}
+        known = self._known_jobs | set(rows) | {spoiling.NOBODY}
         self._claim(asked <= known, f"requests of jobs that there are not: {asked - known}")
         waiting = {job_id for job_id, state in states.items() if state == "PENDING"}
         self._claim(ledger.free_disk_asked().keys() == waiting, "others ask for disk space")
@@ -232,7 +254,11 @@ class Onlooker:
         seen = view()
         running = [attempt.job.job_id for attempt in seen.active]
         self._claim(seen.counts["RUNNING"] == len(running), f"the screen counts {seen.counts}")
-        for job_id in running:
+        for attempt in seen.active:
+            job_id = attempt.job.job_id
+            cpus = set(map(str, attempt.slot.cpus))
+            is_said = cpus <= set(re.findall(r"\d+", attempt.where))
+            self._claim(is_said, f"the screen shows {job_id} on {attempt.where}, not on {cpus}")
             state = self.monitor.records[job_id].state
             self._claim(state == "RUNNING", f"the screen shows {job_id}, which is {state}")
         for job, _ in seen.held:

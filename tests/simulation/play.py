@@ -32,7 +32,7 @@ from orchestrator.experiment import session
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.job_directory import RobotCopies
-from tests.simulation import seams, spoiling
+from tests.simulation import policies, seams, spoiling
 from tests.simulation.added_jobs import Searcher, SimulatedSource
 from tests.simulation.callers import Caller, CallerError
 from tests.simulation.commands import Commands
@@ -45,7 +45,7 @@ from tests.simulation.onlookers import Onlooker
 from tests.simulation.robots import Robots
 from tests.simulation.scenario import STEPS, Scenario, SimulatedJob, Trouble
 from tests.simulation.terminals import Listener, Terminal
-from tests.simulation.worker import INVALID, VERSION
+from tests.simulation.worker import GIVEN, INVALID, VERSION
 from tests.simulation.world import DeathError, Violation, World
 
 MOST_LIVES = 300
@@ -134,7 +134,7 @@ class _Player:
         """In the place of the executor that the scenario names."""
         self.paths = RunPaths(world.disk.run_dir)
         self.robots = Robots(world=world, paths=self.paths)
-        job_of = self.robots.job_of(_job)
+        job_of = self.robots.job_of(policies.job_of(_job, world, self.paths))
         self.files = JobFiles(
             world=world,
             scenario=scenario,
@@ -439,7 +439,12 @@ def _observed(monitor: Monitor) -> Iterator[None]:
 
 def _distinct(job: SimulatedJob) -> dict[str, Any]:
     """In what jobs differ that are declared otherwise."""
-    values = {VERSION: job.version, INVALID: job.is_invalid}
+    values = {
+        VERSION: job.version,
+        INVALID: job.is_invalid,
+        policies.MISFITS: job.misfits,
+        GIVEN: job.is_given,
+    }
     return {name: value for name, value in values.items() if value}
 
 

@@ -6,17 +6,23 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator.core.errors import DiskFullError
 from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.examination import preflight
-from tests.simulation.scenario import LONGEST_S, STEPS, Scenario, Trouble
+from orchestrator.experiment.examination.preflight import JobVerdict
+from tests.simulation.scenario import LONGEST_S, STEPS, Scenario, SimulatedJob, Trouble
 from tests.simulation.world import World
 
 EXAMINING_S = 0.4
+MISFITS = "misfits"
+"""Key of ``env_kwargs`` of jobs that the policy of another job does not fit."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -62,6 +68,8 @@ class SimulatedChild:
             return self._examined(self._request)
 
     def _examined(self, request: ExaminationRequest) -> ExaminationAnswer:
+        if request.env_kwargs.get(MISFITS, False):
+            return ExaminationAnswer(problem="it has other observations", cause="init")
         model = Path(request.init["path"]) / "model.zip"
         if not model.exists():
             return ExaminationAnswer(problem=f"{model}: there is no policy", cause="init")
@@ -80,6 +88,52 @@ def _told_env_steps(policy: bytes) -> int | None:
         case [_, env_steps, _] if int(env_steps) // STEPS % 2:
             return int(env_steps)
     return None
+
+
+# -- policies that are declared by their paths
+
+
+def job_of(
+    made: Callable[[SimulatedJob, int], Job], world: World, paths: RunPaths
+) -> Callable[[SimulatedJob, int], Job]:
+    """``made`` with such policies."""
+
+    def with_policy(simulated: SimulatedJob, number: int) -> Job:
+        job = made(simulated, number)
+        if not simulated.policy:
+            return job
+        is_gone = simulated.policy == "gone"
+        folder = paths.job("nobody-s0").root if is_gone else world.root / simulated.policy
+        return job.with_spec(init=str(folder / "model.zip"))
+
+    return with_policy
+
+
+def content(init: str) -> bytes:
+    """Of the policy at a path."""
+    iterations = 6 if Path(init).parent.name == "untold" else 7
+    return f"stranger {iterations * STEPS} 0".encode()
+
+
+def with_policy(verdict: JobVerdict, job: Job, staging: Path, world: World) -> JobVerdict:
+    """``verdict`` with a copy in ``staging`` of the policy of ``job`` that is declared by its path,
+    made by the process that examines it.
+    """
+    if job.spec.init is None or job.spec.init_job is not None:
+        return verdict
+    policy = content(job.spec.init)
+    copy = staging / f"{job.job_id}.init"
+    with world.other_process(world.new_pid()):
+        try:
+            write_whole(copy, policy)
+        except OSError as error:
+            raise DiskFullError(f"{copy}: {error}") from error
+    return replace(
+        verdict,
+        init=copy,
+        init_sha256=hashlib.sha256(policy).hexdigest(),
+        init_env_steps=_told_env_steps(policy),
+    )
 
 
 def readable(children: Sequence[SimulatedChild]) -> list[SimulatedChild]:

@@ -7,17 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orchestrator.core.errors import DiskFullError
+from orchestrator.core.errors import DiskFullError, Problem
+from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_hash import robot_hash
 from orchestrator.experiment.examination.preflight import JobVerdict
 from tests.simulation.scenario import SimulatedJob, Trouble
-from tests.simulation.worker import Worker
+from tests.simulation.worker import GIVEN, Worker
 from tests.simulation.world import Violation, World
 
 MAIN = "body.xml"
 MESH = "meshes/foot.stl"
+REFUSED = "a robot that cannot be trained"
 MOST_CONTENTS = 12
 """Of one robot."""
 
@@ -112,6 +114,20 @@ def staged(job: Job, staging: Path, world: World) -> JobVerdict:
             raise DiskFullError(f"{copy}: {error}") from error
         found = robot_hash(MAIN, {name: copy / name for name in (MAIN, MESH)})
     return JobVerdict(bundle=copy, xml=MAIN, robot_hash=found)
+
+
+def refused(job: Job, staging: Path, world: World) -> JobVerdict:
+    """Of a robot that cannot be trained. One that is no file of its user is kept in ``staging``."""
+    problem = Problem(where=job.where, message="cannot be trained")
+    if not job.spec.env_kwargs.get(GIVEN, False):
+        return JobVerdict(problem=problem)
+    given = staging / f"{job.job_id}.given.xml"
+    with world.other_process(world.new_pid()):
+        try:
+            write_whole(given, REFUSED)
+        except OSError as error:
+            raise DiskFullError(f"{given}: {error}") from error
+    return JobVerdict(problem=problem, given=given)
 
 
 def _files(job: SimulatedJob) -> Mapping[str, str]:

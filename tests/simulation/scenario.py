@@ -100,6 +100,9 @@ printed cannot be written any more; ``template``: the process ends that workers 
 ``odd-requests``, ``odd-event``: what nobody sends; ``robot``: a copy in the directory of a job is
 changed; ``callback``: a function of the calling program raises. What follows: see
 :data:`OF_NODES`."""
+PolicyKind: TypeAlias = Literal["", "told", "untold", "gone"]
+"""``told``: it says for how many env_steps it was trained; ``untold``: it does not; ``gone``: it lay
+in the directory of a job of this run that there is no more."""
 COMMANDS = (
     *("stop", "stop-now", "cancel", "pause", "resume", "retry", "set", "status"),
     *("reload", "clean"),
@@ -169,6 +172,12 @@ class SimulatedJob:
     """How its worker is to be started."""
     is_measured: bool = False
     """Whether its evaluation has measures."""
+    policy: PolicyKind = ""
+    """The policy that it starts from and that is declared by its path; empty: there is none."""
+    misfits: bool = False
+    """Whether the policy of another job that it starts from does not fit it."""
+    is_given: bool = False
+    """Whether its robot, where it is invalid, is no file of its user."""
 
     @property
     def job_id(self) -> str:
@@ -377,7 +386,8 @@ def _simpler(job: SimulatedJob) -> Iterator[SimulatedJob]:
     plain = SimulatedJob(name=job.name)
     names = ("pause_at", "after", "min_free_disk_mib", "ranks", "cores", "memory_mib")
     flags = ("is_invalid", "is_declared", "promotions", "starts", "robot", "start", "is_measured")
-    for name in (*names, *flags):
+    policies = ("policy", "misfits", "is_given")
+    for name in (*names, *flags, *policies):
         if getattr(job, name) != getattr(plain, name):
             yield replace(job, **{name: getattr(plain, name)})
     for index in range(len(job.behaviours)):
@@ -408,7 +418,7 @@ def made(seed: int) -> Scenario:
     files that change: nobody has thought that through.
     """
     # These have the types of this module.
-    from tests.simulation import added_jobs, denser, job_files, policies, richer, stories
+    from tests.simulation import added_jobs, denser, job_files, policies, rarer, richer, stories
 
     scenario = _elsewhere(random.Random(f"{seed} elsewhere"), _made(seed))
     if scenario.is_elsewhere:
@@ -419,6 +429,7 @@ def made(seed: int) -> Scenario:
     scenario = policies.with_policies(scenario, random.Random(f"{seed} policies"))
     scenario = stories.with_story(scenario, random.Random(f"{seed} story"))
     scenario = richer.richer(scenario, random.Random(f"{seed} richer"))
+    scenario = rarer.rarer(scenario, random.Random(f"{seed} rarer"))
     return denser.denser(scenario, random.Random(f"{seed} denser"))
 
 

@@ -25,7 +25,6 @@ from types import ModuleType
 from typing import Any
 
 from orchestrator.core import feature
-from orchestrator.core.errors import Problem
 from orchestrator.core.feature import Feature
 from orchestrator.core.files import atomic_files
 from orchestrator.core.job import Job
@@ -46,8 +45,8 @@ from tests.simulation import disk
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import SimulatedKind
 from tests.simulation.machines import machine
-from tests.simulation.policies import SimulatedChild, readable
-from tests.simulation.robots import staged
+from tests.simulation.policies import SimulatedChild, readable, with_policy
+from tests.simulation.robots import refused, staged
 from tests.simulation.scenario import SOURCE_TABLE
 from tests.simulation.signals import SimulatedSignal
 from tests.simulation.worker import INVALID
@@ -254,10 +253,10 @@ def examine(
     watch(len(jobs), len(jobs))
     found = {}
     for job in jobs:
-        invalid = Problem(where=job.where, message="cannot be trained")
-        is_invalid = job.spec.env_kwargs.get(INVALID, False)
-        verdict = JobVerdict(problem=invalid) if is_invalid else staged(job, staging, world)
-        found[job.job_id] = verdict
+        if job.spec.env_kwargs.get(INVALID, False):
+            found[job.job_id] = refused(job, staging, world)
+        else:
+            found[job.job_id] = with_policy(staged(job, staging, world), job, staging, world)
     return found
 
 

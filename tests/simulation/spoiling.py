@@ -35,6 +35,7 @@ STATEMENTS = {
     "state": "UPDATE jobs SET state = 'DANCING' WHERE job_id = ?",
     "attempts": "UPDATE attempts SET cpus = 'none', record = '[' WHERE job_id = ?",
     "figure": "UPDATE jobs SET env_steps = 'many' WHERE job_id = ?",
+    "no-attempt": "UPDATE jobs SET state = 'RUNNING' WHERE job_id = ? AND attempts = 0",
 }
 NOBODY = "nobody"
 """No job has this name."""
@@ -59,7 +60,7 @@ def spoil(paths: RunPaths, trouble: Trouble) -> bool:
     ledger = paths.ledger
     if trouble.what == "job-file":
         if paths.experiment.exists():
-            paths.experiment.write_bytes(b'name = "unfinished')
+            _spoil_job_file(paths.experiment, trouble.choice)
         return False
     if trouble.what == "summary":
         paths.summary_json.write_bytes(b'[{"job_id": "j0-s0"}]' if trouble.choice % 2 else b"[")
@@ -83,21 +84,34 @@ def spoil(paths: RunPaths, trouble: Trouble) -> bool:
     return True
 
 
+def _spoil_job_file(path: Path, number: int) -> None:
+    """What `run RUN_DIR` reads is not finished, has no name, is gone, or is of another version."""
+    match number % 4:
+        case 0:
+            path.write_bytes(b'name = "unfinished')
+        case 1:
+            path.write_bytes(b'order = "as-listed"\n')
+        case 2:
+            path.unlink()
+        case 3:
+            path.write_bytes(path.read_bytes() + b"colour = 1\n")
+
+
 def _with_another_page(content: bytes) -> bytes:
     return content[:4096] + b"\xff" * 4096 + content[8192:]
 
 
 def changed(ledger: Path, sql: str, *values: str | None) -> bool:
-    """Whether another program could change ``ledger``, which may be locked."""
+    """Whether another program has changed ``ledger``, which may be locked or have no such row."""
     connection = sqlite3.connect(ledger, timeout=0)
     try:
-        connection.execute(sql, values)
+        rows = connection.execute(sql, values).rowcount  # -1 of a PRAGMA
         connection.commit()
     except sqlite3.DatabaseError:
         return False
     finally:
         connection.close()
-    return True
+    return rows != 0
 
 
 def send_odd_requests(paths: RunPaths, number: int) -> None:

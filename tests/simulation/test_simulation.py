@@ -16,7 +16,7 @@ import pytest
 from commit_helpers import number_of_this_commit
 
 from orchestrator.core.files.atomic_files import write_whole
-from tests.simulation import disk, richer, seams, spoiling, stories
+from tests.simulation import disk, rarer, richer, seams, spoiling, stories
 from tests.simulation.disk import UnsimulatedError
 from tests.simulation.executor import Processes, SimulatedKind
 from tests.simulation.mutations import MUTATIONS, Mutation, planted
@@ -198,6 +198,11 @@ def test_what_a_share_of_the_seeds_has_beside_the_rest_is_all_there() -> None:
     for name in RICHER:
         assert any(getattr(scenario, name) for scenario in scenarios), name
     assert any(job.robot and job.is_measured for one in scenarios for job in one.jobs)
+    assert damages >= set(rarer.DAMAGES)
+    jobs = [job for scenario in scenarios for job in scenario.jobs]
+    assert {job.policy for job in jobs} == {"", *rarer.POLICIES}
+    assert any(job.misfits for job in jobs)
+    assert any(job.is_given and job.is_invalid for job in jobs)
 
 
 @pytest.mark.skipif(not (HAS_RAY and HAS_SLURM), reason="a feature was taken away")

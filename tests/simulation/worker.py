@@ -20,6 +20,7 @@ from tests.simulation.world import Violation, World
 
 VERSION = "version"
 INVALID = "is_invalid"
+GIVEN = "is_given"
 """Keys of ``env_kwargs``, in which jobs differ that are declared otherwise."""
 
 CHECKPOINT_EVERY = 2
@@ -41,7 +42,6 @@ CODES = {
 }
 MEASURED: Mapping[str, Any] = {
     "eval_mean": 2.0,
-    "ep_rew_mean_first": 0.5,
     "measures": {"height": 1.5, "falls": None},
     "divergences": 1,
     "learner": "sb3",
@@ -173,6 +173,10 @@ class Worker:
         self.env_steps = self.resumed_from = max(saved, default=0)
         if saved and saved[self.env_steps].read_text() not in self._fingerprints:
             raise Violation(f"{self.job.job_id} finds a checkpoint of another training")
+        if not saved and self.spec.init is not None and not self.paths.init.exists():
+            self._record(ExitCode.ERROR)
+            self._exit(ExitCode.ERROR)
+            return
         self._next()
 
     @property
@@ -268,6 +272,7 @@ class Worker:
             resumed_from=self.resumed_from,
             first_step_s=self.behaviour.start_s,
             wall_s=round(self.world.now - self.began, 3),
+            ep_rew_mean_first=0.5,
             ep_rew_mean=1.0,
             **(MEASURED if self.job.is_measured and code == ExitCode.SUCCEEDED else {}),
         )
