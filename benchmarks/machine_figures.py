@@ -99,7 +99,10 @@ def of_makespans(folder: str, out: Path) -> Content:
         raise UsageError("no makespan is measured yet")
     entries = strong["levels"]
     job_ids = strong["total_timesteps"]
-    lost = {level: strong_scaling.incomplete(entry, job_ids) for level, entry in entries.items()}
+    lost = {
+        level: strong_scaling.incomplete(strong_scaling.states_of(entry), job_ids)
+        for level, entry in entries.items()
+    }
     seconds = {
         int(level): entry["makespan_s"] for level, entry in entries.items() if not lost[level]
     }

@@ -17,7 +17,7 @@ from orchestrator.features.bench import benchmark_tables as tables
 from orchestrator.features.bench.benchmark_tables import Baselines
 from orchestrator.features.bench.ranks_section import benchmark_section
 from orchestrator.features.bench.scaling_analysis import LevelFacts, analyse
-from orchestrator.features.bench.strong_scaling import incomplete
+from orchestrator.features.bench.strong_scaling import incomplete, states_of
 from orchestrator.report import scaling_figures
 from orchestrator.report.document import (
     Columns,
@@ -271,8 +271,8 @@ def _makespan(strong: Facts | None) -> list[Section]:
     measured = _by_level((strong or {}).get("levels") or {})
     expected = (strong or {}).get("total_timesteps")
     lost = {
-        level: incomplete(one, expected or [job["job_id"] for job in one["jobs"]])
-        for level, one in measured.items()
+        level: incomplete(states, expected or states)
+        for level, states in ((level, states_of(one)) for level, one in measured.items())
     }
     levels = {level: one for level, one in measured.items() if one["jobs"] and not lost[level]}
     sentences = [

@@ -36,32 +36,77 @@ POLL_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class TrainedJob:
+    """A job that was launched while a level was measured."""
+
     job_id: str
     cpus: tuple[int, ...]
     started_s: float
+    """Since the first start."""
     ended_s: float
-    state: str = "SUCCEEDED"
     env_steps: int = 0
+    state: str = "SUCCEEDED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Level:
+class Level:
+    """What was measured with so many jobs at once."""
+
     makespan_s: float
-    jobs: tuple[_Job, ...]
+    jobs: tuple[TrainedJob, ...]
     lower_bound_s: float | None = None
+    """None: all jobs were completed at no level."""
     bound_by_level: int | None = None
+    """The level whose durations give the bound."""
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Of the jobs that were launched, by ``job_id``."""
+        return {job.job_id: job.state for job in self.jobs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Document:
-    """What ``strong.json`` has to hold, as it is examined before it is used."""
+class StrongScaling:
+    """The content of ``strong.json``."""
 
     format: int
     fingerprints: Mapping[str, str]
     part: float
     total_timesteps: Mapping[str, Positive]
-    levels: Mapping[str, _Level]
+    """Of the shortened jobs, by ``job_id``."""
+    levels: Mapping[str, Level]
+    """By their number of jobs at once."""
+
+    def incomplete(self, level: int | str) -> list[str]:
+        """As :func:`incomplete`, of a level that was measured, or was not."""
+        measured = self.levels.get(str(level))
+        return incomplete({} if measured is None else measured.states, self.total_timesteps)
+
+    def with_level(self, level: int, measured: Level, capacity: int) -> StrongScaling:
+        """With one level more, or anew, and the lower bounds that follow from it."""
+        levels = {**self.levels, str(level): measured}
+        return dataclasses.replace(self, levels=levels)._bounded(capacity)
+
+    def _bounded(self, capacity: int) -> StrongScaling:
+        """With bounds for all levels from the durations at the lowest complete one, where jobs
+        disturb each other least.
+        """
+        complete = [int(level) for level in self.levels if not self.incomplete(level)]
+        if not complete:
+            return self
+        lowest = min(complete)
+        jobs = [
+            (job.ended_s - job.started_s, len(job.cpus)) for job in self.levels[str(lowest)].jobs
+        ]
+        bounded = {
+            level: dataclasses.replace(
+                measured,
+                lower_bound_s=lower_bound_s(jobs, at_once=int(level), cores=capacity),
+                bound_by_level=lowest,
+            )
+            for level, measured in self.levels.items()
+        }
+        return dataclasses.replace(self, levels=bounded)
 
 
 def shortened_jobs(jobs: Sequence[Job], budget_steps: float) -> tuple[list[Job], float]:
@@ -116,42 +161,41 @@ def run(
     path = paths.bench / FILE
     on_cpus = [job for job in experiment.jobs if not job.resources.gpus]
     jobs, part = shortened_jobs(on_cpus, options.strong_seconds * rate)
-    fingerprints = {job.job_id: job.spec.fingerprint() for job in experiment.jobs}
-    document: dict[str, Any] = {
-        "format": FORMAT,
-        "fingerprints": fingerprints,
-        "part": part,
-        "total_timesteps": {job.job_id: job.spec.total_timesteps for job in jobs},
-        "levels": {},
-    }
+    strong = StrongScaling(
+        format=FORMAT,
+        fingerprints={job.job_id: job.spec.fingerprint() for job in experiment.jobs},
+        part=part,
+        total_timesteps={job.job_id: job.spec.total_timesteps for job in jobs},
+        levels={},
+    )
     earlier = _read(path)
     if earlier is not None:  # the levels measured before determine the length of the jobs
-        document = earlier
-        steps = document["total_timesteps"]
-        if document["fingerprints"] != fingerprints or set(steps) != {job.job_id for job in jobs}:
+        steps = earlier.total_timesteps
+        if (
+            earlier.fingerprints != strong.fingerprints
+            or steps.keys() != strong.total_timesteps.keys()
+        ):
             raise UsageError(
                 f"{path}: measured with other jobs than {experiment.source} has; choose another --run-dir"
             )
         jobs = [job.with_spec(total_timesteps=steps[job.job_id]) for job in jobs]
-    entries = document["levels"]
-    job_ids = document["total_timesteps"]
-    missing = [level for level in levels if incomplete(entries.get(str(level)), job_ids)]
+        strong = earlier
+    missing = [level for level in levels if strong.incomplete(level)]
     random.Random(options.seed).shuffle(missing)
     if missing:
         each_s = sum(job.spec.total_timesteps for job in jobs) / rate
         setup.tell(
-            f"Strong scaling: {len(jobs)} jobs, {document['part']:.1%} of the total_timesteps of each"
+            f"Strong scaling: {len(jobs)} jobs, {strong.part:.1%} of the total_timesteps of each"
             f" (at least {LEAST_ITERATIONS} iterations), about {duration(each_s)} of one core's work at each level."
         )
     for level in missing:
-        entry = _measure(jobs, level, setup)
-        entries[str(level)] = entry
-        add_lower_bounds(entries, job_ids, setup.machine.capacity)
-        plan.write(path, document)
-        lost = incomplete(entry, job_ids)
+        measured = _measure(jobs, level, setup)
+        strong = strong.with_level(level, measured, setup.machine.capacity)
+        _write(path, strong)
+        lost = strong.incomplete(level)
         but = f", but not all jobs were completed: {', '.join(lost)}" if lost else ""
-        setup.tell(f"Strong scaling, {level} at once: {duration(entry['makespan_s'])}{but}")
-    return sum(bool(incomplete(entries[str(level)], job_ids)) for level in levels)
+        setup.tell(f"Strong scaling, {level} at once: {duration(measured.makespan_s)}{but}")
+    return sum(bool(strong.incomplete(level)) for level in levels)
 
 
 def missing_levels(paths: RunPaths, levels: Sequence[int]) -> list[int]:
@@ -159,25 +203,23 @@ def missing_levels(paths: RunPaths, levels: Sequence[int]) -> list[int]:
 
     :raises UsageError: ``strong.json`` cannot be read.
     """
-    document = _read(paths.bench / FILE)
-    if document is None:
+    strong = _read(paths.bench / FILE)
+    if strong is None:
         return list(levels)
-    entries = document["levels"]
-    job_ids = document["total_timesteps"]
-    return [level for level in levels if incomplete(entries.get(str(level)), job_ids)]
+    return [level for level in levels if strong.incomplete(level)]
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> StrongScaling | None:
     """What was measured before; None: nothing.
 
     :raises UsageError: the file is damaged, or of another version of this program.
     """
     try:
-        document: dict[str, Any] = parsed_json(path.read_text(encoding="utf-8"))
+        document = parsed_json(path.read_text(encoding="utf-8"))
         if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
             raise ValueError(f"it has format {document['format']!r:.40}")
-        levels = from_values(_Document, document).levels
-        if odd := [level for level in levels if not level.isdecimal()]:
+        strong = from_values(StrongScaling, document)
+        if odd := [level for level in strong.levels if not level.isdecimal()]:
             raise ValueError(f"levels: {odd[0]!r:.40} is no number")
     except FileNotFoundError:
         return None
@@ -186,14 +228,21 @@ def _read(path: Path) -> dict[str, Any] | None:
         expected = f"expected what this version of `bench` writes, with format {FORMAT}"
         advice = "Remove the file to measure strong scaling anew, or choose another --run-dir"
         raise UsageError(f"{path}: {expected}, found another content: {why}. {advice}") from error
-    return document
+    return strong
 
 
-def incomplete(entry: Mapping[str, Any] | None, job_ids: Iterable[str]) -> list[str]:
-    """The jobs that have not succeeded at a level, with their states. :param entry: None where it
-    was not measured.
+def _write(path: Path, strong: StrongScaling) -> None:
+    document = dataclasses.asdict(strong)
+    for level in document["levels"].values():
+        if level["lower_bound_s"] is None:
+            del level["lower_bound_s"], level["bound_by_level"]
+    plan.write(path, document)
+
+
+def incomplete(states: Mapping[str, str], job_ids: Iterable[str]) -> list[str]:
+    """The jobs that have not succeeded at a level, with their states. :param states: of the jobs
+    that were launched, by ``job_id``.
     """
-    states = {job["job_id"]: job.get("state", "SUCCEEDED") for job in (entry or {}).get("jobs", ())}
     return [
         f"{name} {state}"
         for name in job_ids
@@ -201,23 +250,12 @@ def incomplete(entry: Mapping[str, Any] | None, job_ids: Iterable[str]) -> list[
     ]
 
 
-def add_lower_bounds(
-    levels: Mapping[str, dict[str, Any]], job_ids: Iterable[str], capacity: int
-) -> None:
-    """Bounds for all levels from the durations at the lowest complete one, where jobs disturb each
-    other least.
-    """
-    complete = [level for level, entry in levels.items() if not incomplete(entry, job_ids)]
-    if not complete:
-        return
-    lowest = min(complete, key=int)
-    jobs = [(job["ended_s"] - job["started_s"], len(job["cpus"])) for job in levels[lowest]["jobs"]]
-    for level, entry in levels.items():
-        entry["lower_bound_s"] = lower_bound_s(jobs, at_once=int(level), cores=capacity)
-        entry["bound_by_level"] = int(lowest)
+def states_of(level: Mapping[str, Any]) -> dict[str, str]:
+    """As :attr:`Level.states`, of a level as the file has it, maybe of an earlier version of this program."""
+    return {job["job_id"]: job.get("state", "SUCCEEDED") for job in level.get("jobs", ())}
 
 
-def _measure(jobs: Sequence[Job], level: int, setup: Setup) -> dict[str, Any]:
+def _measure(jobs: Sequence[Job], level: int, setup: Setup) -> Level:
     folder = setup.scratch / f"strong-{level}"
     folder.mkdir()
     run_paths = RunPaths(folder / "run")
@@ -237,22 +275,22 @@ def _measure(jobs: Sequence[Job], level: int, setup: Setup) -> dict[str, Any]:
     except (OSError, ValueError):
         output = (folder / "log").read_text(errors="replace").strip()
         raise UsageError(f"strong scaling: the experiment could not be run: {output}") from None
-    return _entry(rows)
+    return _level(rows)
 
 
-def _entry(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A level of ``strong.json`` from the rows of ``summary.json``."""
+def _level(rows: Sequence[Mapping[str, Any]]) -> Level:
+    """What was measured, from the rows of ``summary.json``."""
     launched = [row for row in rows if row["started_at"] is not None]
     begun = min((row["started_at"] for row in launched), default=0.0)
-    jobs = [
-        {
-            "job_id": row["job_id"],
-            "cpus": row["cpus"],
-            "started_s": row["started_at"] - begun,
-            "ended_s": row["started_at"] - begun + (row["wall_s"] or 0.0),
-            "env_steps": row["env_steps"],
-            "state": row["state"],
-        }
+    jobs = tuple(
+        TrainedJob(
+            job_id=row["job_id"],
+            cpus=tuple(row["cpus"]),
+            started_s=row["started_at"] - begun,
+            ended_s=row["started_at"] - begun + (row["wall_s"] or 0.0),
+            env_steps=row["env_steps"],
+            state=row["state"],
+        )
         for row in launched
-    ]
-    return {"makespan_s": max((job["ended_s"] for job in jobs), default=0.0), "jobs": jobs}
+    )
+    return Level(makespan_s=max((job.ended_s for job in jobs), default=0.0), jobs=jobs)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from command_helpers import BALANCER, write_experiment
 from measurement_helpers import machine_with
 
+from orchestrator.core.decoding import from_values
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.processes.environment_variables import THREAD_VARIABLES, TOKEN_VARIABLE
@@ -36,6 +37,7 @@ from orchestrator.features.bench.baselines import BASELINES
 from orchestrator.features.bench.measured_processes import MeasuredProcesses
 from orchestrator.features.bench.measurement import Measurement, MeasurementLog, with_disturbance
 from orchestrator.features.bench.measurement_window import TimeSeries
+from orchestrator.features.bench.strong_scaling import Level, StrongScaling
 from orchestrator.jobfile import load
 
 WORK = {"name": "balancer", "xml": BALANCER, "task": "balance"}
@@ -353,20 +355,30 @@ def level_of(ended_s: float, **states: str) -> dict[str, Any]:
     return {"makespan_s": ended_s, "jobs": jobs}
 
 
+def strong_with(levels: Mapping[str, Any]) -> StrongScaling:
+    values = {**STRONG, "total_timesteps": {"a": 640, "b": 640}, "levels": levels}
+    return from_values(StrongScaling, values)
+
+
 def test_bounds_come_from_the_lowest_level_with_all_jobs_completed() -> None:
     levels = {
         "1": level_of(1.0, a="FAILED", b="SUCCEEDED"),
         "2": level_of(8.0, a="SUCCEEDED", b="SUCCEEDED"),
         "4": level_of(5.0, a="SUCCEEDED"),  # b was never launched
     }
-    lost = {level: strong_scaling.incomplete(entry, "ab") for level, entry in levels.items()}
-    assert lost == {"1": ["a FAILED"], "2": [], "4": ["b PENDING"]}
-    assert strong_scaling.incomplete(None, "ab")
-    strong_scaling.add_lower_bounds({"1": levels["1"]}, "ab", 2)
-    assert "lower_bound_s" not in levels["1"]
-    strong_scaling.add_lower_bounds(levels, "ab", 2)
-    assert [levels[level]["bound_by_level"] for level in ("1", "2", "4")] == [2, 2, 2]
-    assert levels["2"]["lower_bound_s"] == 8.0
+    strong = strong_with(levels)
+    assert {level: strong.incomplete(level) for level in levels} == {
+        "1": ["a FAILED"],
+        "2": [],
+        "4": ["b PENDING"],
+    }
+    assert strong.incomplete(8) == ["a PENDING", "b PENDING"]
+    failed, complete, short = strong.levels.values()
+    bounded = strong_with({}).with_level(1, failed, 2)
+    assert bounded.levels["1"].lower_bound_s is None
+    bounded = bounded.with_level(4, short, 2).with_level(2, complete, 2)
+    assert [level.bound_by_level for level in bounded.levels.values()] == [2, 2, 2]
+    assert bounded.levels["2"].lower_bound_s == 8.0
 
 
 def test_an_incomplete_level_is_measured_again_and_counts_as_failed(
@@ -376,13 +388,19 @@ def test_an_incomplete_level_is_measured_again_and_counts_as_failed(
     paths.bench.mkdir(parents=True)
     (job_id,) = (job.job_id for job in experiment.jobs)
     results = iter(["FAILED", "SUCCEEDED"])
-    monkeypatch.setattr(
-        strong_scaling, "_measure", lambda *_: level_of(4.0, **{job_id: next(results)})
-    )
+
+    def measured(*_: Any) -> Level:
+        return from_values(Level, level_of(4.0, **{job_id: next(results)}))
+
+    monkeypatch.setattr(strong_scaling, "_measure", measured)
     setup: Any = SimpleNamespace(tell=lambda _: None, machine=machine_with(2))
     options: Any = SimpleNamespace(strong_seconds=1.0, seed=0)
     failed = [strong_scaling.run(experiment, options, paths, [1], setup, 1000.0) for _ in range(3)]
     assert failed == [1, 0, 0]
+    written = json.loads((paths.bench / "strong.json").read_text())
+    expected = {**level_of(4.0, **{job_id: "SUCCEEDED"}), "lower_bound_s": 4.0, "bound_by_level": 1}
+    assert written["levels"]["1"]["jobs"][0].pop("env_steps") == 0
+    assert written["levels"] == {"1": expected}
 
 
 STRONG = {
