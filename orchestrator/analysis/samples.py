@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+from orchestrator.analysis import benchmark_plan
+from orchestrator.analysis.benchmark_plan import BenchmarkPlan, MachineFacts, PlannedWork
 from orchestrator.analysis.run_reader import finite, read_json_object
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import UsageError
@@ -29,7 +31,7 @@ SUMS = ("wall", *PHASES, "cpu", "run_delay")
 COUNTS = ("voluntary_switches", "involuntary_switches")
 """Figures that are numbers per 1,000 env_steps of one process."""
 SHARED_PLAN_KEYS = ("name", "jobs", "work", "machine", "versions")
-"""Keys of a plan that a benchmark of ranks has as well."""
+"""Keys that mean the same in the plan of a benchmark of ranks."""
 PLAN_FILES = ("plan.json", "ranks.json")
 """Plans of a benchmark of baselines, and of one of ranks."""
 STATUSES = ("ok", "cut", "failed", "disturbed")
@@ -123,7 +125,7 @@ Failed = dict[str, dict[int, Sequence[str]]]
 class Benchmark:
     """The content of a benchmark's directory."""
 
-    plan: Mapping[str, Any]
+    plan: BenchmarkPlan
     baselines: Levels
     """Baselines in the plan's order, levels rising; without levels that have no samples."""
     failed: Failed
@@ -139,7 +141,7 @@ class Benchmark:
     @property
     def capacity(self) -> int:
         """Processes that have cores of their own, at once."""
-        machine = self.plan.get("machine") or {}
+        machine = self.plan.get("machine") or cast(MachineFacts, {})
         # Plans of earlier versions have less of these.
         cores = int(
             machine.get("capacity")
@@ -156,9 +158,8 @@ class Benchmark:
         return int(self._work.get("threads") or 1)
 
     @property
-    def _work(self) -> Mapping[str, Any]:
-        work: Mapping[str, Any] = self.plan.get("work") or {}
-        return work
+    def _work(self) -> PlannedWork:
+        return self.plan.get("work") or cast(PlannedWork, {})
 
 
 def is_benchmark(run_dir: Path) -> bool:
@@ -189,10 +190,10 @@ def read(run_dir: Path) -> Benchmark:
         measured yet.
     """
     folder = RunPaths(run_dir).bench
-    ranks = read_json_object(folder / "ranks.json")
-    plan = read_json_object(folder / "plan.json")
+    ranks = benchmark_plan.read(folder / "ranks.json")
+    plan = benchmark_plan.read(folder / "plan.json")
     if not plan and ranks is not None:
-        plan = {name: ranks.get(name) for name in SHARED_PLAN_KEYS}
+        plan = cast(BenchmarkPlan, {name: ranks.get(name) for name in SHARED_PLAN_KEYS})
     if not plan:
         why = "bench/plan.json is missing or unreadable. `bench` makes one"
         raise UsageError(f"{run_dir}: not a benchmark's directory: {why}")

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from orchestrator.analysis.benchmark_plan import BenchmarkPlan
 from orchestrator.core.errors import UsageError, disk_full_explained
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count
@@ -104,12 +104,11 @@ def _measure_scaling(
     )
     if not options.strong_seconds:
         return taken.failed
-    alone = taken.document["calibration"]["throughput"]
-    return taken.failed + strong_scaling.run(experiment, options, paths, fit, setup, alone)
+    return taken.failed + strong_scaling.run(experiment, options, paths, fit, setup, taken.alone)
 
 
 def _forecast(
-    document: Mapping[str, Any],
+    document: BenchmarkPlan,
     missing: Sequence[Measurement],
     options: BenchOptions,
     makespans_s: tuple[float, ...],

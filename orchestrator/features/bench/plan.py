@@ -8,8 +8,9 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
+from orchestrator.analysis.benchmark_plan import BenchmarkPlan, MachineFacts
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.features.bench.baselines import BASELINES
@@ -20,6 +21,8 @@ from orchestrator.machine import provenance
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Machine, cpu_model
 
+Document = TypeVar("Document", bound=Mapping[str, object])
+"""A plan, or what else a benchmark writes and continues."""
 FORMAT = 1
 PROCESS_MIB = 400
 """Most memory of a process: one with the stock learner, as in the baselines with default
@@ -127,7 +130,7 @@ def order(
     return measurements
 
 
-def machine_facts(machine: Machine) -> dict[str, Any]:
+def machine_facts(machine: Machine) -> MachineFacts:
     return {
         "cpu_model": cpu_model(),
         "cpus": [cpu.index for cpu in machine.cpus],
@@ -148,7 +151,7 @@ def document(
     baselines: Mapping[str, str],
     levels: Sequence[int],
     notes: Sequence[str],
-) -> dict[str, Any]:
+) -> BenchmarkPlan:
     """``plan.json`` before anything has been measured. :param baselines: name → description."""
     spec = work.job.spec
     resources = work.job.resources
@@ -175,7 +178,7 @@ def document(
         "repeats": options.repeats,
         "seconds": options.seconds,
         "seed": options.seed,
-        "order": [[one.baseline, one.level, one.repeat] for one in planned],
+        "order": [(one.baseline, one.level, one.repeat) for one in planned],
         "machine": machine_facts(machine),
         "versions": provenance.versions(),
         "notes": list(notes),
@@ -184,9 +187,7 @@ def document(
     }
 
 
-def begin(
-    path: Path, new: dict[str, Any], must_match: Iterable[str] = MUST_MATCH
-) -> dict[str, Any]:
+def begin(path: Path, new: Document, must_match: Iterable[str] = MUST_MATCH) -> Document:
     """The plan at ``path`` where a benchmark is continued, or else ``new``.
 
     :raises UsageError: the plan at ``path`` cannot be read, or measures something else; names the
@@ -205,10 +206,10 @@ def begin(
         raise UsageError(
             f"{path.parent.parent}: holds a benchmark with other settings: {'; '.join(changed)}. {advice}"
         )
-    return current
+    return cast(Document, current)
 
 
-def differences(current: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+def differences(current: Mapping[str, object], expected: Mapping[str, object]) -> list[str]:
     """``["seconds was 20, is 5", "machine.cpu_quota was null, is 2.0"]``."""
     changes = []
     for name, value in expected.items():
@@ -220,5 +221,5 @@ def differences(current: Mapping[str, Any], expected: Mapping[str, Any]) -> list
     return changes
 
 
-def write(path: Path, document: Mapping[str, Any]) -> None:
+def write(path: Path, document: Mapping[str, object]) -> None:
     write_whole(path, json.dumps(document, indent=1) + "\n")

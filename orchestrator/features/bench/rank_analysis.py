@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.analysis import samples
-from orchestrator.analysis.run_reader import read_json_object
+from orchestrator.analysis import benchmark_plan, samples
 from orchestrator.analysis.samples import LevelSamples
 from orchestrator.analysis.statistics import Estimate, EstimateFacts, known_estimate
 from orchestrator.analysis.throughput_ratios import (
@@ -52,7 +51,7 @@ def facts(run_dir: Path) -> dict[str, Any] | None:
     ``one`` is one job of one rank, ``ways.<way>.<N>`` the same over N ranks (or their cores).
     """
     folder = RunPaths(run_dir).bench
-    plan = read_json_object(folder / "ranks.json")
+    plan = benchmark_plan.read(folder / "ranks.json")
     if plan is None:
         return None
     records, unreadable = samples.records(folder / "ranks.jsonl")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from orchestrator.analysis.benchmark_plan import BenchmarkPlan
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import count
 from orchestrator.core.worker_spec import Mode
@@ -102,7 +102,7 @@ def plan_of(
     options: BenchOptions,
     ranks: Sequence[int],
     notes: Sequence[str],
-) -> dict[str, Any]:
+) -> BenchmarkPlan:
     """``ranks.json`` before anything has been measured. :param ranks: numbers of ranks, including
     1.
     """
@@ -118,7 +118,7 @@ def plan_of(
     # One rank is the same in every way, except for Stable-Baselines3's own, which uses more cores
     # than one rank has.
     order = [
-        [way, number, repeat]
+        (way, number, repeat)
         for way, number, repeat in document["order"]
         if number > 1 or way == REFERENCE_WAY
     ]

@@ -62,7 +62,8 @@ def run(paths: RunPaths, work: Work, setup: Setup, seconds: float) -> list[str]:
         "seconds": seconds,
         "machine": plan.machine_facts(setup.machine),
     }
-    document = plan.begin(path, {**settings, "points": [], "best": None}, settings)
+    new: dict[str, Any] = {**settings, "points": [], "best": None}
+    document = plan.begin(path, new, settings)
     search = _Search(document, work, setup, seconds)
     for line in search.forecast().lines():
         setup.tell(line)

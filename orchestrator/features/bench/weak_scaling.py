@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from orchestrator.analysis.benchmark_plan import BenchmarkPlan, calibration
 from orchestrator.analysis.samples import MeasurementRecord
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import count, duration
@@ -31,7 +31,7 @@ CALIBRATION_LIMIT_S = 1800.0
 CALIBRATION = Measurement(baseline="pinned", level=1, repeat=-1)
 
 
-def _calibrate(path: Path, document: dict[str, Any], work: Work, setup: Setup) -> dict[str, Any]:
+def _calibrate(path: Path, document: BenchmarkPlan, work: Work, setup: Setup) -> BenchmarkPlan:
     """Measure one process alone, and write the result into the plan at ``path``; returns the plan.
 
     Time limits and drift are relative to this calibration, which also fills the page cache. A
@@ -58,10 +58,12 @@ def _calibrate(path: Path, document: dict[str, Any], work: Work, setup: Setup) -
         why = f"its iterations take too long ({record['message']})"
         advice = "Choose another job with --job, or reduce n_steps with --set ppo.n_steps=N"
         raise UsageError(f"{work.job.job_id} cannot be measured: {why}. {advice}")
+    throughput = record["throughput"]
+    assert throughput is not None, "it has neither failed nor been cut off"
     document = {
         **document,
         "reference_s": min(reference_s, record["drift"]["before_s"], record["drift"]["after_s"]),
-        "calibration": {"cell_s": time.monotonic() - begun, "throughput": record["throughput"]},
+        "calibration": {"cell_s": time.monotonic() - begun, "throughput": throughput},
     }
     plan.write(path, document)
     return document
@@ -71,14 +73,14 @@ def _calibrate(path: Path, document: dict[str, Any], work: Work, setup: Setup) -
 class Taken:
     """What a call has brought."""
 
-    document: dict[str, Any]
-    """The plan."""
+    alone: float
+    """env_steps/s of one process alone."""
     failed: int
     """Number of measurements that have failed."""
 
 
 def run(
-    new: dict[str, Any],
+    new: BenchmarkPlan,
     path: Path,
     log: MeasurementLog,
     work: Work,
@@ -104,6 +106,8 @@ def run(
     document = plan.begin(path, new)
     plan.write(path, document)
     document = _calibrate(path, document, work, setup)
+    reference_s = document["reference_s"]
+    assert reference_s is not None, "the calibration has measured it"
     planned = planned_measurements(document, without_pinned)
     missing = log.missing(planned, retakes)
     for line in _opening_lines(document, len(planned), len(missing)):
@@ -120,7 +124,7 @@ def run(
             setup,
             seconds=document["seconds"],
             limit_s=_limit_s(document, started) + extra_s,
-            reference_s=document["reference_s"],
+            reference_s=reference_s,
         )
         record = queue.enter(measurement, {**record, **measurement.key()})
         done += 1
@@ -133,26 +137,25 @@ def run(
         advice = "The same command takes them again; a machine without other load needs no retakes."
         setup.tell(f"{which}, as too many were disturbed. {advice}")
     failed = set(log.missing(planned, retakes)) - queue.given_up
-    return Taken(document=document, failed=len(failed))
+    return Taken(alone=calibration(document)["throughput"], failed=len(failed))
 
 
-def _opening_lines(document: Mapping[str, Any], planned: int, missing: int) -> list[str]:
+def _opening_lines(document: BenchmarkPlan, planned: int, missing: int) -> list[str]:
     """For the user: how many measurements there are, and how long they take."""
     lines = []
     if missing < planned:
         lines.append(f"{planned - missing} of {planned} measurements are already finished.")
     if missing:
-        all_s = document["calibration"]["cell_s"] * missing
+        all_s = calibration(document)["cell_s"] * missing
         lines.append(f"{missing} measurements to take, about {duration(all_s)} if none is slow.")
     return lines
 
 
-def _limit_s(document: Mapping[str, Any], started: Measurement) -> float:
+def _limit_s(document: BenchmarkPlan, started: Measurement) -> float:
     """Time limit of a measurement of the plan, as its processes are started."""
     cores = started.level * document["work"]["cores"]
     sharing = max(1.0, cores / document["machine"]["capacity"])
-    limit_s: float = TIME_LIMIT_FACTOR * document["calibration"]["cell_s"] * sharing
-    return limit_s
+    return TIME_LIMIT_FACTOR * calibration(document)["cell_s"] * sharing
 
 
 class _Queue:
@@ -185,7 +188,7 @@ class _Queue:
 
 
 def planned_measurements(
-    document: Mapping[str, Any], without_pinned: Collection[int]
+    document: BenchmarkPlan, without_pinned: Collection[int]
 ) -> list[Measurement]:
     """Those of a plan, in order. :param without_pinned: levels at which the baseline "pinned" is
     left out.
