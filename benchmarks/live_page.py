@@ -42,7 +42,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
-from orchestrator.ledger.rows import LatestFigures
+from orchestrator.ledger.rows import DeclaredJob, LatestFigures
 
 RUNNING = 100
 VIEWERS = 5
@@ -65,7 +65,7 @@ class PretendedRun:
         self._total = {job.job_id: job.spec.total_timesteps for job in jobs}
         self._steps = 0
         self.ledger = Ledger.create(paths.ledger)
-        self.ledger.put_jobs((place, job, None) for place, job in enumerate(jobs))
+        self.ledger.put_jobs(DeclaredJob(position=place, job=job) for place, job in enumerate(jobs))
         now = time.time()
         for place, job_id in enumerate(self._ids):
             values: dict[str, Any] = {

@@ -32,6 +32,7 @@ from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.searcher.samplers import TrialOutcome, make
 from orchestrator.ledger import Ledger, Request
+from orchestrator.ledger.rows import DeclaredJob
 
 SEARCHES = (("random", 100_000), ("cmaes", 10_000))
 """Samplers and numbers of trials; that of CMA-ES is saved with what it has been told."""
@@ -90,7 +91,7 @@ def enter_finished(paths: RunPaths, experiment: jobfile.Experiment, trials: int)
             point = sampler.ask(number)
             value = chance.gauss(100.0, 10.0)
             (job,) = trial_jobs(experiment, number, point)
-            ledger.put_jobs([(number, job, "0" * 64)])
+            ledger.put_jobs([DeclaredJob(position=number, job=job, robot_hash="0" * 64)])
             _enter_training(ledger, paths, number, job.job_id, value, now + number)
             told = {"values": [value], "measures": None, "env_steps": ENV_STEPS}
             sampler.tell(number, point, TrialOutcome(values=(value,), env_steps=ENV_STEPS))

@@ -23,6 +23,7 @@ from orchestrator.executors.base import Launch
 from orchestrator.executors.cluster_slots import ClusterSlots
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.slots import RankSlot, Slot
 from orchestrator.supervisor.events import Reporter
 from orchestrator.supervisor.supervisor import Supervisor
@@ -188,7 +189,7 @@ def make_jobs(
 def entered(paths: RunPaths, jobs: Iterable[Job]) -> Ledger:
     """A new ledger in the run directory ``paths`` with ``jobs`` pending, in this order."""
     ledger = Ledger.create(paths.ledger)
-    ledger.put_jobs((place, job, None) for place, job in enumerate(jobs))
+    ledger.put_jobs(DeclaredJob(position=place, job=job) for place, job in enumerate(jobs))
     ledger.commit()
     return ledger
 

@@ -36,7 +36,7 @@ from orchestrator.ledger.cpu_history import CpuHistory
 from orchestrator.ledger.database_file import bindable_values, decoding, translate_errors
 from orchestrator.ledger.lineage import ANCESTOR, Lineages
 from orchestrator.ledger.requests import Request, RequestFiles, Verb
-from orchestrator.ledger.rows import AttemptRow, JobRow, LatestFigures, SummaryRow
+from orchestrator.ledger.rows import AttemptRow, DeclaredJob, JobRow, LatestFigures, SummaryRow
 from orchestrator.ledger.schema import SCHEMA, SCHEMA_VERSION
 
 __all__ = ["SCHEMA_VERSION", "AttemptRow", "JobRow", "Ledger", "Request", "SummaryRow", "Verb"]
@@ -169,17 +169,18 @@ class Ledger:
 
     # -- the experiment
 
-    def put_jobs(self, jobs: Iterable[tuple[int, Job, str | None]]) -> None:
-        """Insert or replace jobs, as ``(position, job, robot hash)``: PENDING, without attempts."""
-        for position, job, robot_hash in jobs:
+    def put_jobs(self, jobs: Iterable[DeclaredJob]) -> None:
+        """Insert or replace jobs: PENDING, without attempts."""
+        for declared in jobs:
             self._execute(
                 "INSERT OR REPLACE INTO declared (job_id, position, where_, name, spec, resources, max_retries,"
                 " xml_source, fingerprint, robot_hash, point) VALUES (:job_id, :position, :where_, :name, :spec,"
                 " :resources, :max_retries, :xml_source, :fingerprint, :robot_hash, :point)",
-                rows.job_values(position, job, robot_hash),
+                rows.job_values(declared),
             )
             self._execute(
-                "INSERT OR REPLACE INTO jobs (job_id, state) VALUES (?, 'PENDING')", (job.job_id,)
+                "INSERT OR REPLACE INTO jobs (job_id, state) VALUES (?, 'PENDING')",
+                (declared.job.job_id,),
             )
 
     def update_declaration(self, position: int, job: Job) -> None:
@@ -189,7 +190,7 @@ class Ledger:
         self._execute(
             "UPDATE declared SET position = :position, where_ = :where_, name = :name, spec = :spec, point = :point,"
             " resources = :resources, max_retries = :max_retries, fingerprint = :fingerprint WHERE job_id = :job_id",
-            rows.job_values(position, job, None),
+            rows.job_values(DeclaredJob(position=position, job=job)),
         )
         self._forget_varied_keys()
 

@@ -44,6 +44,16 @@ from orchestrator.ledger.lineage import Lineages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredJob:
+    """A job to be entered into the ledger."""
+
+    position: int
+    """In the job file."""
+    job: Job
+    robot_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
     """A job in the ledger."""
 
@@ -250,11 +260,12 @@ class LatestFigures(NamedTuple):
     learner: str | None
 
 
-def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any]:
+def job_values(declared: DeclaredJob) -> dict[str, Any]:
     """A job as a row of the table ``declared``."""
+    job = declared.job
     return {
         "job_id": job.job_id,
-        "position": position,
+        "position": declared.position,
         "where_": job.where,
         "name": job.spec.name,
         "spec": job.spec.to_json(),
@@ -262,7 +273,7 @@ def job_values(position: int, job: Job, robot_hash: str | None) -> dict[str, Any
         "max_retries": job.max_retries,
         "xml_source": None if job.xml_source is None else str(job.xml_source),
         "fingerprint": job.spec.fingerprint(),
-        "robot_hash": robot_hash,
+        "robot_hash": declared.robot_hash,
         "point": json.dumps(dict(job.point)),
     }
 

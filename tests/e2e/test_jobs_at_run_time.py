@@ -19,6 +19,7 @@ from orchestrator.core.errors import RunDirError, UsageError
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import reload as reloading
 from orchestrator.ledger import Ledger, Request
+from orchestrator.ledger.rows import DeclaredJob
 
 
 @contextlib.contextmanager
@@ -142,7 +143,7 @@ def test_what_a_killed_reload_leaves_is_mended_by_the_next_run(tmp_path: Path) -
     (tmp_path / "run/.staging/reload").mkdir(parents=True)
     jobs = jobfile.load(tmp_path / "jobs.toml").jobs
     ledger = Ledger.open(tmp_path / "run/ledger.sqlite3")
-    ledger.put_jobs([(1, jobs[2], None)])
+    ledger.put_jobs([DeclaredJob(position=1, job=jobs[2])])
     ledger.add_requests([Request(verb="reload", job_id="1:1.0:then")])
     ledger.abandon()
     for name in ("robots", "rows"):

@@ -36,6 +36,7 @@ from orchestrator.features.live_page import live_server
 from orchestrator.features.live_page.job_row import FIELDS
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.live_facts import LiveFacts, LiveJob
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.supervisor.events import News
 
 KERNEL_BYTES = 8 << 10
@@ -140,7 +141,9 @@ def running(root: Path, count: int = 2) -> Iterator[tuple[RunPaths, Ledger]]:
     CPU 0."""
     with run_directory.claim(root) as paths:
         ledger = Ledger.create(paths.ledger)
-        ledger.put_jobs((number, make_job(f"j{number}-s0"), None) for number in range(count))
+        ledger.put_jobs(
+            DeclaredJob(position=number, job=make_job(f"j{number}-s0")) for number in range(count)
+        )
         attempt = Attempt(
             job_id="j0-s0",
             number=0,

@@ -17,6 +17,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.ledger.rows import DeclaredJob
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
@@ -102,7 +104,7 @@ def make_run_dir(root: Path, jobs: Sequence[Trained], *, cpus: int = 2) -> RunPa
         }
         spec |= {"mode": job.mode, "init": job.init}
         declared.append(replace(make_job(ids[-1], spec=spec, ranks=job.ranks), point=job.point))
-    ledger.put_jobs((place, job, None) for place, job in enumerate(declared))
+    ledger.put_jobs(DeclaredJob(position=place, job=job) for place, job in enumerate(declared))
     free_at = [BEGUN] * cpus
     for job_id, job in zip(ids, jobs, strict=True):
         if job.state == "PENDING":

@@ -18,6 +18,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.executors.base import Executor, Launch
 from orchestrator.executors.fake import NEVER, Behaviour, FakeExecutor
 from orchestrator.ledger import Ledger, Request
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.gpu import Gpu
 from orchestrator.machine.slots import SlotPool
 from orchestrator.machine.topology import Cpu, Machine
@@ -66,7 +67,10 @@ def make_job(
 def filled(path: Path, jobs: int = 3) -> Ledger:
     """A new ledger with jobs ``j0``, ``j1``, …"""
     ledger = Ledger.create(path)
-    ledger.put_jobs((index, make_job(f"j{index}"), f"hash{index}") for index in range(jobs))
+    ledger.put_jobs(
+        DeclaredJob(position=index, job=make_job(f"j{index}"), robot_hash=f"hash{index}")
+        for index in range(jobs)
+    )
     ledger.commit()
     return ledger
 
@@ -147,7 +151,9 @@ class Experiment:
             self.ledger = Ledger.open(self.paths.ledger)
         else:
             self.ledger = Ledger.create(self.paths.ledger)
-            self.ledger.put_jobs((index, job, None) for index, job in enumerate(self.jobs))
+            self.ledger.put_jobs(
+                DeclaredJob(position=index, job=job) for index, job in enumerate(self.jobs)
+            )
             self.ledger.commit()
         settings = {"exit_record_expected": False} | settings
         if executor is None:
@@ -236,7 +242,9 @@ def with_robots(root: Path, staged: Path, *job_ids: str, **settings: Any) -> Exp
     jobs = [make_job(job_id, max_retries=1, spec={"xml": "robot/hopper.xml"}) for job_id in job_ids]
     experiment = Experiment(root, jobs, **settings)
     digest = hash_of_copy(staged, "hopper.xml")
-    experiment.ledger.put_jobs((index, job, digest) for index, job in enumerate(jobs))
+    experiment.ledger.put_jobs(
+        DeclaredJob(position=index, job=job, robot_hash=digest) for index, job in enumerate(jobs)
+    )
     experiment.ledger.commit()
     for job_id in job_ids:
         experiment.paths.job(job_id).root.mkdir(parents=True)

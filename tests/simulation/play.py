@@ -10,7 +10,7 @@ import importlib.util
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.worker_spec import INIT_JOB, WorkerSpec
 from orchestrator.experiment import session
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.supervisor.events import View
 from orchestrator.supervisor.job_directory import RobotCopies
 from tests.simulation import policies, seams, spoiling
@@ -369,12 +370,12 @@ def _observed(monitor: Monitor) -> Iterator[None]:
         session.rebuild,
     )
 
-    def seen_put(ledger: Ledger, jobs: Any) -> None:
+    def seen_put(ledger: Ledger, jobs: Iterable[DeclaredJob]) -> None:
         entered = list(jobs)
         put_jobs(ledger, entered)
-        for _, job, robot_hash in entered:
-            monitor.declared.with_robot(job, robot_hash)
-            monitor.put(job)
+        for declared in entered:
+            monitor.declared.with_robot(declared.job, declared.robot_hash)
+            monitor.put(declared.job)
 
     def seen_update(ledger: Ledger, position: int, job: Job) -> None:
         update(ledger, position, job)

@@ -18,6 +18,7 @@ from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.planning.run_plan import examined_job
 from orchestrator.experiment.resuming.reconcile import copy_robot, set_another_aside
 from orchestrator.ledger import Ledger, job_figures
+from orchestrator.ledger.rows import DeclaredJob
 
 
 def examine(
@@ -54,7 +55,10 @@ def enter(ledger: Ledger, new: Sequence[Job], verdicts: Mapping[str, JobVerdict]
     """
     for position, job in enumerate(new, job_figures.jobs_count(ledger)):
         verdict = verdicts[job.job_id]
-        ledger.put_jobs([(position, examined_job(job, verdict), verdict.robot_hash)])
+        examined = examined_job(job, verdict)
+        ledger.put_jobs(
+            [DeclaredJob(position=position, job=examined, robot_hash=verdict.robot_hash)]
+        )
         if verdict.problem is not None:
             failed = Failed(cause=Cause.INVALID, message=verdict.problem.message)
             ledger.set_state(job.job_id, move(job.job_id, Pending(), failed))

@@ -37,6 +37,7 @@ from orchestrator.experiment.resuming.declared_changes import (
     refuse_or_report,
 )
 from orchestrator.ledger import JobRow, Ledger, Verb
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.events import Reporter
 
@@ -175,7 +176,9 @@ class _Declaration:
         job_id = job.job_id
         held = None if earlier is None else held_state(earlier, self.noted)
         _set_another_aside_and_report(self.paths, job, verdict, self.reporter)
-        self.ledger.put_jobs([(self.position[job_id], job, verdict.robot_hash)])
+        self.ledger.put_jobs(
+            [DeclaredJob(position=self.position[job_id], job=job, robot_hash=verdict.robot_hash)]
+        )
         if verdict.problem is not None:
             message = verdict.problem.message + _keep_robot(self.paths, job_id, verdict)
             failed = Failed(cause=Cause.INVALID, message=message)

@@ -12,7 +12,6 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from orchestrator.core.errors import LedgerError, RunDirError
 from orchestrator.core.exit_codes import ExitCode
@@ -37,29 +36,20 @@ from orchestrator.core.processes.procfs import is_zombie
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.directory import run_directory
 from orchestrator.ledger import JobRow, Ledger, Request, Verb, summary
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.process_identity import same_process
 from orchestrator.supervisor import retry_policy
 from orchestrator.supervisor.events import Reporter
 from orchestrator.supervisor.requested_state import promoted_job, requested_state
 
 
-class RecordedJob(NamedTuple):
-    """A job as its directory has it."""
-
-    position: int
-    """In the job file."""
-    job: Job
-    """As it was trained."""
-    robot_hash: str | None
-
-
-def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
-    """Those of ``jobs`` that have started, according to their directories, and those that are
+def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[DeclaredJob]:
+    """Those of ``jobs`` that have started, as their directories have them, and those that are
     paused.
 
     :raises RunDirError: a directory is not readable.
     """
-    recorded: list[RecordedJob] = []
+    recorded: list[DeclaredJob] = []
     paused = _paused_jobs(paths)
     for position, job in enumerate(jobs):
         directory = paths.job(job.job_id)
@@ -74,9 +64,9 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[RecordedJob]:
                 ) from error
             resources = dataclasses.replace(job.resources, ranks=spec.ranks)
             trained = dataclasses.replace(job, spec=spec, resources=resources)
-            recorded.append(RecordedJob(position=position, job=trained, robot_hash=robot_hash))
+            recorded.append(DeclaredJob(position=position, job=trained, robot_hash=robot_hash))
         elif job.job_id in paused:
-            recorded.append(RecordedJob(position=position, job=job, robot_hash=None))
+            recorded.append(DeclaredJob(position=position, job=job))
     return recorded
 
 
@@ -89,7 +79,7 @@ def _paused_jobs(paths: RunPaths) -> dict[str, Paused]:
     return {row["job_id"]: Paused(at_rung=row["cause"] == Cause.RUNG) for row in paused}
 
 
-def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[RecordedJob]) -> None:
+def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[DeclaredJob]) -> None:
     """Enter ``jobs`` and their attempts into an empty ledger."""
     ledger.put_jobs(jobs)
     paused = _paused_jobs(paths)

@@ -20,6 +20,7 @@ from orchestrator.executors.base import Event, Executor, Exited, Handle, Launch
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.features.verify.cases import Case
 from orchestrator.ledger import JobRow, Ledger
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import SilentReporter
 from orchestrator.supervisor.stop_signals import StopRequests
@@ -207,7 +208,9 @@ def train(
 
 
 def _add_jobs(paths: RunPaths, ledger: Ledger, entries: Sequence[Case]) -> list[JobRow]:
-    ledger.put_jobs([(position, entry.job, None) for position, entry in enumerate(entries)])
+    ledger.put_jobs(
+        [DeclaredJob(position=position, job=entry.job) for position, entry in enumerate(entries)]
+    )
     ledger.commit()
     for entry in entries:
         directory = paths.job(entry.job.job_id)

@@ -32,6 +32,7 @@ from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.experiment.directory import run_directory
 from orchestrator.features.compare.race import RaceResult
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 
 VALUES = "values.json"
 PARENT = [1.0, 1.2, 0.9, 1.1, 1.0, 1.3, 0.8, 1.05, 0.95, 1.15]
@@ -469,7 +470,7 @@ def test_a_run_that_still_trains_these_jobs_is_waited_for(world: World) -> None:
     row = ledger.job_row("child-s0")
     assert row is not None
     job = row.job.with_spec(job_id="child-s1", seed=1)
-    ledger.put_jobs([(9, replace(job, job_id="child-s1"), None)])
+    ledger.put_jobs([DeclaredJob(position=9, job=replace(job, job_id="child-s1"))])
     ledger.commit()
     ledger.close()
     with pytest.raises(UsageError, match=r"child: 1 seed is not trained to the end \(PENDING\)"):

@@ -16,6 +16,7 @@ from orchestrator.features.pictures import after_run
 from orchestrator.features.pictures.after_run import PicturesAfterRun
 from orchestrator.jobfile import from_mapping
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 
 WITHOUT_PICTURES = """
 import sys
@@ -76,7 +77,7 @@ def test_the_ledger_says_of_which_jobs_pictures_are_wanted(
     ledger = Ledger.create(paths.ledger)
     specs = {"a-s0": {"video": True, "preview": True}, "b-s0": {"preview": True}, "c-s0": {}}
     ledger.put_jobs(
-        (number, make_job(name, spec=spec), None)
+        DeclaredJob(position=number, job=make_job(name, spec=spec))
         for number, (name, spec) in enumerate(specs.items())
     )
     ended, _ = ended_jobs(paths, list(specs), ledger=ledger)

@@ -31,6 +31,7 @@ from orchestrator.features.selftest import campaign, command_run, result_view, r
 from orchestrator.features.selftest.campaign import SelftestOptions, SelftestResult
 from orchestrator.features.selftest.faults import FAULTS, Fault, NotApplicableError, small_disk
 from orchestrator.ledger import Ledger, summary
+from orchestrator.ledger.rows import DeclaredJob
 
 NOTHING = Fault(name="nothing", apply=lambda *_: True)
 SLEEP = "import time; time.sleep(600)"
@@ -53,7 +54,7 @@ def finished(
     with zipfile.ZipFile(paths.job("a-s0").model, "w") as archive:
         archive.writestr("policy", "")
     ledger = Ledger.create(paths.ledger)
-    ledger.put_jobs([(0, job, None)])
+    ledger.put_jobs([DeclaredJob(position=0, job=job)])
     attempt = Attempt(job_id="a-s0", number=0, cpus=(), gpus=(), started_at=0.0)
     ledger.start_attempt(attempt, queue_s=0.0)
     if attempt_ends:

@@ -19,6 +19,7 @@ from supervisor_helpers import filled, ledgers_closed, make_job, make_spec  # no
 from orchestrator.core.errors import DiskFullError, LedgerError
 from orchestrator.core.job import Cancelled, Pending
 from orchestrator.ledger import Ledger, Request
+from orchestrator.ledger.rows import DeclaredJob
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -148,7 +149,7 @@ def test_a_ledger_in_a_read_only_directory_can_be_read_but_not_opened_to_write(
 
 def write_without_end(ledger: Ledger) -> None:
     for number in itertools.count():
-        ledger.put_jobs([(number, make_job(f"more{number}"), None)])
+        ledger.put_jobs([DeclaredJob(position=number, job=make_job(f"more{number}"))])
         ledger.commit()
 
 
@@ -163,7 +164,7 @@ def test_a_full_disk_is_told_as_such_and_costs_only_what_was_not_committed(tmp_p
         remount(root, "size=8m")
         again = Ledger.open(root / "ledger.sqlite3")
         assert again.jobs()[0].state == Cancelled()
-        again.put_jobs([(99, make_job("more"), None)])
+        again.put_jobs([DeclaredJob(position=99, job=make_job("more"))])
         again.close()
 
 
@@ -176,4 +177,4 @@ def test_a_disk_that_is_full_from_the_start_is_told_as_such(tmp_path: Path) -> N
             Ledger.create(root / "ledger.sqlite3")
         assert sorted(os.listdir(root)) == ["filler", "old.sqlite3"]
         with pytest.raises(DiskFullError):
-            Ledger.open(root / "old.sqlite3").put_jobs([(0, make_job("a"), None)])
+            Ledger.open(root / "old.sqlite3").put_jobs([DeclaredJob(position=0, job=make_job("a"))])

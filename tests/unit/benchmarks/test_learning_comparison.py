@@ -33,6 +33,7 @@ from orchestrator.core.job import Attempt, AttemptOutcome, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.jobfile import load
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 ROBOTS = {"HalfCheetah-v5": 1200.0, "Hopper-v5": 1500.0, "Walker2d-v5": 900.0}
@@ -237,7 +238,10 @@ def write_run(
         for robot, finals in returns.items()
         for seed, final in enumerate(finals)
     }
-    ledger.put_jobs((place, job, "abc") for place, (job, _) in enumerate(jobs.values()))
+    ledger.put_jobs(
+        DeclaredJob(position=place, job=job, robot_hash="abc")
+        for place, (job, _) in enumerate(jobs.values())
+    )
     for job_id, (_, final) in jobs.items():
         if job_id in unfinished:
             continue

@@ -20,6 +20,7 @@ from orchestrator.experiment.directory import run_index
 from orchestrator.experiment.directory.run_index import RunEntry
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 
 
 class ShowsNumbers(Begun):
@@ -43,7 +44,7 @@ def paths(tmp_path: Path) -> RunPaths:
     paths.experiment.write_text('name = "drawn"\n')
     (paths.root / "supervisor.lock").touch()
     ledger = Ledger.create(paths.ledger)
-    ledger.put_jobs([(0, make_job("a"), None)])
+    ledger.put_jobs([DeclaredJob(position=0, job=make_job("a"))])
     ledger.set_state("a", Succeeded())
     ledger.commit()
     ledger.close()

@@ -13,6 +13,7 @@ from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.job import Succeeded
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 
 
 def no_view() -> Any:
@@ -25,7 +26,9 @@ def test_jobs_that_end_while_the_ledger_is_locked_are_reported_when_it_is_free(
     told: list[tuple[str, str]] = []
     path = tmp_path / "ledger.sqlite3"
     with contextlib.closing(Ledger.create(path)) as ledger:
-        ledger.put_jobs([(number, make_job(name), None) for number, name in enumerate("ab")])
+        ledger.put_jobs(
+            [DeclaredJob(position=number, job=make_job(name)) for number, name in enumerate("ab")]
+        )
         ledger.commit()
         ledger.wait_for_lock(0.0)
         reporter = CallbackReporter(on_end=lambda row: told.append((row["job_id"], row["state"])))

@@ -25,6 +25,7 @@ from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.from_outside.reload import reload
 from orchestrator.ledger import JobRow, Ledger, Request
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.slots import SlotPool
 from orchestrator.supervisor.events import View
 
@@ -129,7 +130,7 @@ def test_a_setting_needs_a_supervisor_and_is_not_kept_for_the_next(tmp_path: Pat
 def entered(root: Path, *jobs: Job) -> None:
     """As ``reload`` enters jobs: behind the others, and together with its request."""
     ledger = Ledger.open(root / "ledger.sqlite3")
-    ledger.put_jobs((100 + number, job, None) for number, job in enumerate(jobs))
+    ledger.put_jobs(DeclaredJob(position=100 + number, job=job) for number, job in enumerate(jobs))
     ledger.add_requests([Request(verb="reload", job_id="me")])
     ledger.abandon()
 

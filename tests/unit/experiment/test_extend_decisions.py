@@ -30,6 +30,7 @@ from orchestrator.experiment.resuming import recovery
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.ledger import JobRow, Ledger
+from orchestrator.ledger.rows import DeclaredJob
 
 ATTEMPT = Attempt(job_id="a", number=0, cpus=(0,), gpus=(), started_at=0.0)
 ROWS = "checkpoints/replay/rows-000000000000-000000000500.npz"
@@ -217,7 +218,7 @@ def test_a_rebuilt_ledger_goes_on_with_an_extension_that_was_killed(
     (tmp_path / "new").mkdir()
     ledger = Ledger.create(tmp_path / "new/ledger.sqlite3")
     extended = job(2000, extended_from=(1000,))
-    recorded = recovery.RecordedJob(position=0, job=extended, robot_hash=None)
+    recorded = DeclaredJob(position=0, job=extended)
     recovery.rebuild(ledger, experiment.paths, [recorded])
     (row,) = ledger.jobs()
     assert (row.state.name, row.attempts) == (state, len(codes))

@@ -17,6 +17,7 @@ from orchestrator.experiment.from_outside.run_follower import RunFollower
 from orchestrator.experiment.from_outside.worker_logs import LogReader
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.row_reader import RowReader
+from orchestrator.ledger.rows import DeclaredJob
 
 
 def curve_file(folder: Path, *rows: tuple[int, float]) -> Path:
@@ -74,7 +75,7 @@ def test_rows_that_are_read_again_are_those_of_the_summary(tmp_path: Path) -> No
             "j2-s0",
         ]
         ledger.delete_job("j0-s0")
-        ledger.put_jobs([(9, make_job("new-s0"), None)])
+        ledger.put_jobs([DeclaredJob(position=9, job=make_job("new-s0"))])
         ledger.set_state("j3-s0", Cancelled())
         reader.update(ledger)
         assert list(reader.rows.values()) == ledger.summary()

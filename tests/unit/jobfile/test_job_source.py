@@ -23,6 +23,7 @@ from orchestrator.keys.feature_tables import FeatureTable, read_job_source
 from orchestrator.keys.problems import Problems
 from orchestrator.keys.value_types import TomlTable
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 
 
 class Source(JobSource):
@@ -95,7 +96,7 @@ def run_directory(root: Path, states: Mapping[str, tuple[Job, State]]) -> tuple[
     paths.experiment.write_text('name = "drawn"\n')
     ledger = Ledger.create(paths.ledger)
     for position, (job, state) in enumerate(states.values()):
-        ledger.put_jobs([(position, job, None)])
+        ledger.put_jobs([DeclaredJob(position=position, job=job)])
         ledger.set_state(job.job_id, state)
     ledger.commit()
     return paths, ledger
@@ -115,7 +116,9 @@ def test_jobs_that_nothing_compares_are_shown_and_not_trained_without_their_job_
     assert run_snapshot.exit_code_of(snapshot) == 0
     with pytest.raises(RunDirError, match=r"pause at rungs \(compared\), and what compares them"):
         resume.load(paths.root)
-    ledger.put_jobs([(1, dataclasses.replace(compared, spec=make_job("compared").spec), None)])
+    ledger.put_jobs(
+        [DeclaredJob(position=1, job=dataclasses.replace(compared, spec=make_job("compared").spec))]
+    )
     ledger.set_state("compared", Pending())
     ledger.commit()
     ledger.close()

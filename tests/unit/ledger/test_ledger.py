@@ -33,6 +33,7 @@ from orchestrator.core.job import (
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import LONGEST_LINE, LONGEST_TEXT
 from orchestrator.ledger import SCHEMA_VERSION, Ledger, summary
+from orchestrator.ledger.rows import DeclaredJob
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -53,7 +54,7 @@ def attempt(job_id: str = "a-s0", number: int = 0, **changes: Any) -> Attempt:
 
 def test_a_job_that_is_gone_is_no_damage_of_the_file(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "ledger.sqlite3")
-    ledger.put_jobs([(0, make_job("a"), None)])
+    ledger.put_jobs([DeclaredJob(position=0, job=make_job("a"))])
     with pytest.raises(LedgerError, match=r"there is no job b in the ledger$"):
         ledger.summary_of("b")
 
@@ -63,14 +64,16 @@ def test_a_page_that_is_not_full_is_the_last_although_jobs_are_added_meanwhile(
 ) -> None:
     path = tmp_path / "ledger.sqlite3"
     with contextlib.closing(Ledger.create(path)) as ledger:
-        ledger.put_jobs([(number, make_job(name), None) for number, name in enumerate("abc")])
+        ledger.put_jobs(
+            [DeclaredJob(position=number, job=make_job(name)) for number, name in enumerate("abc")]
+        )
         ledger.commit()
         full, not_full, of_all = ledger.pages(3), ledger.pages(4), ledger.pages(-1)
         for pages in (full, not_full, of_all):
             job_ids, _ = next(pages)
             assert job_ids == ["a", "b", "c"]
         with contextlib.closing(Ledger.open(path)) as program:
-            program.put_jobs([(3, make_job("d"), None)])
+            program.put_jobs([DeclaredJob(position=3, job=make_job("d"))])
         assert [job_ids for job_ids, _ in full] == [["d"]]
         assert not list(not_full)
         assert not list(of_all)
@@ -96,7 +99,7 @@ def test_every_state_comes_back_as_it_went_in(tmp_path: Path, state: State) -> N
         xml_source=Path("/röbots/a b.xml"),
     )
     ledger = Ledger.create(path)
-    ledger.put_jobs([(0, job, "hash")])
+    ledger.put_jobs([DeclaredJob(position=0, job=job, robot_hash="hash")])
     if isinstance(state, Running):
         ledger.start_attempt(state.attempt, queue_s=1.5)
     ledger.set_state("a-s0", state)
@@ -116,7 +119,13 @@ def test_a_moment_of_the_monotonic_clock_is_not_kept_for_another_process(tmp_pat
 
 def test_jobs_come_in_the_order_of_the_job_file(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "l")
-    ledger.put_jobs([(2, make_job("a"), None), (0, make_job("c"), None), (1, make_job("b"), None)])
+    ledger.put_jobs(
+        [
+            DeclaredJob(position=2, job=make_job("a")),
+            DeclaredJob(position=0, job=make_job("c")),
+            DeclaredJob(position=1, job=make_job("b")),
+        ]
+    )
     assert [row.job.job_id for row in ledger.jobs()] == ["c", "b", "a"]
 
 
@@ -191,7 +200,7 @@ def test_what_a_matrix_varies_is_a_column_of_every_row(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "l")
     points: list[dict[str, Any]] = [{"model.geom.a.size": [1, 2], "n_envs": 4}, {"seed": 9}, {}]
     jobs = [replace(make_job(f"j{number}"), point=point) for number, point in enumerate(points)]
-    ledger.put_jobs((number, job, None) for number, job in enumerate(jobs))
+    ledger.put_jobs(DeclaredJob(position=number, job=job) for number, job in enumerate(jobs))
     assert [dict(row.job.point) for row in ledger.jobs()] == points
     rows = ledger.summary()
     assert [(row["model.geom.a.size"], row["n_envs"]) for row in rows] == [
@@ -216,11 +225,11 @@ def test_the_columns_follow_declarations_that_change_and_jobs_of_other_processes
 ) -> None:
     ledger = Ledger.create(tmp_path / "l")
     job = replace(make_job("j0"), point={"ppo.gamma": 0.9})
-    ledger.put_jobs([(0, job, None)])
+    ledger.put_jobs([DeclaredJob(position=0, job=job)])
     ledger.commit()
     assert list(ledger.varied_keys()) == ["ppo.gamma"]
     with contextlib.closing(Ledger.open(tmp_path / "l")) as other:
-        other.put_jobs([(1, replace(make_job("j1"), point={"n_envs": 4}), None)])
+        other.put_jobs([DeclaredJob(position=1, job=replace(make_job("j1"), point={"n_envs": 4}))])
     assert [row["n_envs"] for row in ledger.summary()] == [None, 4]
     ledger.update_declaration(0, replace(job, point={"ppo.lr": 1e-3}))
     assert list(ledger.varied_keys()) == ["ppo.lr", "n_envs"]
@@ -261,7 +270,7 @@ def test_a_deleted_job_takes_its_attempts_along(tmp_path: Path) -> None:
     ledger = filled(tmp_path / "l", 2)
     ledger.start_attempt(attempt("j0"), queue_s=0.0)
     ledger.delete_job("j0")
-    ledger.put_jobs([(0, make_job("j0"), None)])
+    ledger.put_jobs([DeclaredJob(position=0, job=make_job("j0"))])
     assert [row["wall_s"] for row in ledger.summary()] == [None, None]
     with pytest.raises(LedgerError, match="without an attempt"):
         ledger.last_attempt("j0")
@@ -270,7 +279,7 @@ def test_a_deleted_job_takes_its_attempts_along(tmp_path: Path) -> None:
 def test_the_summary_names_what_a_robot_did(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "l")
     job = make_job("a", spec={"env": None, "task": "forward", "seed": 4})
-    ledger.put_jobs([(0, job, None)])
+    ledger.put_jobs([DeclaredJob(position=0, job=job)])
     (row,) = ledger.summary()
     assert (row["task"], row["seed"], row["state"], row["pid"]) == ("forward", 4, "PENDING", None)
     assert make_spec("a") == replace(job.spec, env="CartPole-v1", task=None, seed=0)
@@ -280,7 +289,7 @@ def test_text_that_is_not_utf_8_is_stored_as_escapes(tmp_path: Path) -> None:
     latin_1 = os.fsdecode(b"/dM\xfcl")
     job = make_job("a", spec={"search_path": latin_1, "env_kwargs": {"folder": latin_1}})
     with contextlib.closing(Ledger.create(tmp_path / "l")) as ledger:
-        ledger.put_jobs([(0, job, None)])
+        ledger.put_jobs([DeclaredJob(position=0, job=job)])
         ledger.start_attempt(attempt("a", node=latin_1), queue_s=0.0)
         outcome, record = (
             AttemptOutcome(cause=Cause.LAUNCH, message=latin_1),
@@ -329,7 +338,7 @@ def test_no_cell_of_the_table_is_a_formula_or_more_than_a_line(tmp_path: Path) -
     }
     ledger = Ledger.create(tmp_path / "l")
     ledger.put_jobs(
-        (number, make_job(f"j{number}", spec={"name": name}), None)
+        DeclaredJob(position=number, job=make_job(f"j{number}", spec={"name": name}))
         for number, name in enumerate(jobs)
     )
     ledger.set_progress([("j0", 1, -2.5, None, None)])
@@ -392,7 +401,7 @@ def test_jobs_are_found_by_a_fact_however_their_specs_are_written(tmp_path: Path
     }
     ledger = Ledger.create(path)
     ledger.put_jobs(
-        (number, make_job(name, spec=fact), None)
+        DeclaredJob(position=number, job=make_job(name, spec=fact))
         for number, (name, fact) in enumerate(facts.items())
     )
     ledger.close()
@@ -425,7 +434,7 @@ def test_normalisation_is_read_however_a_spec_is_written(tmp_path: Path) -> None
         make_job("nested", spec={"normalize": False, "env_kwargs": {"normalize": True}}),
         make_job("damaged", spec={"normalize": True}),
     ]
-    ledger.put_jobs((number, job, None) for number, job in enumerate(jobs))
+    ledger.put_jobs(DeclaredJob(position=number, job=job) for number, job in enumerate(jobs))
     ledger.close()
     packed = json.dumps(json.loads(jobs[2].spec.to_json()))
     with contextlib.closing(sqlite3.connect(path)) as connection:
@@ -446,7 +455,7 @@ def test_a_job_that_waits_is_shown_also_where_sqlite_cannot_read_its_spec(tmp_pa
         make_job("child", spec={"after": ("parent",)}),
         make_job("infinite", spec={"after": ("parent",), "env_kwargs": {"limit": math.inf}}),
     ]
-    ledger.put_jobs((number, job, None) for number, job in enumerate(jobs))
+    ledger.put_jobs(DeclaredJob(position=number, job=job) for number, job in enumerate(jobs))
     assert [row["waits_for"] for row in ledger.summary()] == [None, "parent", None]
 
 

@@ -17,6 +17,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.ledger import Ledger, job_figures, summary
 from orchestrator.ledger.lineage import Lineages, env_steps_before
 from orchestrator.ledger.row_reader import RowReader
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.terminal import jobs_table
 
 RUN = Path("/runs/evolve")
@@ -114,7 +115,9 @@ def test_whether_a_job_went_on_from_a_policy_is_not_said_of_an_unknown_lineage()
 def test_figures_of_jobs_have_the_lineage_that_the_summary_has(tmp_path: Path) -> None:
     ledger = Ledger.create(RunPaths(tmp_path).ledger)
     child = make_job("b").with_spec(init="job:a")
-    ledger.put_jobs([(0, make_job("a"), None), (1, child, None)])
+    ledger.put_jobs(
+        [DeclaredJob(position=0, job=make_job("a")), DeclaredJob(position=1, job=child)]
+    )
     ledger.set_progress([("a", 4096, None, None, None)])
     assert job_figures.earlier_env_steps(ledger, ["a", "b"]) == {"a": 0, "b": None}
     ledger.set_progress([("b", 64, None, None, None)])
@@ -236,7 +239,9 @@ def test_a_summary_of_the_version_before_is_read(tmp_path: Path) -> None:
 def test_a_damaged_declaration_of_an_ancestor_concerns_nobody_else(tmp_path: Path) -> None:
     ledger = Ledger.create(RunPaths(tmp_path).ledger)
     child = make_job("b").with_spec(init="job:a")
-    ledger.put_jobs([(0, make_job("a"), None), (1, child, None)])
+    ledger.put_jobs(
+        [DeclaredJob(position=0, job=make_job("a")), DeclaredJob(position=1, job=child)]
+    )
     ledger.change("UPDATE declared SET spec = ? WHERE job_id = ?", ("{", "a"))
     row = ledger.summary_of("b")
     assert (row["parent"], row["lineage_env_steps"]) == ("a", None)

@@ -14,6 +14,7 @@ from orchestrator.core.job import Attempt, AttemptOutcome, Cause, Job
 from orchestrator.executors.base import Handle, Sampled
 from orchestrator.executors.local_backend import LocalCpuMoves
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.neighbours import Neighbours
 from orchestrator.machine.placement import Competitor, CpuUse
 from orchestrator.machine.slots import SlotPool
@@ -232,7 +233,9 @@ def test_two_runs_that_want_the_same_core_do_not_both_get_it(
 
 def test_the_ledger_keeps_where_an_attempt_ran_and_since_when(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "ledger.sqlite3")
-    ledger.put_jobs([(0, make_job("a"), None), (1, make_job("b"), None)])
+    ledger.put_jobs(
+        [DeclaredJob(position=0, job=make_job("a")), DeclaredJob(position=1, job=make_job("b"))]
+    )
     for name in ("a", "b"):
         attempt = Attempt(job_id=name, number=0, cpus=(0,), gpus=(), started_at=100.0)
         ledger.start_attempt(attempt, queue_s=0.0)

@@ -31,6 +31,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors.base import Handle
 from orchestrator.ledger import SummaryRow, rows
 from orchestrator.ledger.lineage import Lineages
+from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.machine.slots import Slot
 from orchestrator.supervisor import recorder
 from orchestrator.supervisor.active_attempts import ActiveAttempt, ActiveAttempts
@@ -293,10 +294,12 @@ def test_of_the_summary_only_pages_are_made_again_whose_jobs_run_or_have_moved(
         assert write() == ["j10"]
     one.record_state("j15", Succeeded())
     assert write() == ["j10"]
-    ledger.put_jobs([(35, make_job("j35"), None)])
+    ledger.put_jobs([DeclaredJob(position=35, job=make_job("j35"))])
     one.record_state("j22", Cancelled())
     assert write() == ["j20", "j30"]
-    ledger.put_jobs([(36, replace(make_job("j36"), point={"ppo.gamma": 0.9}), None)])
+    ledger.put_jobs(
+        [DeclaredJob(position=36, job=replace(make_job("j36"), point={"ppo.gamma": 0.9}))]
+    )
     one.record_state("j36", Cancelled())
     assert write() == ["j00", "j10", "j20", "j30"], "another column"
 

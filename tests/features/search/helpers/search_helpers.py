@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.ledger.rows import DeclaredJob
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 from report_helpers import BEGUN, STEPS, Trained, end_attempt, write_tables
@@ -100,7 +102,9 @@ def make_search_dir(
             spec = {"name": f"walker-t{number:05d}", "seed": seed, "total_timesteps": TOTAL}
             if parent is not None:
                 spec["init"] = f"job:walker-t{parent:05d}-s{seed}"
-            ledger.put_jobs([(place, replace(make_job(job_id, spec=spec), point=point), None)])
+            ledger.put_jobs(
+                [DeclaredJob(position=place, job=replace(make_job(job_id, spec=spec), point=point))]
+            )
             place += 1
             state = "FAILED" if fails else "SUCCEEDED"
             job = Trained(

@@ -20,6 +20,7 @@ from orchestrator.features.search.declaration.declared_search import jobs_at, tr
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.jobfile import from_mapping
 from orchestrator.ledger import Ledger
+from orchestrator.ledger.rows import DeclaredJob
 
 SPACE = {
     "ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
@@ -100,7 +101,7 @@ def search_run(
                 directory = paths.root / "jobs" / starts_from
                 start = {"init": str(directory), "init_sha256": "0" * 64, "init_env_steps": TOTAL}
             declared = replace(one, spec=replace(one.spec, pause_at=pause_at, **start))
-            ledger.put_jobs([(position, declared, "0" * 64)])
+            ledger.put_jobs([DeclaredJob(position=position, job=declared, robot_hash="0" * 64)])
             position += 1
             if told.values is not None:
                 ledger.set_state(one.job_id, Succeeded())
