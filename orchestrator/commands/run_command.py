@@ -30,7 +30,8 @@ from orchestrator.core.text import alternatives
 from orchestrator.executors.kinds import ExecutorOption, executor_kinds, executor_options
 
 if TYPE_CHECKING:
-    from orchestrator.experiment.examination.preflight import Child, JobVerdict
+    from orchestrator.experiment.examination.examining_process import Child
+    from orchestrator.experiment.examination.preflight import JobVerdict
     from orchestrator.experiment.planning.run_plan import RunOptions
     from orchestrator.experiment.processes.detach import DetachedProcess
     from orchestrator.jobfile import Experiment
@@ -188,11 +189,11 @@ def run(
             f"run: there is no --timesteps; use --set total_timesteps={timesteps}, which is for all jobs"
         )
     process = _detach(as_json=as_json) if detach else None
-    from orchestrator.experiment.examination import preflight
+    from orchestrator.experiment.examination import examining_process
 
     is_run_dir = jobs.is_dir()
     # A child that will examine robots: it imports its packages while the job file is read.
-    with contextlib.nullcontext() if is_run_dir else preflight.Child() as warm:
+    with contextlib.nullcontext() if is_run_dir else examining_process.Child() as warm:
         from orchestrator.experiment.planning import end_time, run_plan
 
         changes = overrides(set_, learner)

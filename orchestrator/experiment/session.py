@@ -22,7 +22,7 @@ from orchestrator.experiment import begun_source
 from orchestrator.experiment.beside_run import BesideRun, EndedJobs, PartsBesideRun, RunProblem
 from orchestrator.experiment.callbacks import CallbackReporter
 from orchestrator.experiment.directory import left_batch_jobs, run_directory, run_end, run_index
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examining_process
 from orchestrator.experiment.planning import run_executor
 from orchestrator.experiment.planning.run_plan import Plan, RunOptions, plan
 from orchestrator.experiment.resuming import jobs_at_rungs, resume
@@ -66,7 +66,7 @@ def run(
     options: RunOptions,
     reporter: Reporter,
     *,
-    warm: preflight.Child | None = None,
+    warm: examining_process.Child | None = None,
     callbacks: CallbackReporter | None = None,
     beside: Mapping[str, BesideRun] | None = None,
     ends_process: bool = False,
@@ -234,7 +234,9 @@ def _left_batch_jobs_stopped(
         raise
 
 
-def _plan(opened: _Opened, warm: preflight.Child | None, stack: contextlib.ExitStack) -> _Planned:
+def _plan(
+    opened: _Opened, warm: examining_process.Child | None, stack: contextlib.ExitStack
+) -> _Planned:
     """Examine the machines, and the robots of jobs that have not finished."""
     paths = opened.paths
     ledger = opened.ledger

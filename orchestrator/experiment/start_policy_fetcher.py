@@ -20,7 +20,12 @@ from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.readable import readable
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import (
+    examination_requests,
+    examining_process,
+    preflight,
+    side_by_side,
+)
 from orchestrator.supervisor import job_directory
 from orchestrator.supervisor.start_policies import (
     FailedFetch,
@@ -53,7 +58,7 @@ class StartPolicyFetcher:
         self._repeated: set[str] = set()
         """Jobs whose policies are examined once more, as the child that examined them may have been
         ended by others."""
-        self._child: preflight.Child | None = None
+        self._child: examining_process.Child | None = None
 
     def __enter__(self) -> StartPolicyFetcher:
         return self
@@ -119,7 +124,7 @@ class StartPolicyFetcher:
         :raises OSError: no child could be started, or the policy not be read or written.
         """
         if self._asked is None:
-            self._ask(job, preflight.request_for_source(job, self._paths, staging))
+            self._ask(job, examination_requests.request_for_source(job, self._paths, staging))
         assert self._child is not None
         answer = self._child.answer(can_be_read=bool(readable([self._child])))
         if answer is None:
@@ -135,7 +140,7 @@ class StartPolicyFetcher:
         return self._put(job, answer, staging)
 
     def _without_answer(
-        self, job: Job, child: preflight.Child, why: str, staging: Path
+        self, job: Job, child: examining_process.Child, why: str, staging: Path
     ) -> Fetch | None:
         """The child has ended, or was ended, without an answer; None: another one is to be asked."""
         may_be_blameless = child.may_be_blameless
@@ -157,7 +162,7 @@ class StartPolicyFetcher:
         """
         assert answer.init_sha256 is not None
         with disk_full_explained(self._paths.root, repeat_call()):
-            content = preflight.staged_policy(staging).read_bytes()
+            content = examination_requests.staged_policy(staging).read_bytes()
             init = self._paths.job(job.job_id).init
             # Should it be gone: what else is missing is found, and said, at the launch.
             init.parent.mkdir(parents=True, exist_ok=True)
@@ -170,8 +175,8 @@ class StartPolicyFetcher:
     def _ask(self, job: Job, request: ExaminationRequest) -> None:
         if self._child is not None and not self._child.suits(request):
             self._end_child()
-        self._child = self._child or preflight.Child()
-        self._child.ask(request, preflight.TIME_LIMIT_S)
+        self._child = self._child or examining_process.Child()
+        self._child.ask(request, side_by_side.TIME_LIMIT_S)
         self._asked = job.job_id
 
     def _end_child(self) -> None:
@@ -183,7 +188,7 @@ class StartPolicyFetcher:
 
 def _remove_staged(staging: Path) -> None:
     shutil.rmtree(staging, ignore_errors=True)
-    preflight.staged_policy(staging).unlink(missing_ok=True)
+    examination_requests.staged_policy(staging).unlink(missing_ok=True)
 
 
 def _problem(job: Job, why: str) -> str:

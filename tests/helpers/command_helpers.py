@@ -249,11 +249,11 @@ end(0)
 STUBS = f"""
 import contextlib, sys
 from orchestrator.executors import local, local_backend
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examining_process, preflight
 worker = (sys.executable, "-I", "-S", "-c", {STUB_WORKER!r})
 local_backend.LocalExecutor = lambda: local.LocalExecutor(worker_command=worker)
 preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
-preflight.Child = contextlib.nullcontext
+examining_process.Child = contextlib.nullcontext
 """
 """Makes a program examine nothing and start :data:`STUB_WORKER`, which imports nothing: for tests
 of the command.
@@ -414,7 +414,7 @@ def examine_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", examine)
     monkeypatch.setattr(
-        "orchestrator.experiment.examination.preflight.Child", contextlib.nullcontext
+        "orchestrator.experiment.examination.examining_process.Child", contextlib.nullcontext
     )
 
 

@@ -32,7 +32,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.executors import kinds
 from orchestrator.experiment import begun_source, session, start_policy_fetcher
 from orchestrator.experiment.directory import left_batch_jobs, run_directory
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examining_process, preflight, side_by_side
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import reload
 from orchestrator.experiment.planning import run_executor, run_plan
@@ -244,7 +244,7 @@ def examine(
     *,
     world: World,
     staging: Path,
-    watch: preflight.Watch = lambda *_: None,
+    watch: side_by_side.Watch = lambda *_: None,
     **_: Any,
 ) -> dict[str, JobVerdict]:
     """In the place of what examines robots: jobs say themselves whether they are invalid."""
@@ -294,7 +294,7 @@ def replacements(
         (stop_signals, "signal", SimulatedSignal(world)),
         (provenance, "Repository", NoRepository),
         (preflight, "examine", functools.partial(examine, world=world)),
-        (preflight, "Child", functools.partial(SimulatedChild, world=world)),
+        (examining_process, "Child", functools.partial(SimulatedChild, world=world)),
         (start_policy_fetcher, "readable", readable),
         (reload, "_declared_experiment", lambda *_: world.declared()),
         (run_plan, "kind_named", lambda _: kind),

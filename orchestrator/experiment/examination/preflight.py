@@ -4,9 +4,8 @@ MuJoCo and gymnasium are imported only there. A model that crashes a C library, 
 the memory gets a verdict like any other. Every distinct pair of robot and task is examined once,
 from the copy that its jobs will train.
 
-This is the door of the package. What is asked is in :mod:`.examination_requests`, the processes
-that answer are in :mod:`.side_by_side`, whose ``ask`` starts its own ``Child``s, and one of them is
-in :mod:`.examining_process`.
+What is asked is in :mod:`.examination_requests`, the processes that answer are in
+:mod:`.side_by_side`, and one of them is in :mod:`.examining_process`.
 """
 
 from __future__ import annotations
@@ -21,29 +20,14 @@ from orchestrator.core.exit_codes import DISK_FULL_ERRNOS
 from orchestrator.core.front_end import repeat_call
 from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment.examination import training_time
+from orchestrator.experiment.examination import side_by_side, training_time
 from orchestrator.experiment.examination.examination_requests import (
     LEAST_SIMULATE_S,
-    request_for_source,
     requests_of,
     staged_policy,
 )
 from orchestrator.experiment.examination.examining_process import Child
-from orchestrator.experiment.examination.side_by_side import TIME_LIMIT_S, Watch, ask
-
-__all__ = [
-    "LEAST_SIMULATE_S",
-    "TIME_LIMIT_S",
-    "Child",
-    "JobVerdict",
-    "Watch",
-    "ask",
-    "examine",
-    "raise_if_disk_full",
-    "request_for_source",
-    "requests_of",
-    "staged_policy",
-]
+from orchestrator.experiment.examination.side_by_side import Watch
 
 SIMULATE_S = 0.25
 """CPU seconds of the stability test of one robot, where there are few."""
@@ -115,7 +99,7 @@ def examine(
         dataclasses.replace(request, stage_to=str(staging / str(number)), simulate_s=simulate_s)
         for number, request in enumerate(requests)
     ]
-    answers = ask(staged, at_once=at_once, warm=warm, kept=kept, watch=watch)
+    answers = side_by_side.ask(staged, at_once=at_once, warm=warm, kept=kept, watch=watch)
     verdicts = {
         key: _verdict(job, request, answer)
         for key, job, request, answer in zip(distinct, examples, staged, answers, strict=True)

@@ -18,8 +18,8 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_sources import robot_suffixes
 from orchestrator.core.text import alternatives, storable
 from orchestrator.experiment.directory.run_directory import is_run_directory
-from orchestrator.experiment.examination import preflight
-from orchestrator.experiment.examination.preflight import requests_of
+from orchestrator.experiment.examination import side_by_side
+from orchestrator.experiment.examination.examination_requests import requests_of
 from orchestrator.machine import topology
 
 CheckVerdict: TypeAlias = Literal["ok", "warning", "error", "fragment"]
@@ -113,7 +113,7 @@ def check(
     paths: Sequence[Path],
     *,
     time_limit_s: float = TIME_LIMIT_S,
-    watch: preflight.Watch = lambda *_: None,
+    watch: side_by_side.Watch = lambda *_: None,
 ) -> list[RobotCheck]:
     """Examine files, all that may be robots by their names below folders, and the robots and tasks
     of job files.
@@ -124,7 +124,7 @@ def check(
     examined = [item for item in items if isinstance(item, _Item)]
     requests = [item.request for item in examined]
     at_once = topology.detect().capacity
-    answers = preflight.ask(requests, at_once=at_once, time_limit_s=time_limit_s, watch=watch)
+    answers = side_by_side.ask(requests, at_once=at_once, time_limit_s=time_limit_s, watch=watch)
     includers = _includers(zip(examined, answers, strict=True))
     first_with: dict[str, str] = {}
     answers_in_order = iter(answers)

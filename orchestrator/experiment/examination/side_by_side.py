@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.processes.readable import readable
+from orchestrator.experiment.examination import examining_process
 from orchestrator.experiment.examination.examination_requests import memory_mib
 from orchestrator.experiment.examination.examining_process import Child
 
@@ -93,7 +94,7 @@ class _Children:
 
     def start(self) -> Child:
         """A new one."""
-        child = Child()
+        child = examining_process.Child()
         self._opened.append(child)
         return child
 

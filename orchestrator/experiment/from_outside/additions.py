@@ -13,7 +13,7 @@ from orchestrator.core.errors import LedgerBusyError
 from orchestrator.core.files.atomic_files import sync_directory, sync_trees
 from orchestrator.core.job import Cause, Failed, Job, Pending, move
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examining_process, preflight, side_by_side
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.planning.run_plan import examined_job
 from orchestrator.experiment.resuming.reconcile import copy_robot, set_another_aside
@@ -24,10 +24,10 @@ from orchestrator.ledger.rows import DeclaredJob
 def examine(
     paths: RunPaths,
     new: Sequence[Job],
-    kept: list[preflight.Child],
+    kept: list[examining_process.Child],
     *,
     at_once: int = 1,
-    watch: preflight.Watch = lambda *_: None,
+    watch: side_by_side.Watch = lambda *_: None,
 ) -> dict[str, JobVerdict]:
     """Examine the robots of the jobs, from copies in a folder of their own; see
     :func:`preflight.examine`.

@@ -33,7 +33,7 @@ from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT, WorkerSpec
 from orchestrator.experiment.begun_source import BegunSource, begun_source
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import preflight, side_by_side
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import additions, control
 from orchestrator.experiment.planning.run_plan import skip_advice
@@ -48,7 +48,7 @@ CPU_SHARE = 4
 
 
 def reload(
-    run_dir: Path, job_file: Path | None, *, watch: preflight.Watch = lambda *_: None
+    run_dir: Path, job_file: Path | None, *, watch: side_by_side.Watch = lambda *_: None
 ) -> str:
     """Add the jobs of the job file that are new to the running experiment. Where something makes
     its jobs, let that go on as the job file declares it.
@@ -327,7 +327,7 @@ def _difference(name: str, old: object, now: object) -> list[str]:
 
 
 def _examine(
-    experiment: Experiment, new: Sequence[Job], paths: RunPaths, watch: preflight.Watch
+    experiment: Experiment, new: Sequence[Job], paths: RunPaths, watch: side_by_side.Watch
 ) -> Mapping[str, JobVerdict]:
     shutil.rmtree(paths.reloading, ignore_errors=True)
     paths.reloading.mkdir()

@@ -15,7 +15,7 @@ from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.job import Cancelled, Paused, Pending, Running, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examining_process, side_by_side
 from orchestrator.experiment.planning import run_executor, run_plan
 from orchestrator.experiment.planning.run_plan import Plan, RunOptions
 from orchestrator.experiment.resuming import extension, jobs_at_rungs
@@ -77,8 +77,8 @@ def dry_run(
     experiment: Experiment,
     options: RunOptions,
     *,
-    watch: preflight.Watch,
-    warm: preflight.Child | None = None,
+    watch: side_by_side.Watch,
+    warm: examining_process.Child | None = None,
 ) -> DryRun:
     """Plan a run without a run directory, and compare the plan with the one that is there.
 

@@ -16,7 +16,12 @@ from orchestrator.core.job import Job
 from orchestrator.core.text import joined, listed
 from orchestrator.executors.base import Backend, BackendSettings
 from orchestrator.executors.kinds import ExecutorKind, kind_named
-from orchestrator.experiment.examination import preflight, training_time
+from orchestrator.experiment.examination import (
+    examining_process,
+    preflight,
+    side_by_side,
+    training_time,
+)
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.jobfile import Experiment
@@ -111,8 +116,8 @@ def plan(
     staging: Path,
     *,
     stops: StopRequests,
-    watch: preflight.Watch = lambda *_: None,
-    warm: preflight.Child | None = None,
+    watch: side_by_side.Watch = lambda *_: None,
+    warm: examining_process.Child | None = None,
     sees_neighbours: bool = False,
 ) -> Plan:
     """Examine machines and robots without launching anything.
@@ -187,8 +192,8 @@ def _examine(
     *,
     staging: Path,
     at_once: int,
-    warm: preflight.Child | None,
-    watch: preflight.Watch,
+    warm: examining_process.Child | None,
+    watch: side_by_side.Watch,
 ) -> Mapping[str, JobVerdict]:
     """The verdicts of preflight on ``jobs``, in the words of the user.
 
@@ -275,7 +280,7 @@ def _problem_of_source(experiment: Experiment, stops: StopRequests) -> Problem |
     if experiment.job_source is None:
         return None
     return experiment.job_source.problem(
-        experiment, time_limit_s=preflight.TIME_LIMIT_S, turn=stops.check
+        experiment, time_limit_s=side_by_side.TIME_LIMIT_S, turn=stops.check
     )
 
 

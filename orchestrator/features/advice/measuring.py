@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.core.decoding import from_values
 from orchestrator.core.messages import ExaminationRequest, MeasurementRequest
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examination_requests, side_by_side
 from orchestrator.experiment.examination.robot_check import RobotCheck
 from orchestrator.features.advice.physics_advice import PhysicsAdvice
 from orchestrator.machine import topology
@@ -21,7 +21,7 @@ WALL_PER_CPU_S = 10.0
 
 
 def advice(
-    rows: Sequence[RobotCheck], *, cpu_s: float, time_limit_s: float, watch: preflight.Watch
+    rows: Sequence[RobotCheck], *, cpu_s: float, time_limit_s: float, watch: side_by_side.Watch
 ) -> list[PhysicsAdvice | None]:
     """For each row; None for a robot that cannot be trained.
 
@@ -87,13 +87,15 @@ def _with_measurement(
         task=row.task,
         init={},
         asymmetric=False,
-        simulate_s=preflight.LEAST_SIMULATE_S,
+        simulate_s=examination_requests.LEAST_SIMULATE_S,
         measurement=MeasurementRequest(module=ADVISOR, settings=settings),
     )
 
 
-def _measure(request: ExaminationRequest, limit_s: float, watch: preflight.Watch) -> PhysicsAdvice:
-    (answer,) = preflight.ask([request], at_once=1, time_limit_s=limit_s, watch=watch)
+def _measure(
+    request: ExaminationRequest, limit_s: float, watch: side_by_side.Watch
+) -> PhysicsAdvice:
+    (answer,) = side_by_side.ask([request], at_once=1, time_limit_s=limit_s, watch=watch)
     if answer.problem is not None:
         return PhysicsAdvice(problem=answer.problem)
     try:

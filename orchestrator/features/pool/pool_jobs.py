@@ -23,7 +23,7 @@ from orchestrator.core.errors import ChangedError, LedgerBusyError, UsageError, 
 from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes import users_code
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examining_process
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import additions
 from orchestrator.experiment.planning import run_plan
@@ -162,7 +162,7 @@ class PoolJobs:
     lanes: int
     """Jobs that run at once: so many are kept waiting for their slot."""
     is_stopping: Callable[[], bool]
-    children: list[preflight.Child]
+    children: list[examining_process.Child]
     """Processes that examine robots; closed with this."""
     _ledger: Ledger = field(init=False)
     _arrived: deque[Submission] = field(default_factory=deque, init=False)

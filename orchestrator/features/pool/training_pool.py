@@ -37,7 +37,7 @@ from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.front_end import python_program
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import count, plain, shortened
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examining_process
 from orchestrator.features.pool.points import Scalar, checked_meta, point_of
 from orchestrator.features.pool.pool_jobs import (
     DoneCallback,
@@ -117,7 +117,7 @@ class TrainingPool:
         self._callback_failure: OrchestratorError | None = None
         """Why it has to end, where that is a function that the program has given to a future."""
         self._process = os.getpid()
-        examiner: Future[preflight.Child] = Future()
+        examiner: Future[examining_process.Child] = Future()
         opened: Future[PoolJobs] = Future()
         self._thread = threading.Thread(
             target=self._run, args=[examiner, opened], name="training-pool", daemon=True
@@ -392,7 +392,7 @@ class TrainingPool:
 
     # -- the thread
 
-    def _run(self, examiner: Future[preflight.Child], opened: Future[PoolJobs]) -> None:
+    def _run(self, examiner: Future[examining_process.Child], opened: Future[PoolJobs]) -> None:
         """Start what examines robots here, as it ends with the thread that starts it, and follow
         the jobs.
 
@@ -400,7 +400,7 @@ class TrainingPool:
         :param opened: the jobs, when the supervisor runs; cancelled if it cannot be started.
         """
         try:
-            child = preflight.Child()
+            child = examining_process.Child()
         except BaseException as error:
             examiner.set_exception(error)
             return

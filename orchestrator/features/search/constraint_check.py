@@ -13,7 +13,11 @@ from typing import Any
 
 from orchestrator.core.errors import Problem, SpecError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, MeasurementRequest
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import (
+    examination_requests,
+    examining_process,
+    side_by_side,
+)
 from orchestrator.features.search.declaration.constraints import ConstraintCheck, check_measures
 from orchestrator.features.search.declaration.declared_search import (
     declaration_of,
@@ -43,7 +47,7 @@ class PointMeasurer:
     experiment: Experiment
     at_once: int = 1
     """Children side by side."""
-    _children: list[preflight.Child] = field(default_factory=list, init=False)
+    _children: list[examining_process.Child] = field(default_factory=list, init=False)
 
     def close(self) -> None:
         for child in self._children:
@@ -68,13 +72,13 @@ class PointMeasurer:
             except SpecError as error:
                 checks[number] = _unknown("; ".join(map(str, error.problems)))
             else:
-                ((request, _),) = preflight.requests_of([job])[0].values()
+                ((request, _),) = examination_requests.requests_of([job])[0].values()
                 requests[number] = dataclasses.replace(request, measurement=MEASURE, init={})
 
         def watch(*_: int) -> None:
             turn()
 
-        answers = preflight.ask(
+        answers = side_by_side.ask(
             list(requests.values()), at_once=self.at_once, kept=self._children, watch=watch
         )
         for number, answer in zip(requests, answers, strict=True):

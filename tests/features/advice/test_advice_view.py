@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core.decoding import from_values
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import side_by_side
 from orchestrator.experiment.examination.robot_check import RobotCheck
 from orchestrator.features.advice import advice_view, measuring
 from orchestrator.features.advice.physics_advice import (
@@ -135,13 +135,13 @@ def test_only_what_can_be_trained_on_a_task_is_measured(monkeypatch: pytest.Monk
     asked: list[ExaminationRequest] = []
 
     def ask(
-        requests: Sequence[ExaminationRequest], *, watch: preflight.Watch, **_: object
+        requests: Sequence[ExaminationRequest], *, watch: side_by_side.Watch, **_: object
     ) -> list[ExaminationAnswer]:
         asked.extend(requests)
         watch(1, 1)
         return [ExaminationAnswer(problem="examining it took more than 3 s") for _ in requests]
 
-    monkeypatch.setattr(preflight, "ask", ask)
+    monkeypatch.setattr(side_by_side, "ask", ask)
     robot = ExaminationRequest(xml="a.xml", alone=True, init={"algo": "ppo"})
     environment = ExaminationRequest(env="CartPole-v1")
     fit = RobotCheck(path="a.xml", verdict="ok", request=robot, figures={})

@@ -67,7 +67,7 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
     directory."""
     monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", no_examination)
     monkeypatch.setattr(
-        "orchestrator.experiment.examination.preflight.Child", contextlib.nullcontext
+        "orchestrator.experiment.examination.examining_process.Child", contextlib.nullcontext
     )
     monkeypatch.setattr(supervisor_process, "COMMAND", (sys.executable, "-c", STUBS + SUPERVISE))
 
@@ -413,11 +413,11 @@ def test_a_killed_program_takes_its_trainings_with_it(here: Path) -> None:
     program = f"""
 import contextlib, sys, threading
 import orchestrator
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examining_process, preflight
 from orchestrator.features.pool import supervisor_process
 supervisor_process.COMMAND = (sys.executable, "-c", {STUBS + SUPERVISE!r})
 preflight.examine = lambda jobs, **_: {{job.job_id: preflight.JobVerdict() for job in jobs}}
-preflight.Child = contextlib.nullcontext
+examining_process.Child = contextlib.nullcontext
 pool = orchestrator.TrainingPool(max_parallel=1, run_dir="run", **{EXEC!r})
 pool.submit({str(HOPPER)!r}, name="one").result()
 """
@@ -462,7 +462,7 @@ FORKING = """
 import contextlib, os, sys
 import orchestrator
 from orchestrator.core.errors import Problem
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examining_process, preflight
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.features.pool import supervisor_process
 
@@ -485,7 +485,7 @@ def end_in_a_child(*_):
     say("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
-preflight.examine, preflight.Child = examine, contextlib.nullcontext
+preflight.examine, examining_process.Child = examine, contextlib.nullcontext
 supervisor_process.COMMAND = (sys.executable, "-c", {supervise!r})
 
 
@@ -542,7 +542,7 @@ def test_what_examines_robots_lives_as_long_as_the_pool_and_not_as_the_thread_th
         started_in.append(threading.current_thread())
         return contextlib.nullcontext()
 
-    monkeypatch.setattr("orchestrator.experiment.examination.preflight.Child", child)
+    monkeypatch.setattr("orchestrator.experiment.examination.examining_process.Child", child)
     made: list[orchestrator.TrainingPool] = []
     maker = threading.Thread(
         target=lambda: made.append(orchestrator.TrainingPool(run_dir="run", env="CartPole-v1"))

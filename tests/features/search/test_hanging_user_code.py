@@ -42,11 +42,11 @@ class Judged(Stand):
 """
 SAMPLER = f"""
 import pathlib, time
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import side_by_side
 from orchestrator.features.search.searcher import watchdog
 
 watchdog.LIMIT_S = 1.0
-preflight.ask.__kwdefaults__["time_limit_s"] = 30.0
+side_by_side.ask.__kwdefaults__["time_limit_s"] = 30.0
 
 class Sampler:
     def __init__(self, **_):

@@ -14,7 +14,7 @@ from orchestrator.core import robot_sources
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
 from orchestrator.core.robot_sources import NamedRobot, RobotCollection
-from orchestrator.experiment.examination.preflight import requests_of
+from orchestrator.experiment.examination.examination_requests import requests_of
 from orchestrator.experiment.resuming.declared_changes import changed_keys
 from orchestrator.features.urdf.settings import UrdfSettings
 from orchestrator.jobfile import load

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from orchestrator.core.paths import JobPaths
 from orchestrator.experiment.processes.policy_process import PolicyProcess
-from orchestrator.experiment.examination.preflight import Child
+from orchestrator.experiment.examination.examining_process import Child
 from orchestrator.experiment.processes.side_process import SideProcess
 
 folder = Path(sys.argv[1])

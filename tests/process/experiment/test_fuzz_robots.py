@@ -15,7 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.core.messages import ExaminationRequest
-from orchestrator.experiment.examination import examination_requests, preflight, robot_check
+from orchestrator.experiment.examination import (
+    examination_requests,
+    robot_check,
+    side_by_side,
+)
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 ROBOTS = [path.read_text() for path in sorted(MJCF.glob("*.xml")) if path.stem != "dog"]
@@ -182,7 +186,7 @@ def test_any_bytes_of_a_robot_are_refused_in_one_line_before_a_run(
                     xml=str(xml), task="auto", stage_to=str(staged / str(number)), simulate_s=0.005
                 )
             )
-        *answers, good = preflight.ask(requests, at_once=2)
+        *answers, good = side_by_side.ask(requests, at_once=2)
         assert good.problem is None
         for request, answer in zip(requests, answers, strict=False):
             assert (answer.problem is None) == (answer.xml is not None)

@@ -22,7 +22,7 @@ from command_helpers import bow_to_permissions
 
 from orchestrator.core.errors import DiskFullError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import side_by_side
 from orchestrator.experiment.examination.preflight import JobVerdict, examine
 from orchestrator.experiment.planning import dry_run, run_plan
 from orchestrator.jobfile import from_mapping
@@ -364,7 +364,7 @@ def test_a_full_disk_is_known_by_its_number_whatever_the_text(error: int, tmp_pa
         base=tmp_path,
     ).jobs
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preflight, "ask", lambda *_, **__: [answer])
+        patch.setattr(side_by_side, "ask", lambda *_, **__: [answer])
         with pytest.raises(DiskFullError, match="no space left"):
             examine([job], staging=tmp_path, at_once=1)
 

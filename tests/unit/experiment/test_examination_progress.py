@@ -19,7 +19,12 @@ from supervisor_helpers import RecordingReporter, make_job
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.experiment import session
-from orchestrator.experiment.examination import preflight, side_by_side
+from orchestrator.experiment.examination import (
+    examination_requests,
+    examining_process,
+    preflight,
+    side_by_side,
+)
 from orchestrator.terminal import output
 from orchestrator.terminal.run_view import LiveReporter
 
@@ -31,7 +36,7 @@ def requests_for(robots: int, monkeypatch: pytest.MonkeyPatch) -> Sequence[Exami
         seen.extend(requests)
         return [ExaminationAnswer()] * len(requests)
 
-    monkeypatch.setattr(preflight, "ask", ask)
+    monkeypatch.setattr(side_by_side, "ask", ask)
     jobs = [
         replace(make_job(str(number)), xml_source=Path(f"/{number}.xml"))
         for number in range(robots)
@@ -46,7 +51,7 @@ def test_stability_tests_of_many_robots_share_half_a_minute(
 ) -> None:
     given = [request.simulate_s for request in requests_for(robots, monkeypatch)]
     assert sum(given) == pytest.approx(all_s)
-    assert min(given) == max(given) >= preflight.LEAST_SIMULATE_S
+    assert min(given) == max(given) >= examination_requests.LEAST_SIMULATE_S
 
 
 class InstantChild:
@@ -90,7 +95,7 @@ def cost_of_variants(number: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int,
     ]
     profile = cProfile.Profile()
     with Path(os.devnull).open("rb") as InstantChild.nothing:
-        monkeypatch.setattr(side_by_side, "Child", InstantChild)
+        monkeypatch.setattr(examining_process, "Child", InstantChild)
         profile.enable()
         verdicts = preflight.examine(jobs, staging=Path("/staging"), at_once=2)
         profile.disable()

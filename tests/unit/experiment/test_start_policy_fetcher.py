@@ -16,7 +16,7 @@ from orchestrator.core.errors import DiskFullError
 from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examination_requests, examining_process
 from orchestrator.experiment.start_policy_fetcher import StartPolicyFetcher
 from orchestrator.supervisor.start_policies import FailedFetch, FetchedPolicy, UnfitPolicy
 
@@ -59,7 +59,7 @@ def child_of(answers: list[ExaminationAnswer | str | None], log: list[Any]) -> t
 
         def ask(self, request: ExaminationRequest, time_limit_s: float) -> None:
             log.append((request.init["path"], request.model_edits, request.allow_outside))
-            preflight.staged_policy(Path(str(request.stage_to))).write_bytes(b"policy")
+            examination_requests.staged_policy(Path(str(request.stage_to))).write_bytes(b"policy")
             Path(str(request.stage_to)).mkdir()
 
         def answer(self, *, can_be_read: bool) -> ExaminationAnswer | str | None:
@@ -78,7 +78,7 @@ Fetch = Callable[..., tuple[StartPolicyFetcher, list[Any]]]
 def fetch(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> Fetch:
     def begun(*answers: ExaminationAnswer | str | None) -> tuple[StartPolicyFetcher, list[Any]]:
         log: list[Any] = []
-        monkeypatch.setattr(preflight, "Child", child_of(list(answers), log))
+        monkeypatch.setattr(examining_process, "Child", child_of(list(answers), log))
         return StartPolicyFetcher(paths), log
 
     return begun
@@ -159,7 +159,7 @@ def test_a_child_that_cannot_be_started_is_a_problem_of_one_job(
     def refuse() -> None:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(preflight, "Child", refuse)
+    monkeypatch.setattr(examining_process, "Child", refuse)
     fetcher = StartPolicyFetcher(paths)
     fetcher.request(job())
     (fetched,) = fetcher.take()

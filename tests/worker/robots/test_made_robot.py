@@ -13,7 +13,7 @@ import mujoco
 import pytest
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examination_requests, side_by_side
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.robots.preflight_child import check
 
@@ -132,8 +132,8 @@ def test_function_that_forks_has_one_answer_and_so_have_those_after_it(tmp_path:
         for number, name in enumerate(("forks", "raises", "make", "nothing"))
     ]
     jobs = from_mapping({"name": "t", "jobs": tables}, source="t.toml", base=tmp_path).jobs
-    requests = [request for request, _ in preflight.requests_of(jobs)[0].values()]
-    forked, raised, made, nothing = preflight.ask(requests, at_once=1)
+    requests = [request for request, _ in examination_requests.requests_of(jobs)[0].values()]
+    forked, raised, made, nothing = side_by_side.ask(requests, at_once=1)
     assert (forked.problem, made.problem) == (None, None)
     assert forked.hash != made.hash
     assert "raises" in (raised.problem or "")
@@ -151,8 +151,8 @@ def test_function_that_hangs_or_ends_the_process_is_the_problem_of_its_job_alone
         for name in ("make", "unordered", "dies", "endless")
     ]
     jobs = from_mapping({"name": "t", "jobs": tables}, source="t.toml", base=tmp_path).jobs
-    requests = [request for request, _ in preflight.requests_of(jobs)[0].values()]
-    answers = preflight.ask(requests, at_once=2, time_limit_s=ENDLESS_S)
+    requests = [request for request, _ in examination_requests.requests_of(jobs)[0].values()]
+    answers = side_by_side.ask(requests, at_once=2, time_limit_s=ENDLESS_S)
     made, unordered, *others = (answer.problem for answer in answers)
     assert made is None
     assert "ValueError: order 0" in str(unordered), (

@@ -26,7 +26,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.progress_columns import progress_columns
 from orchestrator.core.worker_spec import CONTRIB, OFF_POLICY, WorkerSpec
-from orchestrator.experiment.examination.preflight import requests_of
+from orchestrator.experiment.examination.examination_requests import requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.rendering import trained_policy

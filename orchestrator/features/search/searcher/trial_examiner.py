@@ -11,7 +11,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.core.robot_sources import format_of
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination import examining_process
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import additions
 from orchestrator.features.search import search_robots
@@ -39,7 +39,7 @@ class TrialExaminer:
     watchdog: Watchdog
     _robots: Collection[str] = field(init=False)
     """What the robot may contain, if it is a file; empty if that is not known."""
-    _children: list[preflight.Child] = field(default_factory=list, init=False)
+    _children: list[examining_process.Child] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._robots = search_robots.recorded_robots(written.read_declaration(self.paths)).values()
