@@ -14,7 +14,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -519,6 +519,7 @@ def _try_task(
         task = make_task(name, model, options)
         simulation = Simulation(model, task, n_envs=1, seed=0, robot=staged.name)
         answer = dataclasses.replace(answer, task=name, task_reason=reason)
+        findings.warnings += _options_without_effect(name, task, options)
         check_changes(name, model, options)
         if request.randomize:
             simulation = make_simulation(staged, name, options, request.randomize, n_envs=1, seed=0)
@@ -532,6 +533,15 @@ def _try_task(
             findings.problems.append(str(error))
         answer = dataclasses.replace(answer, task_reason=str(error), cause=_cause(request, error))
     return _TriedTask(answer=answer, simulation=simulation)
+
+
+def _options_without_effect(name: str, task: Task, given: Mapping[str, Any]) -> list[str]:
+    """Warnings of options that the job sets and that do nothing for this robot."""
+    return [
+        f'task "{name}": task_options.{option} = {given[option]} has no effect on this robot: {why}'
+        for option, why in task.unused_options.items()
+        if given.get(option)
+    ]
 
 
 def _step_once(simulation: Simulation) -> None:

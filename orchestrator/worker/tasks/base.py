@@ -10,6 +10,7 @@ import functools
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import mujoco
@@ -85,6 +86,9 @@ class Task:
     measures: tuple[Measure, ...] = ()
     """The columns of :meth:`measure`. Beside them every task has those of the actuators
     (``energy_j`` …, :mod:`orchestrator.worker.envs.effort`), unless one here has the same name."""
+    unused_options: Mapping[str, str] = MappingProxyType({})
+    """Options that have no effect on this robot, each with the reason and what to do. The
+    examination before the launch warns of those that a job sets."""
     actions: ActionMap
 
     def __init__(self, model: mujoco.MjModel, options: Any) -> None:

@@ -21,7 +21,7 @@ flat that a standing robot would not learn to walk in a few hundred thousand ste
 Observation: the world's up (minus projected gravity), velocity and spin in the root's own axes,
 joint positions against the starting pose, joint velocities, the command, the last action,
 activations of muscles; all within ±10. Ends when unhealthy. For a planar root the command is a
-velocity along x alone.
+velocity along x alone, whatever ``sideways_speed`` and ``turn_rate`` are.
 """
 
 from __future__ import annotations
@@ -110,6 +110,12 @@ class Track(Task):
                 sideways = forward / 2 if swings_sideways(model, self.pose) else 0.0
             self._low = np.array([-options.backward_speed, -sideways, -options.turn_rate])
             self._high = np.array([forward, sideways, options.turn_rate])
+        else:
+            self.unused_options = dict.fromkeys(
+                ("sideways_speed", "turn_rate"),
+                "its root has no free joint, so that the command is a velocity along x alone; leave the option out, "
+                "or give the root a free joint",
+            )
         self.goal_size = len(self._low)
         self._speed = max(forward, options.backward_speed)
 

@@ -12,8 +12,10 @@ import mujoco
 import numpy as np
 import pytest
 
+from orchestrator.core.messages import ExaminationRequest
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.robots.preflight_child import RecentRobot, check
 from orchestrator.worker.tasks import States, Task, make_task
 from orchestrator.worker.tasks.motion import brisk_speed
 from orchestrator.worker.tasks.stand import Stand
@@ -303,3 +305,27 @@ def test_an_arm_is_refused(task: str) -> None:
         ValueError, match=f'task "{task}": needs a free joint or a slide joint along x at the root'
     ):
         make_task(task, load_model(MJCF / "arm.xml"))
+
+
+@pytest.mark.parametrize(
+    ("robot", "options", "unused"),
+    [
+        ("hopper", {"sideways_speed": 0.3}, ["sideways_speed"]),
+        ("hopper", {"sideways_speed": "linear(0, 0.3)"}, ["sideways_speed"]),
+        ("hopper", {"sideways_speed": 0.3, "turn_rate": 0.8}, ["sideways_speed", "turn_rate"]),
+        ("hopper", {"sideways_speed": 0.0, "turn_rate": 0, "forward_speed": 0.5}, []),
+        ("quadruped", {"sideways_speed": 0.3, "turn_rate": 0.8}, []),
+    ],
+)
+def test_the_examination_warns_of_commands_that_a_planar_root_cannot_be_given(
+    robot: str, options: dict[str, Any], unused: list[str]
+) -> None:
+    request = ExaminationRequest(
+        xml=str(MJCF / f"{robot}.xml"), task="track", task_options=options, simulate_s=0.02
+    )
+    with RecentRobot() as recent:
+        answer = check(request, recent)
+    assert answer.problem is None
+    found = [text for text in answer.warnings if "no effect" in text]
+    for name, text in zip(unused, found, strict=True):
+        assert f"task_options.{name} = {options[name]}" in text
