@@ -177,12 +177,46 @@ def _policy_misfits(observations: gymnasium.Space[Any], request: ExaminationRequ
     if is_dict != (policy == "MultiInputPolicy"):
         expected = "MultiInputPolicy" if is_dict else "MlpPolicy or CnnPolicy"
         return [f"its observation space is {observations}: {policy} does not fit, use {expected}"]
+    has_raw_images = not request.normalize_images
+    if isinstance(observations, spaces.Dict):
+        return [
+            f"its observation {key!r} is {space}: MultiInputPolicy needs {needed}, or a Box with one dimension"
+            for key, space in observations.spaces.items()
+            if (needed := _larger_image(space, has_raw_images=has_raw_images))
+        ]
     if policy != "CnnPolicy":
         return []
-    instead = _instead_of_images(observations, has_raw_images=not request.normalize_images)
-    if instead is None:
-        return []
-    return [f"its observation space is {observations}: CnnPolicy needs images, {instead}"]
+    instead = _instead_of_images(observations, has_raw_images=has_raw_images)
+    if instead is not None:
+        return [f"its observation space is {observations}: CnnPolicy needs images, {instead}"]
+    needed = _larger_image(observations, has_raw_images=has_raw_images)
+    if needed is not None:
+        return [
+            f"its observation space is {observations}: CnnPolicy needs {needed}, or use MlpPolicy"
+        ]
+    return []
+
+
+def _larger_image(space: gymnasium.Space[Any], *, has_raw_images: bool) -> str | None:
+    """What the policy needs in place of images that are too small for its network; None: it takes
+    the observations for no images, or they are large enough.
+
+    :param has_raw_images: whether the policy takes any three-dimensional Box for an image.
+    """
+    from gymnasium import spaces
+
+    from orchestrator.worker.envs.image_spaces import LEAST_SIDE, image_size, is_image
+
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        return None
+    height, width = image_size(space)
+    if not (has_raw_images or is_image(space)) or min(height, width) >= LEAST_SIDE:
+        return None
+    order = "" if is_image(space) else " (with the channels first)"
+    return (
+        f"images of at least {LEAST_SIDE} by {LEAST_SIDE} pixels{order}, and these have {height} by {width}; "
+        "make them larger"
+    )
 
 
 def _instead_of_images(observations: gymnasium.Space[Any], *, has_raw_images: bool) -> str | None:

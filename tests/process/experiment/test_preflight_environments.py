@@ -257,6 +257,63 @@ def test_three_dimensional_observations_that_are_no_images_are_refused_before_la
         assert ("policy_kwargs.normalize_images = false" in text) == (observation != "choice")
 
 
+PIXELS = """
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Pixels(gymnasium.Env):
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, xml=None, seed=0, shape=(), scaled=False, among_others=False):
+        high, kind = (1, np.float32) if scaled else (255, np.uint8)
+        self.observation_space = spaces.Box(0, high, tuple(shape), kind)
+        if among_others:
+            self.observation_space = spaces.Dict({"camera": self.observation_space})
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+"""
+LARGE_ENOUGH = {"shape": [36, 36, 3]}
+TOO_SMALL: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [
+    (LARGE_ENOUGH, {}, None),
+    ({"shape": [3, 36, 36]}, {}, None),
+    ({"shape": [36, 35, 3]}, {}, "36 by 35"),
+    ({"shape": [3, 35, 36]}, {}, "35 by 36"),
+    ({"shape": [1, 20, 20]}, {"normalize_images": False}, "20 by 20"),
+    ({"shape": [3, 36, 36], "scaled": True}, {"normalize_images": False}, None),
+    ({"shape": [3, 36, 35], "scaled": True}, {"normalize_images": False}, "36 by 35"),
+    ({**LARGE_ENOUGH, "among_others": True}, {}, None),
+    ({"shape": [20, 36, 3], "among_others": True}, {}, "20 by 36"),
+    ({"shape": [3, 20, 36], "among_others": True, "scaled": True}, {}, None),
+]
+
+
+@pytest.mark.parametrize(("env_kwargs", "policy_kwargs", "size"), TOO_SMALL)
+def test_images_too_small_for_the_network_are_refused_before_launch_and_no_others(
+    env_kwargs: dict[str, Any], policy_kwargs: dict[str, Any], size: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "pixels.py").write_text(PIXELS)
+    job = {
+        "name": "a",
+        "entry_point": "pixels:Pixels",
+        "env_kwargs": env_kwargs,
+        "policy": "MultiInputPolicy" if "among_others" in env_kwargs else "CnnPolicy",
+        "policy_kwargs": policy_kwargs,
+    }
+    jobs = from_mapping({"name": "x", "jobs": [job]}, source="x.toml", base=tmp_path).jobs
+    (verdict,) = examine(jobs, staging=tmp_path / "staged", at_once=1).values()
+    if size is None:
+        assert verdict.problem is None
+    else:
+        assert "needs images of at least 36 by 36 pixels" in str(verdict.problem)
+        assert size in str(verdict.problem)
+
+
 FAST_LEARNER = [
     ("vector", "vector", None),
     ("grid", "vector", None),
