@@ -167,7 +167,7 @@ class DeclaredJobs:
                 if not entry.job.starts:
                     return False
                 if cause == "launch-failed":
-                    return self.files.world.counts["examiner"] > 1
+                    return self.files.world.has_lost_examiners
                 has_no_start = self._lacks(entry) or entry.job.misfits
                 return cause in ("invalid", "error") and has_no_start
         return False

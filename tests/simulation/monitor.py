@@ -18,6 +18,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Job, Paused, Pending, Running, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.rank_group import CAUSE_WITHIN_S
+from orchestrator.experiment.examination.preflight import TIME_LIMIT_S
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.ledger import JobRow
 from tests.simulation.cpu_rules import CpuRules
@@ -437,10 +438,10 @@ class Monitor:
 
     def _fetch_failed(self, job_id: str, state: Pending) -> None:
         """A job waits again, as the process that examined the policy that it starts from was
-        killed, and so was the one after it.
+        killed, and so was the one after it; or as it hung.
         """
         record, job = self.records[job_id], self.jobs[job_id]
-        is_founded = job.starts and self.world.counts["examiner"] > 1
+        is_founded = job.starts and self.world.has_lost_examiners
         self._claim(is_founded, f"{job_id} waits again without a reason")
         record.put_from = ""
         record.failures += 1
@@ -638,6 +639,7 @@ class Monitor:
         self.cpus.turn(self._latest_s)
         is_excused = is_disturbed or self.world.is_full or self.world.is_locked
         is_excused |= self.world.short_since is not None or now < self.searcher_back_at
+        is_excused |= now < self.world.examiners_hang_until + TIME_LIMIT_S
         is_waiting = any(record.not_before > now for record in self.records.values())
         if self.alive or is_excused or is_waiting or self.stops:
             self.busy_at = now
@@ -742,9 +744,11 @@ class Monitor:
                 self._look_at_refused_robot(row)
 
     def _look_at_refused_robot(self, row: Mapping[str, Any]) -> None:
-        """A robot that was refused, and is no file of its user, is kept, and its place said."""
+        """A robot that `run` has refused, and that is no file of its user, is kept, and its place
+        said. `reload` has files of its user alone.
+        """
         job_id, files = row["job_id"], self.declared.files
-        declared = files.call.jobs.get(job_id)
+        declared = files.accepted.get(job_id)
         is_kept = declared is not None and declared.is_invalid and declared.is_given
         if not is_kept or files.call.is_directory or job_id in files.lost:
             return

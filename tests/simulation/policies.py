@@ -37,30 +37,37 @@ class SimulatedChild:
     _ready_at: float = 0.0
     _kills: int = 0
     """How often such a process had been killed when it was asked."""
+    _hangs: bool = False
+    _deadline: float = 0.0
 
     def __exit__(self, *_: object) -> None:
         self._request = None
 
     @property
     def may_be_blameless(self) -> bool:
-        return self.was_killed
+        return self.was_killed or (self.answered > 0 and not self.hung)
 
     def suits(self, request: ExaminationRequest) -> bool:
         return True
 
-    def ask(self, request: ExaminationRequest, _time_limit_s: float) -> None:
+    def ask(self, request: ExaminationRequest, time_limit_s: float) -> None:
         self._request = request
         self._ready_at = self.world.now + EXAMINING_S
         self._kills = self.world.counts["examiner"]
+        self._hangs = self.world.now < self.world.examiners_hang_until
+        self._deadline = self.world.now + time_limit_s
 
     @property
     def is_readable(self) -> bool:
-        return self.world.now >= self._ready_at
+        return self.world.now >= self._ready_at and not self._hangs
 
     def answer(self, *, can_be_read: bool) -> ExaminationAnswer | str | None:
         if self.world.counts["examiner"] > self._kills:
             self.was_killed = True
             return "examining it ended with SIGKILL"
+        if self._hangs and self.world.now > self._deadline:
+            self.hung = True
+            return "examining it took too long"
         if not can_be_read or self._request is None:
             return None
         self.answered += 1

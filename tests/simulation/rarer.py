@@ -39,6 +39,10 @@ def rarer(scenario: Scenario, chance: random.Random) -> Scenario:
     troubles = scenario.troubles
     if chance.random() < 0.4:
         troubles += _made_damage(chance, scenario)
+    if any(job.starts for job in jobs) and chance.random() < 0.5:
+        at_s = round(chance.uniform(0.0, LONGEST_S / 2), 2)
+        for_s = chance.choice((5.0, 90.0))
+        troubles += (Trouble(kind="examiner-hangs", at_s=at_s, for_s=for_s),)
     return replace(scenario, jobs=tuple(jobs), troubles=troubles)
 
 

@@ -74,6 +74,7 @@ TroubleKind: TypeAlias = Literal[
     "clean",
     "searcher",
     "examiner",
+    "examiner-hangs",
     "hangup",
     "fills",
     "terminal",
@@ -93,7 +94,7 @@ TroubleKind: TypeAlias = Literal[
     "slurm-away",
     "slurm-refuses",
 ]
-"""``edit`` to ``examiner`` are of :mod:`tests.simulation.job_files`,
+"""``edit`` to ``examiner-hangs`` are of :mod:`tests.simulation.job_files`,
 :mod:`tests.simulation.added_jobs` and :mod:`tests.simulation.policies`. ``hangup``: the signal of a
 terminal that closes; ``fills``: the disk has less space than jobs ask for; ``terminal``: what is
 printed cannot be written any more; ``template``: the process ends that workers are forked from;

@@ -71,6 +71,8 @@ class World:
     """Since when the disk has less space than jobs ask for."""
     is_terminal_gone: bool = False
     """Whether nothing can be printed any more."""
+    examiners_hang_until: float = 0.0
+    """Processes that are asked to examine a policy before then do not answer."""
     templates: int = 0
     """How many processes have ended that workers are forked from."""
     fails_callback: bool = False
@@ -369,6 +371,8 @@ class World:
                 self.is_terminal_gone = self._is_supervised
             case "template":
                 self.templates += 1
+            case "examiner-hangs":
+                self.examiners_hang_until = self.now + trouble.for_s
             case "callback":
                 self.fails_callback = self._is_supervised
             case "odd-requests" | "robot":
@@ -377,6 +381,13 @@ class World:
                 self.on_nodes(trouble)
             case _:
                 self.command(trouble)
+
+    @property
+    def has_lost_examiners(self) -> bool:
+        """Whether a policy may not have been examined, as the process has hung, or two were
+        killed.
+        """
+        return self.counts["examiner"] > 1 or self.counts["examiner-hangs"] > 0
 
     def _make_space(self) -> None:
         self.free_mib, self.short_since = FREE_MIB, None
