@@ -18,7 +18,7 @@ from typing import IO, Any
 from orchestrator.core.errors import RunDirError
 from orchestrator.core.files.atomic_files import no_follow
 from orchestrator.core.job import TERMINAL
-from orchestrator.core.paths import RunPaths
+from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import shortened
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.tracking import files, tracked_job
@@ -181,42 +181,52 @@ class Publisher:
         :param with_previews: whether a preview that was drawn after the results were sent follows
             them.
         """
-        job_id = row["job_id"]
+        job = self._known_job(row["job_id"])
         is_over = row["state"] in TERMINAL
-        paths = self.paths.job(job_id)
-        where = self._note(job_id)
-        if job_id not in self._jobs:
-            self._jobs[job_id] = OneJob(
-                ProgressTail(paths.progress_csv), position=self._known_position(job_id)
-            )
-        job = self._jobs[job_id]
-        if job.is_done and is_over and not is_last:
+        if is_over and job.is_done and not is_last:
             return True
-        self._send_points(job_id, job)
+        self._send_points(row["job_id"], job)
         if not is_over:
             job.is_done = False
             return True
-        if job.position is None and not paths.spec.exists():
-            return True  # it has never been launched
-        if not is_last and WorkerSpec.from_json(paths.spec.read_bytes()).video:
-            return False  # its video is not made yet
-        results = tracked_job.results(paths, row)
+        paths = self.paths.job(row["job_id"])
+        was_launched = job.position is not None or paths.spec.exists()
+        if not was_launched:
+            return True
+        if not is_last and _has_video(paths):
+            return False  # it is not made yet
+        self._send_end(row, job, with_previews=with_previews)
+        return True
+
+    def _known_job(self, job_id: str) -> OneJob:
+        if job_id not in self._jobs:
+            tail = ProgressTail(self.paths.job(job_id).progress_csv)
+            self._jobs[job_id] = OneJob(tail, position=self._known_position(job_id))
+        return self._jobs[job_id]
+
+    def _send_end(self, row: SummaryRow, job: OneJob, *, with_previews: bool) -> None:
+        """What the tracker does not have of how a job has ended."""
+        results = tracked_job.results(self.paths.job(row["job_id"]), row)
         told = None if job.position is None else job.position.final
-        is_told = told is not None and told.numbers == results.mark.numbers
-        if is_told and not (with_previews and results.pictures(told)):
+        if told is None or told.numbers != results.mark.numbers:
+            self._send_results(row, job, results)
+        elif not (with_previews and results.pictures(told)):
             job.is_done = True
-            return True
-        if is_told and not self._has_time_for_previews():
+        elif self._has_time_for_previews():
+            self._send_results(row, job, results)
+        else:
             self.left_out += 1
-            return True
+
+    def _send_results(self, row: SummaryRow, job: OneJob, results: JobResults) -> None:
+        job_id = row["job_id"]
         if job.run is None:  # perhaps the job has ended before its first iteration
             job.run = self._open_run(job_id, job, row["started_at"] or time.time())
+        where = self._note(job_id)
         job.position = _tell_results(job.run, results, where)
         job.position.write(where)
         job.run = None
         self._sent += 1
         job.is_done = True
-        return True
 
     def _has_time_for_previews(self) -> bool:
         now = time.monotonic()
@@ -266,6 +276,11 @@ class Publisher:
             tracked = replace(tracked, position=position)
         job.position = position
         return self._tracker.open(tracked)
+
+
+def _has_video(paths: JobPaths) -> bool:
+    """Whether one is made of the job when it has ended."""
+    return WorkerSpec.from_json(paths.spec.read_bytes()).video
 
 
 def _tell_results(run: TrackedRun, results: JobResults, where: Path) -> Position:
