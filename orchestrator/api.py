@@ -122,6 +122,9 @@ def run(
             near = suggestion(name, [*(run.__kwdefaults__ or ()), *executor_options()])
             advice = "" if near is None else f'; did you mean "{near}"?'
             raise UsageError(f"run: {plain(name)}: unknown argument{advice}")
+        for key in overrides or ():
+            if not isinstance(key, str):
+                raise UsageError(f"run: overrides: a key must be text, found {plain(repr(key))}")
         experiment = load(Path(jobs), overrides=overrides or {}, skip_invalid=skip_invalid)
         options = run_plan.RunOptions(
             run_dir=directory(run_dir or Path("runs") / experiment.directory_name),

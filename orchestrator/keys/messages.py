@@ -120,7 +120,7 @@ def _wrong_value(layout: Layout, location: Location, details: ErrorDetails) -> s
         return "expected a list of tables: write [[jobs]] with double brackets above each job"
     if kind == "missing":
         return f"missing; add for example {_example(layout, location)}"
-    if kind == "invalid_key":
+    if kind == "invalid_key" or location[-1] == "[key]":  # so pydantic names a key of a dict
         return f"a key must be text, found {toml_of(value)}"
     if kind == "value_error":
         error = details["ctx"]["error"]

@@ -275,6 +275,9 @@ def known_or_class(kind: str, known: Sequence[str], expected: str) -> Callable[[
 
 
 def _options(table: dict[Any, Any]) -> dict[Any, Any]:
+    for place, key in keys_that_are_no_text(table, ""):
+        where = f"{place}: " if place else ""
+        raise ValueError(f"{where}a key must be text, found {key!r:.60}; put it in quotes")
     for leaf in _leaves(table):
         if not (
             leaf is None
@@ -288,10 +291,27 @@ def _options(table: dict[Any, Any]) -> dict[Any, Any]:
     return table
 
 
+def keys_that_are_no_text(value: object, place: str) -> Iterator[tuple[str, object]]:
+    """Keys of the tables within ``value``, which only a program can give, each with the place of
+    its table.
+
+    :param place: of ``value``, such as ``legs[0].gains``.
+    """
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if isinstance(key, str):
+                yield from keys_that_are_no_text(part, f"{place}.{key}" if place else key)
+            else:
+                yield place, key
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            yield from keys_that_are_no_text(part, f"{place}[{number}]")
+
+
 def _leaves(value: Any) -> Iterator[Any]:
-    """The values within ``value`` that are neither lists nor tables, and keys that are not text."""
+    """The values within ``value`` that are neither lists nor tables."""
     if isinstance(value, dict):
-        value = [*value.values(), *(key for key in value if not isinstance(key, str))]
+        value = list(value.values())
     if isinstance(value, list):
         yield from itertools.chain.from_iterable(map(_leaves, value))
     else:

@@ -49,6 +49,7 @@ from orchestrator.features.pool.pool_jobs import (
 from orchestrator.features.pool.supervisor_process import SupervisorProcess
 from orchestrator.jobfile import Experiment, from_mapping, is_job_key
 from orchestrator.jobfile.robot_arguments import RobotArgument, RobotLike, Spec, robot_arguments
+from orchestrator.keys.value_types import keys_that_are_no_text
 from orchestrator.machine import topology
 from orchestrator.machine.slots import MaxParallel
 from orchestrator.results import Result, Results
@@ -493,22 +494,9 @@ class TrainingPool:
 def _refuse_keys_that_are_no_text(caller: str, settings: Mapping[str, Any]) -> None:
     """:raises UsageError: a table within ``settings`` has one, which no job file can have."""
     for key, value in settings.items():
-        for place, found in _keys_that_are_no_text(value, key):
+        for place, found in keys_that_are_no_text(value, key):
             text = f"a key must be text, found {shortened(repr(found))}"
             raise UsageError(f"{caller}: {plain(place)}: {text}; put it in quotes")
-
-
-def _keys_that_are_no_text(value: object, place: str) -> Iterator[tuple[str, object]]:
-    """Each with the place of its table, from ``value`` on, which is at ``place``."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            if isinstance(key, str):
-                yield from _keys_that_are_no_text(part, f"{place}.{key}")
-            else:
-                yield place, key
-    elif isinstance(value, list | tuple):
-        for number, part in enumerate(value):
-            yield from _keys_that_are_no_text(part, f"{place}[{number}]")
 
 
 def _start_policy(init: object) -> Any:

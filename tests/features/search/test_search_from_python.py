@@ -14,6 +14,7 @@ from command_helpers import HOPPER
 from trial_helpers import SPACE, Told, point_of, search_run
 
 import orchestrator
+from orchestrator.core.errors import SpecError
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.trials import TrialReader
 
@@ -141,6 +142,18 @@ def test_code_beside_the_script_is_found_and_a_robot_in_the_current_directory(
         )._experiment.base
         == Path.cwd()
     )
+
+
+def test_keys_that_are_no_text_are_refused_in_every_table() -> None:
+    space = {"ppo.gamma": {"low": 0.9, "high": 0.99}}
+    for arguments, where in (
+        ({"env_kwargs": {"gains": {1: 2, "knee": 3}}}, "defaults.env_kwargs: gains"),
+        ({"sampler_options": {"a": {1: 2}}}, "search.sampler_options: a"),
+        ({"space": {1: {"low": 0.9, "high": 0.99}}}, r"search.space\[1\].*"),
+    ):
+        given = {"xml": "robot.xml", "entry_point": "odd:make", "space": space, **arguments}
+        with pytest.raises(SpecError, match=f"{where}: a key must be text, found 1"):
+            orchestrator.Search(trials=3, **given)
 
 
 OWN = """
