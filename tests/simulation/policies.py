@@ -15,7 +15,7 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.job import Job
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
-from orchestrator.experiment.examination import preflight
+from orchestrator.experiment.examination.examination_requests import staged_policy
 from orchestrator.experiment.examination.preflight import JobVerdict
 from tests.simulation.scenario import LONGEST_S, STEPS, Scenario, SimulatedJob, Trouble
 from tests.simulation.world import World
@@ -27,7 +27,7 @@ MISFITS = "misfits"
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SimulatedChild:
-    """In the place of :class:`orchestrator.experiment.examination.preflight.Child`."""
+    """In the place of :class:`orchestrator.experiment.examination.examining_process.Child`."""
 
     world: World
     was_killed: bool = False
@@ -82,7 +82,7 @@ class SimulatedChild:
             return ExaminationAnswer(problem=f"{model}: there is no policy", cause="init")
         content = model.read_bytes()
         try:
-            write_whole(preflight.staged_policy(Path(str(request.stage_to))), content)
+            write_whole(staged_policy(Path(str(request.stage_to))), content)
         except OSError as error:
             return ExaminationAnswer(problem=str(error), errno=error.errno)
         digest = hashlib.sha256(content).hexdigest()

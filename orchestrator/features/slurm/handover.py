@@ -40,14 +40,13 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
     before = read_session(folder)
     (folder / session).mkdir(parents=True)
     if before is not None and not before.ended:
-        queue.name = before.batch_jobs or queue.name
+        queue.continue_named(before.batch_jobs or queue.name)
     write_session(folder, Session(session=session, batch_jobs=queue.name))
     if before is None or before.ended:
         return []
     awaited: dict[str, Path] = {}
     for old in _earlier(folder, session, before):
-        # That they end now is no failed start.
-        queue.heard |= {task_of(name) for name in joined_pilots(old)}
+        queue.record_joined_before({task_of(name) for name in joined_pilots(old)})
         awaited |= dict.fromkeys(sorted(unfinished_pilots(old)), old)
     for name, old in awaited.items():
         Outbox(old / f"{name}.orders").send(JoinOrder(session))

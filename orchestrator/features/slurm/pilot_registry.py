@@ -129,15 +129,13 @@ class PilotRegistry:
         joined = [pilot for pilot in self._pilots.values() if not pilot.leaves]
         silent = [pilot for pilot in self._pilots.values() if now - pilot.heard > SUSPECT_AFTER_S]
         is_short = len(joined) < self.queue.wanted and self.slots.has_refused(DEMAND_S)
-        self.queue.is_served = bool(self._pilots)
-        self.queue.update(is_urgent=bool(silent) or is_short)
+        self.queue.update(is_served=bool(self._pilots), is_urgent=bool(silent) or is_short)
         for pilot in silent:
             events += self._judge_silent(pilot, now)
         if any(isinstance(event, Exited) and event.lost for event in events):
             # before the loss is recorded: perhaps the pilot serves another supervisor now
             self._check_session()
-        self.queue.is_served = bool(self._pilots)
-        self.queue.check()
+        self.queue.check(is_served=bool(self._pilots))
         self._provide(joined, now)
         return events
 
@@ -224,7 +222,7 @@ class PilotRegistry:
     def _join(self, pilot: JoinedPilot, hello: PilotHello) -> None:
         pilot.hello = hello
         # Of the supervisor before, perhaps of another version.
-        is_left = pilot.task in self.queue.heard
+        is_left = pilot.task in self.queue.joined
         self.queue.record_join(pilot.task)
         found = differences(installed_versions(), hello.versions)
         if found.deciding:
@@ -258,7 +256,7 @@ class PilotRegistry:
 
     def release(self, pilot: JoinedPilot) -> None:
         """Let a pilot end that has no attempts."""
-        self.queue.released.add(pilot.task)
+        self.queue.record_release(pilot.task)
         self._leave(pilot, "its supervisor has ended its pilot")
         pilot.outbox.send(EndPilotOrder())
 
@@ -348,7 +346,7 @@ class PilotRegistry:
 
     def _account(self) -> None:
         """Write down what the pilots have cost, and report it."""
-        rows = accounting.collect(self.queue.heard, self._core_s)
+        rows = accounting.collect(self.queue.joined, self._core_s)
         if not rows:
             return
         file = self._folder.parent / accounting.FILE

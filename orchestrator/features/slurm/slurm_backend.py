@@ -121,7 +121,7 @@ class SlurmBackend:
         return sys.maxsize
 
     def report_to(self, report: Callable[[str, str], None]) -> None:
-        self._queue.report = report
+        self._queue.report_to(report)
 
     def close(self) -> None:
         if self._is_begun:

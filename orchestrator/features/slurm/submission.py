@@ -12,7 +12,7 @@ import math
 import os
 import pwd
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,17 +70,15 @@ class BatchQueue:
     def __init__(
         self, *, name: str, folder: Path, pilots: int, script: Callable[[int], str]
     ) -> None:
-        self.name = name
         self.pilots = pilots
-        self.report: Report = lambda _kind, _message: None
-        self.heard: set[str] = set()
-        """Tasks whose pilot has reported."""
-        self.is_served = False
+        self._name = name
+        self._report: Report = lambda _kind, _message: None
+        self._joined: set[str] = set()
+        self._is_served = False
         """Whether a pilot is there: then the run goes on without further ones."""
-        self.released: set[str] = set()
+        self._released: set[str] = set()
         """Tasks that this supervisor has ended."""
-        self.answer_began = -math.inf
-        """When the question was asked that :meth:`state` answers from."""
+        self._answer_began = -math.inf
         self._folder = folder
         self._script = script
         self._rows: Mapping[str, QueuedTask] = {}
@@ -107,6 +105,30 @@ class BatchQueue:
         """Why pilots waited at the last answer."""
 
     @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def joined(self) -> Set[str]:
+        """Tasks whose pilot has reported, to this supervisor or to one before."""
+        return self._joined
+
+    @property
+    def answer_began(self) -> float:
+        """When the question was asked that :meth:`state` answers from."""
+        return self._answer_began
+
+    def report(self, kind: str, message: str) -> None:
+        self._report(kind, message)
+
+    def report_to(self, report: Report) -> None:
+        self._report = report
+
+    def continue_named(self, name: str) -> None:
+        """Take over the batch jobs that a supervisor before has submitted under ``name``."""
+        self._name = name
+
+    @property
     def wanted(self) -> int:
         """Number of pilots that are to run, without those that somebody has cancelled."""
         return max(0, self.pilots - len(self._cancelled))
@@ -114,12 +136,12 @@ class BatchQueue:
     @property
     def missing(self) -> int:
         """Number of pilots to be submitted; 0 while that is not known."""
-        if self._submission is not None or self.answer_began <= self._submitted_at:
+        if self._submission is not None or self._answer_began <= self._submitted_at:
             return 0
         present = sum(
             row.state in PRESENT or self._may_come_back(task)
             for task, row in self._rows.items()
-            if task not in self.released
+            if task not in self._released
         )
         return max(0, self.wanted - present)
 
@@ -128,7 +150,7 @@ class BatchQueue:
         again.
         """
         began = self._completing.get(task)
-        return began is not None and self.answer_began - began < COMPLETING_S
+        return began is not None and self._answer_began - began < COMPLETING_S
 
     @property
     def _is_failing(self) -> bool:
@@ -138,10 +160,13 @@ class BatchQueue:
         """The state of a task; None if Slurm does not know it, or not any more."""
         return self._rows[task].state if task in self._rows else None
 
-    def update(self, *, is_urgent: bool) -> None:
-        """Take answers, and ask when it is time. :raises ClusterLostError: sbatch refuses the
-        pilots.
+    def update(self, *, is_served: bool, is_urgent: bool) -> None:
+        """Take answers, and ask when it is time.
+
+        :param is_served: whether a pilot is there.
+        :raises ClusterLostError: sbatch refuses the pilots.
         """
+        self._is_served = is_served
         now = time.monotonic()
         self._cancellations = [
             command for command in self._cancellations if command.answer() is None
@@ -168,13 +193,13 @@ class BatchQueue:
         return answer.returncode == 0
 
     def _ask(self) -> SlurmCommand:
-        return queue_question(self.name, users=[user_name(os.geteuid())], columns="%i|%T|%r")
+        return queue_question(self._name, users=[user_name(os.geteuid())], columns="%i|%T|%r")
 
     def _take_answer(self, began: float, answer: CommandAnswer) -> None:
         if answer.returncode:
             self._tell(f"squeue does not answer ({answer.problem}); pilots that run go on")
             return
-        self.answer_began = began
+        self._answer_began = began
         self._rows = _rows(answer)
         completing = [task for task, row in self._rows.items() if row.state == "COMPLETING"]
         self._completing = {task: self._completing.get(task, began) for task in completing}
@@ -184,7 +209,7 @@ class BatchQueue:
             self._ending_before = set(completing)
         else:
             self._ending_before &= {*completing, *over}
-            self._take_ends(over - self._over - self.released - self._ending_before)
+            self._take_ends(over - self._over - self._released - self._ending_before)
             self._report_waiting()
         self._over = over
         self._check_submitted()
@@ -194,11 +219,11 @@ class BatchQueue:
         without end.
         """
         job = self._submitted
-        age_s = self.answer_began - self._submitted_at
+        age_s = self._answer_began - self._submitted_at
         if not job or age_s <= 0.0:
             return
         self._submitted = ""
-        is_shown = job in {task.partition("_")[0] for task in (*self._rows, *self.heard)}
+        is_shown = job in {task.partition("_")[0] for task in (*self._rows, *self._joined)}
         if not is_shown and age_s < VISIBLE_S:
             advice = f"Correct [slurm], and {repeat_call()}; {self._folder / SCRIPT} is the script"
             raise ClusterLostError(
@@ -217,7 +242,7 @@ class BatchQueue:
             self.report("warning", f"{what}. {then}")
         for task in sorted(ended - cancelled):
             state = self._rows[task].state
-            if task in self.heard:
+            if task in self._joined:
                 self._failed_starts.clear()
                 if state != "COMPLETED":
                     text = f"pilot {task} has ended: {state}. Its jobs continue in other pilots"
@@ -227,15 +252,29 @@ class BatchQueue:
 
     def record_join(self, task: str) -> None:
         """Its pilot has reported for the first time."""
-        self.heard.add(task)
+        self._joined.add(task)
         self._failed_starts.clear()
 
-    def check(self) -> None:
-        """:raises ClusterLostError: no pilot is there, and none will come."""
-        if self._is_failing and self.is_served:
+    def record_joined_before(self, tasks: Collection[str]) -> None:
+        """Their pilots have reported to a supervisor before: that they end now is no failed
+        start.
+        """
+        self._joined.update(tasks)
+
+    def record_release(self, task: str) -> None:
+        """Its pilot has been told to end."""
+        self._released.add(task)
+
+    def check(self, *, is_served: bool) -> None:
+        """:param is_served: as in :meth:`update`.
+
+        :raises ClusterLostError: no pilot is there, and none will come.
+        """
+        self._is_served = is_served
+        if self._is_failing and self._is_served:
             self._postpone(f"{self._why_failing()}. The others go on; further ones are tried later")
             self._failed_starts.clear()
-        if self.is_served:
+        if self._is_served:
             return
         if not self.wanted:
             again = f"{repeat_call().capitalize()} to resume with new ones"
@@ -295,11 +334,11 @@ class BatchQueue:
             job = answer.output.strip().partition(";")[0]
             self._submitted = job
             pilots = count(self._submitting, "pilot")
-            self.report("submitted", f"{pilots} submitted to Slurm: job {job}, named {self.name}")
+            self.report("submitted", f"{pilots} submitted to Slurm: job {job}, named {self._name}")
         elif answer.is_transient:
             self._submitted_at += RETRY_S - ASK_EVERY_S
             self._tell(f"sbatch does not answer ({answer.problem}); it is tried again")
-        elif self.is_served:
+        elif self._is_served:
             self._postpone(
                 f"sbatch refuses further pilots: {answer.problem}. The others go on; it is tried again"
             )
@@ -310,14 +349,14 @@ class BatchQueue:
 
     def cancel(self, *tasks: str) -> None:
         """End tasks that were given up, without waiting for it."""
-        self.released.update(tasks)
+        self._released.update(tasks)
         if tasks:
             self._cancellations.append(SlurmCommand("scancel", *tasks))
 
     def cancel_waiting(self) -> None:
         """Take those out of the queue that have not started."""
         waiting = {task for task, row in self._rows.items() if row.state in WAITING}
-        self.cancel(*sorted(waiting - self.released))
+        self.cancel(*sorted(waiting - self._released))
 
     def wait(self) -> None:
         """Wait for the commands that run, and do not act on their answers."""
@@ -337,10 +376,10 @@ class BatchQueue:
         """
         self.wait()
         user = user_name(os.geteuid())
-        answer = cancel_named(self.name, user=user, only_waiting=True)
+        answer = cancel_named(self._name, user=user, only_waiting=True)
         if answer.returncode == 0 and self._have_ended():
             return None
-        answer = cancel_named(self.name, user=user)
+        answer = cancel_named(self._name, user=user)
         return answer.problem if answer.returncode else None
 
     def _have_ended(self) -> bool:

@@ -232,7 +232,7 @@ def test_pilots_of_the_session_before_have_started(tmp_path: Path) -> None:
     queue = BatchQueue(name="renamed", folder=tmp_path, pilots=1, script=str)
     assert begin_session(tmp_path, "second", queue) == []
     assert queue.name == "tests"
-    assert queue.heard == {"12_3"}
+    assert queue.joined == {"12_3"}
 
 
 BAD = {

@@ -585,8 +585,8 @@ def test_a_pilot_of_another_version_is_told_and_ended(
     is_left: bool, tmp_path: Path, quiet_pilots: PilotRegistry
 ) -> None:
     told: list[str] = []
-    quiet_pilots.queue.report = lambda _, text: told.append(text)
-    quiet_pilots.queue.heard |= {"7_0"} if is_left else set()
+    quiet_pilots.queue.report_to(lambda _, text: told.append(text))
+    quiet_pilots.queue.record_joined_before({"7_0"} if is_left else set())
     outbox = Outbox(tmp_path / "slurm/first/7_0.1000.events")
     outbox.send(hello_of("0a1b"))
     quiet_pilots.update()

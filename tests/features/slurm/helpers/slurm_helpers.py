@@ -165,7 +165,7 @@ class Scene:
         self.pilots = registry(root / "run", settings, session)
         self.executor = SlurmExecutor(pilots=self.pilots, worker_command=PUPPET)
         self.told: list[tuple[str, str]] = []
-        self.pilots.queue.report = lambda kind, text: self.told.append((kind, text))
+        self.pilots.queue.report_to(lambda kind, text: self.told.append((kind, text)))
 
     def start(
         self,
