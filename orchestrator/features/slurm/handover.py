@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 from orchestrator.core.text import listed
-from orchestrator.features.slurm.left_pilots import joined_pilots, task_of, unfinished_pilots
+from orchestrator.features.slurm.left_pilots import unfinished_pilots
 from orchestrator.features.slurm.mailbox import Outbox, has_sent
 from orchestrator.features.slurm.pilot_messages import JoinOrder, PilotBye
+from orchestrator.features.slurm.pilot_names import events_of, joined_pilots, orders_of, parsed_name
 from orchestrator.features.slurm.session_file import (
     HAND_BACK_S,
     Session,
@@ -46,10 +47,10 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
         return []
     awaited: dict[str, Path] = {}
     for old in _earlier(folder, session, before):
-        queue.record_joined_before({task_of(name) for name in joined_pilots(old)})
+        queue.record_joined_before({parsed_name(name).task for name in joined_pilots(old)})
         awaited |= dict.fromkeys(sorted(unfinished_pilots(old)), old)
     for name, old in awaited.items():
-        Outbox(old / f"{name}.orders").send(JoinOrder(session))
+        Outbox(orders_of(old, name)).send(JoinOrder(session))
     deadline = time.monotonic() + TIMEOUT_S
     ask_at = time.monotonic() + FIRST_ASK_S
     while awaited and time.monotonic() < deadline:
@@ -57,8 +58,8 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
         awaited = {
             name: old
             for name, old in awaited.items()
-            if not (folder / session / f"{name}.events.0").exists()
-            and not has_sent(old / f"{name}.events", PilotBye)
+            if name not in joined_pilots(folder / session)
+            and not has_sent(events_of(old, name), PilotBye)
         }
         if awaited and time.monotonic() >= ask_at:
             ask_at = time.monotonic() + ASK_EVERY_S
@@ -66,7 +67,7 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
                 awaited = {
                     name: old
                     for name, old in awaited.items()
-                    if queue.state(task_of(name)) in (*PRESENT, "COMPLETING")
+                    if queue.state(parsed_name(name).task) in (*PRESENT, "COMPLETING")
                 }
     if not awaited:
         return []

@@ -20,6 +20,7 @@ from orchestrator.executors.kinds import SHOWN, LeftBatchJobs
 from orchestrator.features.slurm.command_runner import SlurmCommand
 from orchestrator.features.slurm.mailbox import has_sent
 from orchestrator.features.slurm.pilot_messages import PilotBye
+from orchestrator.features.slurm.pilot_names import events_of, joined_pilots, parsed_name
 from orchestrator.features.slurm.session_file import (
     Session,
     read_session,
@@ -55,23 +56,13 @@ def _left_batch_jobs(
     )
 
 
-def joined_pilots(folder: Path) -> set[str]:
-    """Names of the pilots that have joined the session in ``folder``."""
-    return {path.name.partition(".events.")[0] for path in folder.glob("*.events.*")}
-
-
 def unfinished_pilots(folder: Path) -> set[str]:
     """Names of the pilots that have joined the session in ``folder``, without those that have sent
     their last word.
     """
     return {
-        name for name in joined_pilots(folder) if not has_sent(folder / f"{name}.events", PilotBye)
+        name for name in joined_pilots(folder) if not has_sent(events_of(folder, name), PilotBye)
     }
-
-
-def task_of(pilot: str) -> str:
-    """The task of Slurm's array that a pilot's name begins with."""
-    return pilot.partition(".")[0]
 
 
 def named_by_files(folder: Path) -> LeftBatchJobs | None:
@@ -206,7 +197,7 @@ def _left_jobs(folder: Path, session: Session, answer: _Answer) -> LeftBatchJobs
     if not own and not problem and owner != this and not _are_others_shown():
         problem = f"it may hide the batch jobs of {user_name(owner)}, who can ask"
     if problem:
-        heard = sorted({task_of(name) for name in _heard_lately(folder / session.session)})
+        heard = sorted({parsed_name(name).task for name in _heard_lately(folder / session.session)})
         return _left_batch_jobs(session, tasks=tuple(heard), user=user_name(owner), problem=problem)
     training = _training_tasks(folder, session, own)
     if not training:
@@ -234,7 +225,7 @@ def _training_tasks(folder: Path, session: Session, tasks: Iterable[_Task]) -> l
     """Those that wait or run; of those that Slurm ends just now, the ones whose pilot is not done
     yet.
     """
-    unfinished = {task_of(name) for name in unfinished_pilots(folder / session.session)}
+    unfinished = {parsed_name(name).task for name in unfinished_pilots(folder / session.session)}
     return [
         task
         for task in tasks
@@ -255,7 +246,7 @@ def _heard_lately(folder: Path) -> set[str]:
 
 def _last_write(folder: Path, pilot: str) -> float:
     times = [0.0]
-    for path in folder.glob(f"{pilot}.events.*"):
+    for path in folder.glob(f"{events_of(folder, pilot).name}.*"):
         with contextlib.suppress(OSError):  # its supervisor has just removed it
             times.append(path.stat().st_mtime)
     return max(times)

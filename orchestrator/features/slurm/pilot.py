@@ -34,6 +34,7 @@ from orchestrator.features.slurm.pilot_messages import (
     PilotHello,
     PilotLeaving,
 )
+from orchestrator.features.slurm.pilot_names import PilotName, events_of, orders_of
 from orchestrator.features.slurm.session_file import HAND_BACK_S, Session, read_session
 from orchestrator.machine import topology
 from orchestrator.machine.provenance import installed_versions
@@ -75,7 +76,7 @@ class Pilot:
         node = variables.get("SLURMD_NODENAME", socket.gethostname())
         self._folder = folder
         # Not SLURM_RESTART_COUNT: a controller that was killed forgets the latest starts.
-        self._name = f"{task_of(variables)}.{int(time.time())}"
+        self._name = str(PilotName(task=task_of(variables), began=int(time.time())))
         self._hello = PilotHello(
             node=node,
             cores=cores,
@@ -123,8 +124,8 @@ class Pilot:
         )
         root = self._folder / session
         self._session = session
-        self._inbox = Inbox(root / f"{self._name}.orders")
-        self._outbox = Outbox(root / f"{self._name}.events")
+        self._inbox = Inbox(orders_of(root, self._name))
+        self._outbox = Outbox(events_of(root, self._name))
         self._next = None
         self._kill_at = None
         self._heard = time.monotonic()

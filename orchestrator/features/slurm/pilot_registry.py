@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -28,12 +27,12 @@ from orchestrator.features.slurm.pilot_messages import (
     PilotLeaving,
     SupervisorBeat,
 )
+from orchestrator.features.slurm.pilot_names import events_of, joined_pilots, orders_of, parsed_name
 from orchestrator.features.slurm.pilot_slots import PilotSlots
 from orchestrator.features.slurm.session_file import Session, read_session, write_session
 from orchestrator.features.slurm.submission import BatchQueue
 from orchestrator.machine.provenance import differences, installed_versions
 
-EVENTS = ".events.0"
 LIST_EVERY_S = 0.5
 BEAT_EVERY_S = 5.0
 SUSPECT_AFTER_S = 6.0
@@ -52,7 +51,7 @@ STARTED = ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING")
 @dataclass(slots=True, kw_only=True, eq=False)
 class JoinedPilot:
     name: str
-    """``12_3.1763820000``: its task, and when it began, as Slurm may start a task again."""
+    """See :mod:`.pilot_names`."""
     inbox: Inbox
     outbox: Outbox
     hello: PilotHello | None = None
@@ -65,11 +64,11 @@ class JoinedPilot:
 
     @property
     def task(self) -> str:
-        return self.name.partition(".")[0]
+        return parsed_name(self.name).task
 
     @property
     def began(self) -> int:
-        return int(self.name.partition(".")[2] or 0)
+        return parsed_name(self.name).began
 
 
 class PilotRegistry:
@@ -171,14 +170,13 @@ class PilotRegistry:
                 yield from self._take(pilot, message)
 
     def _list(self) -> None:
-        entries: list[str] = []
+        names = set[str]()
         with contextlib.suppress(OSError):  # the file system is away for a moment
-            entries = os.listdir(self._folder)
-        for entry in sorted(entries):
-            name = entry.removesuffix(EVENTS)
-            if name != entry and name not in self._pilots and name not in self._ended:
-                inbox = Inbox(self._folder / f"{name}.events")
-                outbox = Outbox(self._folder / f"{name}.orders")
+            names = joined_pilots(self._folder)
+        for name in sorted(names):
+            if name not in self._pilots and name not in self._ended:
+                inbox = Inbox(events_of(self._folder, name))
+                outbox = Outbox(orders_of(self._folder, name))
                 self._pilots[name] = JoinedPilot(name=name, inbox=inbox, outbox=outbox)
 
     def _take(self, pilot: JoinedPilot, message: Any) -> Iterator[Event]:
