@@ -18,7 +18,7 @@ from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Job, Paused, Pending, Running, State
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors.rank_group import CAUSE_WITHIN_S
-from orchestrator.experiment.examination.preflight import TIME_LIMIT_S
+from orchestrator.experiment.examination.side_by_side import TIME_LIMIT_S
 from orchestrator.experiment.from_outside import run_snapshot
 from orchestrator.ledger import JobRow
 from tests.simulation.cpu_rules import CpuRules
