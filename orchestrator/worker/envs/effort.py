@@ -32,13 +32,13 @@ from mujoco.batch import Batch
 from numpy.typing import NDArray
 
 from orchestrator.worker.envs.batch_interface import EffortState
-from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
+from orchestrator.worker.mjmodel.actuators import scalar_joints
+from orchestrator.worker.mjmodel.robot import bodies_of_robot
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks.motion import GRAVITY_M_S2
 
 _RECORDED = ("actuator_force", "actuator_velocity")
-_ON_JOINT = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 _ON_TENDON = (int(mujoco.mjtTrn.mjTRN_TENDON), int(mujoco.mjtTrn.mjTRN_SLIDERCRANK))
-_SCALAR = (int(mujoco.mjtJoint.mjJNT_SLIDE), int(mujoco.mjtJoint.mjJNT_HINGE))
 _STAGE_NONE: int = mujoco.mjtStage.mjSTAGE_NONE.value
 _STAGE_VEL: int = mujoco.mjtStage.mjSTAGE_VEL.value
 
@@ -55,7 +55,7 @@ class _LimitedJoints:
 
     @classmethod
     def of(cls, model: mujoco.MjModel) -> _LimitedJoints:
-        joint_of = _scalar_joint_of_outputs(model)
+        joint_of = _scalar_joints_of_outputs(model)
         outputs_of: dict[int, list[int]] = {}
         for output in np.flatnonzero(joint_of >= 0).tolist():
             joint = int(joint_of[output])
@@ -246,20 +246,6 @@ class EffortMeter:
         return shared[None, None]
 
 
-def bodies_of_robot(model: mujoco.MjModel, pose: Floats) -> NDArray[np.bool_]:
-    """``(nbody,)`` which bodies are parts of the robot that move: those of the kinematic trees that
-    actuators move, and of all trees where there is no actuator. Loose objects, the world and what
-    is fixed to it (the foot of an arm as well as a table) are none.
-
-    :param pose: ``(nq,)`` the starting pose.
-    """
-    is_moving: NDArray[np.bool_] = model.body_treeid >= 0
-    driven = driven_dofs(model, posed_data(model, pose))
-    if not driven.any():
-        return is_moving
-    return is_moving & np.isin(model.body_treeid, model.dof_treeid[driven])
-
-
 def torque_levers(model: mujoco.MjModel) -> Floats:
     """``(nout,)`` torque for each unit of actuator force, of each output."""
     return _levers(np.array(model.actuator_gear), _uses_one_gear(model))
@@ -275,19 +261,13 @@ def _levers(gear: Floats, uses_one_gear: NDArray[np.bool_]) -> Floats:
     return levers
 
 
-def _scalar_joint_of_outputs(model: mujoco.MjModel) -> NDArray[np.intp]:
+def _scalar_joints_of_outputs(model: mujoco.MjModel) -> NDArray[np.intp]:
     """``(nout,)`` the slide or hinge that each output acts on; -1 for any other transmission."""
-    kind = np.repeat(model.actuator_trntype, model.actuator_outnum)
-    number = np.repeat(model.actuator_trnid[:, 0], model.actuator_outnum).astype(np.intp)
-    joint = np.where(np.isin(kind, _ON_JOINT), number, -1)
-    is_on_joint = joint >= 0
-    is_scalar = np.zeros(len(joint), bool)
-    is_scalar[is_on_joint] = np.isin(model.jnt_type[joint[is_on_joint]], _SCALAR)
-    return np.where(is_scalar, joint, -1)
+    return np.repeat(scalar_joints(model), model.actuator_outnum)
 
 
 def _uses_one_gear(model: mujoco.MjModel) -> NDArray[np.bool_]:
     """``(nout,)`` whether only the first number of an output's gear has a meaning."""
     kind = np.repeat(model.actuator_trntype, model.actuator_outnum)
-    uses: NDArray[np.bool_] = np.isin(kind, _ON_TENDON) | (_scalar_joint_of_outputs(model) >= 0)
+    uses: NDArray[np.bool_] = np.isin(kind, _ON_TENDON) | (_scalar_joints_of_outputs(model) >= 0)
     return uses

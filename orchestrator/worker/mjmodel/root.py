@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from orchestrator.worker.mjmodel.floor import ground_below
 from orchestrator.worker.mjmodel.joints import (
     BALL,
     FREE,
@@ -17,13 +18,8 @@ from orchestrator.worker.mjmodel.joints import (
     joint_type,
     joints_of,
 )
-from orchestrator.worker.mjmodel.structure import (
-    Floats,
-    driven_dofs,
-    ground_below,
-    is_fixed,
-    posed_data,
-)
+from orchestrator.worker.mjmodel.robot import driven_trees
+from orchestrator.worker.mjmodel.structure import Floats, is_fixed, posed_data
 
 LEAST_ALIGNED = 0.999
 """Cosine of the angle between a joint's axis and one of the world, for which it counts as this one."""
@@ -121,7 +117,7 @@ def _root_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> list[int]:
     """
     with_joints = np.flatnonzero(model.body_jntnum).tolist()
     bodies = [body for body in with_joints if is_fixed(model, model.body_parentid[body])]
-    trees = {int(model.dof_treeid[dof]) for dof in np.flatnonzero(driven_dofs(model, data))}
+    trees = driven_trees(model, data).tolist()
     driven = [body for body in bodies if model.body_treeid[body] in trees]
     return driven or bodies
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 
-_DOWN = np.array([0.0, 0.0, -1.0])
 _LEAST_LEVER = 1e-9
 
 
@@ -36,18 +35,6 @@ def driven_dofs(model: mujoco.MjModel, data: mujoco.MjData) -> NDArray[np.bool_]
         levers = np.abs(data.actuator_moment[entries])
         driven[dofs[levers > _LEAST_LEVER]] = True
     return driven
-
-
-def joints_of_robot(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> list[int]:
-    """Numbers of the joints in the tree of ``body`` and in trees with actuators, without loose
-    objects.
-    """
-    trees = {int(model.body_treeid[body]), *model.dof_treeid[driven_dofs(model, data)].tolist()}
-    return [
-        joint
-        for joint in range(model.njnt)
-        if int(model.body_treeid[model.jnt_bodyid[joint]]) in trees
-    ]
 
 
 def addresses(
@@ -79,21 +66,7 @@ def is_fixed(model: mujoco.MjModel, body: int) -> bool:
     return bool(model.body_weldid[body] == 0)
 
 
-def ground_below(model: mujoco.MjModel, data: mujoco.MjData, point: Floats) -> float:
-    """Height of the first fixed surface with contacts below ``point`` (3,); 0 where there is
-    none.
-    """
-    origin = np.array(point)
-    hit = np.zeros(1, np.int32)
-    for _ in range(2 * model.ngeom):  # the ray enters and leaves each of the robot's geoms
-        distance = mujoco.mj_ray(model, data, origin, _DOWN, None, True, -1, hit)
-        if distance < 0:
-            break
-        geom = hit[0]
-        origin[2] -= distance
-        if is_fixed(model, model.geom_bodyid[geom]) and (
-            model.geom_contype[geom] or model.geom_conaffinity[geom]
-        ):
-            return float(origin[2])
-        origin[2] -= 1e-6
-    return 0.0
+def fixed_geoms(model: mujoco.MjModel) -> NDArray[np.bool_]:
+    """``(ngeom,)`` which geoms belong to the world or to bodies that are welded to it."""
+    fixed: NDArray[np.bool_] = model.body_weldid[model.geom_bodyid] == 0
+    return fixed

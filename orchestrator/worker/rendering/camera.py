@@ -15,8 +15,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.mjmodel.robot import joints_of_robot
 from orchestrator.worker.mjmodel.root import NoRootError, find_root
-from orchestrator.worker.mjmodel.structure import driven_dofs, joints_of_robot, posed_data
+from orchestrator.worker.mjmodel.structure import driven_dofs, posed_data
 
 Floats = NDArray[np.float64]
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from orchestrator.core.text import count, listed
 from orchestrator.worker.mjmodel.actuators import actuator_kind, scalar_gear, scalar_joints
 from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
-from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.mjmodel.robot import moving_bodies
+from orchestrator.worker.mjmodel.structure import Floats, is_fixed
 
 shown = functools.partial(listed, most=3)
 """The first few names of a list."""
@@ -161,7 +162,7 @@ def servo_ranges(model: mujoco.MjModel) -> str | None:
 
 def masses(model: mujoco.MjModel) -> Iterator[str]:
     """Implausible masses and inertias."""
-    moving = np.flatnonzero(model.body_treeid >= 0) if model.nv else np.zeros(0, np.intp)
+    moving = np.flatnonzero(moving_bodies(model))
     if not moving.size:
         return
     heavy = [int(body) for body in moving if model.body_mass[body] > HEAVIEST_KG]
@@ -247,7 +248,7 @@ def start_contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Iterator[str]:
         first, second = (int(geom) for geom in contact.geom)
         if min(first, second) < 0:  # of a flex
             continue
-        moves = [bool(model.body_weldid[model.geom_bodyid[geom]]) for geom in (first, second)]
+        moves = [not is_fixed(model, model.geom_bodyid[geom]) for geom in (first, second)]
         thin = min(_half_width(model, geom) for geom in (first, second))
         if -contact.dist < DEEP_PENETRATION * thin:
             continue

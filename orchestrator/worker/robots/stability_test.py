@@ -16,6 +16,7 @@ import mujoco
 import numpy as np
 
 from orchestrator.worker.envs import divergence
+from orchestrator.worker.mjmodel.robot import moving_bodies
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.robots.model_checks import ModelFindings
 from orchestrator.worker.tasks.actions import ActionMap, control_limits
@@ -94,7 +95,7 @@ def _warn_of_growing_energy(
     """Warn where energy has grown in ``passive``, the trial with the actuators disabled."""
     # Energy in joules that lifts all moving bodies by the size of the model; passive motion never
     # gains as much.
-    mass = float(model.body_mass[model.body_treeid >= 0].sum())
+    mass = float(model.body_mass[moving_bodies(model)].sum())
     gravity = max(1.0, float(np.linalg.norm(model.opt.gravity)))
     size = max(0.1, float(model.stat.extent))
     scale = mass * gravity * size

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from orchestrator.core.text import count, listed
 from orchestrator.worker.mjmodel.actuators import position_servos, scalar_gear, scalar_joints
+from orchestrator.worker.mjmodel.floor import fixed_planes
 from orchestrator.worker.mjmodel.joints import (
     FREE,
     HINGE,
@@ -199,8 +200,7 @@ class Workspace:
         centre = pose[self._addresses]
         self.low = centre + share * (low - centre)
         self.high = centre + share * (high - centre)
-        planes = np.flatnonzero(model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE))
-        floors = [plane for plane in planes if model.body_weldid[model.geom_bodyid[plane]] == 0]
+        floors = fixed_planes(model)
         self._normals = self._data.geom_xmat[floors].reshape(-1, 3, 3)[:, :, 2].copy()
         """``(n_floors, 3)`` upward normals of the ground."""
         self._points = self._data.geom_xpos[floors].copy()

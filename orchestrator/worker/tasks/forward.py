@@ -22,12 +22,12 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.worker.mjmodel.robot import joints_of_robot
 from orchestrator.worker.mjmodel.root import find_root
 from orchestrator.worker.mjmodel.structure import (
     Floats,
     addresses,
     as_index,
-    joints_of_robot,
     posed_data,
 )
 from orchestrator.worker.tasks import input_names

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from orchestrator.worker.mjmodel.robot import joints_of_robot
 from orchestrator.worker.mjmodel.root import Root
-from orchestrator.worker.mjmodel.structure import Floats, addresses, joints_of_robot, posed_data
+from orchestrator.worker.mjmodel.structure import Floats, addresses, posed_data
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import States
 from orchestrator.worker.tasks.health import outer

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.joints import HINGE, joint_type
+from orchestrator.worker.mjmodel.robot import joints_of_tree
 from orchestrator.worker.mjmodel.structure import Floats, addresses
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import (
@@ -92,12 +93,7 @@ class Reach(Task):
                 'is in the ground or in the robot itself); name another one: site = "…"'
             )
         # Only joints of the arm are observed, without loose objects.
-        tree = model.body_treeid[self.effector.body]
-        joints = [
-            joint
-            for joint in range(model.njnt)
-            if model.body_treeid[model.jnt_bodyid[joint]] == tree
-        ]
+        joints = joints_of_tree(model, self.effector.body)
         turning = [
             joint
             for joint in joints

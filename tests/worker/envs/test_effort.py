@@ -15,10 +15,10 @@ import pytest
 from mujoco.batch import Batch
 
 from orchestrator.core.task_names import EFFORT, GYMNASIUM_TASKS, MEASURES, STAYING, TASKS
-from orchestrator.worker.envs.effort import bodies_of_robot
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
+from orchestrator.worker.mjmodel.robot import bodies_of_robot
 from orchestrator.worker.tasks import CommonOptions, Measure, States, Task, find_task, make_task
 from orchestrator.worker.tasks.base import RewardAndTermination
 from orchestrator.worker.tasks.forward import Forward

@@ -11,8 +11,9 @@ import pytest
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.mjmodel.actuators import position_servos
+from orchestrator.worker.mjmodel.floor import ground_below
 from orchestrator.worker.mjmodel.root import find_root
-from orchestrator.worker.mjmodel.structure import ground_below, posed_data
+from orchestrator.worker.mjmodel.structure import posed_data
 from orchestrator.worker.tasks import make_task
 from orchestrator.worker.tasks.actions import scaled_actions
 from orchestrator.worker.tasks.base import Task, find_keyframe

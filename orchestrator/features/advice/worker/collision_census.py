@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.features.advice.physics_advice import ContactPair
+from orchestrator.worker.mjmodel.structure import fixed_geoms
 
 GeomPair: TypeAlias = tuple[int, int]
 """Numbers of two geoms, the smaller first."""
@@ -81,7 +82,7 @@ class CollisionCensus:
         of it.
         """
         model = self.model
-        is_fixed = model.body_weldid[model.geom_bodyid] == 0
+        is_fixed = fixed_geoms(model)
         return sorted(
             pair
             for pair, states in self.touching.items()
@@ -219,8 +220,7 @@ def exclusions(model: mujoco.MjModel, pairs: Collection[GeomPair]) -> Mapping[tu
 
 
 def _moving_geoms(model: mujoco.MjModel) -> list[int]:
-    is_moving = model.body_weldid[model.geom_bodyid] != 0
-    return [int(geom) for geom in np.flatnonzero(is_moving & masks(model).any(axis=0))]
+    return [int(geom) for geom in np.flatnonzero(~fixed_geoms(model) & masks(model).any(axis=0))]
 
 
 def _are_neighbours(model: mujoco.MjModel, first: int, second: int) -> bool:

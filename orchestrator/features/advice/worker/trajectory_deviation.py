@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from orchestrator.features.advice.physics_advice import MedianEstimate
 from orchestrator.features.advice.worker.median_estimates import median_estimate
 from orchestrator.worker.envs import divergence
-from orchestrator.worker.mjmodel.structure import Floats, posed_data
+from orchestrator.worker.mjmodel.structure import Floats, fixed_geoms, posed_data
 
 NEGLIGIBLE = 1e-3
 """Added to both deviations, in multiples of the robot's size, before one is divided by the other:
@@ -80,7 +80,7 @@ def size(model: mujoco.MjModel, pose: Floats) -> float:
     mm.
     """
     data = posed_data(model, pose)
-    geoms = np.flatnonzero(model.body_weldid[model.geom_bodyid] != 0)
+    geoms = np.flatnonzero(~fixed_geoms(model))
     bodies = jointed_bodies(model)
     places = np.concatenate((data.xipos[bodies], data.geom_xpos[geoms]))
     radii = np.concatenate((np.zeros(len(bodies)), model.geom_rbound[geoms]))[:, None]

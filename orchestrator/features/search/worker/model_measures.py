@@ -9,12 +9,13 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.worker.envs.effort import bodies_of_robot, torque_levers
+from orchestrator.worker.envs.effort import torque_levers
+from orchestrator.worker.mjmodel.actuators import scalar_joints
+from orchestrator.worker.mjmodel.robot import bodies_of_robot
 from orchestrator.worker.mjmodel.structure import Floats, posed_data
 from orchestrator.worker.tasks.base import find_keyframe
 
 COUNTS = ("nu", "nv", "nbody", "ngeom")
-ON_JOINT = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 
 
 def measured_model(model: mujoco.MjModel) -> dict[str, float | None]:
@@ -64,10 +65,8 @@ def _highest_torques(model: mujoco.MjModel) -> Floats:
     actuators = np.repeat(np.arange(model.nactuator), model.actuator_outnum)
     forces = np.array([_highest_force(model, number) for number in range(model.nactuator)])
     torques: Floats = forces[actuators] * torque_levers(model)
-    for output, actuator in enumerate(actuators):
-        kind = int(model.actuator_trntype[actuator])
-        joint = int(model.actuator_trnid[actuator, 0])
-        if kind in ON_JOINT and model.jnt_actfrclimited[joint]:
+    for output, joint in enumerate(scalar_joints(model)[actuators].tolist()):
+        if joint >= 0 and model.jnt_actfrclimited[joint]:
             most = float(np.abs(model.jnt_actfrcrange[joint]).max())
             torques[output] = min(torques[output], most)
     return torques

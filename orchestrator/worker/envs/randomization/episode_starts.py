@@ -15,8 +15,9 @@ from orchestrator.worker.envs.randomization.draws import draw, of_each
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, table_of
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
 from orchestrator.worker.mjmodel.joints import joint_type, joints_of
+from orchestrator.worker.mjmodel.robot import joints_of_robot
 from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root, horizontal_push
-from orchestrator.worker.mjmodel.structure import Floats, joints_of_robot, posed_data
+from orchestrator.worker.mjmodel.structure import Floats, posed_data
 from orchestrator.worker.tasks import Task
 from orchestrator.worker.tasks.base import start_limits
 

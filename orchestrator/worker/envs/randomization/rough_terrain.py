@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from orchestrator.core.numbers.terrain import TERRAIN, Terrain
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.envs.randomization.randomized_fields import TABLE, RandomizeError
+from orchestrator.worker.mjmodel.floor import level_floors
 from orchestrator.worker.mjmodel.root import Coordinate, NoRootError, find_root
 from orchestrator.worker.mjmodel.structure import Floats, is_fixed, posed_data
 from orchestrator.worker.tasks import Task
@@ -143,15 +144,7 @@ def _half_m(terrain: Terrain) -> float:
 
 def _floor(model: mujoco.MjModel, data: mujoco.MjData) -> int:
     """The number of the only plane that robots stand on."""
-    planes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)
-    collides = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
-    level = []
-    for plane in planes.tolist():
-        body = model.geom_bodyid[plane]
-        frames = [data.geom_xmat[plane], data.xmat[body]]
-        is_level = np.allclose(frames, np.eye(3).ravel(), atol=1e-6)
-        if collides[plane] and is_fixed(model, body) and is_level:
-            level.append(int(plane))
+    level = level_floors(model, data)
     if len(level) != 1:
         found = "none" if not level else str(len(level))
         raise RandomizeError(

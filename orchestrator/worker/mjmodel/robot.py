@@ -1,0 +1,71 @@
+"""Which bodies and joints of a compiled model are the robot, as opposed to loose objects, the world,
+and what is fixed to it.
+
+The rules differ on purpose:
+
+- :func:`moving_bodies`: everything that has joints, loose objects included. Bodies that mocap moves
+  are none, though :func:`.is_fixed` is false for them as well.
+- :func:`bodies_of_robot`: what actuators move, whatever the task is about.
+- :func:`joints_of_robot`: the same and the tree of the root that a task is about, which is the robot
+  also where nothing is driven.
+- :func:`joints_of_tree`: one tree alone, whatever other trees actuators move: an arm without what
+  stands beside it.
+
+Pictures show more: the base that the robot stands on, and what a robot on a fixed base moves
+(:func:`orchestrator.worker.rendering.camera.robot_geoms`).
+"""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
+
+
+def driven_trees(model: mujoco.MjModel, data: mujoco.MjData) -> NDArray[np.int32]:
+    """Numbers of the kinematic trees that actuators move in the pose of ``data``."""
+    trees: NDArray[np.int32] = np.unique(model.dof_treeid[driven_dofs(model, data)])
+    return trees
+
+
+def moving_bodies(model: mujoco.MjModel) -> NDArray[np.bool_]:
+    """``(nbody,)`` which bodies are in a kinematic tree."""
+    is_moving: NDArray[np.bool_] = model.body_treeid >= 0
+    return is_moving
+
+
+def bodies_of_robot(model: mujoco.MjModel, pose: Floats) -> NDArray[np.bool_]:
+    """``(nbody,)`` which bodies are parts of the robot that move: those of the kinematic trees that
+    actuators move, and of all trees where there is no actuator. Loose objects, the world and what
+    is fixed to it (the foot of an arm as well as a table) are none.
+
+    :param pose: ``(nq,)`` the starting pose.
+    """
+    is_moving = moving_bodies(model)
+    trees = driven_trees(model, posed_data(model, pose))
+    if not len(trees):
+        return is_moving
+    return is_moving & np.isin(model.body_treeid, trees)
+
+
+def joints_of_robot(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> list[int]:
+    """Numbers of the joints in the tree of ``body`` and in trees with actuators, without loose
+    objects.
+    """
+    trees = {int(model.body_treeid[body]), *driven_trees(model, data).tolist()}
+    return _joints_in(model, trees)
+
+
+def joints_of_tree(model: mujoco.MjModel, body: int) -> list[int]:
+    """Numbers of the joints in the tree of ``body``."""
+    return _joints_in(model, {int(model.body_treeid[body])})
+
+
+def _joints_in(model: mujoco.MjModel, trees: set[int]) -> list[int]:
+    return [
+        joint
+        for joint in range(model.njnt)
+        if int(model.body_treeid[model.jnt_bodyid[joint]]) in trees
+    ]
