@@ -120,7 +120,7 @@ def plug_points() -> str:
         "experiment.begun_source.BegunSource",
         "experiment.processes.policy_process.PlayRequest",
         "core.messages.MeasurementRequest",
-        "worker.rendering.trained_policy.ReadPolicy",
+        "worker.training.trained_policy.ReadPolicy",
         "machine.doctor_checks.Finding",
         "machine.topology.Machine",
         "core.paths.RunPaths",

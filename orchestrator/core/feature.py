@@ -141,7 +141,7 @@ class Feature:
     policy_readers: Callable[[], Mapping[str, str]] | None = None
     """Modules that read policies from files, by the ends of the names of these files, such as
     ``".onnx"``: ``read(path)`` gives a ``ReadPolicy`` of
-    :mod:`orchestrator.worker.rendering.trained_policy`, which ``play --policy`` plays, or raises a
+    :mod:`orchestrator.worker.training.trained_policy`, which ``play --policy`` plays, or raises a
     ``UsageError`` that says what is wrong with the file."""
     play_all: Callable[[Path, PlayRequest, bool, Callable[[str], object]], list[Path]] | None = None
     """Shows the policies of all robots of a run directory together, for ``play --all``: writes files,

@@ -44,6 +44,10 @@ def _pool(how: Literal["fork", "spawn"], *, budget: bool) -> Baseline:
     return Baseline(how, budget, about, short)
 
 
+BUDGETED_FORK = "pool-fork-pinned"
+BUDGETED_SPAWN = "pool-spawn-pinned"
+"""Pools with a thread budget. Nothing is pinned there: these are the names in users' commands and in
+benchmarks that have been measured."""
 PINNED = (
     "this program: supervised worker processes, thread budget, each pinned to a core of its own"
 )
@@ -59,8 +63,8 @@ BASELINES: Mapping[str, Baseline] = {
     "default": Baseline("alone", False, f"one subprocess each, {DEFAULT}", "default threads"),
     "pool-fork": _pool("fork", budget=False),
     "pool-spawn": _pool("spawn", budget=False),
-    "pool-fork-pinned": _pool("fork", budget=True),
-    "pool-spawn-pinned": _pool("spawn", budget=True),
+    BUDGETED_FORK: _pool("fork", budget=True),
+    BUDGETED_SPAWN: _pool("spawn", budget=True),
 }
 SUBPROC = Baseline("subproc", True, STOCK, "SubprocVecEnv")
 """Compared with several ranks. All of its processes but the learner's only step environments."""

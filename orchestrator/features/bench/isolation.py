@@ -12,14 +12,15 @@ from orchestrator.analysis.samples import Benchmark
 from orchestrator.analysis.statistics import Estimate
 from orchestrator.analysis.throughput_ratios import SAME, gain, high, low, times
 from orchestrator.core.text import count
+from orchestrator.features.bench.baselines import BUDGETED_FORK, BUDGETED_SPAWN
 
 BUDGETED = {
     "default": "threads",
-    "pool-fork": "pool-fork-pinned",
-    "pool-spawn": "pool-spawn-pinned",
+    "pool-fork": BUDGETED_FORK,
+    "pool-spawn": BUDGETED_SPAWN,
 }
 """Baselines without a thread budget → the same with one."""
-POOLED = {"pool-fork-pinned": "threads", "pool-spawn-pinned": "threads"}
+POOLED = {BUDGETED_FORK: "threads", BUDGETED_SPAWN: "threads"}
 """Baselines with ``multiprocessing.Pool`` → the same without, both with a thread budget."""
 AFFINITY = {"threads": "pinned"}
 """Baselines without affinity → the same with affinity (and with this program's supervisor)."""

@@ -36,11 +36,11 @@ from orchestrator.worker.policies.normalized_env import NormalizedEnv
 from orchestrator.worker.policies.rendered_vec_env import RenderedVecEnv
 from orchestrator.worker.policies.seeded_env import SeededEnv
 from orchestrator.worker.policies.task_env import TaskEnv
-from orchestrator.worker.rendering import scenes, trained_policy
+from orchestrator.worker.rendering import scenes
 from orchestrator.worker.rendering.live_view import check_render_mode
-from orchestrator.worker.rendering.trained_policy import LATEST, Checkpoint, PolicyError
 from orchestrator.worker.runtime import failures
-from orchestrator.worker.training import evaluation, training_state
+from orchestrator.worker.training import evaluation, trained_policy, training_state
+from orchestrator.worker.training.trained_policy import LATEST, Checkpoint, PolicyError
 
 if TYPE_CHECKING:
     from orchestrator.worker.training.algorithms import Model

@@ -20,14 +20,14 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose
 from orchestrator.worker.rendering import film_strip, live_view, offscreen, scenes
 from orchestrator.worker.rendering.scenes import Scene
-from orchestrator.worker.rendering.trained_policy import (
+from orchestrator.worker.runtime import child_command, import_speed
+from orchestrator.worker.training.trained_policy import (
     Policy,
     exported_policy,
     load_policy,
     read_checkpoint,
     read_policy,
 )
-from orchestrator.worker.runtime import child_command, import_speed
 
 DEFAULT_S = 10.0
 """Length of a video when neither ``--seconds`` nor ``--episodes`` is given."""

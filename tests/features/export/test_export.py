@@ -36,9 +36,8 @@ from orchestrator.features.export.worker import (
 from orchestrator.features.export.worker.exported_policy import ExportError
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.policies import job_policy
-from orchestrator.worker.rendering import trained_policy
 from orchestrator.worker.tasks import units
-from orchestrator.worker.training import learners
+from orchestrator.worker.training import learners, trained_policy
 
 SQUASHED_SDE = {
     "hyperparameters": {"use_sde": True},

@@ -422,7 +422,7 @@ def test_a_name_whose_module_cannot_be_imported_is_blamed_on_its_feature(
 def test_policies_are_read_by_the_feature_that_reads_files_of_their_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.worker.rendering import trained_policy
+    from orchestrator.worker.training import trained_policy
 
     readers = feature.Feature(
         name="r", about="r.", policy_readers=lambda: {".gait": "gait_files", ".walk": "gait_files"}

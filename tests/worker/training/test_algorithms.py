@@ -29,10 +29,9 @@ from orchestrator.core.worker_spec import CONTRIB, OFF_POLICY, WorkerSpec
 from orchestrator.experiment.examination.examination_requests import requests_of
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.rendering import trained_policy
 from orchestrator.worker.robots.preflight_child import check
 from orchestrator.worker.runtime.failures import Diverged
-from orchestrator.worker.training import acting, algorithms, learners, nan_guard
+from orchestrator.worker.training import acting, algorithms, learners, nan_guard, trained_policy
 from orchestrator.worker.training.checkpoint import CheckpointStore
 
 ALGORITHMS = ("sac", "td3", "a2c")

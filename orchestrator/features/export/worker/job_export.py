@@ -26,8 +26,8 @@ from orchestrator.features.export.worker.exported_policy import (
     Metadata,
     Normalization,
 )
-from orchestrator.worker.rendering import trained_policy
 from orchestrator.worker.runtime import child_command, import_speed
+from orchestrator.worker.training import trained_policy
 
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv

@@ -9,7 +9,7 @@ from orchestrator.core.files.regular_files import open_regular
 from orchestrator.core.text import shortened
 from orchestrator.features.export.formats import FORMATS
 from orchestrator.features.export.worker.exported_policy import ExportedPolicy, ExportError
-from orchestrator.worker.rendering.trained_policy import ReadPolicy
+from orchestrator.worker.training.trained_policy import ReadPolicy
 
 LONGEST_REASON = 300
 
