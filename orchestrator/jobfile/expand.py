@@ -421,14 +421,14 @@ def _number_of_job(key: str, checked: Checked) -> int | None:
 
 def _without_effect(unused: Mapping[str, Tree], kept: Sequence[_KeptValue]) -> list[str]:
     """Warnings about overrides. :param unused: those that no job takes."""
-    places: dict[tuple[str, str], list[str]] = {}
+    overridden: dict[tuple[str, str], list[str]] = {}
     for one in kept:
-        places.setdefault((one.key, one.reason), []).append(one.where)
-    partly = {key for key, _ in places}
+        overridden.setdefault((one.key, one.reason), []).append(one.where)
+    partly = {key for key, _ in overridden}
     warnings = [
         f"{override(key)} has no effect: {why_unused(key)}" for key in unused if key not in partly
     ]
-    for (key, reason), of_jobs in places.items():
+    for (key, reason), of_jobs in overridden.items():
         warnings.append(f"{override(key)} has no effect on {listed(of_jobs, 5)}: {reason}")
     return warnings
 

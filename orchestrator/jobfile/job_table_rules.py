@@ -184,10 +184,10 @@ def numbers_with_stages(merged: Mapping[str, Any]) -> list[tuple[str, int]]:
     numbers: list[tuple[str, ChangingNumber]] = []
     for dotted, text in changing_numbers(merged["task_options"]):
         numbers.append((f"task_options.{dotted}", parse_number(text)))
-    for dotted, drawn in flat(merged["randomize"]).items():
+    for dotted, distribution in flat(merged["randomize"]).items():
         if dotted == TERRAIN:
             continue
-        for part in drawn if isinstance(drawn, list) else [drawn]:
+        for part in distribution if isinstance(distribution, list) else [distribution]:
             for number in read_drawn(part).changing:
                 numbers.append((f"randomize.{dotted}", number))
     return [(dotted, len(one.values)) for dotted, one in numbers if isinstance(one, Stages)]

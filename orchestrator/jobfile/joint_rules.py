@@ -258,9 +258,9 @@ def _check_asymmetric(job: MergedJob) -> None:
         return
     if not job.are_valid("asymmetric", "randomize", "policy_kwargs"):
         return
-    drawn = flat(job.settings["randomize"])
+    randomized = flat(job.settings["randomize"])
     policy_kwargs = job.settings["policy_kwargs"]
-    if not any(map(_is_shown_to_critic, drawn)):
+    if not any(map(_is_shown_to_critic, randomized)):
         job.report(
             ["asymmetric", "randomize"],
             "shows the critic what an episode draws of the robot, or its delays; "

@@ -156,16 +156,16 @@ def _check_distribution(key: str, value: Any) -> None:
 
 def _check_numbers(key: str, values: list[Any]) -> None:
     """Check a list for an attribute of several numbers."""
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if isinstance(value, str):
-            _check_distribution(f"{key}[{place}]", value)
+            _check_distribution(f"{key}[{index}]", value)
         elif (
             isinstance(value, bool)
             or not isinstance(value, int | float)
             or not abs(value) <= LARGEST
         ):
             raise ValueError(
-                f'"{key}[{place}]": expected a distribution or a finite number, found {value!r:.60}'
+                f'"{key}[{index}]": expected a distribution or a finite number, found {value!r:.60}'
             )
     if not any(isinstance(value, str) for value in values):
         raise ValueError(

@@ -39,14 +39,14 @@ def gather(run_dir: Path, others: Sequence[Path], taken: Iterable[str]) -> list[
     :raises LedgerError: the ledger is damaged.
     """
     keys = {*taken, *OF_EVERY_REPORT}
-    drawn: set[str] = set()
+    figures: set[str] = set()
     found: list[AddedSections] = []
     for feature in features():
-        added = _ask_feature(feature, run_dir, others, keys, drawn)
+        added = _ask_feature(feature, run_dir, others, keys, figures)
         if added is not None:
             found.append(added)
             keys.add(added.name)
-            drawn.update(_figures(added))
+            figures.update(_figures(added))
     return found
 
 
@@ -55,14 +55,14 @@ def _ask_feature(
     run_dir: Path,
     others: Sequence[Path],
     keys: Collection[str],
-    drawn: Collection[str],
+    other_figures: Collection[str],
 ) -> AddedSections | None:
     """What one feature adds; None where that is nothing, or cannot be used."""
     refusals = (OrchestratorError,) if others else (LedgerError,)
     with problems_of(feature.name, "adds no sections to reports", passing=refusals):
         given = ask(feature, "report_sections", run_dir, others)
         if given is not None:
-            added = _check_added(given, keys, drawn)
+            added = _check_added(given, keys, other_figures)
             _check_figures_of(feature, added)
             return replace(added, sections=of_feature(added.sections, feature.name))
     return None
@@ -73,10 +73,12 @@ def _figures(added: AddedSections) -> list[str]:
     return [part.name for part in parts if isinstance(part, Figure)]
 
 
-def _check_added(given: Any, keys: Collection[str], drawn: Collection[str]) -> AddedSections:
+def _check_added(
+    given: Any, keys: Collection[str], other_figures: Collection[str]
+) -> AddedSections:
     """``given``, if a report can show it.
 
-    :param drawn: names of figures that others add.
+    :param other_figures: names of figures that others add.
     :raises TypeError: a part of it has another type.
     :raises ValueError: a name cannot be used, or the facts are no JSON.
     """
@@ -90,7 +92,7 @@ def _check_added(given: Any, keys: Collection[str], drawn: Collection[str]) -> A
         shown = _of_type(added.shown_jobs, ShownJobs, "shown_jobs")
         _of_type(shown.which, str, "which of shown_jobs")
         _all_of_type(list(shown.job_ids), str, "job_ids of shown_jobs")
-    _check_unique([*drawn, *_figures(added)])
+    _check_unique([*other_figures, *_figures(added)])
     return added
 
 
@@ -124,8 +126,8 @@ def _check_content(one: AddedSections | Document) -> None:
 
 
 def _check_unique(figures: Sequence[str]) -> None:
-    for place, name in enumerate(figures):
-        if name in figures[:place]:
+    for index, name in enumerate(figures):
+        if name in figures[:index]:
             raise ValueError(f"there is a figure {name} already")
 
 

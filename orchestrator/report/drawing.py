@@ -360,9 +360,9 @@ def _have_cpu_lanes(bars: Sequence[Bar]) -> bool:
 
 def _lanes_of_cpus(bars: Sequence[Bar]) -> Lanes:
     rows: dict[str, list[Bar]] = {}
-    on_cpus = [(bar.node, cpu, place) for place, bar in enumerate(bars) for cpu in bar.cpus]
-    for node, cpu, place in sorted(on_cpus):
-        rows.setdefault(f"{node} CPU {cpu}".strip(), []).append(bars[place])
+    on_cpus = [(bar.node, cpu, index) for index, bar in enumerate(bars) for cpu in bar.cpus]
+    for node, cpu, index in sorted(on_cpus):
+        rows.setdefault(f"{node} CPU {cpu}".strip(), []).append(bars[index])
     return rows
 
 

@@ -33,14 +33,14 @@ class GridPanel(NamedTuple):
     """Of each key, in the order of the job file."""
     points: Sequence[ReportedPoint]
 
-    def mean(self, *places: int) -> float | None:
+    def mean(self, *indices: int) -> float | None:
         """The median over seeds at a point; None: not known.
 
-        :param places: of its values in :attr:`values`, one for each key.
+        :param indices: of its values in :attr:`values`, one for each key.
         """
         at = {
-            key: values[place]
-            for key, values, place in zip(self.keys, self.values, places, strict=True)
+            key: values[index]
+            for key, values, index in zip(self.keys, self.values, indices, strict=True)
         }
         mean = next((point["mean"] for point in self.points if point["at"] == at), None)
         return None if mean is None else mean["median"]
@@ -113,8 +113,8 @@ def draw(panels: Sequence[GridPanel]) -> Drawn:
 
 
 def _draw_line(axes: Axes, panel: GridPanel) -> None:
-    means = {place: panel.mean(place) for place in range(len(panel.values[0]))}
-    known = {place: mean for place, mean in means.items() if mean is not None}
+    means = {index: panel.mean(index) for index in range(len(panel.values[0]))}
+    known = {index: mean for index, mean in means.items() if mean is not None}
     axes.plot(list(known), list(known.values()), color=SERIES[0], marker="o", markersize=4)
     axes.set_xlim(-0.5, len(panel.values[0]) - 0.5)
     axes.set_ylabel("return", fontsize=7, labelpad=1)
@@ -127,7 +127,7 @@ def _draw_map(axes: Axes, panel: GridPanel) -> None:
     columns = len(panel.values[0])
     rows = len(panel.values[1])
     means = {(x, y): panel.mean(x, y) for x in range(columns) for y in range(rows)}
-    cells = {place: mean for place, mean in means.items() if mean is not None}
+    cells = {index: mean for index, mean in means.items() if mean is not None}
     low = min(cells.values())
     high = max(cells.values())
     for (x, y), mean in cells.items():
@@ -155,8 +155,8 @@ def _draw_map(axes: Axes, panel: GridPanel) -> None:
 
 
 def _ticks(values: Sequence[float | str]) -> tuple[list[int], list[str]]:
-    places = list(range(0, len(values), max(1, len(values) // MOST_LABELLED)))
-    return places, [one_line(_value_text(values[place]), 9) for place in places]
+    indices = list(range(0, len(values), max(1, len(values) // MOST_LABELLED)))
+    return indices, [one_line(_value_text(values[index]), 9) for index in indices]
 
 
 def _value_text(value: float | str) -> str:

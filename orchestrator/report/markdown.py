@@ -42,14 +42,14 @@ def _part(part: Part, folder: str) -> str:
 
 def _table(table: Table) -> str:
     kept = [
-        place
-        for place in range(len(table.columns))
-        if not any(row[place].image for row in table.rows)
+        index
+        for index in range(len(table.columns))
+        if not any(row[index].image for row in table.rows)
     ]
-    columns = [table.columns[place] for place in kept]
+    columns = [table.columns[index] for index in kept]
     rule = "|" + "|".join("---" if column in table.text else "---:" for column in columns) + "|"
     return "\n".join(
-        [_row(columns), rule, *(_row([row[place].text for place in kept]) for row in table.rows)]
+        [_row(columns), rule, *(_row([row[index].text for index in kept]) for row in table.rows)]
     )
 
 

@@ -73,11 +73,11 @@ def draw_curves(
         shift = (number - (len(curves) - 1) / 2) * DODGE
         colour = SERIES[number % len(SERIES)]
         marker = MARKERS[number % len(MARKERS)]
-        places = {levels.index(level) + shift: points[level] for level in sorted(points)}
-        medians = [one["median"] * scale for one in places.values()]
-        axes.plot(list(places), medians, color=colour, linewidth=1, alpha=0.5)
+        positions = {levels.index(level) + shift: points[level] for level in sorted(points)}
+        medians = [one["median"] * scale for one in positions.values()]
+        axes.plot(list(positions), medians, color=colour, linewidth=1, alpha=0.5)
         axes.plot(
-            list(places),
+            list(positions),
             medians,
             color=colour,
             marker=marker,
@@ -85,16 +85,16 @@ def draw_curves(
             linewidth=0,
             label=name,
         )
-        for place, one in places.items():
+        for position, one in positions.items():
             if one["low"] is not None and one["high"] is not None:
                 axes.vlines(
-                    place, one["low"] * scale, one["high"] * scale, color=colour, linewidth=1
+                    position, one["low"] * scale, one["high"] * scale, color=colour, linewidth=1
                 )
         for level in sorted(points.keys() & cut.get(name, ())):
             above: Any = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
-            place = levels.index(level) + shift
+            position = levels.index(level) + shift
             median = points[level]["median"] * scale
-            axes.annotate(bound, (place, median), color=colour, **above)
+            axes.annotate(bound, (position, median), color=colour, **above)
     axes.set_xticks(range(len(levels)), list(map(str, levels)))
     axes.set_xlim(-0.45, len(levels) - 0.55)
     axes.set_xlabel("processes at once")

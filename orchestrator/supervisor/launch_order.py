@@ -42,14 +42,14 @@ def parents_first(jobs: Sequence[Job]) -> list[Job]:
     """``jobs`` in the same order, except that each is behind those of them that it waits for."""
     declared = {job.job_id for job in jobs}
     missing: list[int] = []
-    """By the job's place in ``jobs``: how many that it waits for are not in the new order yet."""
+    """By the job's index in ``jobs``: how many that it waits for are not in the new order yet."""
     children: dict[str, list[int]] = {}
-    for place, job in enumerate(jobs):
+    for index, job in enumerate(jobs):
         parents = declared.intersection(job.spec.after)
         missing.append(len(parents))
         for parent in parents:
-            children.setdefault(parent, []).append(place)
-    ready = [place for place, n_missing in enumerate(missing) if n_missing == 0]
+            children.setdefault(parent, []).append(index)
+    ready = [index for index, n_missing in enumerate(missing) if n_missing == 0]
     ordered = []
     while ready:
         job = jobs[heapq.heappop(ready)]  # the first one as listed

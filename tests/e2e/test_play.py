@@ -30,8 +30,9 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.core.processes.procfs import is_running
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose
-from orchestrator.worker.rendering import film_strip, offscreen, scenes, trained_policy
+from orchestrator.worker.rendering import film_strip, offscreen, scenes
 from orchestrator.worker.rendering import play as worker_play
+from orchestrator.worker.training import trained_policy
 
 
 def play(

@@ -31,7 +31,7 @@ class Drawing(Protocol):
     def not_begun(self, why: str) -> None:
         """Report that its process cannot be started."""
 
-    def end(self, code: int, message: str) -> Sequence[Drawing]:
+    def report_end(self, code: int, message: str) -> Sequence[Drawing]:
         """Report how it has ended. Returns those that are to be begun in its place."""
 
 
@@ -69,7 +69,7 @@ def run(
                 del running[process]
                 if is_late and code != 0:
                     message = f"took more than {drawing.time_limit_s:.0f} s"
-                waiting.extend(drawing.end(code, message))
+                waiting.extend(drawing.report_end(code, message))
             if running:
                 time.sleep(POLL_INTERVAL_S)
     return []

@@ -138,7 +138,7 @@ class RobotDrawing:
         """Remember why it cannot be started."""
         self.problem = f"{self.job.root.name}: {why}"
 
-    def end(self, code: int, message: str) -> Sequence[Drawing]:
+    def report_end(self, code: int, message: str) -> Sequence[Drawing]:
         """Remember how it has ended."""
         if code != 0:
             self.not_begun(message)

@@ -121,9 +121,8 @@ class StillsDrawing:
         )
         return PolicyProcess(first, request, cpus=cpus)
 
-    def end(self, code: int, message: str) -> Sequence[StillsDrawing]:
+    def report_end(self, code: int, message: str) -> Sequence[StillsDrawing]:
         """Report how it has ended. Returns those that are to be begun in its place."""
-        left = self.left
         if code == 0:
             if self.is_probing and not self.outcome.library:
                 self.outcome.library = message
@@ -131,24 +130,33 @@ class StillsDrawing:
         if code > 0 and code != CANNOT_RENDER:
             self._warn(f"no preview of {message}")
             return []
-        if left == self.jobs and not self.is_probing:
+        if self.left == self.jobs and not self.is_probing:
             return [replace(self, is_probing=True)]
         if code == CANNOT_RENDER:
-            if not self.outcome.is_impossible:
-                self._warn(f"no previews: {message}. The same command draws them later; {OFF}")
-            self.outcome.is_impossible = True
+            self._report_impossible(message)
             return []
+        return self._report_signal(-code, message)
+
+    def _report_impossible(self, why: str) -> None:
+        if not self.outcome.is_impossible:
+            self._warn(f"no previews: {why}. The same command draws them later; {OFF}")
+        self.outcome.is_impossible = True
+
+    def _report_signal(self, number: int, message: str) -> Sequence[StillsDrawing]:
+        """Report that a signal has ended it. Returns what is to be begun in its place."""
+        left = self.left
         if not left:
             return []
-        if -code not in CRASHES:  # it took too long, or somebody has killed it
+        if number not in CRASHES:  # it took too long, or somebody has killed it
             self._warn(
                 f"no previews of {listed(left, SHOWN)}: {message}. The same command draws them later; {OFF}"
             )
             return []
         # The drawing of the first one has crashed, and would again.
-        self.paths.job(left[0]).moment.unlink(missing_ok=True)
-        self._warn(f"no preview of {left[0]}: {message}")
-        return [replace(self, jobs=left[1:])] if left[1:] else []
+        crashed, *others = left
+        self.paths.job(crashed).moment.unlink(missing_ok=True)
+        self._warn(f"no preview of {crashed}: {message}")
+        return [replace(self, jobs=tuple(others))] if others else []
 
     def not_begun(self, why: str) -> None:
         """Report that its process cannot be started."""

@@ -56,7 +56,7 @@ class VideoDrawing:
         """Report that it cannot be started."""
         self._warn(f"no video: {why}")
 
-    def end(self, code: int, message: str) -> Sequence[Drawing]:
+    def report_end(self, code: int, message: str) -> Sequence[Drawing]:
         """Report how it has ended."""
         if code == 0:
             self.reporter.event(

@@ -54,8 +54,8 @@ def first_state(task: Task, rng: np.random.Generator) -> EpisodeStart:
         )
     qpos = _check_result(task, "initial_state", "qpos", result[0], (model.nq,))
     qvel = _check_result(task, "initial_state", "qvel", result[1], (model.nv,))
-    drawn = _call(task, "sample_goal", lambda: task.sample_goal(rng))
-    goal = _check_result(task, "sample_goal", "goal", drawn, (task.goal_size,))
+    sampled = _call(task, "sample_goal", lambda: task.sample_goal(rng))
+    goal = _check_result(task, "sample_goal", "goal", sampled, (task.goal_size,))
     if task.push_period is not None:
         pushed = _call(task, "push", lambda: task.push(rng))
         _check_result(task, "push", "push", pushed, (model.nv,))

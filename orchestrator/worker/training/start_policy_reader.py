@@ -265,9 +265,10 @@ def _names(root: Path, spec: WorkerSpec) -> Names | None:
     try:
         xml = str(env_factory.robot_path(spec, root))
         options = dict(spec.task_options)
-        drawn = spec.randomize
         return names_of(
-            observed_simulation(xml, str(spec.task), options, drawn, asymmetric=spec.asymmetric)
+            observed_simulation(
+                xml, str(spec.task), options, spec.randomize, asymmetric=spec.asymmetric
+            )
         )
     except Exception as error:
         raise UsageError(

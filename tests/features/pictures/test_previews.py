@@ -193,26 +193,26 @@ def test_a_drawing_that_crashes_costs_one_robot_its_preview(tmp_path: Path) -> N
     names, reporter = ["a-s0", "bad-s0", "c-s0"], RecordingReporter()
     paths = waiting(tmp_path, names)
     [first] = previews.drawings(paths, names, 1, reporter)
-    [probing] = first.end(-11, "ended with signal 11")
+    [probing] = first.report_end(-11, "ended with signal 11")
     assert (probing.jobs, probing.is_probing) == (first.jobs, True)
     paths.job("a-s0").moment.unlink()  # it has been drawn
-    [rest] = probing.end(-11, "ended with signal 11")
+    [rest] = probing.report_end(-11, "ended with signal 11")
     assert (rest.jobs, rest.is_probing) == (("c-s0",), True)
     assert not paths.job("bad-s0").moment.exists()
     assert reporter.messages() == "no preview of bad-s0: ended with signal 11"
     paths.job("c-s0").moment.unlink()
-    assert rest.end(0, "osmesa") == []
+    assert rest.report_end(0, "osmesa") == []
 
 
 def test_opengl_libraries_are_tried_once(tmp_path: Path) -> None:
     names, reporter = [f"j{number}" for number in range(3 * MOST_IN_PROCESS)], RecordingReporter()
     paths = waiting(tmp_path, names)
     first, second, third = previews.drawings(paths, names, 1, reporter)
-    [probing] = first.end(CANNOT_RENDER, "no EGL")
-    assert probing.end(0, "osmesa") == []
+    [probing] = first.report_end(CANNOT_RENDER, "no EGL")
+    assert probing.report_end(0, "osmesa") == []
     assert (second.outcome.library, third.outcome.library) == ("osmesa", "osmesa")
-    [again] = second.end(CANNOT_RENDER, "no EGL")  # it had begun before that was known
-    assert again.end(0, "") == []
+    [again] = second.report_end(CANNOT_RENDER, "no EGL")  # it had begun before that was known
+    assert again.report_end(0, "") == []
     assert third.outcome.library == "osmesa"
     assert not reporter.kinds()
 
@@ -220,7 +220,7 @@ def test_opengl_libraries_are_tried_once(tmp_path: Path) -> None:
 def test_an_error_of_one_group_is_not_that_nothing_can_be_drawn(tmp_path: Path) -> None:
     reporter = RecordingReporter()
     [drawing] = previews.drawings(waiting(tmp_path, ["a-s0"]), ["a-s0"], 1, reporter)
-    assert drawing.end(1, "a-s0: OSError: no space left") == []
+    assert drawing.report_end(1, "a-s0: OSError: no space left") == []
     assert not drawing.outcome.is_impossible
     assert "no preview of a-s0: OSError" in reporter.messages()
 

@@ -41,15 +41,15 @@ class LocomotionOptions(GymnasiumOptions):
 class Locomotion(GymnasiumTask):
     """``reward = forward_reward_weight · Δx / Δt − costs``; episodes end at the step limit only.
 
-    Observation: positions without the first :attr:`places` (unless an option includes them), then
-    velocities.
+    Observation: positions without the first :attr:`horizontal_entries` (unless an option includes
+    them), then velocities.
     """
 
     Options: ClassVar[type[LocomotionOptions]] = LocomotionOptions
     measures = (Measure(name="distance_m", over_episode="sum"),)
     joints: ClassVar[tuple[mujoco.mjtJoint, ...]]
     """Types of the robot's first joints."""
-    places: ClassVar[int] = 1
+    horizontal_entries: ClassVar[int] = 1
     """Number of leading entries of ``qpos`` that are the horizontal position."""
 
     def __init__(self, model: mujoco.MjModel, options: LocomotionOptions) -> None:
@@ -57,7 +57,9 @@ class Locomotion(GymnasiumTask):
         self._never = np.zeros(0, bool)
         """``(n_envs,)`` False: no episode terminates. Made once for each number of environments."""
         self._per_metre = options.forward_reward_weight / self.step_s
-        self._first = self.places if options.exclude_current_positions_from_observation else 0
+        self._first = (
+            self.horizontal_entries if options.exclude_current_positions_from_observation else 0
+        )
         joints = range(min(len(self.joints), model.njnt))
         if tuple(joint_type(model, joint) for joint in joints) != self.joints:
             existing = [
@@ -159,7 +161,7 @@ class Swimmer(Locomotion):
     Options = SwimmerOptions
     asset = "swimmer.xml"
     joints = (SLIDE, SLIDE)
-    places = 2
+    horizontal_entries = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +235,7 @@ class Ant(Legged):
     Options = AntOptions
     asset = "ant.xml"
     joints = (FREE,)
-    places = 2
+    horizontal_entries = 2
     normal_velocities = True
     fields = ("xpos", "cfrc_ext")
 
@@ -317,7 +319,7 @@ class Humanoid(Legged):
     Options = HumanoidOptions
     asset = "humanoid.xml"
     joints = (FREE,)
-    places = 2
+    horizontal_entries = 2
 
     def __init__(self, model: mujoco.MjModel, options: HumanoidOptions) -> None:
         super().__init__(model, options)

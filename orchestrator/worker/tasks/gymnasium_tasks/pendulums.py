@@ -97,9 +97,11 @@ class InvertedDoublePendulum(GymnasiumTask):
         return np.concatenate(parts, axis=1)
 
     def observation_names(self) -> list[str]:
-        places = input_names.positions(self.model)
-        turns = [f"{function} {place}" for function in ("sin", "cos") for place in places[1:]]
-        return [places[0], *turns, *input_names.velocities(self.model), "constraint force"]
+        positions = input_names.positions(self.model)
+        turns = [
+            f"{function} {position}" for function in ("sin", "cos") for position in positions[1:]
+        ]
+        return [positions[0], *turns, *input_names.velocities(self.model), "constraint force"]
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
