@@ -30,7 +30,7 @@ from orchestrator.core.paths import JobPaths
 from orchestrator.core.processes.procfs import is_running
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose
-from orchestrator.worker.rendering import film_strip, offscreen, scenes
+from orchestrator.worker.rendering import film_strip, gl_library, scenes
 from orchestrator.worker.rendering import play as worker_play
 from orchestrator.worker.training import trained_policy
 
@@ -145,7 +145,7 @@ def test_what_cannot_be_played_is_told(
 def test_a_checkpoint_of_another_robot_and_a_file_that_is_none_are_told_apart(
     finished_once: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offscreen, "choose_gl", lambda: "none")
+    monkeypatch.setattr(gl_library, "choose_gl", lambda: "none")
     hopper, balancer = (job_dir(finished_once, f"{name}-s0") for name in ("hopper", "balancer"))
     for file, why in (
         (
@@ -232,9 +232,9 @@ def test_every_library_that_was_tried_is_named_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MUJOCO_GL", "")
-    monkeypatch.setattr(offscreen, "GL_LIBRARIES", ("off", "nonsense"))
-    with pytest.raises(offscreen.CannotRender) as caught:
-        offscreen.choose_gl()
+    monkeypatch.setattr(gl_library, "GL_LIBRARIES", ("off", "nonsense"))
+    with pytest.raises(gl_library.CannotRender) as caught:
+        gl_library.choose_gl()
     for expected in (
         "off: AttributeError",
         "nonsense: RuntimeError",

@@ -22,14 +22,14 @@ print(json.dumps([[device.name, device.total_memory >> 20, str(device.uuid)] for
 PICTURE = """
 import json, sys
 from pathlib import Path
-from orchestrator.worker.rendering import offscreen
+from orchestrator.worker.rendering import offscreen, gl_library, scenery
 try:
-    library = offscreen.choose_gl()
-except offscreen.CannotRender as why:
+    library = gl_library.choose_gl()
+except gl_library.CannotRender as why:
     sys.exit(f"skip: {why}")
 import mujoco, numpy as np
 from OpenGL import GL
-model = offscreen.add_scenery(Path(sys.argv[1]))
+model = scenery.add_scenery(Path(sys.argv[1]))
 data = mujoco.MjData(model)
 state = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
 mujoco.mj_getState(model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)

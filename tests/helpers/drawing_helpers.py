@@ -14,13 +14,13 @@ from orchestrator.core.paths import JobPaths
 @pytest.fixture(scope="session")
 def opengl() -> None:
     """Skips where nothing can be drawn."""
-    from orchestrator.worker.rendering import offscreen
+    from orchestrator.worker.rendering import gl_library
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MUJOCO_GL", os.environ.get("MUJOCO_GL", ""))
         try:
-            offscreen.choose_gl()
-        except offscreen.CannotRender as error:
+            gl_library.choose_gl()
+        except gl_library.CannotRender as error:
             pytest.skip(str(error))
 
 

@@ -21,9 +21,9 @@ def look(xml: Path) -> dict[str, Any]:
     import numpy as np
 
     from orchestrator.worker.envs.poses import Pose, pose_of_data
-    from orchestrator.worker.rendering import camera, offscreen
+    from orchestrator.worker.rendering import camera, offscreen, scenery
 
-    model = offscreen.add_scenery(xml)
+    model = scenery.add_scenery(xml)
     data = mujoco.MjData(model)
     if model.nkey:
         mujoco.mj_resetDataKeyframe(model, data, 0)
@@ -65,9 +65,9 @@ def greens(picture: Any) -> int:
 
 
 if __name__ == "__main__":
-    from orchestrator.worker.rendering import offscreen
+    from orchestrator.worker.rendering import gl_library, offscreen
 
-    offscreen.choose_gl()
+    gl_library.choose_gl()
     offscreen.WIDTH, offscreen.HEIGHT = 320, 240
     for argument in sys.argv[1:]:
         print(json.dumps(look(Path(argument))), flush=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import UsageError
 from orchestrator.worker.envs.poses import Pose
-from orchestrator.worker.rendering import offscreen
+from orchestrator.worker.rendering import gl_library, offscreen, scenery
 from orchestrator.worker.rendering.offscreen import Picture, PoseRenderer
 
 if TYPE_CHECKING:
@@ -116,17 +116,17 @@ class LiveView:
         """A picture ``(480, 640, 3)``, or None after showing it in the window, which the user may
         have closed.
 
-        :raises offscreen.CannotRender: there is no OpenGL.
+        :raises gl_library.CannotRender: there is no OpenGL.
         """
         if self._render_mode == "rgb_array":
             if self._renderer is None:
-                offscreen.use_gl()
-                self._renderer = PoseRenderer(offscreen.add_scenery(self._xml, self._terrain))
+                gl_library.use_gl()
+                self._renderer = PoseRenderer(scenery.add_scenery(self._xml, self._terrain))
             return self._renderer.picture(pose)
         if self._render_mode == "human":
             if self._window is None:
                 self._window = ViewerWindow(
-                    offscreen.add_scenery(self._xml, self._terrain), self._period_s
+                    scenery.add_scenery(self._xml, self._terrain), self._period_s
                 )
             if self._window.is_open:
                 self._window.show(pose)

@@ -18,7 +18,7 @@ from orchestrator.core.files.mp4 import mp4
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose
-from orchestrator.worker.rendering import film_strip, live_view, offscreen, scenes
+from orchestrator.worker.rendering import film_strip, gl_library, live_view, offscreen, scenes
 from orchestrator.worker.rendering.scenes import Scene
 from orchestrator.worker.runtime import child_command, import_speed
 from orchestrator.worker.training.trained_policy import (
@@ -60,7 +60,7 @@ def play(options: argparse.Namespace) -> None:
     trained = None if exported is not None else read_checkpoint(paths, options.checkpoint)
     in_window = options.interactive and _can_open_window()
     if not in_window:
-        offscreen.choose_gl()
+        gl_library.choose_gl()
     with import_speed.without_garbage_collection(), import_speed.without_unused_packages():
         # Before the user's folder is on the path: it may contain a random.py.
         import stable_baselines3  # noqa: F401
@@ -72,7 +72,7 @@ def play(options: argparse.Namespace) -> None:
         print(
             "this environment renders itself and cannot be shown in a window: writing video and film strip instead"
         )
-        offscreen.choose_gl()
+        gl_library.choose_gl()
         in_window = False
     label = "" if trained is None else f"-{trained.label}"
     if exported is None:

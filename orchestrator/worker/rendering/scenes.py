@@ -15,7 +15,7 @@ import numpy as np
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.poses import Pose, pose_of, pose_of_data
-from orchestrator.worker.rendering import offscreen
+from orchestrator.worker.rendering import gl_library, offscreen, scenery
 from orchestrator.worker.runtime import failures
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Scene:
 def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
     """One environment of the job, prepared for rendering.
 
-    :raises offscreen.CannotRender: it can neither be rendered nor render itself.
+    :raises gl_library.CannotRender: it can neither be rendered nor render itself.
     """
     from orchestrator.worker.envs import divergence_wrapper, env_factory
 
@@ -68,7 +68,7 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
         return _mujoco_scene(venv, env.unwrapped, seed)
     name = spec.entry_point or spec.env
     if env.render_mode != "rgb_array":
-        raise offscreen.CannotRender(
+        raise gl_library.CannotRender(
             f'{name} cannot render itself (render_mode = "rgb_array"){reason}; let the entry point take render_mode '
             "and pass it to its environment"
         )
@@ -92,7 +92,7 @@ def _task_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
         venv=batch,
         period_s=simulation.control_period_s,
         content=lambda: pose_of(simulation, 0),
-        model=lambda poses: offscreen.add_scenery(xml, simulation.terrain, poses),
+        model=lambda poses: scenery.add_scenery(xml, simulation.terrain, poses),
     )
 
 
@@ -113,11 +113,11 @@ def _render_picture(env: Any, name: str) -> offscreen.Picture:
     try:
         picture = env.render()
     except Exception as error:  # most often: pygame is not installed
-        raise offscreen.CannotRender(
+        raise gl_library.CannotRender(
             f"{name} cannot render itself: {failures.describe(error)}"
         ) from error
     if not (isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 3):
-        raise offscreen.CannotRender(
+        raise gl_library.CannotRender(
             f"{name}: render() returned a {type(picture).__name__}, expected an array of shape (height, width, 3)"
         )
     return picture.astype(np.uint8)

@@ -31,7 +31,7 @@ from orchestrator.core.text import listed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.episode_conditions import TerrainPlace
 from orchestrator.worker.envs.poses import Pose
-from orchestrator.worker.rendering import offscreen
+from orchestrator.worker.rendering import gl_library, offscreen, scenery
 from orchestrator.worker.runtime import child_command, failures
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def robot_as_drawn(paths: JobPaths, kept: KeptMoment) -> mujoco.MjModel:
         spec = WorkerSpec.from_json(paths.spec.read_text(encoding="utf-8"))
         # Where it is not known where the terrain lies, the robot is drawn on the flat floor.
         terrain = None if kept.pose.ground is None else terrain_of(spec.randomize)
-        model = offscreen.add_scenery(paths.root / str(spec.xml), terrain, [kept.pose])
+        model = scenery.add_scenery(paths.root / str(spec.xml), terrain, [kept.pose])
     if mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION) != kept.pose.state.size:
         raise ValueError("the robot in the job directory is not the one that was trained")
     return model
@@ -111,7 +111,7 @@ def main(options: argparse.Namespace) -> None:
         others have been.
     """
     if options.probe:
-        offscreen.choose_gl()
+        gl_library.choose_gl()
     os.environ.setdefault("MUJOCO_GL", options.library)
     problems: dict[str, str] = {}
     jobs = [path.absolute() for path in options.job_dirs]
@@ -135,7 +135,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def _try_gl() -> None:
-    """Render anything. :raises offscreen.CannotRender: there is no OpenGL."""
+    """Render anything. :raises gl_library.CannotRender: there is no OpenGL."""
     try:
         import mujoco
 
@@ -144,7 +144,7 @@ def _try_gl() -> None:
         ):
             pass
     except Exception as error:  # of any kind: the driver's, or of the package that binds it
-        raise offscreen.CannotRender(
+        raise gl_library.CannotRender(
             f"OpenGL does not work here: {failures.describe(error)}"
         ) from error
 
@@ -155,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--probe", action="store_true")
     parser.add_argument(
-        "--library", default=offscreen.GL_LIBRARIES[0], choices=offscreen.GL_LIBRARIES
+        "--library", default=gl_library.GL_LIBRARIES[0], choices=gl_library.GL_LIBRARIES
     )
     parser.add_argument("job_dirs", type=Path, nargs="+")
     return parser

@@ -22,7 +22,7 @@ from orchestrator.experiment.processes.policy_process import PolicyProcess
 from orchestrator.features.pictures import after_run, previews
 from orchestrator.features.pictures.previews import MOST_IN_PROCESS, StillsRequest
 from orchestrator.worker.envs.vec_env import MujocoVecEnv
-from orchestrator.worker.rendering import offscreen
+from orchestrator.worker.rendering import gl_library
 from orchestrator.worker.training.best_moment import BestMoment
 
 NO_LIBRARY = "no-such-library"
@@ -127,7 +127,7 @@ def test_without_egl_all_are_drawn_with_osmesa_which_is_found_once(
 ) -> None:
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setenv("__EGL_VENDOR_LIBRARY_DIRS", str(tmp_path / "none"))
-    if offscreen._try_gl("egl") is None or offscreen._try_gl("osmesa") is not None:
+    if gl_library._try_gl("egl") is None or gl_library._try_gl("osmesa") is not None:
         pytest.skip("needs OSMesa, and an EGL that can be hidden")
     monkeypatch.setattr(previews, "FEWEST_IN_PROCESS", 1)
     monkeypatch.setattr(previews, "MOST_IN_PROCESS", 1)

@@ -18,7 +18,7 @@ from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.poses import pose_of
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
-from orchestrator.worker.rendering import offscreen, stills
+from orchestrator.worker.rendering import offscreen, scenery, stills
 from orchestrator.worker.training.best_moment import BestMoment
 
 MJCF = Path(__file__).parents[3] / "mjcf"
@@ -97,7 +97,7 @@ def test_a_floor_of_a_fixed_body_lies_as_one_of_the_world_does(tmp_path: Path) -
 
 def drawn_ground(batch: RandomizedSimulation, robot: Path, env: int) -> float:
     """Height of the terrain under the robot's base in a picture."""
-    model = offscreen.add_scenery(robot, batch.terrain)
+    model = scenery.add_scenery(robot, batch.terrain)
     data = mujoco.MjData(model)
     offscreen.set_pose(model, data, pose_of(batch, env))
     assert model.ngeom == batch.model.ngeom

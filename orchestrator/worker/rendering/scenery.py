@@ -1,0 +1,144 @@
+"""What a robot's file lacks for a picture: floor, sky and light."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orchestrator.worker.envs.poses import Pose
+
+if TYPE_CHECKING:
+    import mujoco
+
+    from orchestrator.core.numbers.terrain import Terrain
+
+_SKY = (0.35, 0.50, 0.70)
+_HORIZON = (0.85, 0.90, 0.95)
+_FLOOR_RGBA = (0.75, 0.78, 0.80, 1.0)
+_TILES = ((1.0, 1.0, 1.0), (0.86, 0.86, 0.86))
+_SEEN_M = 20.0
+"""How far around a robot its terrain is drawn."""
+
+
+def add_scenery(
+    xml: Path, terrain: Terrain | None = None, poses: Sequence[Pose] = ()
+) -> mujoco.MjModel:
+    """The robot of ``xml`` with what the file lacks for a picture: a tiled floor, a sky, light
+    everywhere.
+
+    Bodies and joints keep their numbers, and the state keeps its layout.
+
+    :param terrain: in place of its floor; where it lies, poses say.
+    :param poses: all that will be drawn, so that the terrain need not reach farther; empty: they
+        are not known.
+    """
+    import mujoco
+
+    spec = mujoco.MjSpec.from_file(str(xml.absolute()))
+    _add_sky(spec)
+    if terrain is None:
+        floors = _floors(spec) or [_add_floor(spec)]
+    else:
+        from orchestrator.worker.envs.randomization.rough_terrain import lay_terrain
+
+        floors = [lay_terrain(spec, terrain, _reach(spec, poses) if poses else math.inf)]
+    if not any(floor.material for floor in floors):
+        _tile(spec, floors)
+    _add_sun(spec)
+    return spec.compile()
+
+
+def _add_sky(spec: mujoco.MjSpec) -> None:
+    """Add a sky where there is none."""
+    import mujoco
+
+    if any(texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
+        return
+    sky = spec.add_texture(
+        name="orchestrator sky", rgb1=_HORIZON, rgb2=_SKY, width=256, height=1536
+    )
+    sky.type = mujoco.mjtTexture.mjTEXTURE_SKYBOX
+    sky.builtin = mujoco.mjtBuiltin.mjBUILTIN_GRADIENT
+
+
+def _floors(spec: mujoco.MjSpec) -> list[mujoco.MjsGeom]:
+    """The robot's own floors."""
+    import mujoco
+
+    ground = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+    return [geom for geom in spec.worldbody.geoms if geom.type in ground]
+
+
+def _add_floor(spec: mujoco.MjSpec) -> mujoco.MjsGeom:
+    """Add a plane below all geoms, which nothing touches."""
+    import mujoco
+
+    bare = spec.compile()
+    data = mujoco.MjData(bare)
+    mujoco.mj_forward(bare, data)
+    lowest = min(
+        (data.geom_xpos[geom, 2] - bare.geom_rbound[geom] for geom in range(bare.ngeom)),
+        default=0.0,
+    )
+    floor = spec.worldbody.add_geom(
+        name="orchestrator floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 1)
+    )
+    floor.pos = (0, 0, min(lowest, 0.0))
+    floor.rgba = _FLOOR_RGBA
+    floor.contype = 0
+    floor.conaffinity = 0
+    return floor
+
+
+def _tile(spec: mujoco.MjSpec, floors: Sequence[mujoco.MjsGeom]) -> None:
+    """Cover ``floors`` with tiles half a metre wide: on one colour motion is invisible."""
+    import mujoco
+
+    light, dark = _TILES
+    tiles = spec.add_texture(
+        name="orchestrator tiles", rgb1=light, rgb2=dark, width=128, height=128
+    )
+    tiles.type = mujoco.mjtTexture.mjTEXTURE_2D
+    tiles.builtin = mujoco.mjtBuiltin.mjBUILTIN_CHECKER
+    material = spec.add_material(name="orchestrator tiles", texrepeat=(1, 1), texuniform=True)
+    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = tiles.name
+    for floor in floors:
+        floor.material = material.name
+
+
+def _add_sun(spec: mujoco.MjSpec) -> None:
+    """Add a light where none is directional: others light one place, from which robots walk
+    away.
+    """
+    import mujoco
+
+    own = [light for light in spec.lights if light.active]
+    directional = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
+    if any(light.type == directional for light in own):
+        return
+    brightness = 0.35 if own else 0.6
+    sun = spec.worldbody.add_light(name="orchestrator sun", type=directional, castshadow=not own)
+    sun.mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
+    sun.diffuse = (brightness, brightness, brightness)
+    sun.pos = (-1, -2, 4)
+    sun.dir = (0.25, 0.45, -1)
+
+
+def _reach(spec: mujoco.MjSpec, poses: Sequence[Pose]) -> float:
+    """How far from the middle of the terrain it is seen in ``poses``, in metres along x or y."""
+    import mujoco
+
+    model = spec.compile()
+    data = mujoco.MjData(model)
+    away = [0.0]
+    for pose in poses:
+        if pose.ground is not None:
+            mujoco.mj_setState(model, data, pose.state, mujoco.mjtState.mjSTATE_INTEGRATION)
+            mujoco.mj_kinematics(model, data)
+            middle = data.xpos[model.geom_bodyid[pose.ground.geom], :2] + pose.ground.xy
+            away.append(float(np.abs(data.xpos[model.jnt_bodyid, :2] - middle).max()))
+    return max(away) + _SEEN_M
