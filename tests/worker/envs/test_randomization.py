@@ -579,7 +579,7 @@ def test_a_body_that_is_part_of_its_parent_has_no_mass_to_draw(tmp_path: Path) -
 def test_after_a_seed_everything_is_drawn_as_the_first_time() -> None:
     batch, plan = (
         simulation({**DRAWN, **DISTURBED}),
-        np.random.default_rng(1).uniform(-1, 1, (50, 3, 7)),
+        np.random.default_rng(1).uniform(-1, 1, (50, 3, 8)),
     )
     results = []
     for _ in range(2):
