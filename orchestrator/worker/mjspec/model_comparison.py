@@ -30,7 +30,7 @@ def differences(first: mujoco.MjModel, second: mujoco.MjModel) -> Iterator[tuple
     if model_bytes(first) == model_bytes(second):  # usually, and much faster than field by field
         return
     for name, value, other in _fields(first, second, ""):
-        if not are_equal(value, other):
+        if not _equal(value, other):
             yield name, value, other
 
 
@@ -58,8 +58,7 @@ def _fields(first: Any, second: Any, prefix: str) -> Iterator[tuple[str, Any, An
             yield from _fields(value, getattr(second, name), f"{prefix}{name}.")
 
 
-def are_equal(value: Any, other: Any) -> bool:
-    """Whether two values of one field differ by no more than rounding."""
+def _equal(value: Any, other: Any) -> bool:
     if isinstance(value, bytes):
         return bool(value == other)
     array = np.asarray(value)

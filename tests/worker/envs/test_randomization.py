@@ -25,7 +25,6 @@ from orchestrator.core.numbers.changing_numbers import END, START, TrainingMomen
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
-from orchestrator.worker.envs.randomization import randomized_fields
 from orchestrator.worker.envs.randomization.disturbances import Disturbances
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, randomized_keys
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
@@ -450,44 +449,6 @@ def test_a_list_draws_some_numbers_of_an_attribute_and_sets_others() -> None:
             differing = differing_fields(batch.model_of(env), for_simulation(spec.compile()))
             assert [name for name in differing if name[:5] != "stat."] == []
     assert len(set(batch.drawn[:, 0])) == 3
-
-
-@pytest.mark.parametrize(
-    ("key", "numbers", "robots"),
-    [
-        ("geom.floor.friction", ["uniform(0.4, 1.2)", 0.02, 0.0001], 3),
-        ("geom.*.friction", ["scale(0.5, 1.5)", "uniform(0.01, 0.1)"], 3),
-        ("geom.*.friction", [0.9, 0.005], 1),
-        ("option.wind", ["normal(0, 1)", 0.0, 0.5], 3),
-        ("body.front_left_thigh.pos", ["uniform(0.2, 0.3)", "scale(0.9, 1.1)", 0.01], 3),
-        ("actuator.*.gear", ["scale(0.9, 1.1)", 0.0], 3),
-        # Not copied, but converted from degrees.
-        ("joint.front_left_hip.range", ["uniform(-40, -30)", 50.0], 7),
-    ],
-)
-def test_a_list_is_examined_as_a_whole_and_changes_what_each_number_changes(
-    monkeypatch: pytest.MonkeyPatch, key: str, numbers: list[str | float], robots: int
-) -> None:
-    compiled: list[mujoco.MjModel] = []
-    monkeypatch.setattr(randomized_fields, "_EXAMINED", {})
-    monkeypatch.setattr(
-        randomized_fields,
-        "for_simulation",
-        lambda model: compiled.append(model) or for_simulation(model),
-    )
-    model = load_model(QUADRUPED)
-    values = {f"{key}[{place}]": value for place, value in enumerate(numbers)}
-    together = randomized_keys(QUADRUPED, model, values)
-    assert len(compiled) == robots
-    alone = [randomized_keys(QUADRUPED, model, {one: value})[0] for one, value in values.items()]
-    for one, other in zip(together, alone, strict=True):
-        assert (one.key, one.places) == (other.key, other.places)
-        assert {change.name for change in one.changes} == {change.name for change in other.changes}
-        expected = {change.name: change for change in other.changes}
-        for change in one.changes:
-            assert change.entries.tolist() == expected[change.name].entries.tolist()
-            assert change.at_zero.tobytes() == expected[change.name].at_zero.tobytes()
-            assert change.slope.tobytes() == expected[change.name].slope.tobytes()
 
 
 def test_what_mujoco_derives_follows_a_list_that_only_sets() -> None:

@@ -6,9 +6,6 @@ be an affine function of the value. What MuJoCo derives from these fields (inver
 of subtrees …) is computed by ``Batch.set_const``. The result must equal the edited and compiled
 robot; an attribute for which it does not is refused.
 
-Numbers of one attribute, as those of a list, are examined together where MuJoCo copies each of them
-into the compiled robot; elsewhere one by one.
-
 The mass of a body is the exception: ``body.NAME.mass`` scales mass and inertia of the body
 together, as if the density of all its parts had changed.
 """
@@ -17,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +30,7 @@ from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
 from orchestrator.core.numbers.terrain import TERRAIN
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.mjmodel.structure import Floats
-from orchestrator.worker.mjspec.model_comparison import are_equal, differences, model_bytes
+from orchestrator.worker.mjspec.model_comparison import differences, model_bytes
 from orchestrator.worker.mjspec.mujoco_internals import set_const_inputs
 from orchestrator.worker.mjspec.spec_attributes import (
     RENAMED,
@@ -123,9 +119,8 @@ class RandomizedKey:
 
 
 MOST_EXAMINED = 1_000
-_EXAMINED: dict[tuple[Path, bytes, tuple[RandomizedKey, ...]], list[RandomizedKey]] = {}
-"""File and hash of a robot, and the keys of one attribute without their changes → the keys with
-them."""
+_EXAMINED: dict[tuple[Path, bytes, RandomizedKey], RandomizedKey] = {}
+"""File and hash of a robot, and a key without its changes → the key with them."""
 
 
 def table_of(key: str, randomize: Mapping[str, str]) -> str:
@@ -189,165 +184,17 @@ def _examine_all(
     digest = hashlib.sha256(model_bytes(model)).digest()
     spec: mujoco.MjSpec | None = None
     examined_keys = []
-    for keys in _by_attribute(drawn):
-        examined = _EXAMINED.get((xml, digest, keys))
+    for key in drawn:
+        examined = _EXAMINED.get((xml, digest, key))
         if examined is None:
             if spec is None:
                 spec = mujoco.MjSpec.from_file(str(xml))
-            if len(keys) > 1:
-                examined = _examine_together(spec, model, keys)
-            if examined is None:
-                examined = [_examine(spec, model, key) for key in keys]
+            examined = _examine(spec, model, key)
             if len(_EXAMINED) >= MOST_EXAMINED:
                 _EXAMINED.clear()
-            _EXAMINED[xml, digest, keys] = examined
-        examined_keys += examined
+            _EXAMINED[xml, digest, key] = examined
+        examined_keys.append(examined)
     return examined_keys
-
-
-def _by_attribute(drawn: Sequence[RandomizedKey]) -> list[tuple[RandomizedKey, ...]]:
-    """Sorted keys, those of numbers of one attribute together."""
-    groups: dict[tuple[str, str, int | None], list[RandomizedKey]] = {}
-    for number, key in enumerate(drawn):
-        attribute, index = _split_index(key.key)
-        group = (key.table, attribute, number if index is None else None)
-        groups.setdefault(group, []).append(key)
-    return [tuple(group) for group in groups.values()]
-
-
-def _examine_together(
-    spec: mujoco.MjSpec, model: mujoco.MjModel, keys: Sequence[RandomizedKey]
-) -> list[RandomizedKey] | None:
-    """``keys``, numbers of one attribute, with what they change, as :func:`_examine` finds it for
-    each alone; all have their values in each robot that is compiled.
-
-    None where that does not tell which of the numbers changes what, and where anything is wrong.
-    """
-    extremes = [key.distribution.extremes for key in keys]
-    lows = [low for low, _ in extremes]
-    highs = [high for _, high in extremes]
-    middles = [_between(low, high) for low, high in extremes]
-    try:
-        for key in keys:
-            _refuse_fixed(key)
-            _refuse_values(key)
-        at_high = _compile_with(spec, model, keys, highs)
-        at_low = at_high if lows == highs else _compile_with(spec, model, keys, lows)
-        at_middle = at_high if lows == highs else _compile_with(spec, model, keys, middles)
-    except RandomizeError:
-        return None
-    size = _attribute_size(spec, keys[0])
-    changes: list[list[FieldChange]] = [[] for _ in keys]
-    not_copied: set[str] = set()
-    changed = [*differences(model, at_low), *differences(at_low, at_high)]
-    for name in sorted({name for name, _, _ in changed if not name.startswith(_STATISTICS)}):
-        copies = None
-        if name in MODEL_FIELDS:
-            field = _FieldOfList(
-                name=name,
-                own=_values(model, name),
-                at_low=_values(at_low, name),
-                at_high=_values(at_high, name),
-            )
-            copies = field.changes(keys, size)
-        if copies is None:
-            not_copied.add(name)
-            continue
-        for of_key, change in zip(changes, copies, strict=True):
-            if change is not None:
-                of_key.append(change)
-    is_without_effect = any(
-        not of_key and not key.distribution.is_constant
-        for key, of_key in zip(keys, changes, strict=True)
-    )
-    if is_without_effect:
-        return None
-    derived: set[str] = set()
-    for values, expected in ((lows, at_low), (highs, at_high), (middles, at_middle)):
-        tried = _try_changes(model, changes, values)
-        if _differing(tried.model, expected):
-            return None
-        derived |= tried.derived
-    if not not_copied <= derived:
-        return None
-    return [
-        dataclasses.replace(key, places=_places(spec, key), changes=of_key)
-        for key, of_key in zip(keys, tried.changes, strict=True)
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FieldOfList:
-    """A field of MjModel of which each column may be a copy of a number of an attribute."""
-
-    name: str
-    own: NDArray[Any]
-    """In the robot as it is."""
-    at_low: NDArray[Any]
-    """In the robot with the lowest values of all numbers."""
-    at_high: NDArray[Any]
-
-    def changes(
-        self, keys: Sequence[RandomizedKey], size: int | None
-    ) -> list[FieldChange | None] | None:
-        """What each key changes in its column; None: the columns are no copies.
-
-        :param size: how many numbers the attribute has; None if that is not the same everywhere.
-        """
-        is_row = self.own.ndim > 0 and self.own.shape[-1] == size
-        if self.own.dtype.kind != "f" or not is_row:
-            return None
-        is_changed = (self.own != self.at_low) | (self.at_low != self.at_high)
-        changes: list[FieldChange | None] = []
-        for key in keys:
-            _, place = _split_index(key.key)
-            column = is_changed[..., place]
-            for values, value in zip(
-                (self.at_low, self.at_high), key.distribution.extremes, strict=True
-            ):
-                copied = self.own[..., place] * value if key.distribution.multiplies else value
-                if not (values[..., place] == copied)[column].all():
-                    return None
-            changes.append(self._change(key, place))
-            is_changed[..., place] = False
-        return None if is_changed.any() else changes
-
-    def _change(self, key: RandomizedKey, place: int | None) -> FieldChange | None:
-        """What the key alone changes; None: nothing."""
-        first = self.own.copy()
-        second = self.own.copy()
-        if not key.distribution.is_constant:
-            first[..., place] = self.at_low[..., place]
-        second[..., place] = self.at_high[..., place]
-        if are_equal(first, second):
-            return None
-        return _field_change(key, self.name, first, second)
-
-
-def _values(model: mujoco.MjModel, name: str) -> NDArray[Any]:
-    """A copy of a field; ``opt.gravity`` for one of MjOption."""
-    return np.array(operator.attrgetter(name)(model))
-
-
-def _attribute_size(spec: mujoco.MjSpec, drawn: RandomizedKey) -> int | None:
-    """How many numbers the attribute has; None if that is not the same for all elements."""
-    attribute, _ = _split_index(drawn.key.rpartition(".")[2])
-    name = RENAMED.get(attribute, attribute)
-    sizes = {
-        len(getattr(element, name))
-        for _, element in matching_elements(spec, drawn.table, drawn.key)
-    }
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-def _between(low: float, high: float) -> float:
-    """A value anywhere between them."""
-    return low + (high - low) * 0.382
-
-
-def _differing(model: mujoco.MjModel, expected: mujoco.MjModel) -> list[str]:
-    """Fields that differ, without MuJoCo's statistics of a model."""
-    return [name for name, _, _ in differences(model, expected) if not name.startswith(_STATISTICS)]
 
 
 def _examine(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -> RandomizedKey:
@@ -356,8 +203,8 @@ def _examine(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -
     _refuse_values(drawn)
     low, high = drawn.distribution.extremes
     is_constant = drawn.distribution.is_constant
-    at_low = model if is_constant else _compile_with(spec, model, [drawn], [low])
-    at_high = _compile_with(spec, model, [drawn], [high])
+    at_low = model if is_constant else _compile_with(spec, model, drawn, low)
+    at_high = _compile_with(spec, model, drawn, high)
     drawn = dataclasses.replace(drawn, places=_places(spec, drawn))
     changes = _changes(drawn, at_low, at_high)
     if not changes and is_constant:
@@ -366,16 +213,21 @@ def _examine(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -
         raise RandomizeError(
             f"{drawn.where}: changes nothing in the compiled robot; another attribute overrides it"
         )
-    middle = _between(low, high)
-    tried = _try_changes(model, [changes], [middle])
-    expected = at_high if is_constant else _compile_with(spec, model, [drawn], [middle])
-    if wrong := _differing(tried.model, expected):
+    middle = low + (high - low) * 0.382  # anywhere between them
+    tried = _try_changes(model, changes, middle)
+    expected = _compile_with(spec, model, drawn, middle)
+    wrong = [
+        name
+        for name, _, _ in differences(tried.model, expected)
+        if not name.startswith(_STATISTICS)
+    ]
+    if wrong:
         depend = "depends" if len(wrong) == 1 else "depend"
         raise RandomizeError(
             f"{drawn.where}: {', '.join(wrong[:3])} of the compiled robot {depend} on it in a way that cannot be "
             f"drawn for each episode; vary it with a matrix of model.{drawn.key}"
         )
-    return dataclasses.replace(drawn, changes=tried.changes[0])
+    return dataclasses.replace(drawn, changes=tried.changes)
 
 
 def _refuse_fixed(drawn: RandomizedKey) -> None:
@@ -412,6 +264,7 @@ def _changes(
 
     :raises RandomizeError: MuJoCo cannot vary it between environments.
     """
+    low, high = drawn.distribution.extremes
     changes = []
     for name, of_low, of_high in differences(at_low, at_high):
         if name.startswith(_STATISTICS):
@@ -421,23 +274,17 @@ def _changes(
                 f"{drawn.where}: changes {name} of the compiled robot, which MuJoCo cannot vary between environments; "
                 f"vary it with a matrix of model.{drawn.key}"
             )
-        changes.append(_field_change(drawn, name, of_low, of_high))
+        first = np.ravel(of_low)
+        second = np.ravel(of_high)
+        entries = np.flatnonzero(first != second)
+        if drawn.distribution.is_constant:
+            slope = np.zeros(len(entries))
+            at_zero = second[entries]
+        else:
+            slope = (second[entries] - first[entries]) / (high - low)
+            at_zero = first[entries] - slope * low
+        changes.append(FieldChange(name=name, entries=entries, at_zero=at_zero, slope=slope))
     return changes
-
-
-def _field_change(drawn: RandomizedKey, name: str, of_low: Any, of_high: Any) -> FieldChange:
-    """What differs between the field's values with the lowest and with the highest value."""
-    low, high = drawn.distribution.extremes
-    first = np.ravel(of_low)
-    second = np.ravel(of_high)
-    entries = np.flatnonzero(first != second)
-    if drawn.distribution.is_constant:
-        slope = np.zeros(len(entries))
-        at_zero = second[entries]
-    else:
-        slope = (second[entries] - first[entries]) / (high - low)
-        at_zero = first[entries] - slope * low
-    return FieldChange(name=name, entries=entries, at_zero=at_zero, slope=slope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,28 +292,20 @@ class _Tried:
     """The robot with changes, as a batch has it."""
 
     model: mujoco.MjModel
-    changes: Sequence[Sequence[FieldChange]]
-    """Of each key, without those of fields that MuJoCo derives from the others."""
-    derived: frozenset[str]
-    """Fields that MuJoCo derives and that these changes change."""
+    changes: Sequence[FieldChange]
+    """Without those of fields that MuJoCo derives from the others."""
 
 
-def _try_changes(
-    model: mujoco.MjModel, changes: Sequence[Sequence[FieldChange]], values: Sequence[float]
-) -> _Tried:
-    """Make the changes of each key for its value in a batch of one environment."""
+def _try_changes(model: mujoco.MjModel, changes: Sequence[FieldChange], value: float) -> _Tried:
+    """Make the changes for ``value`` in a batch of one environment."""
     batch = Batch(model, 1, nthread=1)
-    inputs = set_const_inputs()
-    for of_key, value in zip(changes, values, strict=True):
-        write(batch, 0, [change for change in of_key if change.name in inputs], value)
+    inputs = [change for change in changes if change.name in set_const_inputs()]
+    others = [change for change in changes if change.name not in set_const_inputs()]
+    write(batch, 0, inputs, value)
     batch.set_const()
-    derived = frozenset(
-        name for name in MODEL_FIELDS if name not in inputs and batch.expanded(name) is not None
-    )
-    needed = [[change for change in of_key if change.name not in derived] for of_key in changes]
-    for of_key, value in zip(needed, values, strict=True):
-        write(batch, 0, of_key, value)
-    return _Tried(model=batch.get_model(0), changes=needed, derived=derived)
+    needed = [*inputs, *(change for change in others if batch.expanded(change.name) is None)]
+    write(batch, 0, needed, value)
+    return _Tried(model=batch.get_model(0), changes=needed)
 
 
 def write(batch: Batch, env: int, changes: Iterable[FieldChange], value: float) -> None:
@@ -477,49 +316,20 @@ def write(batch: Batch, env: int, changes: Iterable[FieldChange], value: float) 
 
 
 def _compile_with(
-    spec: mujoco.MjSpec,
-    model: mujoco.MjModel,
-    drawn: Sequence[RandomizedKey],
-    values: Sequence[float],
+    spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey, value: float
 ) -> mujoco.MjModel:
-    """The robot with the value of each key, or multiplied by it.
-
-    :raises RandomizeError: a value does not fit; MuJoCo refuses them (of the last key).
-    """
+    """The robot with the value, or multiplied by it."""
     edited = spec.copy()
-    for key, value in zip(drawn, values, strict=True):
-        _set_value(edited, model, key, value)
-    try:
-        return for_simulation(edited.compile())
-    except ValueError as error:
-        reason = " ".join(str(error).split())
-        written = _written(key, value)
-        raise RandomizeError(
-            f"{key.where}: MuJoCo refuses the value {written}, which it may draw: {reason}"
-        ) from None
-
-
-def _written(drawn: RandomizedKey, value: float) -> Any:
-    """The value as :func:`set_attribute` takes it."""
-    return f"*{value!r}" if drawn.distribution.multiplies else value
-
-
-def _set_value(
-    edited: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey, value: float
-) -> None:
-    """Set what the key names.
-
-    :raises RandomizeError: it does not fit.
-    """
     key = drawn.key
+    multiplies = drawn.distribution.multiplies
     kind = key.partition(".")[0]
     attribute, index = _split_index(key.rpartition(".")[2])
-    written = _written(drawn, value)
+    written: Any = f"*{value!r}" if multiplies else value
     try:
         for _, element in matching_elements(edited, drawn.table, key):
             if (kind, attribute, index) == ("body", "mass", None):
-                is_factor = drawn.distribution.multiplies
-                _scale_mass(element, value if is_factor else value / _mass(model, element.name))
+                factor = value if multiplies else value / _mass(model, element.name)
+                _scale_mass(element, factor)
             elif index is None:
                 set_attribute(element, kind, attribute, written)
             else:
@@ -530,6 +340,13 @@ def _set_value(
         raise RandomizeError(f"{drawn.where}: {error}{hint}") from None
     except EditError as error:
         raise RandomizeError(str(error)) from None
+    try:
+        return for_simulation(edited.compile())
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise RandomizeError(
+            f"{drawn.where}: MuJoCo refuses the value {written}, which it may draw: {reason}"
+        ) from None
 
 
 def _places(spec: mujoco.MjSpec, drawn: RandomizedKey) -> frozenset[tuple[str, int]]:
