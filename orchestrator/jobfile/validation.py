@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.jobfile.toml_models import LAYOUT, Entry, JobFile, Settings
-from orchestrator.keys.messages import Location, message_for
+from orchestrator.keys.messages import Location, is_key_of_no_text, message_for
 from orchestrator.keys.problems import Problems, place
 
 Report = Callable[[Sequence[str], str], None]
@@ -120,6 +120,8 @@ def _salvage(document: dict[str, Any], error: ValidationError, problems: Problem
     for details in error.errors(include_url=False):
         location = details["loc"]
         message, intended_key = message_for(LAYOUT, location, details)
+        if is_key_of_no_text(details):
+            location = location[:-1]
         problems.add(place(*location), message)
         is_in_entry = location[0] == "jobs" and len(location) > 1
         # The first part names the table, as Checked.broken does: an entry by its number.

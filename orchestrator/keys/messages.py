@@ -111,6 +111,12 @@ def message_for(
     return _wrong_value(layout, location, details), None
 
 
+def is_key_of_no_text(details: ErrorDetails) -> bool:
+    """Whether the error is that a key of a dict is no text: pydantic has ``"[key]"`` behind that."""
+    is_of_key = details["loc"][-1:] == ("[key]",) and details["type"].startswith("string_")
+    return is_of_key and not isinstance(details["input"], str)
+
+
 def _wrong_value(layout: Layout, location: Location, details: ErrorDetails) -> str:
     kind = details["type"]
     value = details["input"]
@@ -120,7 +126,7 @@ def _wrong_value(layout: Layout, location: Location, details: ErrorDetails) -> s
         return "expected a list of tables: write [[jobs]] with double brackets above each job"
     if kind == "missing":
         return f"missing; add for example {_example(layout, location)}"
-    if kind == "invalid_key" or location[-1] == "[key]":  # so pydantic names a key of a dict
+    if kind == "invalid_key" or is_key_of_no_text(details):
         return f"a key must be text, found {toml_of(value)}"
     if kind == "value_error":
         error = details["ctx"]["error"]

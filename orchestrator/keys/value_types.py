@@ -277,7 +277,7 @@ def known_or_class(kind: str, known: Sequence[str], expected: str) -> Callable[[
 def _options(table: dict[Any, Any]) -> dict[Any, Any]:
     for place, key in keys_that_are_no_text(table, ""):
         where = f"{place}: " if place else ""
-        raise ValueError(f"{where}a key must be text, found {key!r:.60}; put it in quotes")
+        raise ValueError(f"{where}a key must be text, found {key!r:.60}")
     for leaf in _leaves(table):
         if not (
             leaf is None

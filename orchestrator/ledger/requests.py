@@ -50,25 +50,26 @@ class Request(JsonLine):
         job_id, _, rung = (self.job_id or "").partition("=")
         if rung == "end":
             return job_id, None
-        env_steps = _positive_number(rung)
-        return None if env_steps is None else (job_id, env_steps)
+        env_steps = _number(rung)
+        return None if env_steps is None else (job_id, max(1, env_steps))
 
     @property
     def max_parallel(self) -> int | None:
-        """Of a request to ``set`` ``max_parallel``: how many jobs may run at once. None for another
-        request or key, and for what is no positive number.
+        """Of a request to ``set`` ``max_parallel``: how many jobs may run at once, at least one. None
+        for another request or key, and for what is no such number.
         """
         key, _, value = (self.job_id or "").partition("=")
         if self.verb != "set" or key != "max_parallel":
             return None
-        return _positive_number(value)
+        jobs_at_once = _number(value)
+        return None if jobs_at_once is None else max(1, jobs_at_once)
 
 
-def _positive_number(text: str) -> int | None:
+def _number(text: str) -> int | None:
     """None: this is none, or a larger one than anybody asks for."""
     if not text.isdecimal() or len(text) >= TOO_MANY_DIGITS:
         return None
-    return int(text) or None
+    return int(text)
 
 
 class RequestFiles:

@@ -97,6 +97,8 @@ class RowReader:
             # One that waits for other jobs may wait for fewer after any move.
             if row is None or job_id in moved or (moved and row["waits_for"]):
                 rows[job_id] = ledger.summary_of(job_id)
+            elif has_progressed and row["lineage_env_steps"] is None:
+                rows[job_id] = ledger.summary_of(job_id)  # it may be known once a job has begun
             elif has_progressed:
                 rows[job_id] = _progressed_row(row, progress[job_id])
             else:
@@ -104,10 +106,14 @@ class RowReader:
         return rows
 
     def _known_by_now(self, ledger: Ledger) -> set[str]:
-        """Jobs of which it was not known how far the policy that they start from had been trained,
-        and is now: it was fetched, or the job has begun.
+        """Waiting jobs of which it was not known how far the policy that they start from had been
+        trained, and is now: it was fetched, which happens when they wait for no other job.
         """
-        unknown = [job_id for job_id, row in self.rows.items() if row["lineage_env_steps"] is None]
+        unknown = [
+            job_id
+            for job_id, row in self.rows.items()
+            if row["lineage_env_steps"] is None and not row["waits_for"]
+        ]
         found = earlier_env_steps(ledger, unknown)
         return {job_id for job_id, env_steps in found.items() if env_steps is not None}
 

@@ -89,7 +89,7 @@ def test_an_entry_point_takes_the_place_of_the_task(tmp_path: Path) -> None:
         ({"ppo": {"batch_size": 60}}, "not divisible"),
         (
             {"entry_point": "odd:make", "env_kwargs": {"gains": {1: 2, "knee": 3}}},
-            "defaults.env_kwargs: gains: a key must be text, found 1; put it in quotes",
+            "defaults.env_kwargs: gains: a key must be text, found 1",
         ),
         (
             {"entry_point": "odd:make", "env_kwargs": {"legs": [{"gains": {None: 2}}]}},

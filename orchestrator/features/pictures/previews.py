@@ -130,21 +130,26 @@ class StillsDrawing:
         if code > 0 and code != CANNOT_RENDER:
             self._warn(f"no preview of {message}")
             return []
-        if self.left == self.jobs and not self.is_probing:
+        left = self.left
+        if left == self.jobs and not self.is_probing:
             return [replace(self, is_probing=True)]
         if code == CANNOT_RENDER:
             self._report_impossible(message)
             return []
-        return self._report_signal(-code, message)
+        return self._report_signal(-code, message, left)
 
     def _report_impossible(self, why: str) -> None:
         if not self.outcome.is_impossible:
             self._warn(f"no previews: {why}. The same command draws them later; {OFF}")
         self.outcome.is_impossible = True
 
-    def _report_signal(self, number: int, message: str) -> Sequence[StillsDrawing]:
-        """Report that a signal has ended it. Returns what is to be begun in its place."""
-        left = self.left
+    def _report_signal(
+        self, number: int, message: str, left: Sequence[str]
+    ) -> Sequence[StillsDrawing]:
+        """Report that a signal has ended it. Returns what is to be begun in its place.
+
+        :param left: jobs that it has not drawn.
+        """
         if not left:
             return []
         if number not in CRASHES:  # it took too long, or somebody has killed it

@@ -55,11 +55,11 @@ def begin_session(folder: Path, session: str, queue: BatchQueue) -> list[str]:
     ask_at = time.monotonic() + FIRST_ASK_S
     while awaited and time.monotonic() < deadline:
         time.sleep(0.1)
+        joined = joined_pilots(folder / session)
         awaited = {
             name: old
             for name, old in awaited.items()
-            if name not in joined_pilots(folder / session)
-            and not has_sent(events_of(old, name), PilotBye)
+            if name not in joined and not has_sent(events_of(old, name), PilotBye)
         }
         if awaited and time.monotonic() >= ask_at:
             ask_at = time.monotonic() + ASK_EVERY_S

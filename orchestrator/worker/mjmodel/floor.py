@@ -4,7 +4,7 @@ The rules differ on purpose: targets must not lie below any :func:`fixed_planes`
 place of one of the :func:`level_floors`, which robots stand on; a height is measured from the
 surface that is :func:`ground_below` it, which may be a table. Pictures have floors of their own
 rule, in the specification that they are rendered from
-(:mod:`orchestrator.worker.rendering.offscreen`).
+(:mod:`orchestrator.worker.rendering.scenery`).
 """
 
 from __future__ import annotations

@@ -189,6 +189,9 @@ def _holding_controls(model: mujoco.MjModel, key: int, actuator: NDArray[np.intp
 def _half_joint_range(model: mujoco.MjModel) -> Floats:
     """``(nactuator,)`` half the range of each actuator's joint in units of its control, which are
     those of the joint times the gear; 1 where the joint has no range.
+
+    Joints by ``jointinparent`` count as without a range here, unlike in
+    :func:`orchestrator.worker.mjmodel.actuators.scalar_joints`: their policies are trained so.
     """
     joint = model.actuator_trnid[:, 0]
     ranged = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)

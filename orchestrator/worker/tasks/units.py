@@ -91,18 +91,21 @@ def of_controls(model: mujoco.MjModel) -> list[str]:
     ``1`` is the activation of a muscle.
     """
     servos = position_servos(model)
+    joints = scalar_joints(model)
     actuators = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)
     return [
-        _of_actuator(model, int(actuator), is_position=bool(servos[actuator]))
+        _of_actuator(
+            model, int(actuator), int(joints[actuator]), is_position=bool(servos[actuator])
+        )
         for actuator in actuators
     ]
 
 
-def _of_actuator(model: mujoco.MjModel, actuator: int, *, is_position: bool) -> str:
+def _of_actuator(model: mujoco.MjModel, actuator: int, joint: int, *, is_position: bool) -> str:
+    """:param joint: that it moves, of which a control is one number; negative: none."""
     kind = actuator_kind(model, actuator)
     if kind == "muscle":
         return NUMBER
-    joint = int(scalar_joints(model)[actuator])
     gear = scalar_gear(model, actuator)
     if joint < 0 or not gear:
         return UNKNOWN

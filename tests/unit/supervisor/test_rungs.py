@@ -308,16 +308,14 @@ def test_only_a_request_to_promote_is_read_as_one() -> None:
     ("asked", "expected"),
     [
         ("max_parallel=8", 8),
-        ("max_parallel=0", None),
+        ("max_parallel=0", 1),
         ("max_parallel=many", None),
         ("max_parallel=" + 5000 * "9", None),
         ("order=fair", None),
         (None, None),
     ],
 )
-def test_only_a_positive_number_is_taken_for_max_parallel(
-    asked: str | None, expected: int | None
-) -> None:
+def test_only_a_number_is_taken_for_max_parallel(asked: str | None, expected: int | None) -> None:
     assert Request(verb="set", job_id=asked).max_parallel == expected
 
 
