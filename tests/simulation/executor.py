@@ -417,7 +417,7 @@ class SimulatedKind:
     def supervisor_ended(self) -> None:
         """In order."""
 
-    def was_stopped(self) -> None:
+    def was_stopped(self, *, is_hurried: bool) -> None:
         """A stop was requested before the supervisor has launched anything."""
 
     def the_end(self) -> None:

@@ -654,9 +654,16 @@ class PilotKind(SimulatedKind):
         if has_begun and not self.world.counts["slurm-away"]:
             self._look_for_left("the supervisor has ended")
 
-    def was_stopped(self) -> None:
-        """Then nobody wants them to go on: they are told to end, whether it has a session or not."""
-        if not self.world.counts["slurm-away"]:
+    def was_stopped(self, *, is_hurried: bool) -> None:
+        """Then nobody wants them to go on: they are told to end, whether it has a session or not.
+
+        :param is_hurried: whether it was asked again, and need not wait for those that have not
+            joined its session, and are told to end by the file of the session.
+        """
+        session = read_session(self.world.disk.run_dir / FOLDER)
+        if is_hurried and session is not None and session.ended:
+            self._has_opened = False
+        elif not self.world.counts["slurm-away"]:
             self._look_for_left("a stop was requested")
 
     def the_end(self) -> None:

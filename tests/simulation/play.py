@@ -232,7 +232,7 @@ class _Player:
             has_died = True
         except KeyboardInterrupt:
             world.log("stopped before any launch")
-            self.kind.was_stopped()
+            self.kind.was_stopped(is_hurried=monitor.stops > 1)
         except CallerError as error:
             world.log(f"the run ends: {error}")
         except (DiskFullError, LedgerBusyError, SupervisorError) as error:
