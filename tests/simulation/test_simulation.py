@@ -36,7 +36,8 @@ from tests.simulation.shrink import kind_of, shrunk
 from tests.simulation.world import World
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 50
+SEEDS = (*range(20), 40)
+"""In the last one, the first one of all, the system kills a worker."""
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.json"))
 REFUSED = SimulatedJob(name="j0", behaviours=(Behaviour(ending="refused"),))
 FOUND = {
@@ -112,8 +113,8 @@ FOUND = {
 
 @pytest.fixture(scope="module")
 def outcomes() -> list[Outcome]:
-    """How the first seeds were played."""
-    return [play(made(seed)) for seed in range(SEEDS)]
+    """How some seeds were played."""
+    return [play(made(seed)) for seed in SEEDS]
 
 
 @functools.cache
@@ -122,24 +123,24 @@ def replayed(path: Path) -> Outcome:
     return play(Scenario.from_json(path.read_text()))
 
 
-def violations(outcomes: Iterable[Outcome], first: int = 0) -> dict[int, str]:
+def violations(seeds: Iterable[int], outcomes: Iterable[Outcome]) -> dict[int, str]:
     return {
         seed: outcome.violation
-        for seed, outcome in enumerate(outcomes, start=first)
+        for seed, outcome in zip(seeds, outcomes, strict=True)
         if outcome.violation
     }
 
 
 def test_everything_holds_over_some_seeds(outcomes: list[Outcome]) -> None:
-    assert violations(outcomes) == {}
+    assert violations(SEEDS, outcomes) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_everything_holds_over_a_thousand_seeds_of_this_commit(part: int) -> None:
     first = number_of_this_commit() + 100 * part
-    played = (play(made(seed)) for seed in range(first, first + 100))
-    assert violations(played, first) == {}
+    seeds = range(first, first + 100)
+    assert violations(seeds, (play(made(seed)) for seed in seeds)) == {}
 
 
 @pytest.mark.parametrize("path", TRACES, ids=[path.stem for path in TRACES])
@@ -153,9 +154,9 @@ def test_the_same_seed_gives_the_same_trace_in_another_process(outcomes: list[Ou
         "from pathlib import Path\n"
         "from tests.simulation.play import play\n"
         "from tests.simulation.scenario import Scenario, made\n"
-        "traces = sorted(Path('tests/simulation/traces').glob('*.json'))[::3]\n"
+        "traces = sorted(Path('tests/simulation/traces').glob('*.json'))[::6]\n"
         "scenarios = [Scenario.from_json(path.read_text()) for path in traces]\n"
-        "for scenario in [*scenarios, *map(made, range(1, 10))]:\n"
+        "for scenario in [*scenarios, *map(made, range(1, 5))]:\n"
         "    print(chr(10).join(play(scenario).trace))\n"
     )
     there = subprocess.run(
@@ -166,8 +167,8 @@ def test_the_same_seed_gives_the_same_trace_in_another_process(outcomes: list[Ou
         text=True,
         check=True,
     ).stdout
-    traces = [replayed(path).trace for path in TRACES[::3]]
-    traces += [outcome.trace for outcome in outcomes[1:10]]
+    traces = [replayed(path).trace for path in TRACES[::6]]
+    traces += [outcome.trace for outcome in outcomes[1:5]]
     assert there.splitlines() == "\n".join(line for trace in traces for line in trace).splitlines()
 
 

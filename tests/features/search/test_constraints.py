@@ -32,7 +32,7 @@ from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.jobfile import Experiment, from_mapping
 
 SIZE = "model.geom.*thigh*.size"
-FEWER_POINTS = 60
+FEWER_POINTS = 20
 """That are looked at, in place of a thousand: each is compiled."""
 SPACE = {SIZE: {"low": 0.5, "high": 2.0, "multiply": True}}
 
@@ -329,6 +329,7 @@ def test_a_search_trains_bodies_within_the_constraints_alone(
     assert "3 of 1,000 random points satisfy the constraints" in " ".join(shown.split())
 
 
+@pytest.mark.slow
 def test_constraints_that_no_point_satisfies_are_refused_before_anything_is_launched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

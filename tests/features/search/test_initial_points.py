@@ -239,6 +239,7 @@ def test_a_class_without_add_hears_nothing_of_initial_points(
     assert made._sampler.told == [2]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_search_trains_its_initial_points_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

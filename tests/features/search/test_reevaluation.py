@@ -125,6 +125,7 @@ def specs(run_dir: Path, job_ids: list[str]) -> dict[str, WorkerSpec]:
     }
 
 
+@pytest.mark.slow
 def test_the_best_and_the_unchanged_job_are_trained_again_with_the_same_fresh_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,7 @@ def make(params, folder):
 """
 
 
+@pytest.mark.slow
 def test_a_policy_that_does_not_fit_the_bodies_is_refused_before_anything_is_launched(
     tmp_path: Path,
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_policy_that_does_not_fit_the_bodies_is_refused_before_anything_is_lau
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_search_whose_reference_fails_stops_and_says_so(
     tmp_path: Path,
 ) -> None:

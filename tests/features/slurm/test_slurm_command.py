@@ -41,6 +41,7 @@ def queued(cwd: Path, slurm: FakeSlurm) -> Iterator[Run]:
         yield run
 
 
+@pytest.mark.slow
 def test_an_experiment_in_two_pilots_has_the_same_weights_as_on_one_machine(
     tmp_path: Path, fake_slurm: FakeSlurm, finished_once: Experiment
 ) -> None:

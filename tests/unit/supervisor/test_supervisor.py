@@ -566,8 +566,8 @@ def test_exit_code(states: list[str], interrupted: bool, code: int) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        "head does not fit",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("alike", "held back")),
+        pytest.param(kind, marks=pytest.mark.slow)
+        for kind in ("head does not fit", "alike", "held back")
     ],
 )
 def test_a_turn_costs_the_same_however_many_jobs_wait(tmp_path: Path, kind: str) -> None:

@@ -83,10 +83,9 @@ def test_the_last_observations_are_what_the_episode_has_drawn() -> None:
     "which",
     [
         ("ppo",),
-        ("sac",),
         *(
             pytest.param(which, marks=pytest.mark.slow)
-            for which in (("ppo", "sb3"), ("a2c",), ("td3",))
+            for which in (("sac",), ("ppo", "sb3"), ("a2c",), ("td3",))
         ),
         *(pytest.param((algo,), marks=pytest.mark.slow) for algo in CONTRIB),
     ],
