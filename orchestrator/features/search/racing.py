@@ -1,0 +1,124 @@
+"""Racing: which trial of a search gets a further seed. No I/O, no clock, no chance.
+
+The value of a seed is a draw, and the best one seen is mostly that of a trial that had luck. What
+trials are worth is therefore estimated by a model of two layers: the values of trials are draws
+from one normal distribution, and each seed adds noise that is equally large in all of them. Both
+variances come from the values themselves (empirical Bayes; Efron & Morris 1975, "Data Analysis
+Using Stein's Estimator and Its Generalizations"). A trial with few seeds is so drawn to the mean of
+all.
+
+A further seed goes where it may change which trial is the best: a race (Maron & Moore 1994,
+"Hoeffding Races") with bounds from that model.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+REACH = 1.0
+"""A trial may be the best if its mean plus so many errors reaches that of the leader less so
+many."""
+NOISE_AT_FIRST = 0.5
+"""The share of the variance of first seeds that is taken for noise before any trial has a second
+one: nothing is known of it then."""
+WEIGHT_AT_FIRST = 2.0
+"""That guess counts as much as so many degrees of freedom of what second seeds say of the noise."""
+LEAST_DIFFERENCES = 0.1
+"""At least this share of the variance of first seeds is taken for differences between trials:
+otherwise all of them would be equal wherever they seem to be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A trial that may get a further seed."""
+
+    number: int
+    """Of the trial."""
+    values: Sequence[float]
+    """Finite ones, of its seeds that have ended; the larger the better."""
+    pending: int = 0
+    """How many further seeds of it were begun and have no value: they train or wait, or have
+    failed."""
+
+    @property
+    def seeds(self) -> int:
+        return len(self.values) + self.pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shrunken:
+    """What a trial is worth, by all values of all trials."""
+
+    mean: float
+    error: float
+    """Standard deviation of the belief in it."""
+
+
+def shrunken(contenders: Sequence[Contender]) -> Mapping[int, Shrunken]:
+    """By number, of those that have a value."""
+    valued = [one for one in contenders if one.values]
+    if not valued:
+        return {}
+    between, noise = _variances(valued)
+    if between == 0.0:
+        return {
+            one.number: Shrunken(mean=statistics.fmean(one.values), error=0.0) for one in valued
+        }
+    weights = [1 / (between + noise / len(one.values)) for one in valued]
+    means = [statistics.fmean(one.values) for one in valued]
+    weighted = (weight * mean for weight, mean in zip(weights, means, strict=True))
+    centre = math.fsum(weighted) / math.fsum(weights)
+    return {
+        one.number: Shrunken(
+            mean=centre + between * weight * (mean - centre),
+            error=math.sqrt(between * weight * noise / len(one.values)),
+        )
+        for one, weight, mean in zip(valued, weights, means, strict=True)
+    }
+
+
+def _variances(valued: Sequence[Contender]) -> tuple[float, float]:
+    """Of the values of trials, and of the noise of one seed.
+
+    First seeds were trained of every trial, whatever came of it: their variance is the sum of both.
+    """
+    firsts = [one.values[0] for one in valued]
+    whole = _squares(firsts) / max(1, len(firsts) - 1)
+    within = math.fsum(_squares(one.values) for one in valued)
+    freedom = sum(len(one.values) - 1 for one in valued)
+    guess = NOISE_AT_FIRST * whole
+    noise = (WEIGHT_AT_FIRST * guess + within) / (WEIGHT_AT_FIRST + freedom)
+    return max(whole - noise, LEAST_DIFFERENCES * whole), noise
+
+
+def _squares(values: Sequence[float]) -> float:
+    """The sum of squares around their mean."""
+    mean = statistics.fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values)
+
+
+def next_contender(contenders: Sequence[Contender], *, most_seeds: int) -> int | None:
+    """The trial that gets a further seed: of those that may be the best the one with the fewest
+    seeds, of equal ones the one that is worth most.
+
+    None where only one may be the best, or where all that may have as many seeds as is allowed.
+    """
+    worth = shrunken(contenders)
+    if not worth:
+        return None
+    leader = max(worth.values(), key=lambda one: one.mean)
+    least = leader.mean - REACH * leader.error
+    may_be_best = [
+        one
+        for one in contenders
+        if one.number in worth and worth[one.number].mean + REACH * worth[one.number].error >= least
+    ]
+    if len(may_be_best) < 2:
+        return None
+    open_ones = [one for one in may_be_best if one.seeds < most_seeds]
+    if not open_ones:
+        return None
+    return min(open_ones, key=lambda one: (one.seeds, -worth[one.number].mean, one.number)).number

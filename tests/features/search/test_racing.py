@@ -1,0 +1,153 @@
+"""Racing by itself: which trial gets a further seed, and what trials are worth."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from statistics import fmean
+
+import pytest
+
+from orchestrator.features.search import racing
+from orchestrator.features.search.racing import Contender, next_contender, shrunken
+
+
+def contenders(*values: Sequence[float], pending: Sequence[int] = ()) -> list[Contender]:
+    return [
+        Contender(number=number, values=of_seeds, pending=waiting)
+        for number, (of_seeds, waiting) in enumerate(
+            zip(values, pending or [0] * len(values), strict=True)
+        )
+    ]
+
+
+def test_a_mean_is_drawn_to_that_of_all_by_as_much_as_it_is_noise() -> None:
+    """First seeds 0, 4 and 8: their variance is 16, of which half counts as noise before there is a
+    second seed; so does half of the distance to the mean.
+    """
+    worth = shrunken(contenders([0.0], [4.0], [8.0]))
+    assert [worth[number].mean for number in range(3)] == pytest.approx([2.0, 4.0, 6.0])
+    assert [worth[number].error for number in range(3)] == pytest.approx([2.0] * 3)
+
+
+def test_noise_is_pooled_over_the_trials_with_several_seeds() -> None:
+    """Sums of squares 2 and 2 with one degree of freedom each, and the guess 8 with two: the noise
+    is (16 + 4) / 4 = 5, and 11 of the variance 16 are differences.
+    """
+    worth = shrunken(contenders([0.0], [4.0, 6.0], [8.0, 10.0]))
+    weights = [1 / (11 + 5), 1 / (11 + 2.5), 1 / (11 + 2.5)]
+    means = [0.0, 5.0, 9.0]
+    centre = sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights)
+    for number, (weight, mean) in enumerate(zip(weights, means, strict=True)):
+        expected = centre + 11 * weight * (mean - centre)
+        assert worth[number].mean == pytest.approx(expected)
+    assert worth[0].error == pytest.approx(math.sqrt(11 * 5 / 16))
+    assert worth[2].error == pytest.approx(math.sqrt(11 * 2.5 / 13.5))
+
+
+def test_equal_values_and_single_trials_have_no_error() -> None:
+    assert shrunken([]) == {}
+    assert shrunken([Contender(number=3, values=())]) == {}
+    (only,) = shrunken(contenders([2.0, 4.0])).values()
+    assert (only.mean, only.error) == (3.0, 0.0)
+    assert {one.mean for one in shrunken(contenders([5.0], [5.0])).values()} == {5.0}
+
+
+def test_the_best_gets_the_first_second_seed() -> None:
+    assert next_contender(contenders([1.0], [3.0], [2.0]), most_seeds=5) == 1
+
+
+def test_of_those_that_may_be_the_best_the_one_with_the_fewest_seeds_is_next() -> None:
+    tried = contenders([0.0], [9.0, 10.0], [10.0, 9.0, 9.5], [-9.0], [9.2])
+    assert next_contender(tried, most_seeds=5) == 4
+    waits = contenders([0.0], [9.0, 10.0], [10.0, 9.0, 9.5], [-9.0], [9.2], pending=[0, 0, 0, 0, 2])
+    assert next_contender(waits, most_seeds=5) == 1
+
+
+def test_who_cannot_be_the_best_gets_none_however_few_seeds_it_has() -> None:
+    tried = contenders([-50.0], [9.0, 10.0], [10.0, 9.0], [-40.0])
+    assert next_contender(tried, most_seeds=3) in (1, 2)
+    full = contenders([-50.0], [9.0, 10.0, 9.0], [10.0, 9.0, 9.0], [-40.0])
+    assert next_contender(full, most_seeds=3) is None
+
+
+def test_a_race_that_is_decided_and_one_alone_get_none() -> None:
+    decided = contenders([0.0, 0.1], [10.0, 10.1], [-10.0, -9.9])
+    assert next_contender(decided, most_seeds=9) is None
+    assert next_contender(contenders([1.0]), most_seeds=9) is None
+    assert next_contender([], most_seeds=9) is None
+
+
+def test_pending_seeds_count_against_the_most() -> None:
+    equal = contenders([5.0], [5.0], pending=[2, 1])
+    assert next_contender(equal, most_seeds=3) == 1
+    assert next_contender(equal, most_seeds=2) is None
+
+
+def test_what_has_no_value_yet_is_no_contender() -> None:
+    tried = [*contenders([1.0], [2.0]), Contender(number=2, values=(), pending=1)]
+    assert next_contender(tried, most_seeds=5) == 1
+
+
+BODIES = 24
+TRAININGS = 72
+NOISE = 1.0
+"""As large as the spread over bodies."""
+
+
+def raced(truth: Sequence[float], rng: random.Random) -> int:
+    values = [[rng.gauss(mean, NOISE)] for mean in truth]
+    for _ in range(TRAININGS - BODIES):
+        chosen = next_contender(contenders(*values), most_seeds=10)
+        if chosen is None:
+            break
+        values[chosen].append(rng.gauss(truth[chosen], NOISE))
+    worth = shrunken(contenders(*values))
+    return max(worth, key=lambda number: worth[number].mean)
+
+
+def equal_seeds(truth: Sequence[float], rng: random.Random) -> int:
+    seeds = TRAININGS // BODIES
+    means = [fmean(rng.gauss(mean, NOISE) for _ in range(seeds)) for mean in truth]
+    return means.index(max(means))
+
+
+def test_the_best_is_found_more_often_than_with_equally_many_seeds_each() -> None:
+    rng = random.Random(38)
+    found = {raced: 0, equal_seeds: 0}
+    lost = {raced: 0.0, equal_seeds: 0.0}
+    for _ in range(400):
+        truth = [rng.gauss(0.0, 1.0) for _ in range(BODIES)]
+        for search in found:
+            chosen = search(truth, rng)
+            found[search] += truth[chosen] == max(truth)
+            lost[search] += max(truth) - truth[chosen]
+    assert found[raced] > 1.1 * found[equal_seeds]
+    assert lost[raced] < 0.8 * lost[equal_seeds]
+
+
+def test_the_winner_is_worth_what_the_model_says_though_it_had_luck() -> None:
+    rng = random.Random(7)
+    by_model = []
+    by_values = []
+    for _ in range(150):
+        truth = [rng.gauss(0.0, 1.0) for _ in range(BODIES)]
+        values = [[rng.gauss(mean, NOISE)] for mean in truth]
+        for _ in range(BODIES):
+            chosen = next_contender(contenders(*values), most_seeds=5)
+            if chosen is not None:
+                values[chosen].append(rng.gauss(truth[chosen], NOISE))
+        worth = shrunken(contenders(*values))
+        best = max(worth, key=lambda number: worth[number].mean)
+        by_model.append((worth[best].mean - truth[best]) / worth[best].error)
+        by_values.append((fmean(values[best]) - truth[best]) / worth[best].error)
+    assert abs(fmean(by_model)) < 0.3
+    assert fmean(by_values) > 0.6
+
+
+def test_the_reach_of_bounds_decides_who_may_be_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = contenders([0.0], [4.0], [8.0], [12.0])
+    assert next_contender(tried, most_seeds=2) == 3
+    monkeypatch.setattr(racing, "REACH", 0.0)
+    assert next_contender(tried, most_seeds=2) is None
