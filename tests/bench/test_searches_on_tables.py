@@ -1,0 +1,219 @@
+"""Searches on a table of bodies: what they may spend, what they learn, and what they are judged by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.bodies import choosing, landscape, racing_rules
+from benchmarks.bodies.body_samplers import Bodies, body_sampler
+from benchmarks.bodies.landscape import Landscape
+from benchmarks.bodies.simulated_search import Found, Race, Strategy, search
+from benchmarks.bodies.table import MEASURES, Table
+from orchestrator.features.search.declaration.spec import Dimension, SchedulerSpec, SearchSpec
+from orchestrator.features.search.racing import Contender
+from orchestrator.features.search.searcher.samplers import TrialOutcome
+
+SPACE = (
+    Dimension(key="params.thigh", low=0.6, high=1.5),
+    Dimension(key="params.force", low=0.5, high=2.0, log=True),
+)
+ITERATION = 6_144
+RUNGS = SchedulerSpec(kind="asha", min_env_steps=ITERATION, factor=2)
+SEEDS = 4
+SLOW_TO_IMPORT = [pytest.param(name, marks=pytest.mark.slow) for name in ("tpe", "gp")]
+
+
+def table_of(bodies: int, noise: float = 0.0) -> Table:
+    """Bodies with one best place, whose returns rise to their values in four rungs, each with
+    ``noise``."""
+    chance = np.random.default_rng(0)
+    units = chance.random((bodies, len(SPACE)))
+    true = 10.0 - 10.0 * ((units - 0.3) ** 2).sum(axis=1)
+    values = true[:, None] + noise * chance.normal(size=(bodies, SEEDS))
+    rise = np.array([0.4, 0.6, 0.8, 1.0])
+    measures = np.zeros((bodies, SEEDS, len(MEASURES)), np.float32)
+    measures[:, :, MEASURES.index("eval_mean")] = values
+    points = [[one.at(unit) for one, unit in zip(SPACE, row, strict=True)] for row in units]
+    return Table(
+        keys=tuple(dimension.key for dimension in SPACE),
+        points=np.array(points, np.float32),
+        rungs=ITERATION * np.arange(1, 5),
+        returns=(values[:, :, None] * rise).astype(np.float32),
+        measures=measures,
+    )
+
+
+def landscape_of(bodies: int, noise: float = 0.0) -> Landscape:
+    return landscape.of_table(table_of(bodies, noise), SPACE)
+
+
+def test_bodies_lie_where_their_values_are_in_the_space() -> None:
+    found = landscape_of(20)
+    units = np.random.default_rng(0).random((20, len(SPACE)))
+    np.testing.assert_allclose(found.places, units, atol=1e-5)
+    assert found.env_steps == 4 * ITERATION
+    assert found.point(3)["params.force"] == pytest.approx(0.5 * 4 ** units[3, 1], rel=1e-5)
+
+
+def test_bodies_at_the_ends_of_a_range_are_within_it() -> None:
+    table = table_of(2)
+    table.points[:] = [[0.6, 0.5], [1.5, 2.0]]  # 0.6 has no such float32
+    places = landscape.of_table(table, SPACE).places
+    np.testing.assert_allclose(places, [[0, 0], [1, 1]], atol=1e-6)
+    assert places.min() >= 0
+    assert places.max() <= 1
+
+
+def test_bodies_of_which_a_training_failed_are_left_out() -> None:
+    table = table_of(5)
+    table.measures[2, 1] = np.nan
+    assert landscape.of_table(table, SPACE).bodies == 4
+
+
+def test_widened_deviations_are_those_of_further_seeds_around_the_same_mean() -> None:
+    found = landscape_of(50, noise=2.0)
+    found.returns[7, 2, 0] = np.nan
+    wide = landscape.widened(found)
+    np.testing.assert_allclose(wide.means, found.means)
+    np.testing.assert_allclose(
+        wide.values.var(axis=1), found.values.var(axis=1, ddof=1), rtol=1e-12
+    )
+    assert np.isnan(wide.returns[7, 2, 0])
+    assert np.isfinite(wide.returns).sum() == wide.returns.size - 1
+
+
+def test_what_is_held_out_is_no_seed_of_the_search() -> None:
+    found = landscape_of(30, noise=1.0)
+    world = landscape.held_out(found, 3)
+    seen = np.take_along_axis(found.values, world.drawn, axis=1)
+    np.testing.assert_allclose((seen.mean(axis=1) + world.truth) / 2, found.means)
+
+
+def test_resampled_trainings_are_worth_the_mean_of_the_seeds() -> None:
+    found = landscape_of(200, noise=1.0)
+    worlds = [landscape.resampled(found, number) for number in range(20)]
+    values = [world.value(7, seed) for world in worlds for seed in range(world.most_seeds)]
+    assert set(values) == set(found.values[7])
+    assert np.mean(values) == pytest.approx(worlds[0].truth[7], abs=0.3)
+
+
+def test_the_nearest_body_that_is_left_is_taken_once() -> None:
+    bodies = Bodies(places=np.array([[0.1, 0.1], [0.2, 0.2], [0.9, 0.9]]))
+    assert [bodies.take_nearest(np.array([0.0, 0.0])) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(AssertionError, match="a body is left"):
+        bodies.take_nearest(np.array([0.0, 0.0]))
+
+
+@pytest.mark.parametrize("sampler", ["random", "sobol", "cmaes", *SLOW_TO_IMPORT[:1]])
+@pytest.mark.parametrize("scheduler", [None, RUNGS])
+def test_without_noise_and_with_budget_for_all_the_best_is_found(
+    sampler: str, scheduler: SchedulerSpec | None
+) -> None:
+    found = landscape_of(40)
+    world = landscape.resampled(found, 0)
+    strategy = Strategy(sampler=sampler, scheduler=scheduler)
+    searched = search(world, strategy, budget=40 * found.env_steps, seed=1)
+    assert len({trial.body for trial in searched.trials}) == 40
+    for choose in (choosing.best_seen, choosing.best_shrunken):
+        assert world.truth[choose(found, searched).body] == world.best
+
+
+def spent(found: Landscape, searched: Found, seeds: int) -> int:
+    """env_steps of all trainings, from the trials."""
+    first = sum(seeds * trial.env_steps for trial in searched.trials)
+    further = sum(len(trial.values) - seeds for trial in searched.trials if trial.is_over)
+    return first + further * found.env_steps
+
+
+@pytest.mark.parametrize("race", [None, Race()])
+@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("scheduler", [None, RUNGS])
+def test_a_search_spends_its_budget_and_no_more(
+    scheduler: SchedulerSpec | None, seeds: int, race: Race | None
+) -> None:
+    found = landscape_of(200, noise=3.0)
+    budget = 16 * found.env_steps
+    strategy = Strategy(sampler="random", seeds=seeds, scheduler=scheduler, race=race)
+    for number in range(5):
+        searched = search(landscape.resampled(found, number), strategy, budget=budget, seed=number)
+        assert searched.env_steps == spent(found, searched, seeds)
+        assert budget - 2 * seeds * found.env_steps < searched.env_steps <= budget
+        assert searched.raced <= 0.4 * budget
+        assert race is not None or searched.raced == 0
+        assert all(len(trial.values) <= 8 for trial in searched.trials)
+        if scheduler is None and race is None:
+            assert searched.env_steps == budget
+            assert len(searched.finished) == len(searched.trials)
+
+
+def test_a_race_gives_further_seeds_to_good_bodies() -> None:
+    found = landscape_of(200, noise=3.0)
+    strategy = Strategy(sampler="random", race=Race())
+    world = landscape.resampled(found, 0)
+    searched = search(world, strategy, budget=20 * found.env_steps, seed=0)
+    several = [trial for trial in searched.trials if len(trial.values) > 1]
+    assert len(several) > 1
+    others = [trial.value for trial in searched.trials if len(trial.values) == 1]
+    assert np.mean([trial.values[0] for trial in several]) > np.mean(others)
+
+
+def test_what_is_best_at_the_last_rung_comes_to_its_end() -> None:
+    found = landscape_of(100, noise=1.0)
+    strategy = Strategy(sampler="random", scheduler=RUNGS)
+    for number in range(10):
+        searched = search(
+            landscape.resampled(found, number),
+            strategy,
+            budget=6 * found.env_steps + ITERATION * number // 2,
+            seed=number,
+        )
+        at_last = [trial for trial in searched.trials if len(trial.reached) == 2]
+        assert max(at_last, key=lambda trial: trial.reached[-1] or -math.inf).is_over
+
+
+@pytest.mark.parametrize("sampler", ["cmaes", *SLOW_TO_IMPORT])
+def test_samplers_learn_of_the_bodies_that_were_trained(sampler: str) -> None:
+    """Whatever is asked for, there is a body in one corner only: the other is proposed no more."""
+    options: Mapping[str, Any] = {} if sampler == "cmaes" else {"n_startup_trials": 4}
+    spec = SearchSpec(
+        space=SPACE,
+        sampler=sampler,
+        sampler_options=options,
+        objectives=("value",),
+        directions=("maximize",),
+        seed=3,
+    )
+    chance = np.random.default_rng(0)
+    places = chance.random((400, len(SPACE)))
+    asked = body_sampler(spec, places)
+    proposed = []
+    for number in range(40 if sampler != "gp" else 12):
+        body = asked.ask(number)
+        proposed.append(places[body])
+        value = -float(np.abs(places[body] - 0.9).sum())
+        asked.tell(number, body, TrialOutcome(values=(value,)))
+    assert np.abs(np.array(proposed[-5:]) - 0.9).mean() < 0.3
+
+
+def contenders(*values: list[float]) -> list[Contender]:
+    return [Contender(number=number, values=one) for number, one in enumerate(values)]
+
+
+OTHER_RULES = [racing_rules.top_two, racing_rules.by_budget_allocation]
+
+
+@pytest.mark.parametrize("rule", OTHER_RULES)
+def test_the_rival_of_the_leader_that_has_fewer_seeds_gets_one(rule: racing_rules.Rule) -> None:
+    known = contenders([10.0, 9.0, 11.0], [9.5], [-20.0], [-22.0, -23.0])
+    assert rule(known, most_seeds=4) == 1
+
+
+@pytest.mark.parametrize("rule", OTHER_RULES)
+def test_nobody_gets_more_seeds_than_are_allowed(rule: racing_rules.Rule) -> None:
+    assert rule(contenders([10.0, 9.0], [9.5, 10.5]), most_seeds=2) is None
+    assert rule(contenders([10.0]), most_seeds=2) is None
