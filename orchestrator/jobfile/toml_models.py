@@ -253,8 +253,7 @@ class CommonSettings(TomlTable):
     )
     asymmetric: bool = key(
         False,
-        "Whether the critic, and not the actor, also observes what episodes draw by randomize, and what "
-        "task_options.observe leaves out.",
+        "Whether the critic, and not the actor, also observes what episodes draw by randomize.",
         True,
     )
     allow_outside: bool = key(

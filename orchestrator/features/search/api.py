@@ -21,7 +21,7 @@ from orchestrator.experiment.planning import run_plan
 from orchestrator.experiment.resuming.declared_changes import OnChange
 from orchestrator.features.search.declaration.tables import SearchTable
 from orchestrator.features.search.history import Trial
-from orchestrator.features.search.trials import TrialReader, lineage_env_steps
+from orchestrator.features.search.trials import TrialReader, failed_further_seeds, lineage_env_steps
 from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.keys.value_types import is_maker
 from orchestrator.ledger import Ledger
@@ -50,7 +50,9 @@ class TrialResult:
     :ivar role: of a training of the unchanged job: ``"reference"`` for one like those that are
         trained again, ``"start"`` for the one that all trials start from; otherwise empty.
     :ivar error: why it failed.
-    :ivar results: of its trainings, one for each seed.
+    :ivar seed_errors: why further seeds of it have failed, which have no part in its value.
+    :ivar results: of its trainings, one for each seed; of further seeds, of those that count in its
+        value.
     """
 
     number: int
@@ -63,6 +65,7 @@ class TrialResult:
     reevaluates: int | None
     role: str = ""
     error: str | None
+    seed_errors: Sequence[str] = ()
     results: Sequence[Result] = field(default=(), repr=False)
 
 
@@ -140,7 +143,7 @@ class Search:
 
         :raises UsageError: there is no run directory yet, or it cannot be read.
         """
-        return _results(self._reader(), lambda reader: reader.history.trials)
+        return _results(self._reader(), lambda reader: reader.trials)
 
     def best(self, count: int = 5) -> list[TrialResult]:
         """Finished trials, the best first; of several objectives those that no other surpasses in
@@ -169,7 +172,7 @@ class Search:
         """
         pandas = pandas_for("Search.to_dataframe")
         reader = self._reader()
-        trials = _results(reader, lambda read: read.history.trials)
+        trials = _results(reader, lambda read: read.trials)
         return pandas.DataFrame([_table_row(trial, reader.objectives) for trial in trials])
 
 
@@ -277,6 +280,7 @@ def _trial_result(
         reevaluates=trial.reevaluates,
         role=trial.role,
         error=trial.why or None,
+        seed_errors=tuple(one.why for one in failed_further_seeds([trial])),
         results=tuple(result_of(paths, ledger.summary_of(job_id)) for job_id in trial.jobs),
     )
 

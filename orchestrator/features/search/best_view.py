@@ -63,6 +63,8 @@ def _columns(ranking: Ranking) -> list[Column[Trial]]:
                 ),
             )
             columns.append(in_search)
+    if any(trial.further for trial in ranking.shown):
+        columns.append(number_column("seeds", lambda trial: str(len(trial.jobs)), rank=4))
     for name in ranking.measure_names:
         columns.append(
             number_column(name, lambda trial, name=name: _measure(ranking, trial, name), rank=5)  # type: ignore[misc]

@@ -22,7 +22,7 @@ from orchestrator.features.search.history import Trial
 FEWEST = 8
 """Finished trials that a model is fitted to at least."""
 MOST = 300
-"""It is fitted to the latest ones of more: its cost grows with the third power of their number."""
+"""It is fitted to the latest values of more: its cost grows with the third power of their number."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -45,8 +45,12 @@ def estimates(space: Sequence[Dimension], trials: Sequence[Trial]) -> Mapping[in
         return {}
     in_order = sorted(trials, key=lambda trial: trial.number)
     places = np.array([_place(space, trial) for trial in in_order])
-    values = np.array([trial.values[0] for trial in in_order if trial.values])
-    means, errors = believed(places[-MOST:], values[-MOST:], places)
+    # The model takes each seed as a value of its own with the same noise, so that the mean of n of
+    # them has an n-th of it.
+    values = [trial.seed_values for trial in in_order]
+    seeds = [len(of_trial) for of_trial in values]
+    observed = np.repeat(places, seeds, axis=0)
+    means, errors = believed(observed[-MOST:], np.concatenate(values)[-MOST:], places)
     return {
         trial.number: Estimate(mean=float(mean), error=float(error))
         for trial, mean, error in zip(in_order, means, errors, strict=True)

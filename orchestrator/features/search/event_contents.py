@@ -55,9 +55,13 @@ NUMBERS_OR_NONE = Entry(
 )
 NAMES = Entry(is_valid=_are_names, expected="job ids")
 OUTCOME = {"values": NUMBERS_OR_NONE, "measures": NUMBERS_OR_NONE, "env_steps": WHOLE}
-ROLES = ("start", "reference")
+OF_UNCHANGED_JOB = ("start", "reference")
 """What trials are for that train the unchanged job. ``start``: all trials begin with its policy.
 ``reference``: what trials that are trained again are compared with."""
+RACED = "race"
+"""The role of a trial that trains the point of another one with a further seed, whose value counts
+in that of the other one."""
+ROLES = (*OF_UNCHANGED_JOB, RACED)
 CONTENTS: Mapping[str, Mapping[str, Entry]] = {
     "began": {"lanes": WHOLE},
     "asked": {
@@ -87,6 +91,7 @@ CONTENTS: Mapping[str, Mapping[str, Entry]] = {
     "over": {
         **OUTCOME,
         "why": Entry(is_valid=lambda value: isinstance(value, str), expected="text"),
+        "of_seeds": Entry(is_valid=_are_numbers, expected="numbers", may_be_missing=True),
         "failed": Entry(is_valid=_are_names, expected="job ids", may_be_missing=True),
     },
     "retried": {},

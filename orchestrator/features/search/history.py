@@ -13,7 +13,8 @@ from typing import Any
 
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.spec import Direction, SearchSpec
-from orchestrator.features.search.event_contents import WITHOUT_TRIAL
+from orchestrator.features.search.event_contents import OF_UNCHANGED_JOB, RACED, WITHOUT_TRIAL
+from orchestrator.features.search.job_values import aggregated_value
 from orchestrator.features.search.search_events import SearchEvent
 
 
@@ -33,10 +34,11 @@ class Trial:
     rejected: int = 0
     """Points that were proposed before it and violate the constraints."""
     reevaluates: int | None = None
-    """The trial whose point is trained again from nothing; the sampler is told nothing of that."""
+    """The trial whose point is trained again: from nothing and judged by itself, of which the sampler
+    is told nothing; or with a further seed (see :attr:`role`)."""
     role: str = ""
     """One of :data:`~orchestrator.features.search.event_contents.ROLES`: the unchanged job is
-    trained; empty: a point is."""
+    trained, or a point with a further seed; empty: a point is."""
     protocol: Mapping[str, Any] | None = None
     """How it is trained again, where that is another training than that of a trial."""
     reached: list[float | None] = field(default_factory=list)
@@ -44,7 +46,11 @@ class Trial:
     goal: int = 0
     """Index of the rung that it is trained to; the number of rungs: to the end."""
     values: Sequence[float] | None = None
-    """One for each objective; None while it is not over, and if it failed."""
+    """One for each objective, over all of its seeds; None while it is not over, and if it failed."""
+    of_seeds: Sequence[float] = ()
+    """By the first objective, of each of its own jobs; only where further seeds may come."""
+    further: list[Trial] = field(default_factory=list)
+    """Those that train its point with a further seed."""
     measures: Sequence[float] | None = None
     """One for each axis of the archive."""
     env_steps: int = 0
@@ -61,6 +67,34 @@ class Trial:
         trains the unchanged job.
         """
         return self.reevaluates is None and not self.role
+
+    @property
+    def is_further_seed(self) -> bool:
+        """Whether its value counts in that of the trial that it repeats."""
+        return self.role == RACED
+
+    @property
+    def is_reevaluation(self) -> bool:
+        """Whether a point is trained again at the end, and judged by that."""
+        return self.reevaluates is not None and not self.is_further_seed
+
+    @property
+    def env_steps_a_job(self) -> float:
+        """env_steps of each of its own jobs."""
+        return self.env_steps / max(1, len(self.jobs))
+
+    @property
+    def further_with_value(self) -> list[Trial]:
+        """Those of :attr:`further` that count in its value."""
+        return [one for one in self.further if one.values]
+
+    @property
+    def seed_values(self) -> list[float]:
+        """By the first objective, of all seeds that have a value; of a trial without further ones
+        perhaps that of all of them together.
+        """
+        own = self.of_seeds or (self.values or ())[:1]
+        return [*own, *(one.values[0] for one in self.further if one.values)]
 
     @property
     def is_waiting(self) -> bool:
@@ -89,6 +123,8 @@ class History:
     """By number: those that the sampler has been told nothing of, though it is to be."""
     asked: list[Trial] = field(default_factory=list)
     """Those that the sampler was asked for."""
+    further: list[Trial] = field(default_factory=list)
+    """Those that train a point with a further seed."""
     rejected: int = 0
     """Points that the sampler has proposed and that do not satisfy the constraints."""
     lanes: int = 0
@@ -147,13 +183,15 @@ class History:
         if event.kind in WITHOUT_TRIAL:
             self._refuse_unknown(content.get("parent"))
             self._refuse_unknown(content.get("reevaluates"))
+            self._check_further_seed(content)
         else:
             assert event.trial is not None
             self._refuse_unknown(event.trial)
             self._check_result(self.trials[event.trial], event)
         if self.search is None:
             return
-        if event.kind == "asked" and content["jobs"] and not content.get("role"):
+        is_of_point = content.get("role", "") not in OF_UNCHANGED_JOB
+        if event.kind == "asked" and content["jobs"] and is_of_point:
             _check_point(content["point"], self.search)
         if event.kind in ("over", "told"):
             _check_number("values", content["values"], len(self.search.objectives))
@@ -162,6 +200,15 @@ class History:
     def _refuse_unknown(self, trial: int | None) -> None:
         if trial is not None and not 0 <= trial < len(self.trials):
             raise InconsistentEventError(f"there is no trial {trial} before it")
+
+    def _check_further_seed(self, content: Mapping[str, Any]) -> None:
+        if content.get("role") != RACED:
+            return
+        number = content.get("reevaluates")
+        if number is None or not self.trials[number].is_of_search:
+            raise InconsistentEventError("a further seed is of no trial that is searched among")
+        if not self.trials[number].of_seeds:
+            raise InconsistentEventError(f"trial {number} has no values of its seeds before it")
 
     def _check_result(self, trial: Trial, event: SearchEvent) -> None:
         is_result = event.kind == "reached" or (
@@ -194,6 +241,11 @@ class History:
         if trial.is_of_search:
             self.asked.append(trial)
             self.untold[trial.number] = trial
+        elif trial.is_further_seed:
+            assert trial.reevaluates is not None
+            self.further.append(trial)
+            self.trials[trial.reevaluates].further.append(trial)
+            self.untold[trial.number] = trial
 
     def _change(self, trial: Trial, event: SearchEvent) -> None:
         content = event.content
@@ -212,17 +264,35 @@ class History:
                 trial.why = content["why"]
                 trial.env_steps = content["env_steps"]
                 trial.values = content["values"]
+                trial.of_seeds = content.get("of_seeds", ())
                 trial.measures = content["measures"]
                 trial.failed_jobs = content.get("failed", ())
                 if trial.values is None:
                     self.whys[trial.number] = trial.why
                 else:
                     self._succeed()
+                    self._count_further_seeds(trial)
             case "retried":
                 trial.is_over = False
                 trial.why = ""
                 self.whys.pop(trial.number, None)
         self._sort_in(trial)
+
+    def _count_further_seeds(self, trial: Trial) -> None:
+        """Let the value of a trial be that of all of its seeds, where ``trial`` is it or a further
+        seed of it.
+        """
+        if trial.is_further_seed:
+            assert trial.reevaluates is not None
+            trial = self.trials[trial.reevaluates]
+        if trial.further:
+            trial.values = self.value_of(trial.seed_values)
+
+    def value_of(self, seeds: Sequence[float]) -> list[float]:
+        """The values of a trial whose seeds have these, as there is one objective."""
+        value = aggregated_value(seeds, "median" if self.search is None else self.search.aggregate)
+        assert value is not None
+        return [value]
 
     def _succeed(self) -> None:
         self.has_succeeded = True

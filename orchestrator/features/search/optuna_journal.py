@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -91,7 +92,8 @@ def export(run_dir: Path, out: Path | None = None) -> Exported:
 
     A list among the choices of the space is the text of its JSON there: Optuna knows no lists. A
     trial that waits at a rung is running, and pruned when the search has come to its end, with its
-    values at the rungs. Repetitions are attributes of the trials that they repeat.
+    values at the rungs. Repetitions are attributes of the trials that they repeat, and so
+    are the further seeds that count in their value.
 
     :param out: the file; by default in the run directory.
     :raises UsageError: there is no search, or the file is not to be replaced.
@@ -240,9 +242,16 @@ class _TrialWriter:
 
     def end(self, trial: Trial, event: SearchEvent) -> None:
         again = self.repeated.get(trial.number)
-        values = None if again is None or again.values is None else list(again.values)
+        others: dict[str, Any] = {}
+        if again is not None and again.values is not None:
+            others["again"] = list(again.values)
+        if trial.further_with_value:
+            others["seed_values"] = trial.seed_values
+            others["further_jobs"] = [
+                job_id for one in trial.further_with_value for job_id in one.jobs
+            ]
         state = TrialState.FAIL if trial.values is None else TrialState.COMPLETE
-        self._end(trial, event, state, values)
+        self._end(trial, event, state, others)
 
     def prune(self, trial: Trial) -> None:
         """Write that ``trial``, which waits at a rung, has ended there."""
@@ -253,13 +262,14 @@ class _TrialWriter:
         trial: Trial,
         event: SearchEvent,
         state: TrialState,
-        again: Sequence[float] | None = None,
+        others: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
+        """:param others: further attributes."""
         trial_id = self.ids[trial.number]
         attributes = {
             "env_steps": event.content["env_steps"],
             "why": trial.why or None,
-            "again": again,
+            **others,
         }
         for name, value in attributes.items():
             if value is not None:

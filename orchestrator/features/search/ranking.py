@@ -126,6 +126,11 @@ class Ranking:
             found.append(JUDGED)
         if self.may_be_estimated and not self.is_by_estimate:
             found.append(LUCKY)
+        found += [
+            f"A further seed of trial {one.reevaluates} has failed, and has no part in its value:"
+            f" {' '.join(one.why.split())}"
+            for one in trials.failed_further_seeds(self.shown)
+        ]
         own = measure_of_task(self.measure_names)
         if own is not None and not self.is_search and self.objectives == (trials.OF_PLAIN_JOBS,):
             found.append(

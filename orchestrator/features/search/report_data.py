@@ -18,7 +18,7 @@ from orchestrator.features.search.shown_trials import (
     is_measured,
     leaders,
 )
-from orchestrator.features.search.trials import TrialReader, lineage_env_steps
+from orchestrator.features.search.trials import TrialReader, failed_further_seeds, lineage_env_steps
 from orchestrator.ledger import Ledger, job_figures
 
 AT_FIRST_RUNG = " at the first rung"
@@ -51,6 +51,9 @@ class ReportedTrial(TypedDict):
     """With those of the policies that its jobs started from; None: not known."""
     parent: int | None
     jobs: Sequence[str]
+    """One for each seed."""
+    failed_seeds: Sequence[str]
+    """Why further seeds have failed, which have no part in the values."""
     repeated_jobs: Sequence[str]
     why: str
 
@@ -121,6 +124,8 @@ class SearchFacts(TypedDict):
     it."""
     objectives: Sequence[str]
     directions: Sequence[str]
+    race: int | None
+    """How many seeds a trial that may be the best has at most; None: all have equally many."""
     starts_from_reference: bool
     """Whether every trial began with the policy of the unchanged job."""
     reference: Sequence[float] | None
@@ -183,6 +188,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         "seeds": [],
         "objectives": names,
         "directions": directions,
+        "race": None if search is None or search.race is None else search.race.seeds,
         "starts_from_reference": search is not None and search.start == "reference",
         "reference": _reference_values(reader),
         "inherit": search is not None and search.has_lineages,
@@ -252,6 +258,7 @@ def _trial(
         "lineage_env_steps": lineage,
         "parent": trial.parent,
         "jobs": trial.jobs,
+        "failed_seeds": [one.why for one in failed_further_seeds([trial])],
         "repeated_jobs": () if repetition is None else repetition.jobs,
         "why": trial.why,
     }

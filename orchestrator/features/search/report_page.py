@@ -66,6 +66,7 @@ def sections(facts: SearchFacts, images: Mapping[str, str]) -> list[Section]:
         *_archive(facts, images),
         *_front(facts),
         *_failures(facts),
+        *_failed_seeds(facts),
     ]
 
 
@@ -118,6 +119,11 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     if facts["starts_from_reference"]:
         sentences.append(
             "Every trial started from the same policy, that of the unchanged job, which was trained first."
+        )
+    if facts["race"]:
+        sentences.append(
+            f"Trials that may be the best got further seeds, up to {facts['race']} each. A value is over all seeds of "
+            "a trial, also those that were trained later."
         )
     if facts["inherit"]:
         sentences.append(
@@ -208,6 +214,8 @@ def _columns(
         columns[one_line(name)] = partial(_text_of_value, place)
     if any(one["repeated"] for one in rows):
         columns["from nothing"] = lambda one: ", ".join(map(number, one["repeated"] or ())) or DASH
+    if facts["race"]:
+        columns.setdefault("seeds", lambda one: str(len(one["jobs"])))
     if len(facts["dimensions"]) + len(facts["axes"]) + ("preview" in columns) <= MOST_COLUMNS:
         for dimension in facts["dimensions"]:
             columns[one_line(dimension["key"])] = partial(_coordinate, dimension["key"])
@@ -492,3 +500,19 @@ def _failures(facts: SearchFacts) -> list[Section]:
     caption = f"Why {failed} failed: the {MOST_REASONS} most frequent reasons at most."
     body = table(reasons[:MOST_REASONS], columns, caption=caption, text=("reason",))
     return [Section(title="Failed trials", parts=[body])]
+
+
+def _failed_seeds(facts: SearchFacts) -> list[Section]:
+    failed = [(one["trial"], why) for one in facts["trials"] for why in one["failed_seeds"]]
+    if not failed:
+        return []
+    columns: Columns[tuple[int, str]] = {
+        "trial": lambda one: f"trial {one[0]}",
+        "reason": lambda one: one_line(one[1], 400),
+    }
+    caption = (
+        f"{count(len(failed), 'further seed')} of trials with a value failed, and have no part in these values; the "
+        f"first {MOST_REASONS} at most."
+    )
+    body = table(failed[:MOST_REASONS], columns, caption=caption, text=("trial", "reason"))
+    return [Section(title="Failed further seeds", parts=[body])]

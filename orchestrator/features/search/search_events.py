@@ -18,7 +18,7 @@ from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerDamagedError, LedgerError
 from orchestrator.experiment.begun_source import Standing
 from orchestrator.features.search.declaration.written import start_over
-from orchestrator.features.search.event_contents import WITHOUT_TRIAL, problem_of
+from orchestrator.features.search.event_contents import RACED, WITHOUT_TRIAL, problem_of
 from orchestrator.ledger import Ledger, job_figures
 
 SCHEMA = """
@@ -146,20 +146,29 @@ class Spent(NamedTuple):
     """Of all jobs together."""
     elapsed_s: float
     """As :attr:`~orchestrator.features.search.history.History.elapsed_s`."""
+    raced: int = 0
+    """Further seeds of trials, which are in none of the numbers before."""
 
 
 def spent_budget(ledger: Ledger) -> Spent | None:
     """None where no search has begun."""
     if not is_search(ledger):
         return None
-    role = _in_content("role")
-    repeats = f"{_in_content('reevaluates')} IS NOT NULL OR coalesce({role}, '') = 'reference'"
-    sql = f"SELECT count(*), coalesce(sum({repeats}), 0) FROM search WHERE kind = 'asked'"  # noqa: S608
-    trials, repeated = ledger.select(f"{sql} AND coalesce({role}, '') != 'start'")[0]
+    role = f"coalesce({_in_content('role')}, '')"
+    repeats = f"{_in_content('reevaluates')} IS NOT NULL OR {role} = 'reference'"
+    sums = [f"coalesce(sum({each}), 0)" for each in (f"{role} = '{RACED}'", repeats)]
+    sql = f"SELECT count(*), {', '.join(sums)} FROM search WHERE kind = 'asked'"  # noqa: S608
+    asked, raced, repeated = ledger.select(f"{sql} AND {role} != 'start'")[0]
     pauses = "SELECT kind, max(0.0, at - lag(at) OVER (ORDER BY id)) AS since FROM search"
     elapsed = f"SELECT coalesce(sum(since), 0.0) FROM ({pauses}) WHERE kind != 'began'"  # noqa: S608
     elapsed_s = ledger.select(elapsed)[0][0]
-    return Spent(trials - repeated, repeated, job_figures.env_steps(ledger), elapsed_s)
+    return Spent(
+        trials=asked - repeated,
+        repeated=repeated - raced,
+        env_steps=job_figures.env_steps(ledger),
+        elapsed_s=elapsed_s,
+        raced=raced,
+    )
 
 
 def has_value(ledger: Ledger) -> bool:

@@ -113,6 +113,7 @@ def of_search(
     again = limits.env_steps_again
     share = _trained_share(scheduler, max(steps))
     if limits.all_env_steps is not None:
+        # Further seeds have a share of what is trained of trials, whatever rungs leave of that.
         of_trials = (limits.all_env_steps - again) * share
         expected = min(most, of_trials + again)
     # A start after a pause at a rung takes as long as the first one; the share of the env_steps has
@@ -181,12 +182,25 @@ def forecast(
         examples,
         rest.search,
         source.scheduler,
-        rest.limits(experiment),
+        _limits_of_rest(experiment, source, rest, begun),
         max(1, plan.backend.slots.lanes),
         begun,
     )
     facts = _facts(experiment, source, time)
     return Forecast(lines=[_line(time)], facts={"search": facts, "scheduler": scheduler})
+
+
+def _limits_of_rest(
+    experiment: Experiment,
+    source: SearchDeclaration,
+    rest: SearchDeclaration,
+    begun: DoneSoFar | None,
+) -> SearchLimits:
+    """Of what is left of a search. :param rest: that."""
+    if begun is None:
+        return rest.limits(experiment)
+    raced = source.limits(experiment).jobs_raced - begun.spent.raced
+    return rest.limits(experiment, max(0, raced))
 
 
 def _line(time: SearchTime) -> str:

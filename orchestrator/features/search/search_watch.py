@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from orchestrator.core.errors import LedgerBusyError, LedgerError
@@ -16,7 +16,11 @@ from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatch
 from orchestrator.features.search import search_events
 from orchestrator.features.search.history import Trial, commonest, costs
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.trials import TrialReader, lineage_env_steps
+from orchestrator.features.search.trials import (
+    TrialReader,
+    failed_further_seeds,
+    lineage_env_steps,
+)
 from orchestrator.ledger import Ledger
 from orchestrator.supervisor.events import News, Note
 
@@ -143,6 +147,7 @@ def status_line(reader: TrialReader, leaders: Sequence[Trial]) -> str:
         parts.append(_best_so_far(reader, leaders))
         if reader.history.is_over:
             parts += _judged(reader)
+    parts += _further_seeds(reader)
     if reader.failed:
         # Without a value the reason follows in a sentence of its own.
         parts.append(f"{reader.failed:,} failed{'' if is_fruitless else f' ({_failure(reader)})'}")
@@ -184,6 +189,22 @@ def _last_failed(reader: TrialReader) -> list[Trial]:
     """The last ones of the search first, without those that repeat one."""
     failed = (trial for trial in reversed(reader.history.failed.values()) if trial.is_of_search)
     return list(islice(failed, FAILURES_READ))
+
+
+def _further_seeds(reader: TrialReader) -> list[str]:
+    """How many further seeds trials have had, and why one of them has failed."""
+    further = reader.history.further
+    if not further:
+        return []
+    text = count(len(further), "further seed")
+    failed = failed_further_seeds(reader.history.asked)
+    if failed:
+        text += f", {len(failed):,} failed ({_why_seed_failed(failed[-1])})"
+    return [text]
+
+
+def _why_seed_failed(seed: Trial) -> str:
+    return _with_reason(replace(seed, number=seed.reevaluates or 0))
 
 
 def _without_value(reader: TrialReader) -> str:

@@ -13,7 +13,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
 from orchestrator.features.search.history import Trial, ranked_trials
 from orchestrator.features.search.search_paths import SearchPaths
-from orchestrator.features.search.trials import best
+from orchestrator.features.search.trials import best, with_further_seeds
 
 MOST_REPORTED = 60
 """Trials of each kind that a page shows by themselves."""
@@ -41,10 +41,12 @@ def note(paths: RunPaths, trials: Sequence[Trial], search: SearchSpec) -> None:
 
 def jobs_to_show(trials: Sequence[Trial], search: SearchSpec) -> list[str]:
     """The jobs of the trials to show, and of those that repeat them."""
-    repeated = {trial.reevaluates: trial.jobs for trial in trials}
+    repeated = {trial.reevaluates: trial.jobs for trial in trials if trial.is_reevaluation}
     shown = leaders([trial for trial in trials if trial.is_of_search], search).shown_trials()
     return [
-        job_id for number in shown for job_id in (*trials[number].jobs, *repeated.get(number, ()))
+        job_id
+        for number in shown
+        for job_id in (*with_further_seeds(trials[number]).jobs, *repeated.get(number, ()))
     ]
 
 

@@ -101,6 +101,8 @@ class TrialReader:
             self._failing.append(trial)
         elif trial.is_of_search:  # others have no rungs
             self._done_steps += self._total(trial)
+        if trial.is_further_seed:
+            self._front = self._new_front()
         if not trial.is_of_search or not trial.values or self.search is None:
             return
         mine = costs(trial, self.directions)
@@ -109,6 +111,15 @@ class TrialReader:
             self._front = [*kept, (mine, trial.index, trial)]
             if len(self.directions) == 1:
                 self._front = [min(self._front)]
+
+    def _new_front(self) -> list[tuple[Sequence[float], int, Trial]]:
+        """Of one objective, after the value of a trial has changed."""
+        finished = [
+            (costs(one, self.directions), one.index, one)
+            for one in self.history.asked
+            if one.values
+        ]
+        return [min(finished, key=lambda one: one[:2])]
 
     def _total(self, trial: Trial) -> int:
         """``total_timesteps`` of its jobs, as far as the ledger still has them."""
@@ -155,8 +166,18 @@ class TrialReader:
 
     @property
     def asked(self) -> list[Trial]:
-        """The trials without those that repeat one."""
-        return self.history.asked
+        """The trials without those that repeat one, each with its further seeds."""
+        return self._with_further_seeds(self.history.asked)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All of them, each with its further seeds."""
+        return self._with_further_seeds(
+            [trial for trial in self.history.trials if not trial.is_further_seed]
+        )
+
+    def _with_further_seeds(self, trials: list[Trial]) -> list[Trial]:
+        return list(map(with_further_seeds, trials)) if self.history.further else trials
 
     @property
     def repeated(self) -> Mapping[int, Trial]:
@@ -166,7 +187,9 @@ class TrialReader:
         return {
             trial.reevaluates: trial
             for trial in self.history.trials
-            if trial.reevaluates is not None and self._is_as_declared(trial)
+            if trial.reevaluates is not None
+            and trial.is_reevaluation
+            and self._is_as_declared(trial)
         }
 
     @property
@@ -223,6 +246,23 @@ class TrialReader:
         left = of_waiting - sum(trial.env_steps for trial in waiting)
         whole = of_waiting + self._done_steps
         return left / whole if whole else None
+
+
+def with_further_seeds(trial: Trial) -> Trial:
+    """``trial`` with the jobs and the env_steps of those further seeds that count in its value."""
+    counted = trial.further_with_value
+    if not counted:
+        return trial
+    return replace(
+        trial,
+        jobs=[*trial.jobs, *(job_id for one in counted for job_id in one.jobs)],
+        env_steps=trial.env_steps + sum(one.env_steps for one in counted),
+    )
+
+
+def failed_further_seeds(trials: Iterable[Trial]) -> list[Trial]:
+    """Further seeds of these trials that have failed, which have no part in their values."""
+    return [one for trial in trials for one in trial.further if one.is_over and not one.values]
 
 
 def judged_apart(

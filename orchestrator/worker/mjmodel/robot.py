@@ -55,16 +55,15 @@ def joints_of_robot(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> li
     objects.
     """
     trees = {int(model.body_treeid[body]), *driven_trees(model, data).tolist()}
-    return joints_in(model, trees)
+    return _joints_in(model, trees)
 
 
 def joints_of_tree(model: mujoco.MjModel, body: int) -> list[int]:
     """Numbers of the joints in the tree of ``body``."""
-    return joints_in(model, {int(model.body_treeid[body])})
+    return _joints_in(model, {int(model.body_treeid[body])})
 
 
-def joints_in(model: mujoco.MjModel, trees: set[int]) -> list[int]:
-    """Numbers of the joints in kinematic trees with these numbers."""
+def _joints_in(model: mujoco.MjModel, trees: set[int]) -> list[int]:
     return [
         joint
         for joint in range(model.njnt)

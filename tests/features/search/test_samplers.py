@@ -27,7 +27,12 @@ from orchestrator.features.search.declaration.spec import (
     SearchSpec,
 )
 from orchestrator.features.search.history import Trial
-from orchestrator.features.search.searcher.samplers import Sampler, TrialOutcome, make
+from orchestrator.features.search.searcher.samplers import (
+    FurtherOutcome,
+    Sampler,
+    TrialOutcome,
+    make,
+)
 from orchestrator.features.search.searcher.space import Space
 
 NUMBERS = (
@@ -114,6 +119,50 @@ def test_sampler_goes_on_as_if_it_had_not_been_pickled(name: str) -> None:
             point
         )  # raises ValueError for a value that is none of its dimension
     json.dumps(points, allow_nan=False)
+
+
+def raced(spec: SearchSpec, asks: int, *, hears: bool, pickled_at: int = -1) -> list[Any]:
+    """The points of a search in which every third trial has a further seed, which is better by 1."""
+    sampler: Sampler = make(spec)
+    points = list[dict[str, Any]]()
+    for number in range(asks):
+        if number == pickled_at:
+            sampler = pickle.loads(pickle.dumps(sampler))
+        points.append(dict(sampler.ask(number)))
+        seen = value(points[-1])
+        sampler.tell(number, points[-1], TrialOutcome(values=(seen, 0.0)[: len(spec.objectives)]))
+        if hears and number % 3 == 0:
+            again = FurtherOutcome(value=seen + 1.0, value_of_trial=seen + 0.5)
+            sampler.tell_again(number, points[-1], again)
+    return points
+
+
+@pytest.mark.parametrize("name", ["random", "cmaes", *SLOW_TO_IMPORT[:2], *SLOW_TO_IMPORT[4:]])
+def test_samplers_that_learn_hear_of_further_seeds_and_others_do_not(name: str) -> None:
+    options: dict[str, Any] = {"n_startup_trials": 8} if name in ("tpe", "gp") else {}
+    spec = spec_of(name, objectives=("x",), directions=("maximize",), sampler_options=options)
+    trials = 16 if name == "gp" else 40
+    told = raced(spec, trials, hears=True)
+    assert raced(spec, trials, hears=True, pickled_at=trials - 3) == told
+    learns = name in ("tpe", "gp", "cmaes")
+    assert (raced(spec, trials, hears=False) != told) == learns
+
+
+def test_a_population_is_ranked_by_the_values_over_all_seeds() -> None:
+    spec = spec_of("cmaes", sampler_options={"population_size": 4})
+    corrected, whole = make(spec), make(spec)
+    for number in range(4):
+        point = corrected.ask(number)
+        assert whole.ask(number) == point
+        final = float(number % 3)
+        corrected.tell(number, point, TrialOutcome(values=(9.0 - number,)))
+        whole.tell(number, point, TrialOutcome(values=(final if number < 3 else 9.0 - number,)))
+        if number < 3:
+            again = FurtherOutcome(value=0.0, value_of_trial=final)
+            corrected.tell_again(number, point, again)
+    late = FurtherOutcome(value=0.0, value_of_trial=100.0)
+    corrected.tell_again(0, whole.ask(4), late)
+    assert corrected.ask(5) == whole.ask(5), "the distribution was adapted with it before"
 
 
 def test_pickled_distribution_draws_the_same_places_to_the_last_bit() -> None:

@@ -79,6 +79,7 @@ class SearchDeclaration(JobSource):
         if self.search is not None and template is not None:
             initial_points(self.search, template, problems)
             rules.check_reevaluation(self.search, template, problems)
+            rules.check_seeds_of_race(self.search, len(jobs), problems)
         if self.scheduler is None:
             return ()
         space = () if self.search is None else self.search.space
@@ -110,10 +111,11 @@ class SearchDeclaration(JobSource):
         seeds = self._seeds(experiment)
         return tuple(sentences(self.search, self.scheduler, seeds, self._longest(experiment)))
 
-    def limits(self, experiment: Experiment) -> SearchLimits:
-        """The most that the search does."""
+    def limits(self, experiment: Experiment, jobs_raced: int | None = None) -> SearchLimits:
+        """The most that the search does; for ``jobs_raced`` see :func:`.summary.limits`."""
         assert self.search is not None
-        return limits(self.search, self._seeds(experiment), self._longest(experiment))
+        seeds = self._seeds(experiment)
+        return limits(self.search, seeds, self._longest(experiment), jobs_raced)
 
     def _seeds(self, experiment: Experiment) -> int:
         """Number of jobs of a trial."""

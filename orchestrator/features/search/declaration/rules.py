@@ -26,6 +26,7 @@ from orchestrator.features.search.declaration.spec import (
     WITHOUT_CHOICES,
     ArchiveAxis,
     Dimension,
+    RaceSpec,
     ReevaluationSpec,
     SchedulerSpec,
     SearchSpec,
@@ -92,6 +93,7 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
     declared = table.get("initial", [])
     reevaluation = dict(table.get("reevaluate", {}))
     is_space_known = len(space) == len(dimensions)
+    race = table.get("race")
     search = SearchSpec(
         space=space,
         constraints=read_constraints(table.get("constraints", {}), problems),
@@ -106,6 +108,7 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
         start=start_in(table),
         reevaluate=min(reevaluation.pop("n", 0), table.get("trials", MOST)),
         reevaluation=ReevaluationSpec(**reevaluation),
+        race=None if race is None else RaceSpec(**race),
         **{key: table[key] for key in _SAME_IN_SPEC if key in table},
     )
     if not dimensions:
@@ -133,7 +136,38 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
     _check_sampler(search, problems)
     if search.start == "reference":
         _check_networks(search, problems)
+    if search.race is not None:
+        _check_race(search, problems)
     return search
+
+
+def _check_race(search: SearchSpec, problems: Problems) -> None:
+    """Check that values of trials with unequal numbers of seeds can be compared."""
+    where = "search.race"
+    if len(search.objectives) > 1:
+        text = "several objectives have no best trial to race for; set one objective"
+        problems.add(where, f"{text}, or leave race out")
+    if search.sampler in ARCHIVE_SAMPLERS or search.measures:
+        text = "an archive has a best trial in every cell, and a race is for one best of all"
+        problems.add(where, f"{text}; leave race out, or use another sampler than {search.sampler}")
+    if search.has_lineages:
+        what = f'with start = "{search.start}" trials begin with policies of others, and their values are not compared'
+        problems.add(where, f'{what}; set start = "reference" or "nothing", or leave race out')
+    if search.aggregate == "min":
+        what = 'with aggregate = "min" a trial is the worse the more seeds it has'
+        problems.add(where, f'{what}; set aggregate = "median" or "mean", or leave race out')
+
+
+def check_seeds_of_race(search: SearchSpec, seeds: int, problems: Problems) -> None:
+    """Check that the race allows more seeds than every trial has.
+
+    :param seeds: those of the job.
+    """
+    if search.race is not None and search.race.seeds <= seeds:
+        what = f"a trial has at most {search.race.seeds} seeds, and the job has {seeds} already"
+        problems.add(
+            "search.race.seeds", f"{what}; expected more than {seeds}, or one seed for the job"
+        )
 
 
 def _check_networks(search: SearchSpec, problems: Problems) -> None:

@@ -196,6 +196,27 @@ class ReevaluationSpec:
         return self.seeds is not None or self.total_timesteps is not None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceSpec:
+    """How far trials that may be the best are trained with further seeds while the search goes
+    on.
+    """
+
+    seeds: int
+    """A trial has at most so many, those of the job among them."""
+    share: float = 0.4
+    """At most this share of the env_steps of all trials is of further seeds."""
+
+
+def race_in(table: Mapping[str, Any]) -> Any:
+    """``race`` of a table ``[search]`` as the user has written it, its short form as the table that
+    means the same.
+    """
+    race = table["race"]
+    declared = race if isinstance(race, Mapping) else {"seeds": race}
+    return {"share": RaceSpec(seeds=2).share, **declared}
+
+
 def start_in(table: Mapping[str, Any]) -> Start:
     """What trials begin with by ``[search]``, under its name or the earlier one, ``inherit``."""
     earlier = table.get("inherit", "none")
@@ -240,6 +261,8 @@ class SearchSpec:
     """So many of the best, at most ``trials``, are trained again at the end, from nothing and with
     other seeds."""
     reevaluation: ReevaluationSpec = ReevaluationSpec()
+    race: RaceSpec | None = None
+    """None: all trials have the seeds of the job."""
 
     @property
     def has_lineages(self) -> bool:

@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from orchestrator.core.text import count, duration, joined
 from orchestrator.features.search.declaration.spec import (
     RETURN,
     Dimension,
+    RaceSpec,
     SchedulerSpec,
     SearchSpec,
 )
@@ -31,31 +33,59 @@ class SearchLimits:
     """Of all jobs to their end, whatever the budget of env_steps."""
     env_steps_again: int = field(default=0, repr=False, compare=False)
     """Of those that are trained at the end, and of the one that trials start from."""
+    jobs_raced: int = field(default=0, repr=False, compare=False)
+    """Further seeds; 0 also where neither trials nor env_steps are limited."""
+    env_steps_raced: int = field(default=0, repr=False, compare=False)
     env_steps: int | None
     """Without those that are trained after ``max_env_steps``, by jobs that were queued or ran
     then."""
 
 
-def limits(search: SearchSpec, seeds: int, longest: int) -> SearchLimits:
-    """:param seeds: number of them. :param longest: env_steps of the longest jobs."""
+def limits(
+    search: SearchSpec, seeds: int, longest: int, jobs_raced: int | None = None
+) -> SearchLimits:
+    """:param seeds: number of them. :param longest: env_steps of the longest jobs.
+
+    :param jobs_raced: how many further seeds there may be; None: as many as ``race`` allows.
+    """
     a_trial = seeds * longest
+    if jobs_raced is None:
+        jobs_raced = _jobs_raced(search, seeds, longest)
+    raced = jobs_raced * longest
     trials = search.trials
-    again = _jobs_again(search, seeds) * (search.reevaluation.total_timesteps or longest)
+    jobs_again = _jobs_again(search, seeds)
+    again = jobs_again * (search.reevaluation.total_timesteps or longest)
     is_prepared = search.start == "reference"
     again += is_prepared * longest
-    every = None if trials is None else trials * a_trial + again
+    every = None if trials is None else trials * a_trial + raced + again
     spent = None if search.max_env_steps is None else search.max_env_steps + again
     return SearchLimits(
         trials=trials,
         all_env_steps=every,
         env_steps_again=again,
-        jobs=None if trials is None else trials * seeds + _jobs_again(search, seeds) + is_prepared,
+        jobs_raced=jobs_raced,
+        env_steps_raced=raced,
+        jobs=None if trials is None else trials * seeds + jobs_raced + jobs_again + is_prepared,
         env_steps=min((steps for steps in (every, spent) if steps is not None), default=None),
     )
 
 
 def _jobs_again(search: SearchSpec, seeds: int) -> int:
     return search.reevaluations * (search.reevaluation.seeds or seeds)
+
+
+def _jobs_raced(search: SearchSpec, seeds: int, longest: int) -> int:
+    """How many further seeds there may be, each of them trained for as long as the longest jobs."""
+    race = search.race
+    if race is None:
+        return 0
+    most = []
+    if search.trials is not None:
+        of_trials = search.trials * seeds * race.share / (1 - race.share)
+        most += [math.floor(of_trials), search.trials * max(0, race.seeds - seeds)]
+    if search.max_env_steps is not None:
+        most.append(math.floor(search.max_env_steps * race.share / longest))
+    return min(most, default=0)
 
 
 def sentences(
@@ -82,6 +112,8 @@ def sentences(
         yield "every trial starts from the policy of the unchanged job, which is trained first"
     if search.initial:
         yield f"trained first: {count(len(search.initial), 'point')} of search.initial"
+    if search.race is not None:
+        yield _race(search.race, most)
     if search.reevaluate and (search.reevaluation.is_own or search.reevaluation.reference):
         yield _reevaluation(search, seeds, longest)
     for axis in search.measures:
@@ -106,6 +138,15 @@ def _ends(search: SearchSpec, most: SearchLimits) -> Iterator[str]:
     ends += [] if search.max_time_s is None else [duration(search.max_time_s)]
     if ends:
         yield f"no further trial is asked for after {' or '.join(ends)}, but what is queued or runs then is trained"
+
+
+def _race(race: RaceSpec, most: SearchLimits) -> str:
+    what = f"trials that may be the best get further seeds, up to {race.seeds} each"
+    cost = f"at most {race.share:.0%} of the env_steps of all trials"
+    if not most.jobs_raced:
+        return f"{what}; {cost}"
+    jobs = count(most.jobs_raced, "further job")
+    return f"{what}; {cost}: at most {jobs} and {most.env_steps_raced:,} env_steps"
 
 
 def _reevaluation(search: SearchSpec, seeds: int, longest: int) -> str:

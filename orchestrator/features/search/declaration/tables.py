@@ -151,6 +151,51 @@ _Reevaluation = Annotated[
 ]
 
 
+class RaceTable(TomlTable):
+    """Further seeds of trials that may be the best, while the search goes on."""
+
+    seeds: Annotated[int, Field(ge=2, le=MOST), Whole] = Field(
+        description="A trial has at most so many seeds, those of the job among them.", examples=[5]
+    )
+    share: Annotated[
+        float, Field(gt=0.0, lt=1.0), Expected("a number above 0 and below 1, such as 0.4")
+    ] = key(0.4, "At most this share of the env_steps of all trials is of further seeds.")
+
+
+def _as_race(value: Any) -> Any:
+    """A number of seeds as the table that means the same.
+
+    :raises ExpectedError: it is neither a number nor a table.
+    """
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, int) or isinstance(value, bool) or not 2 <= value <= MOST:
+        raise ExpectedError(f"expected a whole number from 2 to {MOST:_}, or a table with seeds")
+    return {"seeds": value}
+
+
+_Race = Annotated[
+    RaceTable,
+    BeforeValidator(_as_race),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 2},
+                {
+                    "type": "object",
+                    "properties": {
+                        "seeds": {"type": "integer", "minimum": 2},
+                        "share": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+                    },
+                    "required": ["seeds"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
+
+
 class SchedulerTable(TomlTable):
     """When trials are compared, and which of them go on."""
 
@@ -253,6 +298,12 @@ class SearchTable(TomlTable):
         "too) and by (value or estimate: which are the best).",
         {"n": 5, "seeds": 5, "total_timesteps": 200_000, "reference": True},
         shown=0,
+    )
+    race: _Race | None = key(
+        None,
+        "Trials that may be the best get further seeds, up to so many each; or a table with seeds and share (at most "
+        "this share of the env_steps of all trials is of further seeds).",
+        {"seeds": 5, "share": 0.4},
     )
     scheduler: SchedulerTable | None = key(
         None, "When trials are compared, and which of them go on.", shown={}

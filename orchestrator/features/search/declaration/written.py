@@ -15,7 +15,7 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
-from orchestrator.features.search.declaration.spec import start_in
+from orchestrator.features.search.declaration.spec import race_in, start_in
 from orchestrator.features.search.search_paths import SearchPaths
 
 if TYPE_CHECKING:  # which reads job files, and `status` does not
@@ -90,6 +90,8 @@ def _decisive(declaration: Mapping[str, Any]) -> dict[str, Any]:
     search = kept.get("search")
     if isinstance(search, dict):
         table = {key: value for key, value in search.items() if key not in (*BUDGET, "inherit")}
+        if "race" in table:
+            table["race"] = race_in(table)
         kept["search"] = table | {"start": start_in(search)}
     return dict(_flat("", {**kept, **declaration["options"]["overrides"]}))
 

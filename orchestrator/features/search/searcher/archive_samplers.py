@@ -16,7 +16,11 @@ from ribs.emitters import IsoLineEmitter
 
 from orchestrator.features.search.declaration.spec import SearchSpec
 from orchestrator.features.search.searcher.cmaes_sampler import AsynchronousCma
-from orchestrator.features.search.searcher.simple_samplers import RandomSampler, TrialOutcome
+from orchestrator.features.search.searcher.simple_samplers import (
+    FurtherOutcome,
+    RandomSampler,
+    TrialOutcome,
+)
 from orchestrator.features.search.searcher.space import Point, Space
 
 INITIAL = 20
@@ -94,6 +98,9 @@ class MapElitesSampler:
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         self._elites.add(point, outcome)
 
+    def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
+        """Its trials are in no race: every cell has a best one."""
+
 
 class CmaMeSampler:
     """CMA-ME (Fontaine et al. 2020): a distribution that moves to where the archive grows or
@@ -131,3 +138,6 @@ class CmaMeSampler:
             self._distribution.start(
                 np.array(elite, np.float64), self._distribution.population_size
             )
+
+    def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
+        """Its trials are in no race: every cell has a best one."""

@@ -11,7 +11,7 @@ from cmaes import CMA
 from numpy.typing import NDArray
 
 from orchestrator.features.search.declaration.spec import SearchSpec
-from orchestrator.features.search.searcher.simple_samplers import TrialOutcome
+from orchestrator.features.search.searcher.simple_samplers import FurtherOutcome, TrialOutcome
 from orchestrator.features.search.searcher.space import Point, Space
 
 SIGMA = 0.25
@@ -112,6 +112,15 @@ class AsynchronousCma:
         self._told = []
         return [loss for _, _, loss in ranked]
 
+    def tell_again(self, point: Point, loss: Loss) -> None:
+        """The loss of the trial with this point is now this, as far as the distribution was not
+        adapted with it yet.
+        """
+        self._told = [
+            (generation, place, loss if self._space.decode(place) == point else before)
+            for generation, place, before in self._told
+        ]
+
 
 class CmaesSampler:
     """A distribution that has converged is followed by one with twice the population, around
@@ -160,6 +169,9 @@ class CmaesSampler:
         elif self._distribution.tell(number, (loss,)) and self._distribution.has_converged:
             place = np.random.default_rng([self._seed, number]).random(len(self._space.dimensions))
             self._distribution.start(place, 2 * self._distribution.population_size)
+
+    def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
+        self._distribution.tell_again(point, (self._sign * outcome.value_of_trial,))
 
     def _begin_around(self, point: Point) -> None:
         """What was told of worse points is forgotten, which is less than a population."""

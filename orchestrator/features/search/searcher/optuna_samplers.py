@@ -11,7 +11,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import TrialState
 
 from orchestrator.features.search.declaration.spec import SearchSpec
-from orchestrator.features.search.searcher.simple_samplers import TrialOutcome
+from orchestrator.features.search.searcher.simple_samplers import FurtherOutcome, TrialOutcome
 from orchestrator.features.search.searcher.space import Point, Space
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -47,6 +47,7 @@ class OptunaSampler:
             for dimension in spec.space
         }
         self._is_gaussian_process = spec.sampler == "gp"
+        self._has_generations = spec.sampler == "nsga2"
         sampler = KINDS[spec.sampler](seed=spec.seed, **spec.sampler_options)
         self._study = optuna.create_study(directions=list(spec.directions), sampler=sampler)
         self._signs = [1.0 if direction == "maximize" else -1.0 for direction in spec.directions]
@@ -58,14 +59,16 @@ class OptunaSampler:
         """Number of a trial that is not told yet → its number in the study."""
 
     def add(self, number: int, point: Point) -> None:
-        places = {
-            dimension.key: int(unit * len(dimension.choices)) if dimension.choices else unit
-            for dimension, unit in zip(
-                self._space.dimensions, self._space.encode(point), strict=True
-            )
-        }
-        self._study.enqueue_trial(places)
+        self._study.enqueue_trial(self._places(point))
         self._trials[number] = self._study.ask(self._distributions).number
+
+    def _places(self, point: Point) -> dict[str, Any]:
+        """``point`` as the study has it."""
+        units = self._space.encode(point)
+        return {
+            dimension.key: int(unit * len(dimension.choices)) if dimension.choices else unit
+            for dimension, unit in zip(self._space.dimensions, units, strict=True)
+        }
 
     def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
         """A pruned trial beyond its constraints: TPE takes it for worse than all within them. The
@@ -103,3 +106,17 @@ class OptunaSampler:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
             self._study.tell(trial, list(values))
+
+    def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
+        """A further trial with the same parameters: TPE and the Gaussian process take each as an
+        observation. NSGA-II compares the individuals of generations, to which it would not belong.
+        """
+        if self._has_generations:
+            return
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                params=self._places(point),
+                distributions=self._distributions,
+                values=[outcome.value],
+            )
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from orchestrator.core.job import TERMINAL
 from orchestrator.features.search.declaration.spec import RETURN, SearchSpec
@@ -57,12 +58,14 @@ def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent
     found = [job_values(text, known) for text in (*names, *axes)]
     values = [aggregated_value(one.of_jobs, how) for one in found]
     why = next((one.why for one in found if one.why), "")
-    content = {
+    content: dict[str, Any] = {
         "values": None if why else values[: len(names)],
         "measures": None if why else values[len(names) :],
         "env_steps": sum(row["env_steps"] for row in rows),
         "why": f"{why}; known are {', '.join(shown_names(rows[0]))}" if why else "",
     }
+    if search is not None and search.race is not None and not why:
+        content["of_seeds"] = list(found[0].of_jobs)
     return SearchEvent(kind="over", trial=trial.number, content=content)
 
 

@@ -175,6 +175,11 @@ class Proposals:
         """Whether the sampler learns of points that it was not asked for."""
         return callable(getattr(self._sampler, "add", None))
 
+    @property
+    def _takes_further_seeds(self) -> bool:
+        """Whether the sampler learns of further seeds of trials."""
+        return callable(getattr(self._sampler, "tell_again", None))
+
     def _was_added(self, trial: Trial) -> bool:
         """Whether the sampler was not asked for it."""
         return trial.index < len(self._initial) or trial.rejected >= ASKED_FOR_ONE
@@ -184,6 +189,9 @@ class Proposals:
         assert event.trial is not None
         content = event.content
         trial = history.trials[event.trial]
+        if trial.is_further_seed:
+            self._tell_again(event, trial, history)
+            return
         if self._was_added(trial) and not self._takes_added:
             return
         values, measures = (
@@ -194,6 +202,29 @@ class Proposals:
         )
         with self._explaining("tell"):
             self._sampler.tell(trial.draw, trial.point, outcome)
+
+    def _tell_again(self, event: SearchEvent, seed: Trial, history: History) -> None:
+        """Tell the sampler of a further seed of a trial that it was told of before.
+
+        The value of the trial is over the seeds that it was told of.
+        """
+        assert seed.reevaluates is not None
+        trial = history.trials[seed.reevaluates]
+        knows_trial = self._takes_added or not self._was_added(trial)
+        if not (event.content["values"] and knows_trial and self._takes_further_seeds):
+            return
+        told = [
+            one.values[0]
+            for one in trial.further
+            if one.values and one.number not in history.untold
+        ]
+        outcome = samplers.FurtherOutcome(
+            value=event.content["values"][0],
+            value_of_trial=history.value_of([*trial.of_seeds, *told])[0],
+            env_steps=event.content["env_steps"],
+        )
+        with self._explaining("tell_again"):
+            self._sampler.tell_again(trial.draw, trial.point, outcome)
 
     @contextlib.contextmanager
     def _explaining(self, method: str) -> Iterator[None]:
@@ -269,6 +300,10 @@ class Proposals:
             else (index // self._bracket - 1) * self._bracket
         )
         return max(0, lag)
+
+    def knows(self, trial: Trial, history: History) -> bool:
+        """Whether the next trial may depend on what has come of this one."""
+        return not self.in_order or trial.index < self._lag(history)
 
     def is_next_known(self, history: History) -> bool:
         """Whether all trials are over, or rejected for good, that the next one is asked with."""

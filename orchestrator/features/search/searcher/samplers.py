@@ -14,6 +14,7 @@ from pathlib import Path
 from orchestrator.core.errors import UsageError
 from orchestrator.features.search.declaration.spec import SAMPLERS, SearchSpec
 from orchestrator.features.search.searcher.simple_samplers import (
+    FurtherOutcome,
     RandomSampler,
     Sampler,
     SobolSampler,
@@ -21,7 +22,7 @@ from orchestrator.features.search.searcher.simple_samplers import (
 )
 from orchestrator.features.search.searcher.space import Space
 
-__all__ = ["Sampler", "TrialOutcome", "make"]
+__all__ = ["FurtherOutcome", "Sampler", "TrialOutcome", "make"]
 
 
 def make(spec: SearchSpec, search_path: Path | None = None) -> Sampler:

@@ -20,7 +20,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -50,11 +49,18 @@ from orchestrator.features.search.declaration.declared_search import (
 )
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
 from orchestrator.features.search.estimates import estimates, ranked_by
+from orchestrator.features.search.event_contents import RACED
 from orchestrator.features.search.history import History, Trial, commonest
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
 from orchestrator.features.search.searcher import outcomes, schedulers
+from orchestrator.features.search.searcher.further_seeds import (
+    IsKnown,
+    fresh_seeds,
+    further_seed,
+    raced_trial,
+)
 from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
@@ -73,8 +79,6 @@ FIRST_FAILURES = 20
 points."""
 FAILURES_IN_A_ROW = 1000
 """So many failures after a success end a search, for the same reason."""
-FIRST_OTHER_SEED = 1000
-"""Trainings that are repeated have seeds from here on, without those of the job file."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -196,7 +200,10 @@ class Searcher:
         if self._begin_start():
             done = True
         elif self._may_ask():
-            self._ask()
+            self._train_next()
+            done = True
+        elif (trial := self._raced_at_last()) is not None:
+            self._train_further_seed(trial)
             done = True
         self._refuse_if_hopeless()
         if self._proposals is not None:
@@ -373,20 +380,76 @@ class Searcher:
         """Whether there will be no further trial: a part of the budget is used up, or there is no
         search.
         """
+        return self._search is None or self._has_all_trials() or self._is_exhausted()
+
+    def _has_all_trials(self) -> bool:
+        trials = None if self._search is None else self._search.trials
+        return trials is not None and len(self.history.asked) >= trials
+
+    def _is_exhausted(self) -> bool:
+        """Whether the env_steps or the time of the search are used up."""
         search = self._search
         if search is None:
-            return True
-        if search.trials is not None and len(self.history.asked) >= search.trials:
-            return True
+            return False
         if search.max_time_s is not None and self.history.elapsed_s >= search.max_time_s:
             return True
         most = search.max_env_steps
         return most is not None and job_figures.env_steps(self.ledger) >= most
 
+    def _train_next(self) -> None:
+        """Begin a further seed of a trial that may be the best, or a trial with a new point."""
+        proposals = self._proposals
+        assert proposals is not None
+        for trial in proposals.to_tell(self.history):
+            self._record([self._outcome(trial)])
+        raced = self._raced(lambda trial: proposals.knows(trial, self.history))
+        if raced is None:
+            self._ask()
+        else:
+            self._train_further_seed(raced)
+
+    def _raced(self, is_known: IsKnown) -> Trial | None:
+        """The trial that gets a further seed now."""
+        search = self._search
+        if search is None or search.race is None:
+            return None
+        return raced_trial(search.race, search.directions[0], self.history, is_known)
+
+    def _raced_at_last(self) -> Trial | None:
+        """The trial that gets a further seed now that there will be no other new point."""
+        search = self._search
+        proposals = self._proposals
+        if search is None or search.race is None or proposals is None:
+            return None
+        if not self._has_all_trials() or self._is_exhausted():
+            return None
+        if not proposals.in_order:
+            return self._raced(lambda _: True) if self._has_room() else None
+        history = self.history
+        decisive = {one.number for one in history.further[: -max(1, history.lanes)]}
+        if any(one.is_of_search or one.number in decisive for one in history.training.values()):
+            return None
+        trial = self._raced(lambda one: one.is_of_search or one.number in decisive)
+        if trial is None and not history.training:
+            return self._raced(lambda _: True)
+        return trial
+
+    def _train_further_seed(self, trial: Trial) -> None:
+        """Train the point of ``trial`` as it was trained, with the next seed."""
+        assert self._proposals is not None
+        seeds = [further_seed(trial, self._own_seeds(trial))]
+        jobs = trial_jobs(self.experiment, trial.number, trial.point, seeds)
+        parent = self._proposals.parent(trial.point, self.history)
+        self._enter(
+            trial.point,
+            jobs,
+            parent=parent,
+            reevaluates=trial.number,
+            others={"role": RACED},
+        )
+
     def _ask(self) -> None:
         assert self._proposals is not None
-        for trial in self._proposals.to_tell(self.history):
-            self._record([self._outcome(trial)])
         number = len(self.history.trials)
         proposed = self._proposals.next_point(self.history, self._check_point)
         point = proposed.point
@@ -485,7 +548,11 @@ class Searcher:
         if not best_ones:
             return False
         wanted = search.reevaluation.protocol
-        alike = [trial for trial in self.history.trials if trial.protocol == wanted]
+        alike = [
+            trial
+            for trial in self.history.trials
+            if trial.protocol == wanted and not trial.is_further_seed
+        ]
         done = {trial.reevaluates for trial in alike}
         missing = [trial for trial in best_ones if trial.number not in done]
         for trial in missing:
@@ -528,10 +595,13 @@ class Searcher:
         self._enter({}, jobs, others={"role": "reference", **others})
 
     def _fresh_seeds(self, search: SearchSpec, trial: Trial) -> list[int]:
-        """Seeds that no trial was trained with; the same for all points."""
-        own = [job.spec.seed for job in trial_jobs(self.experiment, trial.number, trial.point)]
-        others = (seed for seed in count(FIRST_OTHER_SEED) if seed not in own)
-        return list(islice(others, search.reevaluation.seeds or len(own)))
+        own = self._own_seeds(trial)
+        return fresh_seeds(search, own, search.reevaluation.seeds or len(own))
+
+    def _own_seeds(self, trial: Trial) -> list[int]:
+        """Those of the job file."""
+        jobs = trial_jobs(self.experiment, trial.number, trial.point)
+        return [job.spec.seed for job in jobs]
 
     # -- the ledger
 

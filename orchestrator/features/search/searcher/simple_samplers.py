@@ -24,6 +24,18 @@ class TrialOutcome:
     """Of all of its jobs."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherOutcome:
+    """What is known of a further seed of a trial, of which there is one objective."""
+
+    value: float
+    """Of this seed alone."""
+    value_of_trial: float
+    """Of all of its seeds so far, this one included."""
+    env_steps: int = 0
+    """Of this seed alone."""
+
+
 class Sampler(Protocol):
     """Proposes points. A class of the user's is one, too; only :meth:`ask` and :meth:`tell` are
     needed.
@@ -50,6 +62,11 @@ class Sampler(Protocol):
             that is not known.
         """
 
+    def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
+        """Trial ``number``, which the sampler was told of, was trained with a further seed: another
+        observation of its point. One without this method hears nothing of it.
+        """
+
 
 class RandomSampler:
     """Points that are independent of each other and of all values: a function of seed and
@@ -72,6 +89,9 @@ class RandomSampler:
         pass
 
     def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
+        pass
+
+    def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
         pass
 
 
@@ -101,4 +121,7 @@ class SobolSampler:
         pass
 
     def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
+        pass
+
+    def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
         pass

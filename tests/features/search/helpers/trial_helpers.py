@@ -18,7 +18,7 @@ from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import jobs_at, trial_jobs
 from orchestrator.features.search.search_events import SearchEvent
-from orchestrator.jobfile import from_mapping
+from orchestrator.jobfile import Experiment, from_mapping
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 
@@ -40,7 +40,10 @@ class Told:
     parent: int | None = None
     reevaluates: int | None = None
     role: str = ""
-    """Not empty: the unchanged job is trained."""
+    """``"race"``: a further seed of the trial that it repeats; otherwise, if it is not empty: the
+    unchanged job is trained."""
+    seed: int = 1000
+    """Of a further seed."""
     why: str = ""
     """Not empty: it has failed."""
     point: Mapping[str, Any] | None = None
@@ -88,11 +91,7 @@ def search_run(
     for number, told in enumerate(trials):
         jobs: Sequence[Job] = ()
         with contextlib.suppress(SpecError):  # a point outside of the space has no jobs
-            jobs = (
-                jobs_at(experiment, f"t{number:05d}-{told.role}", None)
-                if told.role
-                else trial_jobs(experiment, number, told.point or point_of(number))
-            )
+            jobs = _jobs(experiment, number, told)
         steps = _steps(told)
         pause_at = None if told.values is not None else 100 * 3 ** min(len(told.reached), 2)
         for one in jobs:
@@ -111,7 +110,7 @@ def search_run(
                 ledger.set_state(one.job_id, Pending())
             ledger.set_progress([(one.job_id, steps, 1.0, None, None)])
         content: dict[str, Any] = {
-            "point": {} if told.role else told.point or point_of(number),
+            "point": _point(number, told),
             "jobs": [one.job_id for one in jobs],
         }
         if told.role:
@@ -135,12 +134,29 @@ def search_run(
                 "env_steps": steps * len(jobs),
                 "why": told.why,
             }
+            if "race" in search and told.values is not None:
+                over["of_seeds"] = [told.values[0]] * len(jobs)
             events.append(SearchEvent(kind="over", trial=number, content=over))
     if is_over:
         events.append(SearchEvent(kind="ended", content={}))
     search_events.add(ledger, events)
     ledger.close()
     return paths
+
+
+def _jobs(experiment: Experiment, number: int, told: Told) -> Sequence[Job]:
+    if told.role == "race":
+        assert told.reevaluates is not None
+        return trial_jobs(experiment, told.reevaluates, _point(number, told), [told.seed])
+    if told.role:
+        return jobs_at(experiment, f"t{number:05d}-{told.role}", None)
+    return trial_jobs(experiment, number, _point(number, told))
+
+
+def _point(number: int, told: Told) -> Mapping[str, Any]:
+    if told.role == "race":
+        return told.point or point_of(told.reevaluates or 0)
+    return {} if told.role else told.point or point_of(number)
 
 
 def _steps(told: Told) -> int:

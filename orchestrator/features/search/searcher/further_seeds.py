@@ -1,0 +1,86 @@
+"""Which trial of a search that goes on gets a further seed, as far as the share for that allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import count, islice
+from typing import TypeAlias
+
+from orchestrator.features.search.declaration.spec import Direction, RaceSpec, SearchSpec
+from orchestrator.features.search.history import History, Trial
+from orchestrator.features.search.racing import Contender, next_contender
+
+FIRST_OTHER_SEED = 1000
+"""Trainings that are repeated have seeds from here on, without those of the job file."""
+
+IsKnown: TypeAlias = Callable[[Trial], bool]
+"""Whether what has come of a trial may be known where it is decided what is trained next."""
+
+
+def raced_trial(
+    race: RaceSpec, direction: Direction, history: History, is_known: IsKnown
+) -> Trial | None:
+    """The trial that gets a further seed; None where none may be the best any more, or where the
+    share of further seeds is used up.
+    """
+    found = [_contender(trial, direction, is_known) for trial in history.asked if is_known(trial)]
+    contenders = [one for one in found if one.values]
+    number = next_contender(contenders, most_seeds=race.seeds)
+    if number is None:
+        return None
+    trial = history.trials[number]
+    return trial if _is_within_share(race, trial, history, is_known) else None
+
+
+def _contender(trial: Trial, direction: Direction, is_known: IsKnown) -> Contender:
+    sign = 1.0 if direction == "maximize" else -1.0
+    known = [one for one in trial.further_with_value if is_known(one)]
+    values = [*trial.of_seeds, *(one.values[0] for one in known if one.values)]
+    return Contender(
+        number=trial.number,
+        values=[sign * value for value in values if math.isfinite(value)],
+        pending=len(trial.further) - len(known),
+    )
+
+
+def _is_within_share(race: RaceSpec, trial: Trial, history: History, is_known: IsKnown) -> bool:
+    """Whether one more seed of ``trial`` leaves further seeds their share of all env_steps.
+
+    Of trials counts what has been trained for sure: a failed one may have trained for longer or
+    shorter, by chance.
+    """
+    own = sum(
+        one.env_steps
+        for one in history.asked
+        if is_known(one) and (one.values is not None or one.is_waiting)
+    )
+    further = sum(_cost(history, one) for one in history.further) + trial.env_steps_a_job
+    return further <= race.share * (own + further)
+
+
+def _cost(history: History, further: Trial) -> float:
+    """env_steps of a further seed: as many as one of the seeds of its trial has had."""
+    assert further.reevaluates is not None
+    return history.trials[further.reevaluates].env_steps_a_job
+
+
+def further_seed(trial: Trial, own: Sequence[int]) -> int:
+    """The next one; the n-th further seed is the same for all trials.
+
+    :param own: seeds of the job file.
+    """
+    return _other_seeds(own, len(trial.further) + 1)[-1]
+
+
+def fresh_seeds(search: SearchSpec, own: Sequence[int], number: int) -> list[int]:
+    """Seeds that no trial was trained with, in whatever race; the same for all points.
+
+    :param own: seeds of the job file.
+    """
+    raced = 0 if search.race is None else max(0, search.race.seeds - len(own))
+    return _other_seeds(own, raced + number)[raced:]
+
+
+def _other_seeds(own: Sequence[int], number: int) -> list[int]:
+    return list(islice((seed for seed in count(FIRST_OTHER_SEED) if seed not in own), number))

@@ -1,0 +1,523 @@
+"""``race`` of a search: trials that may be the best get further seeds, which count in their value."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from jobfile_helpers import HOPPER
+from kill_helpers import killable
+from trial_helpers import Told, search_run
+
+from orchestrator.core.errors import OrchestratorError, SpecError
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import is_installed
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.experiment.directory import run_directory
+from orchestrator.features.search import ranking, search_events
+from orchestrator.features.search.declaration import written
+from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.declaration.spec import RaceSpec, SearchSpec
+from orchestrator.features.search.history import History, InconsistentEventError, Trial
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.searcher.further_seeds import (
+    fresh_seeds,
+    further_seed,
+    raced_trial,
+)
+from orchestrator.features.search.trials import TrialReader
+from orchestrator.jobfile import Experiment, from_mapping
+
+SPACE = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+
+
+def searched(place: Path, race: Any, seeds: int = 1, **search: Any) -> Experiment:
+    table = {"space": SPACE, "trials": 20, "sampler": "random", "race": race, **search}
+    job = {**HOPPER, "task": "forward", "total_timesteps": 100_000, "seeds": list(range(seeds))}
+    data = {"name": "test", "jobs": [job], "search": table}
+    return from_mapping(data, source="search.toml", base=place)
+
+
+def test_a_number_and_a_table_declare_the_same_race(place: Path) -> None:
+    plain = searched(place, 5)
+    table = searched(place, {"seeds": 5, "share": 0.4})
+    assert declaration_of(plain).search == declaration_of(table).search
+    assert written.differences(plain.declaration, table.declaration) == []
+    other = searched(place, {"seeds": 5, "share": 0.3})
+    assert written.differences(plain.declaration, other.declaration) == [
+        "search.race.share: 0.4 → 0.3"
+    ]
+
+
+def test_what_it_may_cost_is_said(place: Path) -> None:
+    """Of 20 trials with 100,000 env_steps each, 40 % of all are two thirds of those of trials."""
+    experiment = searched(place, {"seeds": 5, "share": 0.4})
+    limits = declaration_of(experiment).limits(experiment)
+    assert (limits.jobs, limits.env_steps) == (20 + 13, 33 * 100_000)
+    (line,) = [text for text in declaration_of(experiment).lines(experiment) if "further" in text]
+    assert line == (
+        "trials that may be the best get further seeds, up to 5 each; at most 40% of the env_steps of all trials: "
+        "at most 13 further jobs and 1,300,000 env_steps"
+    )
+    few = searched(place, {"seeds": 3, "share": 0.9}, seeds=2)
+    assert declaration_of(few).limits(few).jobs == 20 * 2 + 20 * 1
+
+
+BAD: list[tuple[str, Any, dict[str, Any], str]] = [
+    ("one seed", 1, {}, "search.race: expected a whole number from 2 to"),
+    ("truth", True, {}, "search.race: expected a whole number from 2 to"),
+    ("text", "yes", {}, "search.race: expected a whole number from 2 to"),
+    ("no seeds", {"share": 0.4}, {}, "search.race.seeds: missing"),
+    ("all of them", {"seeds": 5, "share": 1.0}, {}, "search.race.share: expected a number above 0"),
+    ("none", {"seeds": 5, "share": 0}, {}, "search.race.share: expected a number above 0"),
+    ("unknown key", {"seeds": 5, "shar": 0.1}, {}, "search.race.shar: unknown key; did you mean"),
+    (
+        "lineages",
+        5,
+        {"start": "nearest"},
+        'search.race: with start = "nearest" trials begin with policies of others',
+    ),
+    ("earlier spelling", 5, {"inherit": "best"}, 'search.race: with start = "best" trials begin'),
+    (
+        "several objectives",
+        5,
+        {"sampler": "nsga2", "objective": ["eval_mean", "wall_s"]},
+        "search.race: several objectives have no best trial",
+    ),
+    (
+        "an archive",
+        5,
+        {
+            "sampler": "map-elites",
+            "measures": {"distance_m": {"low": 0, "high": 10}},
+        },
+        "search.race: an archive has a best trial in every cell",
+    ),
+    ("the worst seed", 5, {"aggregate": "min"}, 'search.race: with aggregate = "min" a trial is'),
+]
+
+
+@pytest.mark.parametrize(
+    ("race", "search", "message"), [row[1:] for row in BAD], ids=[row[0] for row in BAD]
+)
+def test_a_bad_race_is_named(place: Path, race: Any, search: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        searched(place, race, **search)
+    (problem,) = error.value.problems
+    assert message in str(problem)
+
+
+def test_a_race_needs_more_seeds_than_the_job_has(place: Path) -> None:
+    with pytest.raises(SpecError) as error:
+        searched(place, 3, seeds=3)
+    (problem,) = error.value.problems
+    assert "search.race.seeds: a trial has at most 3 seeds, and the job has 3 already" in str(
+        problem
+    )
+
+
+# -- searches whose workers train nothing
+
+VALUE = '0.1 * (hash_of(spec["seed"], spec["hyperparameters"]["gamma"]) % 11) + spec["hyperparameters"]["gamma"]'
+WORKER = commands.INSTANT.replace(
+    "record = {",
+    'spec = json.loads((job / "spec.json").read_text())\n'
+    "def hash_of(*parts):\n"
+    "    import hashlib\n"
+    "    return int(hashlib.sha256(repr(parts).encode()).hexdigest(), 16)\n"
+    "record = {",
+    1,
+).replace("1.0}", f"{VALUE}}}")
+
+
+@pytest.fixture
+def noisy_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "INSTANT", WORKER)
+    commands.instant_workers(monkeypatch, tmp_path)
+
+
+def search_file(folder: Path, table: str) -> Path:
+    path = folder / "jobs.toml"
+    path.write_text(
+        f'name = "search"\nmax_parallel = 2\n{commands.TINY}\n'
+        f'[[jobs]]\nname = "hopper"\nxml = "{commands.HOPPER}"\ntask = "forward"\nseeds = [3]\n'
+        'resources.start = "exec"\n'
+        f'[search]\nobjective = "ep_rew_mean"\n{table}\n'
+        '[search.space]\n"ppo.gamma" = { low = 0.1, high = 0.9 }\n'
+    )
+    return path
+
+
+def events_of(run_dir: Path) -> Sequence[SearchEvent]:
+    with run_directory.opened_ledger(RunPaths(run_dir), read_only=True) as ledger:
+        return search_events.events(ledger)
+
+
+def history_of(run_dir: Path) -> History:
+    found = History()
+    found.take_in(events_of(run_dir), RunPaths(run_dir).ledger)
+    return found
+
+
+def spec_of(run_dir: Path, job_id: str) -> WorkerSpec:
+    return WorkerSpec.from_json((run_dir / "jobs" / job_id / "spec.json").read_text())
+
+
+@pytest.mark.usefixtures("noisy_workers")
+def test_trials_that_may_be_the_best_get_further_seeds_within_their_share(tmp_path: Path) -> None:
+    """Of trials that rungs let go on to their end; the best is then trained with seeds that no race
+    has had.
+    """
+    table = (
+        'sampler = "random"\ntrials = 12\nrace = { seeds = 3, share = 0.4 }\nreevaluate = 1\n'
+        "scheduler = { min_env_steps = 128 }"
+    )
+    jobs = search_file(tmp_path, table)
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    history = history_of(tmp_path / "run")
+    assert len(history.asked) == 12
+    assert 0 < len(history.further) <= 8, "two for three trials"
+    rows: Mapping[str, Any] = commands.summary(tmp_path / "run")
+    for trial in history.asked:
+        assert len(trial.further) <= 2
+        ids = [job_id for one in trial.further for job_id in one.jobs]
+        assert ids == [
+            f"hopper-t{trial.number:05d}-s{1000 + place}" for place in range(len(trial.further))
+        ]
+        for job_id in ids:
+            spec = spec_of(tmp_path / "run", job_id)
+            assert spec.hyperparameters["gamma"] == trial.point["ppo.gamma"]
+            assert (spec.init, spec.pause_at) == (None, None)
+        values = [float(rows[job_id]["ep_rew_mean"]) for job_id in [*trial.jobs, *ids]]
+        assert trial.seed_values == pytest.approx(values)
+        assert trial.values == [pytest.approx(statistics.median(values))]
+    (again,) = [trial for trial in history.trials if trial.is_reevaluation]
+    assert spec_of(tmp_path / "run", again.jobs[0]).seed == 1002
+    best = max(history.asked, key=lambda trial: trial.values or [0.0])
+    assert again.reevaluates == best.number
+    told = [event.trial for event in events_of(tmp_path / "run") if event.kind == "told"]
+    assert sorted(told, key=lambda number: number or 0) == [
+        trial.number for trial in history.trials if not trial.is_reevaluation
+    ]
+    commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert len(commands.summary(tmp_path / "run")) == len(rows), "the same again does nothing"
+
+
+@pytest.mark.usefixtures("noisy_workers")
+def test_a_further_seed_that_fails_leaves_its_trial_as_it_was_and_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = WORKER.replace("\nif job.name", "\nif spec['seed'] >= 1000 or job.name").replace(
+        ' and number == "0"', ""
+    )
+    assert fails != WORKER
+    monkeypatch.setattr(commands, "INSTANT", fails)
+    commands.instant_workers(monkeypatch, tmp_path)
+    jobs = search_file(tmp_path, 'sampler = "random"\ntrials = 4\nrace = 2\n')
+    text = jobs.read_text().replace("seeds = [3]", "seeds = [3]\nretry = { max_retries = 0 }")
+    jobs.write_text(text)
+    done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    history = history_of(tmp_path / "run")
+    assert history.further
+    assert all(one.values is None for one in history.further)
+    assert all(len(one.seed_values) == 1 and one.values for one in history.asked)
+    status = " ".join(commands.invoke("status", "run", cwd=tmp_path).stdout.split())
+    assert f"{len(history.further)} further seed" in status
+    assert "the knee fell off" in status
+    shown = " ".join(commands.succeed("best", "run", cwd=tmp_path).stdout.split())
+    assert "has failed, and has no part in its value: ValueError: the knee fell off" in shown
+    commands.succeed("report", "run", cwd=tmp_path)
+    assert "Failed further seeds" in (tmp_path / "run/report/index.html").read_text()
+
+
+# -- killed
+
+UNEVEN = WORKER.replace(
+    "record = {", "import time\ntime.sleep(0.07 * (os.getpid() % 4))\nrecord = {", 1
+)
+"""Which training ends first is a matter of chance."""
+PROGRAM = commands.INSTANTS.replace(repr(commands.INSTANT), repr(UNEVEN))
+FIXED = """sampler = "cmaes"
+sampler_options = { population_size = 4 }
+trials = 14
+order = "fixed"
+race = { seeds = 4, share = 0.5 }
+"""
+
+
+def decisions(run_dir: Path) -> list[tuple[str, Any]]:
+    """What was begun, and what the sampler was told, in this order."""
+    keys = ("point", "jobs", "reevaluates", "role")
+    found: list[tuple[str, Any]] = []
+    for event in events_of(run_dir):
+        if event.kind == "asked":
+            found.append(("asked", [event.content.get(key) for key in keys]))
+        elif event.kind == "told":
+            found.append(("told", [event.trial, event.content["values"]]))
+    return found
+
+
+def known_events(run_dir: Path) -> int:
+    with contextlib.suppress(OrchestratorError):
+        return len(events_of(run_dir)) if (run_dir / "ledger.sqlite3").exists() else 0
+    return 0
+
+
+def kill_one(kind: str, folder: Path, command: Sequence[str], new_events: int) -> None:
+    """Run the search, and kill its searcher or its supervisor when it has come further."""
+    before = known_events(folder / "run")
+    with commands.start(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as run:
+        try:
+            commands.wait_until(
+                lambda: (
+                    run.poll() is not None or known_events(folder / "run") >= before + new_events
+                ),
+                "events",
+                commands.LONG_PATIENCE_S,
+            )
+            pid = killable(folder).get("searcher") if kind == "searcher" else run.pid
+            if pid is not None and run.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if kind == "searcher":
+                run.wait(commands.LONG_PATIENCE_S)
+        finally:
+            run.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * commands.LONG_PATIENCE_S)
+def test_killed_a_race_in_fixed_order_decides_the_same(tmp_path: Path) -> None:
+    """Also in which order its sampler is told of what."""
+    quiet, rough = tmp_path / "quiet", tmp_path / "rough"
+    for folder in (quiet, rough):
+        folder.mkdir()
+        search_file(folder, FIXED)
+
+    def command(folder: Path) -> list[str]:
+        files = [str(folder / "jobs.toml"), "--run-dir", str(folder / "run")]
+        return [sys.executable, "-c", PROGRAM, "run", *files]
+
+    for kind, new_events in (
+        ("supervisor", 9),
+        ("supervisor", 12),
+        ("supervisor", 7),
+        ("searcher", 8),
+    ):
+        kill_one(kind, rough, command(rough), new_events)
+    for folder in (quiet, rough):
+        done = subprocess.run(
+            command(folder), cwd=folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert decisions(rough / "run") == decisions(quiet / "run")
+    found = history_of(quiet / "run")
+    assert len(found.asked) == 14
+    assert 0 < len(found.further) <= 14
+    first = next(place for place, one in enumerate(found.trials) if one.is_further_seed)
+    assert found.trials[first:] != found.further, "new points and further seeds take turns"
+    again = history_of(rough / "run")
+    assert [one.values for one in again.trials] == [one.values for one in found.trials]
+    assert sum(event.kind == "began" for event in events_of(rough / "run")) > 3
+
+
+# -- what is decided, and when
+
+
+def history(
+    *values: Sequence[float], lanes: int = 2, untrained: int = 0, search: SearchSpec | None = None
+) -> History:
+    """Of trials with the values of their seeds; the later ones of each are of further seeds, which
+    were begun when all trials were.
+    """
+    found = History(search=search)
+    events: list[SearchEvent] = [SearchEvent(kind="began", content={"lanes": lanes})]
+    for number in range(len(values) + untrained):
+        content: dict[str, Any] = {"point": {"ppo.gamma": 0.5}, "jobs": [f"t{number}"]}
+        events.append(SearchEvent(kind="asked", content=content))
+    for number, of_seeds in enumerate(values):
+        events.append(over(number, of_seeds[0]))
+    made = len(values) + untrained
+    for number, of_seeds in enumerate(values):
+        for value in of_seeds[1:]:
+            events.append(further(number))
+            events.append(over(made, value))
+            made += 1
+    for place, event in enumerate(events):
+        found.apply(replace(event, id=place + 1))
+    return found
+
+
+def further(number: int) -> SearchEvent:
+    content = {"point": {"ppo.gamma": 0.5}, "jobs": [f"t{number}-s1000"], "reevaluates": number}
+    return SearchEvent(kind="asked", content={**content, "role": "race"})
+
+
+def over(number: int, value: float | None, env_steps: int = 100) -> SearchEvent:
+    content: dict[str, Any] = {"measures": [], "env_steps": env_steps, "why": ""}
+    if value is None:
+        content |= {"values": None, "why": "it fell"}
+    else:
+        content |= {"values": [value], "of_seeds": [value]}
+    return SearchEvent(kind="over", trial=number, content=content)
+
+
+def everything(_: Trial) -> bool:
+    return True
+
+
+def test_further_seeds_keep_to_their_share_of_what_has_been_trained() -> None:
+    tried = history([1.0], [2.0], [3.0])
+    for share, is_allowed in ((0.2, False), (0.25, True), (0.5, True)):
+        race = RaceSpec(seeds=5, share=share)
+        chosen = raced_trial(race, "maximize", tried, everything)
+        assert (chosen is not None) == is_allowed, share
+    tried.apply(further(2))
+    half = RaceSpec(seeds=5, share=0.4)
+    assert raced_trial(half, "maximize", tried, everything) is not None, "2 of 5"
+    tried.apply(further(1))
+    assert raced_trial(half, "maximize", tried, everything) is None, "3 of 6"
+
+
+def test_the_direction_of_the_objective_decides_who_may_be_the_best() -> None:
+    tried = history([1.0], [2.0], [3.0])
+    race = RaceSpec(seeds=5)
+    assert raced_trial(race, "maximize", tried, everything) is tried.trials[2]
+    assert raced_trial(race, "minimize", tried, everything) is tried.trials[0]
+
+
+def test_what_is_not_known_yet_is_as_good_as_not_there() -> None:
+    tried = history([1.0], [2.0], [3.0], [9.0])
+    race = RaceSpec(seeds=5)
+    chosen = raced_trial(race, "maximize", tried, lambda trial: trial.number < 3)
+    assert chosen is tried.trials[2]
+    seed = history([1.0], [3.0, -9.0], [2.0])
+    blind = raced_trial(race, "maximize", seed, lambda trial: not trial.is_further_seed)
+    assert blind is seed.trials[2], "the further seed of the best is one that waits"
+
+
+def test_the_value_of_a_trial_is_over_its_own_and_its_further_seeds() -> None:
+    tried = history([1.0, 5.0, 2.0], [3.0])
+    assert [trial.values for trial in tried.asked] == [[2.0], [3.0]]
+    tried.apply(further(0))
+    assert tried.asked[0].values == [2.0]
+    tried.apply(over(4, None))
+    assert tried.asked[0].values == [2.0], "it has failed"
+    assert tried.whys
+    tried.apply(SearchEvent(kind="retried", trial=4, content={}))
+    tried.apply(over(4, 8.0))
+    assert tried.asked[0].values == [3.5]
+    assert tried.asked[0].seed_values == [1.0, 5.0, 2.0, 8.0]
+
+
+def test_a_further_seed_of_what_has_no_value_is_damage() -> None:
+    tried = history([1.0], untrained=1)
+    for event in (
+        further(1),
+        replace(further(0), content={**further(0).content, "reevaluates": None}),
+    ):
+        with pytest.raises(InconsistentEventError):
+            tried.apply(event)
+
+
+def test_further_seeds_are_no_seeds_of_the_job_and_fresh_ones_none_of_a_race() -> None:
+    search = SearchSpec(
+        space=(),
+        sampler="random",
+        objectives=("x",),
+        directions=("maximize",),
+        race=RaceSpec(seeds=4),
+    )
+    tried = history([1.0, 2.0], [3.0])
+    assert further_seed(tried.trials[1], [0]) == 1000
+    assert further_seed(tried.trials[0], [0]) == 1001
+    assert further_seed(tried.trials[0], [0, 1000]) == 1002
+    assert fresh_seeds(search, [0], 2) == [1003, 1004]
+    assert fresh_seeds(search, [0, 1000], 2) == [1003, 1004]
+    assert fresh_seeds(replace(search, race=None), [0], 2) == [1000, 1001]
+
+
+# -- what is shown
+
+
+def raced_run(root: Path, *, is_over: bool = True, **search: Any) -> RunPaths:
+    told = [
+        Told(values=[3.0]),
+        Told(values=[9.0]),
+        Told(values=[8.0]),
+        Told(values=[1.0], reevaluates=1, role="race"),
+        Told(values=[7.0], reevaluates=2, role="race"),
+        Told(values=[2.0], reevaluates=1, role="race", seed=1001),
+    ]
+    return search_run(root, told, race=3, is_over=is_over, **search)
+
+
+def test_every_command_shows_the_value_over_all_seeds(tmp_path: Path) -> None:
+    paths = raced_run(tmp_path / "run")
+    shown = json.loads(commands.succeed("best", paths.root, "--json", cwd=tmp_path).stdout)
+    rows = [(row["trial"], row["values"]["eval_mean"], len(row["jobs"])) for row in shown]
+    assert rows == [(2, 7.5, 2), (0, 3.0, 1), (1, 2.0, 3)]
+    assert [row["env_steps"] for row in shown] == [2000, 1000, 3000]
+    status = " ".join(commands.invoke("status", paths.root, cwd=tmp_path).stdout.split())
+    assert "3 of 6 trials" in status
+    assert "best eval_mean 7.5 (trial 2)" in status
+    assert "3 further seeds" in status
+    commands.succeed("report", paths.root, cwd=tmp_path)
+    page = (paths.root / "report/index.html").read_text()
+    assert "Trials that may be the best got further seeds" in page
+    facts = json.loads((paths.root / "report/report.json").read_text())["search"]
+    assert {one["trial"]: one["values"] for one in facts["trials"]} == {
+        0: [3.0],
+        1: [2.0],
+        2: [7.5],
+    }
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        reader.update(ledger)
+        spent = search_events.spent_budget(ledger)
+    assert [trial.number for trial in reader.front] == [2]
+    assert [trial.number for trial in reader.trials] == [0, 1, 2]
+    assert reader.repeated == {}
+    assert spent is not None
+    assert (spent.trials, spent.repeated, spent.raced) == (3, 0, 3)
+
+
+@pytest.mark.skipif(not is_installed("optuna"), reason="needs Optuna, of the extra search")
+def test_the_journal_has_the_value_over_all_seeds(tmp_path: Path) -> None:
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    paths = raced_run(tmp_path / "run")
+    file = tmp_path / "journal.log"
+    commands.succeed("search", "export", paths.root, "--out", file, cwd=tmp_path)
+    study = optuna.load_study(
+        study_name=None, storage=JournalStorage(JournalFileBackend(str(file)))
+    )
+    assert [trial.value for trial in study.trials] == [3.0, 2.0, 7.5]
+    assert study.trials[1].user_attrs["seed_values"] == [9.0, 1.0, 2.0]
+    assert study.trials[1].user_attrs["further_jobs"] == [
+        "hopper-t00001-s1000",
+        "hopper-t00001-s1001",
+    ]
+
+
+def test_all_seeds_of_the_best_are_its_jobs(tmp_path: Path) -> None:
+    paths = raced_run(tmp_path / "run")
+    found = ranking.read(paths.root, 1)
+    assert [trial.jobs for trial in found.shown] == [["hopper-t00002-s0", "hopper-t00002-s1000"]]
