@@ -1,7 +1,8 @@
 """What a search costs beside the trainings themselves, and what it finds for its env_steps, printed
 as one table.
 
-    python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,races,choices,…] [--jobs 200] [--load 4]
+    python -m benchmarks.search [--repeats 5] [--only start,tiny,derl,races,choices,table,…]
+        [--jobs 200] [--load 4] [--searches 1000] [--slow-searches 100] [--processes 2]
 
 A and B of a ratio are measured interleaved in the same run, now A first and now B, and given as
 medians with their range. Run it on an otherwise idle machine.
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import orchestrator
 from benchmarks import choices, races, search_learning, search_ledger, search_simulation
+from benchmarks.bodies import searches_on_table
 from benchmarks.harness import ROOT, Line, at_most, both_ways, busy_loop, print_table
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.paths import JobPaths
@@ -190,6 +192,27 @@ def main() -> None:
         "--load", type=int, default=4, metavar="N", help="busy loops of the part tiny (default: 4)"
     )
     options.add_argument(
+        "--searches",
+        type=int,
+        default=1_000,
+        metavar="N",
+        help="searches of each strategy in the part table (default: 1,000)",
+    )
+    options.add_argument(
+        "--slow-searches",
+        type=int,
+        default=100,
+        metavar="N",
+        help="the same by samplers that take seconds for a search (default: 100)",
+    )
+    options.add_argument(
+        "--processes",
+        type=int,
+        default=topology.detect().capacity,
+        metavar="N",
+        help="processes of the part table (default: one for each core)",
+    )
+    options.add_argument(
         "--figures", type=Path, metavar="DIR", help="also write figures of what was learned to DIR"
     )
     chosen, _ = options.parse_known_args()
@@ -204,6 +227,14 @@ def main() -> None:
         "ledger": search_ledger.ledger,
         "races": races.races,
         "choices": choices.choices,
+        "table": functools.partial(
+            searches_on_table.searches_on_tables,
+            extent=searches_on_table.Extent(
+                searches=chosen.searches,
+                slow_searches=chosen.slow_searches,
+                processes=chosen.processes,
+            ),
+        ),
     }
     print_table(__doc__, parts, options)
 

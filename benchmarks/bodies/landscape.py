@@ -29,6 +29,8 @@ from orchestrator.features.search.declaration.spec import Dimension
 
 MOST_SEEDS = 8
 """Of a body, that one search can train."""
+ALIKE = 16
+"""Bodies that are nearly as good are taken to be as noisy."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -168,9 +170,17 @@ def held_out(landscape: Landscape, number: int) -> World:
 
 
 def fresh_values(landscape: Landscape, number: int, body: int, seeds: int) -> Floats:
-    """What further trainings of a body give, after search ``number`` in its resampled world."""
+    """What further trainings of a body give, after search ``number`` in its resampled world: its
+    mean, with the noise of those :data:`ALIKE` bodies whose means are nearest to its own. Four
+    values alone are too few for a test of intervals, which expect noise without gaps.
+
+    :param landscape: see :func:`widened`.
+    """
     chance = np.random.default_rng([3, number, body])
-    values: Floats = landscape.values[body, chance.integers(0, landscape.seeds, seeds)]
+    means = landscape.means
+    alike = np.abs(means - means[body]).argsort(kind="stable")[:ALIKE]
+    noise = (landscape.values[alike] - means[alike, None]).ravel()
+    values: Floats = means[body] + chance.choice(noise, seeds)
     return values
 
 
@@ -184,6 +194,24 @@ def widened(landscape: Landscape) -> Landscape:
         returns=_stretched(landscape.returns, factor),
         values=_stretched(landscape.values, factor),
     )
+
+
+def foretold(landscape: Landscape, known: Floats) -> float:
+    """Rank correlation of what one seed of a body has with the value by its other seeds, the mean
+    over seeds.
+
+    :param known: ``(bodies, seeds)``; NaN is the worst.
+    """
+    from scipy.stats import spearmanr
+
+    others = (landscape.values.sum(axis=1, keepdims=True) - landscape.values) / (
+        landscape.seeds - 1
+    )
+    ranked = np.where(np.isfinite(known), known, -np.inf)
+    found = [
+        spearmanr(ranked[:, seed], others[:, seed]).statistic for seed in range(known.shape[1])
+    ]
+    return float(np.mean(found))
 
 
 def _stretched(values: Floats, factor: float) -> Floats:

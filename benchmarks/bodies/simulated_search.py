@@ -9,6 +9,7 @@ pay.
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,9 +87,15 @@ class Found:
         return [trial for trial in self.trials if trial.is_over]
 
 
-def search(world: World, strategy: Strategy, *, budget: int, seed: int) -> Found:
-    """:param budget: env_steps."""
-    return _Search(world=world, strategy=strategy, budget=budget, seed=seed).run()
+def search(
+    world: World, strategy: Strategy, *, budget: int, seed: int, trials: int | None = None
+) -> Found:
+    """:param budget: env_steps.
+    :param trials: at most so many; None: as many as there are bodies.
+    """
+    bodies = world.landscape.bodies
+    most = bodies if trials is None else min(trials, bodies)
+    return _Search(world=world, strategy=strategy, budget=budget, seed=seed, most_trials=most).run()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,6 +104,7 @@ class _Search:
     strategy: Strategy
     budget: int
     seed: int
+    most_trials: int
     trials: list[SimulatedTrial] = field(default_factory=list, init=False)
     env_steps: int = field(default=0, init=False)
     raced: int = field(default=0, init=False)
@@ -145,8 +153,9 @@ class _Search:
     def _begin_trial(self) -> bool:
         """Whether there was a body, and budget, for another one."""
         number = len(self.trials)
-        is_last = number == self.world.landscape.bodies
-        if is_last or self._cost(0) + self._cost_of_closing(with_another=True) > self._left:
+        if number == self.most_trials:
+            return False
+        if not self._pays(self._cost(0), with_another=True):
             return False
         trial = SimulatedTrial(number=number, body=self._sampler.ask(number))
         self.trials.append(trial)
@@ -184,6 +193,28 @@ class _Search:
         mean = statistics.fmean(known) if len(known) == len(returns) else None
         trial.reached.append(mean)
         self._scheduler.reached(trial.number, goal, mean)
+
+    def _pays(self, cost: int, *, with_another: bool) -> bool:
+        """Whether there is budget for a training, and for all promotions after it.
+
+        :param with_another: whether it is that of another trial.
+        """
+        left = self._left - cost
+        if self._most_of_closing(len(self.trials) + with_another) <= left:
+            return True  # without a look at the trials
+        return self._cost_of_closing(with_another=with_another) <= left
+
+    def _most_of_closing(self, trials: int) -> int:
+        """env_steps of all promotions if none of the trials that are to go on had done so."""
+        scheduler = self.strategy.scheduler
+        factor = scheduler.factor if scheduler is not None and scheduler.kind == "asha" else 1
+        cost = 0
+        come = trials
+        for goal in range(1, len(self._goals)):
+            going_on = math.ceil(come / factor)
+            cost += going_on * self._cost(goal)
+            come = going_on + sum(len(trial.reached) > goal for trial in self.trials)
+        return cost
 
     def _cost_of_closing(self, *, with_another: bool) -> int:
         """env_steps of all promotions that would follow if no more trials came, or only one more,
@@ -229,7 +260,7 @@ class _Search:
         cost = self.world.landscape.env_steps
         if race is None or self.raced + cost > race.share * of:
             return False
-        if cost + self._cost_of_closing(with_another=False) > self._left:
+        if not self._pays(cost, with_another=False):
             return False
         contenders = [
             Contender(number=trial.number, values=trial.values)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.bodies import choosing, landscape, racing_rules
+from benchmarks.bodies import (
+    choosing,
+    compared_searches,
+    landscape,
+    racing_rules,
+    searches_on_table,
+    table,
+)
 from benchmarks.bodies.body_samplers import Bodies, body_sampler
+from benchmarks.bodies.compared_searches import Chosen, Comparison, OptunaSearch, Task
 from benchmarks.bodies.landscape import Landscape
+from benchmarks.bodies.searches_on_table import Extent
 from benchmarks.bodies.simulated_search import Found, Race, Strategy, search
 from benchmarks.bodies.table import MEASURES, Table
 from orchestrator.features.search.declaration.spec import Dimension, SchedulerSpec, SearchSpec
@@ -217,3 +227,138 @@ def test_the_rival_of_the_leader_that_has_fewer_seeds_gets_one(rule: racing_rule
 def test_nobody_gets_more_seeds_than_are_allowed(rule: racing_rules.Rule) -> None:
     assert rule(contenders([10.0, 9.0], [9.5, 10.5]), most_seeds=2) is None
     assert rule(contenders([10.0]), most_seeds=2) is None
+
+
+def chosen_by(
+    found: Landscape, strategy: Strategy | OptunaSearch, searches: int, budget: int, **others: Any
+) -> list[Chosen]:
+    with Comparison(met=found) as comparison:
+        task = Task(
+            strategy=strategy,
+            numbers=range(searches),
+            budget=budget * found.env_steps,
+            ways=("the best seen",),
+            **others,
+        )
+        (chosen,) = comparison.searched(task).values()
+    return list(chosen)
+
+
+def test_intervals_of_fresh_seeds_hold_the_true_value_of_the_winner() -> None:
+    chosen = chosen_by(landscape_of(300, noise=3.0), Strategy(sampler="random"), 300, 8)
+    held = compared_searches.share(one.is_in_fresh for one in chosen)
+    assert held >= 0.88
+    of_first = [one.mean - one.true_value for one in chosen]
+    assert np.mean(of_first) > 1.0, "the best seen had luck, which the interval has not"
+
+
+def test_beliefs_are_intervals_around_what_a_search_expects() -> None:
+    chosen = Chosen(
+        true_value=5.0, best_value=9.0, best_tried=7.0, env_steps=1, finished=1, mean=6.0, error=0.6
+    )
+    assert chosen.regret == 4.0
+    assert chosen.is_in_belief
+    assert not chosen.is_in_fresh, "none were trained"
+
+
+def test_ratios_and_p_values_are_of_pairs() -> None:
+    values = np.arange(1.0, 41.0)
+    ratio = compared_searches.ratio_of_means(values, 2 * values)
+    assert (ratio.middle, ratio.low, ratio.high) == (0.5, 0.5, 0.5)
+    assert compared_searches.p_of_pairs(values, values) == 1.0
+    assert compared_searches.p_of_pairs(values, values + 0.1) < 0.001
+    noise = np.random.default_rng(0).normal(size=200)
+    assert compared_searches.p_of_pairs(values[:40], values[:40] + noise[:40]) > 0.05
+
+
+def regret_of(*regrets: float) -> list[Chosen]:
+    return [
+        Chosen(true_value=-one, best_value=0.0, best_tried=0.0, env_steps=1, finished=1)
+        for one in regrets
+    ]
+
+
+def test_the_best_strategy_is_the_best_of_the_first_half_of_its_searches() -> None:
+    found: searches_on_table.Found = {
+        ("a with rungs", "seen"): regret_of(1.0, 1.0, 9.0, 9.0),
+        ("b with rungs", "seen"): regret_of(2.0, 2.0, 1.0, 1.0),
+        ("c without rungs", "seen"): regret_of(0.0, 0.0, 5.0, 5.0),
+    }
+    assert searches_on_table.best_of_first_half(found, with_rungs=True)[0] == "a with rungs"
+    assert searches_on_table.best_of_first_half(found, with_rungs=False)[0] == "c without rungs"
+
+
+def test_rungs_say_what_their_rank_correlation_says() -> None:
+    found = landscape_of(100)
+    assert landscape.foretold(found, found.returns[:, :, 0]) == pytest.approx(1.0)
+    assert landscape.foretold(found, -found.values) == pytest.approx(-1.0)
+
+
+@pytest.mark.slow  # Optuna's import
+@pytest.mark.parametrize("seeds", [1, 5])
+@pytest.mark.parametrize("pruner", ["wilcoxon", "hyperband"])
+def test_optuna_alone_stays_within_the_budget(pruner: Any, seeds: int) -> None:
+    found = landscape_of(100, noise=3.0)
+    budget = 20
+    for chosen in chosen_by(found, OptunaSearch(pruner=pruner, seeds=seeds), 5, budget):
+        assert chosen.env_steps <= budget * found.env_steps
+        assert chosen.env_steps > (budget - seeds) * found.env_steps
+        assert chosen.finished > 0
+        assert chosen.true_value <= chosen.best_tried <= chosen.best_value
+
+
+@pytest.mark.slow  # Optuna's import
+@pytest.mark.parametrize("pruner", ["wilcoxon", "hyperband"])
+def test_optuna_alone_finds_the_best_without_noise(pruner: Any) -> None:
+    chosen = chosen_by(landscape_of(15), OptunaSearch(pruner=pruner, seeds=2), 3, 15 * 2)
+    assert [one.regret for one in chosen] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.slow  # processes that import all of it
+def test_several_processes_find_the_same() -> None:
+    found = landscape_of(60, noise=1.0)
+    task = Task(
+        strategy=Strategy(sampler="random", scheduler=RUNGS),
+        numbers=range(60),
+        budget=4 * found.env_steps,
+        ways=tuple(choosing.CHOICES),
+    )
+    with Comparison(met=found) as alone, Comparison(met=found, processes=2) as together:
+        one, other = (list(each.searched(task).values()) for each in (alone, together))
+    assert [[c.true_value for c in way] for way in one] == [
+        [c.true_value for c in way] for way in other
+    ]
+
+
+@pytest.mark.slow  # Optuna's import
+def test_the_part_of_the_benchmark_has_a_line_for_each_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "runner.npz"
+    chance = np.random.default_rng(0)
+    made = table_of(96, noise=2.0)
+    space = table.job_file("runner")["search"]["space"]
+    ends = np.array([[one["low"], one["high"]] for one in space.values()])
+    points = ends[:, 0] + chance.random((96, len(space))) * (ends[:, 1] - ends[:, 0])
+    Table(
+        keys=tuple(space),
+        points=points.astype(np.float32),
+        rungs=made.rungs,
+        returns=made.returns,
+        measures=made.measures,
+    ).save(path)
+    monkeypatch.setattr(table, "table_file", lambda robot: tmp_path / f"{robot}.npz")
+    extent = Extent(searches=8, slow_searches=4, processes=1, samplers=("random", "cmaes"))
+    lines = searches_on_table.searches_on_tables(1, extent)
+    text = "\n".join(f"{line.what}: {line.measured}" for line in lines)
+    assert "quadruped" not in text, "there is no table of it"
+    for part in (
+        "rank correlation",
+        "cmaes with rungs, raced, the best shrunken (8 searches)",
+        "HyperbandPruner, five seeds",
+        "five fresh seeds",
+        "judged by the other two",
+        "env_steps with rungs / of training everything",
+    ):
+        assert part in text
+    assert all(np.isfinite(line.values).all() for line in lines)

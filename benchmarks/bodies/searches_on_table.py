@@ -1,0 +1,329 @@
+"""Which search finds the best body of a table: a part of ``python -m benchmarks.search``.
+
+All searches have the same budget of env_steps. What counts is regret: the value of the best body of
+the table less the true value of the one that is chosen. Intervals are over searches on one table,
+and say nothing of other robots.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.bodies import choosing, landscape, maker, racing_rules, table
+from benchmarks.bodies.compared_searches import (
+    OPTUNAS_OWN,
+    Chosen,
+    Comparison,
+    OptunaSearch,
+    Ratio,
+    Task,
+    p_of_pairs,
+    ratio_of_means,
+    regrets,
+    share,
+    true_values,
+)
+from benchmarks.bodies.landscape import Landscape
+from benchmarks.bodies.maker import Part
+from benchmarks.bodies.simulated_search import Race, Strategy
+from benchmarks.harness import Line
+from orchestrator.features.search.declaration.spec import SchedulerSpec
+from orchestrator.features.search.search_source import SearchSource
+
+TRAININGS = 24
+"""The budget, in trainings of one seed to its end; less where a table is small."""
+BODIES_A_TRAINING = 16
+"""The table has at least so many bodies for each of them: rungs try more than three for one."""
+RUNGS = SchedulerSpec(kind="asha", min_env_steps=6_144, factor=3)
+SAMPLERS = ("random", "sobol", "tpe", "cmaes", "gp")
+SLOW = ("gp",)
+"""Samplers that take seconds for a search."""
+SEEN, SHRUNKEN, ESTIMATED = choosing.CHOICES
+BASELINE = "random with rungs", SEEN
+"""A strategy, and its way of choosing."""
+PEERS: Mapping[str, OptunaSearch] = {
+    "Optuna's TPE with WilcoxonPruner, five seeds": OptunaSearch(pruner="wilcoxon", seeds=5),
+    "Optuna's TPE with HyperbandPruner, five seeds": OptunaSearch(pruner="hyperband", seeds=5),
+    "Optuna's TPE with HyperbandPruner, one seed": OptunaSearch(pruner="hyperband", seeds=1),
+}
+MOST_TO_PEERS = 0.7
+MOST_TO_BASELINE = 0.5
+POINTS = 64
+"""Of the comparison of rungs with training everything."""
+MOST_OF_RUNGS = 1 / 3
+"""Of the env_steps of training everything."""
+HELD = 0.9
+"""Of the intervals of 95 %."""
+
+Found = dict[tuple[str, str], Sequence[Chosen]]
+"""By strategy and way of choosing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How much is searched."""
+
+    searches: int
+    """Of each strategy."""
+    slow_searches: int
+    """By samplers of :data:`SLOW`."""
+    processes: int
+    robots: Sequence[str] = table.ROBOTS
+    samplers: Sequence[str] = SAMPLERS
+
+    def numbers(self, strategy: Strategy | OptunaSearch) -> range:
+        is_slow = isinstance(strategy, Strategy) and strategy.sampler in SLOW
+        return range(self.slow_searches if is_slow else self.searches)
+
+
+def strategies(samplers: Sequence[str]) -> Mapping[str, Strategy]:
+    found = {}
+    for sampler, rungs in itertools.product(samplers, (RUNGS, None)):
+        name = f"{sampler} {'with' if rungs else 'without'} rungs"
+        found[name] = Strategy(sampler=sampler, scheduler=rungs)
+        found[f"{name}, two seeds"] = Strategy(sampler=sampler, scheduler=rungs, seeds=2)
+        found[f"{name}, raced"] = Strategy(sampler=sampler, scheduler=rungs, race=Race())
+    for rule in (racing_rules.top_two, racing_rules.by_budget_allocation):
+        name = f"random without rungs, raced by {rule.__name__}"
+        found[name] = Strategy(sampler="random", race=Race(rule=rule))
+    return found
+
+
+def ways(strategy: Strategy) -> Sequence[str]:
+    """Where all trials have as many seeds, shrinking changes no order."""
+    return (SEEN, ESTIMATED) if strategy.race is None else (SEEN, SHRUNKEN, ESTIMATED)
+
+
+def searches_on_tables(_repeats: int, extent: Extent) -> list[Line]:
+    lines = []
+    for robot in extent.robots:
+        if table.table_file(robot).exists():
+            lines += of_landscape(robot, _landscape(robot), extent)
+    return lines
+
+
+def _landscape(robot: str) -> Landscape:
+    part = Part(robot=robot, first=0, bodies=1, run_dir=table.FOLDER)
+    source = maker.experiment_of(part).job_source
+    assert isinstance(source, SearchSource)
+    assert source.search is not None
+    return landscape.of_table(table.load(table.table_file(robot)), source.search.space)
+
+
+def of_landscape(robot: str, met: Landscape, extent: Extent) -> list[Line]:
+    """The lines of one robot."""
+    trainings = min(TRAININGS, met.bodies // BODIES_A_TRAINING)
+    budget = trainings * met.env_steps
+    what = f"{robot}, {met.bodies} bodies, {trainings} trainings"
+    found: Found = {}
+    with Comparison(met=met, processes=extent.processes) as comparison:
+        for name, strategy in strategies(extent.samplers).items():
+            task = Task(
+                strategy=strategy,
+                numbers=extent.numbers(strategy),
+                budget=budget,
+                ways=ways(strategy),
+            )
+            found |= {(name, way): one for way, one in comparison.searched(task).items()}
+        peers = {
+            name: comparison.searched(
+                Task(strategy=peer, numbers=extent.numbers(peer), budget=budget, ways=())
+            )[OPTUNAS_OWN]
+            for name, peer in PEERS.items()
+        }
+        lines = [
+            *_of_table(robot, met),
+            *_of_strategies(what, found),
+            *_of_best(what, found, peers),
+        ]
+        lines += _of_held_out(what, found, comparison, extent, budget)
+        lines += _of_rungs(robot, comparison, extent)
+    return lines
+
+
+def _of_table(robot: str, met: Landscape) -> list[Line]:
+    lines = [
+        _figure(
+            f"{robot}: share of the variance between bodies' means that is not noise",
+            met.reliability,
+        )
+    ]
+    lines += [
+        _figure(
+            f"{robot}: rank correlation of one seed's return at {rung:,} env_steps with the value"
+            " by the other seeds",
+            landscape.foretold(met, met.returns[:, :, place]),
+        )
+        for place, rung in enumerate(met.rungs)
+        if rung in (*RUNGS.rungs(met.env_steps), met.env_steps)
+    ]
+    what = f"{robot}: the same of one seed's value at the end"
+    return [*lines, _figure(what, landscape.foretold(met, met.values))]
+
+
+def _figure(what: str, value: float) -> Line:
+    return Line(what=what, measured=f"{value:.2f}", target="", good=True, values=[value])
+
+
+def _of_strategies(what: str, found: Found) -> list[Line]:
+    baseline = regrets(found[BASELINE])
+    return [
+        _ratio(
+            f"{what}: {name}, {way} ({len(chosen):,} searches): regret / that of {BASELINE[0]},"
+            f" {BASELINE[1]}",
+            ratio_of_means(regrets(chosen), baseline),
+        )
+        for (name, way), chosen in found.items()
+    ]
+
+
+def _ratio(what: str, ratio: Ratio, most: float | None = None) -> Line:
+    """Met where the whole interval is."""
+    return Line(
+        what=what,
+        measured=str(ratio),
+        target="" if most is None else f"≤ {most:g}",
+        good=most is None or ratio.high <= most,
+        values=[ratio.middle, ratio.low, ratio.high],
+    )
+
+
+def best_of_first_half(found: Found, *, with_rungs: bool) -> tuple[str, str]:
+    """The strategy and the way of choosing with the lowest mean regret in the first half of its
+    searches: it is judged by the others, as the best of many is so by luck, too."""
+    candidates = {
+        key: regrets(chosen)[: len(chosen) // 2].mean()
+        for key, chosen in found.items()
+        if "with rungs" in key[0] or not with_rungs
+    }
+    return min(candidates, key=lambda key: candidates[key])
+
+
+def _second_half(chosen: Sequence[Chosen]) -> Sequence[Chosen]:
+    return chosen[len(chosen) // 2 :]
+
+
+def _paired(chosen: Sequence[Chosen], others: Sequence[Chosen]) -> Sequence[Chosen]:
+    """Of ``others`` the searches with the numbers of the second half of ``chosen``."""
+    return others[len(chosen) // 2 : len(chosen)]
+
+
+def _of_best(what: str, found: Found, peers: Mapping[str, Sequence[Chosen]]) -> list[Line]:
+    """The strategy that is best with rungs, and the one that is best with or without."""
+    lines = []
+    for with_rungs in (True, False):
+        key = best_of_first_half(found, with_rungs=with_rungs)
+        name = f"{what}: the best {'with' if with_rungs else 'with or without'} rungs ({', '.join(key)})"
+        judged = _second_half(found[key])
+        baseline = _paired(found[key], found[BASELINE])
+        lines.append(
+            _ratio(
+                f"{name}: regret / that of {', '.join(BASELINE)}",
+                ratio_of_means(regrets(judged), regrets(baseline)),
+                MOST_TO_BASELINE,
+            )
+        )
+        p = p_of_pairs(regrets(judged), regrets(baseline))
+        lines.append(_figure(f"{name}: p of a permutation test against that", p))
+        lines += [
+            _ratio(
+                f"{name}: regret / that of {peer}",
+                ratio_of_means(regrets(judged), regrets(_paired(found[key], chosen))),
+                MOST_TO_PEERS if "five" in peer else None,
+            )
+            for peer, chosen in peers.items()
+        ]
+        lines.append(
+            _held(
+                f"{name}: 95 % intervals of five fresh seeds that hold the true value",
+                [one.is_in_fresh for one in judged],
+            )
+        )
+        if key[1] != SEEN:
+            what_belief = f"{name}: 95 % intervals of the search's own belief that hold it"
+            lines.append(_held(what_belief, [one.is_in_belief for one in judged]))
+    return lines
+
+
+def _held(what: str, holds: Sequence[bool]) -> Line:
+    value = share(holds)
+    return Line(
+        what=what,
+        measured=f"{value:.1%} of {len(holds)}",
+        target=f"≥ {HELD:.0%}",
+        good=value >= HELD,
+        values=[value],
+    )
+
+
+def _of_held_out(
+    what: str, found: Found, comparison: Comparison, extent: Extent, budget: int
+) -> list[Line]:
+    """What the best with rungs is worth by seeds that it has not seen."""
+    key = best_of_first_half(found, with_rungs=True)
+    name, way = key
+    values = []
+    for one, by in (key, BASELINE):
+        strategy = strategies(extent.samplers)[one]
+        numbers = extent.numbers(strategies(extent.samplers)[name])
+        task = Task(strategy=strategy, numbers=numbers, budget=budget, ways=(by,), world="held out")
+        values.append(true_values(comparison.searched(task)[by]))
+    gains = (values[0] - values[1]) / comparison.met.spread
+    error = float(gains.std(ddof=1)) / len(gains) ** 0.5
+    line = Line(
+        what=f"{what}: {name}, {way}, on two seeds, judged by the other two: better than"
+        f" {', '.join(BASELINE)}, in standard deviations between bodies",
+        measured=f"{gains.mean():+.2f} ± {1.96 * error:.2f}, p = {p_of_pairs(*values):.3g}",
+        target="",
+        good=True,
+        values=[float(gains.mean()), error],
+    )
+    return [line]
+
+
+def _of_rungs(robot: str, comparison: Comparison, extent: Extent) -> list[Line]:
+    """Random bodies of the table, of which one is chosen after rungs, or after all have come to
+    their end."""
+    met = comparison.met
+    points = min(POINTS, met.bodies)
+    error = met.noise / met.seeds**0.5
+    near = {}
+    spent = {}
+    for how, scheduler in (("rungs", RUNGS), ("everything", None)):
+        task = Task(
+            strategy=Strategy(sampler="random", scheduler=scheduler),
+            numbers=range(extent.searches),
+            budget=points * met.env_steps,
+            ways=(SEEN,),
+            trials=points,
+        )
+        chosen = comparison.searched(task)[SEEN]
+        near[how] = np.array([one.best_tried - one.true_value <= error for one in chosen], float)
+        spent[how] = float(np.mean([one.env_steps for one in chosen]))
+    what = f"{robot}, {points} random bodies, {extent.searches:,} searches"
+    of_env_steps = spent["rungs"] / spent["everything"]
+    ratio = ratio_of_means(near["rungs"], near["everything"])
+    return [
+        Line(
+            what=f"{what}: env_steps with rungs / of training everything",
+            measured=f"{of_env_steps:.3f}",
+            target=f"≤ {MOST_OF_RUNGS:.3f}",
+            good=of_env_steps <= MOST_OF_RUNGS,
+            values=[of_env_steps],
+        ),
+        *(
+            _figure(f"{what}: choices within a standard error of the best, {how}", one.mean())
+            for how, one in near.items()
+        ),
+        Line(
+            what=f"{what}: the former / the latter",
+            measured=str(ratio),
+            target="≥ 1",
+            good=ratio.middle >= 1,
+            values=[ratio.middle, ratio.low, ratio.high],
+        ),
+    ]
