@@ -29,6 +29,7 @@ from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.experiment.planning import run_plan
 from orchestrator.jobfile import Experiment, from_mapping
 
+RUNGS = 8
 JOB_NAME = re.compile(r".*-t(?P<trial>\d+)-s(?P<seed>\d+)")
 
 
@@ -141,9 +142,10 @@ def read(part: Part) -> Table:
 
 
 def _rungs(defaults: Mapping[str, Any]) -> list[int]:
-    """env_steps at the end of each iteration."""
-    iteration = defaults["ppo"]["n_steps"] * defaults["n_envs"]
-    return list(range(iteration, defaults["total_timesteps"] + 1, iteration))
+    """env_steps of :data:`RUNGS` rungs, each at the end of an iteration."""
+    apart = defaults["total_timesteps"] // RUNGS
+    assert apart % (defaults["ppo"]["n_steps"] * defaults["n_envs"]) == 0
+    return list(range(apart, defaults["total_timesteps"] + 1, apart))
 
 
 def _returns_at(rungs: Sequence[int], progress: Path) -> list[float]:

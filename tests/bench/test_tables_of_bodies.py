@@ -103,6 +103,7 @@ def test_bodies_are_trained_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         "eval_episodes": 1,
     }
     monkeypatch.setattr(table, "job_file", lambda _: content)
+    monkeypatch.setattr(maker, "RUNGS", 2)
     part = Part(robot="runner", first=3, bodies=2, run_dir=tmp_path / "run")
     maker.train(part)
     found = maker.read(part)
