@@ -256,15 +256,16 @@ def _check_grid(job: MergedJob) -> None:
 def _check_asymmetric(job: MergedJob) -> None:
     if not job.settings["asymmetric"] or "task" not in job.settings:
         return
-    if not job.are_valid("asymmetric", "randomize", "policy_kwargs"):
+    if not job.are_valid("asymmetric", "randomize", "policy_kwargs", "task_options"):
         return
     randomized = flat(job.settings["randomize"])
     policy_kwargs = job.settings["policy_kwargs"]
-    if not any(map(_is_shown_to_critic, randomized)):
+    sees_all = job.settings["task_options"].get("observe", "full") == "full"
+    if sees_all and not any(map(_is_shown_to_critic, randomized)):
         job.report(
             ["asymmetric", "randomize"],
-            "shows the critic what an episode draws of the robot, or its delays; "
-            "randomize has no such key",
+            "shows the critic what an episode draws of the robot, its delays, and what task_options.observe leaves "
+            "out; randomize has no such key, and nothing is left out",
         )
     arch = policy_kwargs.get("net_arch")
     if arch == [] or (isinstance(arch, dict) and arch.get("pi") == []):

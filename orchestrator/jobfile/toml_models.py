@@ -253,7 +253,8 @@ class CommonSettings(TomlTable):
     )
     asymmetric: bool = key(
         False,
-        "Whether the critic, and not the actor, also observes what episodes draw by randomize.",
+        "Whether the critic, and not the actor, also observes what episodes draw by randomize, and what "
+        "task_options.observe leaves out.",
         True,
     )
     allow_outside: bool = key(

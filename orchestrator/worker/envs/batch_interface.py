@@ -95,5 +95,7 @@ class SimulationState(TypedDict):
     """``(n_envs,)`` control steps of the running episodes."""
     episode_returns: Floats
     """``(n_envs,)`` sums of their rewards so far."""
+    history: NotRequired[NDArray[Any]]
+    """``(n_envs, steps, size)`` the latest observations; only where several are given together."""
     measured: NotRequired[MeasuredState]
     """Only where episodes are measured."""

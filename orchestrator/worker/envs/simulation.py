@@ -31,9 +31,10 @@ from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.effort import EffortMeter
 from orchestrator.worker.envs.episode_conditions import TerrainPlace
 from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.envs.observation_history import ObservationHistory, names_over_steps
 from orchestrator.worker.mjmodel.structure import Floats
-from orchestrator.worker.tasks import States, Task, conformance, make_task
-from orchestrator.worker.tasks.base import RewardAndTermination
+from orchestrator.worker.tasks import States, Task, conformance, input_names, make_task
+from orchestrator.worker.tasks.base import LAST_ACTION, RewardAndTermination
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -59,6 +60,8 @@ class Simulation:
     """``n_envs`` environments stepped together, each starting a new episode as soon as one ends.
 
     :param robot: the robot's name in error messages.
+    :param asymmetric: whether the last observations are those of the task that the policy does not
+        observe, for the critic alone.
     """
 
     privileged_names: tuple[str, ...] = ()
@@ -69,7 +72,13 @@ class Simulation:
     """Of the training: numbers that change over it, and are drawn from, are those of this moment."""
 
     def __init__(
-        self, model: mujoco.MjModel, task: Task, *, robot: str, **settings: Unpack[BatchSettings]
+        self,
+        model: mujoco.MjModel,
+        task: Task,
+        *,
+        robot: str,
+        asymmetric: bool = False,
+        **settings: Unpack[BatchSettings],
     ) -> None:
         self.model = model
         self.task = task
@@ -83,7 +92,7 @@ class Simulation:
         self._open_batch(settings.get("n_threads", 1))
         self._view_states()
         self._begin_counting()
-        self._observe_an_example()
+        self._observe_an_example(asymmetric)
 
     def _open_batch(self, n_threads: int) -> None:
         """Make the physics of all environments, and what computes their contact forces."""
@@ -126,7 +135,9 @@ class Simulation:
         )
         self._ctrl = batch.bind("ctrl")
         self._has_derived_fields = any(
-            not np.shares_memory(field, batch.state) for field in self._fields.values()
+            not np.shares_memory(field, batch.state)
+            for name, field in self._fields.items()
+            if name != LAST_ACTION
         )
         self._stage = self._stage_after_step()
         self._flat_state = batch.state.reshape(-1)
@@ -165,7 +176,7 @@ class Simulation:
         task = self.task
         return EffortMeter(self.model, self._batch, task.pose, task.frame_skip, self._stage)
 
-    def _observe_an_example(self) -> None:
+    def _observe_an_example(self, asymmetric: bool) -> None:
         """Learn from the first environment what observations are like."""
         start = conformance.first_state(self.task, generator(0, 0))
         self.states.qpos[0] = start.qpos
@@ -174,10 +185,29 @@ class Simulation:
         if self._has_derived_fields:
             self._batch.forward([0])
         trial = conformance.repeated_first(self.states)
-        observation = conformance.first_observation(self.task, trial)
-        conformance.check_step(self.task, trial)
-        self.observation_size = observation.shape[1]
-        self.observation_dtype = observation.dtype
+        task = self.task
+        full = conformance.first_observation(task, trial)
+        conformance.check_step(task, trial)
+        sensed = full
+        if task.observed_by is not None:
+            sensed = conformance.first_observation_by(task.observed_by, trial)
+        self.observation_dtype = sensed.dtype
+        self._sensed_size = sensed.shape[1]
+        """Numbers that are observed at once, without those of the steps before and those of the critic."""
+        self._history: ObservationHistory | None = None
+        if task.observed_steps > 1:
+            example = np.zeros((self.n_envs, self._sensed_size), sensed.dtype)
+            self._history = ObservationHistory(example, task.observed_steps)
+        self._not_sensed = np.zeros(0, np.intp)
+        """Columns of the task's own observations that the critic sees, and not the actor."""
+        if asymmetric and task.observed_by is not None:
+            names = input_names.of_full_observation(task, full.shape[1])
+            names = names or [f"observation {number}" for number in range(full.shape[1])]
+            sensed_names = task.observed_by.names
+            hidden = [column for column, name in enumerate(names) if name not in sensed_names]
+            self._not_sensed = np.array(hidden, np.intp)
+            self.privileged_names = tuple(names[column] for column in hidden)
+        self.observation_size = self._sensed_size * task.observed_steps + len(self.privileged_names)
 
     @classmethod
     def from_xml(
@@ -185,13 +215,14 @@ class Simulation:
         xml_path: Path | str,
         task: str,
         task_options: Mapping[str, Any] | None = None,
+        *,
+        asymmetric: bool = False,
         **settings: Unpack[BatchSettings],
     ) -> Simulation:
         """:raises ValueError: the MJCF does not compile, or the task does not fit the robot."""
         model = load_model(xml_path)
-        return cls(
-            model, make_task(task, model, task_options), robot=Path(xml_path).name, **settings
-        )
+        made = make_task(task, model, task_options)
+        return cls(model, made, robot=Path(xml_path).name, asymmetric=asymmetric, **settings)
 
     @property
     def control_period_s(self) -> float:
@@ -262,6 +293,7 @@ class Simulation:
         task = self.task
         action = task.actions.taken(np.asarray(actions))
         self._keep_states()
+        self._note_action(action)
         self._ctrl[:] = task.actions.ctrl(action)
         self._step_physics()
         diverged = self._diverged_envs(action) if self._may_have_diverged() else {}
@@ -289,6 +321,15 @@ class Simulation:
             if self._autoreset:
                 observations[envs] = self._start_episodes(envs)
         return StepResult(observations, rewards, done, ended)
+
+    def _note_action(self, action: NDArray[Any]) -> None:
+        """Keep what the policy gives, where it observes that.
+
+        :param action: ``(n_envs, nu)`` within the bounds of the task's actions.
+        """
+        last = self._fields.get(LAST_ACTION)
+        if last is not None:
+            last[:] = action
 
     def _keep_states(self) -> None:
         """Copy the states, from before a step."""
@@ -348,7 +389,67 @@ class Simulation:
             self._effort.add(task.distance_travelled(before, after), diverged)
 
     def _observe(self) -> NDArray[Any]:
-        return self.task.observe(self.states)
+        """``(n_envs, observation_size)`` after a control step."""
+        sensed = self._sensed()
+        if self._history is not None:
+            sensed = self._history.add(sensed)
+        return self._with_privileged(sensed, self._all_envs) if self.privileged_names else sensed
+
+    def _first_observations(self, envs: NDArray[np.intp]) -> NDArray[Any]:
+        """``(len(envs), observation_size)`` of the episodes that begin in ``envs``."""
+        sensed = self._first_sensed(envs)
+        if self._history is not None:
+            sensed = self._history.begin(envs, sensed)
+        return self._with_privileged(sensed, envs)
+
+    def _same_observations(self) -> NDArray[Any]:
+        """``(n_envs, observation_size)`` of a state that was restored, as they were."""
+        sensed = self._sensed_last() if self._history is None else self._history.together()
+        return self._with_privileged(sensed, self._all_envs)
+
+    def _sensed(self) -> NDArray[Any]:
+        """What is observed at once after a control step, without what the critic alone sees."""
+        return self._sense(self.states)
+
+    def _first_sensed(self, envs: NDArray[np.intp]) -> NDArray[Any]:
+        """The same where episodes begin."""
+        return self._sense(self._states_of(envs))
+
+    def _sensed_last(self) -> NDArray[Any]:
+        """The same of a state that was restored."""
+        return self._sense(self.states)
+
+    def _sense(self, states: States) -> NDArray[Any]:
+        by = self.task.observed_by
+        return self.task.observe(states) if by is None else by.observe(states)
+
+    def _states_of(self, envs: NDArray[np.intp]) -> States:
+        states = self.states
+        fields = {name: field[envs] for name, field in self._fields.items()}
+        return States(states.qpos[envs], states.qvel[envs], states.goals[envs], fields)
+
+    def _with_privileged(self, observations: NDArray[Any], envs: NDArray[np.intp]) -> NDArray[Any]:
+        """``observations``, ``(len(envs), …)``, with what the critic alone sees behind them."""
+        if not self.privileged_names:
+            return observations
+        parts = [observations, *self._privileged_values(envs)]
+        return np.column_stack(parts).astype(observations.dtype)
+
+    def _privileged_values(self, envs: NDArray[np.intp]) -> list[NDArray[Any]]:
+        """The parts, ``(len(envs), …)`` each, of what the critic alone sees."""
+        if not len(self._not_sensed):
+            return []
+        return [self.task.observe(self._states_of(envs))[:, self._not_sensed]]
+
+    def observation_names(self) -> list[str] | None:
+        """``observation_size`` names, those of what the critic alone sees last; None where the task
+        gives none.
+        """
+        names = input_names.of_task(self.task, self._sensed_size)
+        if names is None:
+            return None
+        together = names_over_steps(names, self.task.observed_steps)
+        return [*together, *self.privileged_names]
 
     def _lengths(self) -> NDArray[np.int64]:
         """``(n_envs,)`` control steps of the running episodes."""
@@ -361,6 +462,8 @@ class Simulation:
         """
         if name in self._contact_forces:
             return np.zeros((self.n_envs, self.model.nbody, 6))
+        if name == LAST_ACTION:
+            return np.zeros((self.n_envs, len(self.task.actions.low)))
         try:
             field: NDArray[Any] = self._batch.bind(name)
         except (AttributeError, TypeError, ValueError) as error:
@@ -444,10 +547,9 @@ class Simulation:
         self._measure_sums[envs] = 0.0
         if self._effort is not None:
             self._effort.begin(envs)
-        fields = {name: field[envs] for name, field in self._fields.items()}
-        return self.task.observe(
-            States(states.qpos[envs], states.qvel[envs], states.goals[envs], fields)
-        )
+        if LAST_ACTION in self._fields:
+            self._fields[LAST_ACTION][envs] = 0.0
+        return self._first_observations(envs)
 
     def _initial_state(self, env: int) -> tuple[Floats, Floats]:
         """``(qpos (nq,), qvel (nv,))`` of a new episode."""
@@ -462,6 +564,8 @@ class Simulation:
             "episode_lengths": self._lengths(),
             "episode_returns": self._episode_returns.copy(),
         }
+        if self._history is not None:
+            state["history"] = self._history.get_state()
         if self._effort is not None:
             state["measured"] = {
                 "sums": self._measure_sums.copy(),
@@ -508,7 +612,9 @@ class Simulation:
         self._count_steps_to_limit()
         self._episode_returns[:] = state["episode_returns"]
         self._continue_measuring(state)
-        return self.task.observe(self.states)
+        if self._history is not None:
+            self._history.set_state(state["history"])
+        return self._same_observations()
 
     def _diverged_envs(self, action: NDArray[Any]) -> dict[int, str]:
         """The environments whose physics has diverged, each with a description.

@@ -55,15 +55,16 @@ def joints_of_robot(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> li
     objects.
     """
     trees = {int(model.body_treeid[body]), *driven_trees(model, data).tolist()}
-    return _joints_in(model, trees)
+    return joints_in(model, trees)
 
 
 def joints_of_tree(model: mujoco.MjModel, body: int) -> list[int]:
     """Numbers of the joints in the tree of ``body``."""
-    return _joints_in(model, {int(model.body_treeid[body])})
+    return joints_in(model, {int(model.body_treeid[body])})
 
 
-def _joints_in(model: mujoco.MjModel, trees: set[int]) -> list[int]:
+def joints_in(model: mujoco.MjModel, trees: set[int]) -> list[int]:
+    """Numbers of the joints in kinematic trees with these numbers."""
     return [
         joint
         for joint in range(model.njnt)

@@ -14,9 +14,11 @@ from orchestrator.core import task_names
 from orchestrator.core.numbers.changing_numbers import END, TrainingMoment
 from orchestrator.core.task_names import AUTO
 from orchestrator.worker.runtime import failures, user_env
+from orchestrator.worker.tasks import observations
 from orchestrator.worker.tasks.balance import Balance
 from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in
 from orchestrator.worker.tasks.forward import Forward
+from orchestrator.worker.tasks.observations import Observation, Term
 from orchestrator.worker.tasks.reach import Reach
 from orchestrator.worker.tasks.stand import Stand
 from orchestrator.worker.tasks.task_choice import choose
@@ -30,10 +32,12 @@ __all__ = [
     "CommonOptions",
     "Forward",
     "Measure",
+    "Observation",
     "Reach",
     "Stand",
     "States",
     "Task",
+    "Term",
     "Track",
     "choose",
     "make_task",
@@ -75,6 +79,12 @@ def make_task(
         raise TaskError(
             f'task "{name}": its __init__ does not call super().__init__(model, options)'
         )
+    try:
+        observations.attach(task)
+    except TaskError as error:
+        raise TaskError(f'task "{name}": {error}', is_certain=error.is_certain) from error
+    except ValueError as error:
+        raise ValueError(f'task "{name}": {error}') from None
     return task
 
 

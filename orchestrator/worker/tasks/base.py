@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import mujoco
 import numpy as np
@@ -22,11 +22,18 @@ from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks.actions import ActionMap, scaled_actions
 from orchestrator.worker.tasks.task_options import CommonOptions, EpisodeOptions
 
+if TYPE_CHECKING:
+    from orchestrator.worker.tasks.observations import Observation
+
 HOME = "home"
 """Name of the keyframe that episodes start from; without it, the first keyframe."""
 
 RewardAndTermination = tuple[Floats, NDArray[np.bool_]]
 """Rewards, and whether the episode terminates; ``(n_envs,)`` each."""
+
+LAST_ACTION = "last_action"
+"""In :attr:`States.fields` the latest action of the policy, ``(n_envs, nu)``, where an
+:class:`Observation` has it; it is no field of ``MjData``."""
 
 SMALL_PART_M = 0.05
 """Mean size of a robot's parts below which the noise on positions in metres is scaled down."""
@@ -90,6 +97,10 @@ class Task:
     """Options that have no effect on this robot, each with the reason and what to do. The
     examination before the launch warns of those that a job sets."""
     actions: ActionMap
+    observed_by: Observation | None = None
+    """What the policy observes in place of :meth:`observe`: the option ``observe``."""
+    observed_steps: int = 1
+    """So many of the latest observations are given together: the option ``history``."""
 
     def __init__(self, model: mujoco.MjModel, options: Any) -> None:
         """:param options: an instance of the class's ``Options``, which must include
@@ -118,7 +129,8 @@ class Task:
     @property
     def all_fields(self) -> tuple[str, ...]:
         """:attr:`fields` of the task, of the user's classes that it is derived from, and of the
-        built-in one that these are derived from, unless that sets its own for a robot.
+        built-in one that these are derived from, unless that sets its own for a robot; and those
+        that :attr:`observed_by` needs.
         """
         of_robot = vars(self).get("fields")
         names = list(of_robot or ())
@@ -127,6 +139,7 @@ class Task:
                 names += kind.fields if of_robot is None else ()  # type: ignore[attr-defined]
                 break
             names += vars(kind).get("fields", ())
+        names += () if self.observed_by is None else self.observed_by.fields
         return tuple(dict.fromkeys(names))
 
     def _activations(self, states: States) -> Sequence[Floats]:
@@ -154,6 +167,14 @@ class Task:
         ``goal_period``.
         """
         return np.zeros(self.goal_size)
+
+    def names_of_goal(self) -> Sequence[str]:
+        """``goal_size`` names of what :meth:`sample_goal` draws."""
+        return [f"goal {number}" for number in range(self.goal_size)]
+
+    def units_of_goal(self) -> Sequence[str]:
+        """``goal_size`` units; empty where one is not known."""
+        return [""] * self.goal_size
 
     def push(self, rng: np.random.Generator) -> Floats:
         """``(nv,)`` added to the velocities every ``push_period``."""

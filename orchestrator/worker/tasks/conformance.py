@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.core.text import joined
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import States, Task
+from orchestrator.worker.tasks.observations import Observation
 from orchestrator.worker.tasks.task_options import TaskError
 
 ROWS = 3
@@ -106,7 +108,7 @@ def check_step(task: Task, trial: States) -> None:
 
 
 def first_observation(task: Task, states: States) -> NDArray[Any]:
-    """``(ROWS, observation_size)`` observations.
+    """``(ROWS, …)`` the task's own observations.
 
     :param states: of :data:`ROWS` environments.
     :raises TaskError: ``observe`` or ``observation_names`` raises, or the result of the former
@@ -144,8 +146,34 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
             "returns the same array again",
             "a new array each time (.copy() makes one)",
         )
-    _call(task, "observation_names", lambda: input_names.of_task(task, array.shape[1]))
+    size = array.shape[1]
+    _call(task, "observation_names", lambda: input_names.of_full_observation(task, size))
     return array
+
+
+def first_observation_by(observation: Observation, states: States) -> NDArray[Any]:
+    """``(ROWS, …)`` what ``observation`` gives in place of the task's own observations.
+
+    :param states: of :data:`ROWS` environments.
+    :raises TaskError: a term raises, or its values violate the contract.
+    """
+    kind = type(observation)
+    for term in observation.terms:
+        what = f"{kind.__module__}:{kind.__qualname__}: the term {joined(term.names)}"
+        try:
+            values = term.values(states)
+        except Exception as error:  # the user's code may raise anything
+            text = f"{what} raises {failures.describe(error)}"
+            raise TaskError(text, is_certain=False) from error
+        shape = (ROWS, len(term.names))
+        is_array = isinstance(values, np.ndarray) and values.dtype.kind == "f"
+        if not is_array or values.shape != shape:
+            expected = f"floating-point numbers of shape {shape}, a row for each environment and a column for each name"
+            raise TaskError(f"{what} gives {_describe(values)}; expected {expected}")
+        if not np.isfinite(values).all():
+            text = f"{what} gives numbers that are not finite at the start"
+            raise TaskError(text, is_certain=False)
+    return observation.observe(states)
 
 
 def _call(task: Task, method: str, call: Callable[[], Any]) -> Any:

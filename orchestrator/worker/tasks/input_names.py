@@ -30,7 +30,18 @@ _TRANSMISSIONS = {
 
 
 def of_task(task: Task, size: int) -> list[str] | None:
-    """The names that ``task`` gives its observations; None where they have none.
+    """The names of what a policy observes of ``task`` at once; None where they have none.
+
+    :param size: how many observations there are.
+    """
+    if task.observed_by is None:
+        return of_full_observation(task, size)
+    names = list(task.observed_by.names)
+    return names if len(names) == size else None
+
+
+def of_full_observation(task: Task, size: int) -> list[str] | None:
+    """The names that ``task`` gives its own observations; None where they have none.
 
     Names of a class do not count for a class of the user that is derived from it and overrides
     ``observe`` alone: its observations are others. Nor do names whose number is not ``size``.

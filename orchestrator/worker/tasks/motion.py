@@ -12,10 +12,10 @@ import mujoco
 import numpy as np
 
 from orchestrator.worker.mjmodel.robot import joints_of_robot
-from orchestrator.worker.mjmodel.root import Root
+from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root
 from orchestrator.worker.mjmodel.structure import Floats, addresses, posed_data
 from orchestrator.worker.tasks import input_names
-from orchestrator.worker.tasks.base import States
+from orchestrator.worker.tasks.base import States, Task
 from orchestrator.worker.tasks.health import outer
 
 GRAVITY_M_S2 = 9.81
@@ -85,7 +85,7 @@ class Proprioception:
     """
 
     def __init__(self, model: mujoco.MjModel, root: Root, pose: Floats) -> None:
-        self._root = root
+        self.root = root
         self._start_pitch = 0.0 if root.pitch is None else float(pose[root.pitch.address])
         start = np.eye(3)
         if root.quaternion is not None:
@@ -165,7 +165,7 @@ class Proprioception:
 
     def _rotations(self, states: States) -> Floats:
         """``(n, 3, 3)`` from the root's axes to the world's."""
-        root = self._root
+        root = self.root
         if root.quaternion is not None:
             return rotation_matrices(states.qpos[:, root.quaternion])
         rotations = np.zeros((len(states.qpos), 3, 3))
@@ -181,7 +181,7 @@ class Proprioception:
 
     def _velocity_and_spin(self, states: States) -> tuple[Floats, Floats]:
         """``(n, 3)`` each: linear velocity in world axes, angular velocity in the root's axes."""
-        root = self._root
+        root = self.root
         if root.free_dof is not None:
             qvel = states.qvel[:, root.free_dof : root.free_dof + 6]
             return qvel[:, :3], qvel[:, 3:]
@@ -192,6 +192,24 @@ class Proprioception:
         if root.pitch is not None:
             spin[:, 1] = root.pitch.sign * states.qvel[:, root.pitch.dof]
         return velocity, spin
+
+
+def body_of(task: Task) -> Proprioception:
+    """The motion of the root that ``task`` is about; of a task that is about none, of the free joint
+    that the robot has.
+
+    :raises NoRootError: the robot stands on a fixed base.
+    """
+    known = getattr(task, "body", None)
+    if isinstance(known, Proprioception):  # what it has computed is computed once
+        return known
+    root = getattr(task, "root", None)
+    if isinstance(root, Root):
+        return Proprioception(task.model, root, task.pose)
+    found = find_root(task.model, task.pose)
+    if found.quaternion is None:
+        raise NoRootError("it has no free joint")
+    return Proprioception(task.model, found, task.pose)
 
 
 def brisk_speed(root: Root) -> float:

@@ -43,10 +43,17 @@ class CommonOptions(EpisodeOptions):
     action_scale: float | None = None
     """Share of an actuator's range that actions reach; None: 0.5 for servos around a keyframe, else
     1."""
+    observe: str = "full"
+    """What the policy observes: ``full`` (what the task gives), ``proprioception`` (what a robot's own
+    sensors give), or a class of yours as ``module:Class``."""
+    history: int = 1
+    """So many of the latest observations are given together, the newest first."""
 
     def __post_init__(self) -> None:
         EpisodeOptions.__post_init__(self)  # super() fails here: slots=True creates a new class
         check_positive(self, "action_scale")
+        if isinstance(self.history, int):  # else a class of yours has another option of that name
+            check_at_least(self, 1, "history")
 
 
 def check_at_least(options: EpisodeOptions, least: float, *names: str) -> None:

@@ -97,7 +97,7 @@ class Track(Task):
         self.healthy = Health(model, self.root, self.pose, options)
         self.goal_period = control_steps(options.command_period_s, self.step_s)
         self.fields = ("ctrl", "act") if model.na else ("ctrl",)
-        self._body = Proprioception(model, self.root, self.pose)
+        self.body = Proprioception(model, self.root, self.pose)
         self._half = np.where(self.actions.half > 0, self.actions.half, 1.0)
         """Controls a unit of action, without zeros to divide by."""
         forward = brisk_speed(self.root) if options.forward_speed is None else options.forward_speed
@@ -123,23 +123,29 @@ class Track(Task):
         """``(vx, vy, yaw rate)`` in metres and radians a second; ``(vx,)`` for a planar root."""
         return rng.uniform(self._low, self._high)
 
+    def names_of_goal(self) -> list[str]:
+        commands = ("forward", "left", "turn")[: self.goal_size]
+        return list(input_names.prefixed("command", commands))
+
+    def units_of_goal(self) -> list[str]:
+        return ["m/s", "m/s", "rad/s"][: self.goal_size]
+
     def observe(self, states: States) -> Floats:
         last = self._last_action(states)
-        return self._body.observe(states, states.goals, last, *self._activations(states))
+        return self.body.observe(states, states.goals, last, *self._activations(states))
 
     def observation_names(self) -> list[str]:
         names = input_names
-        commands = ("forward", "left", "turn")[: self.goal_size]
         last = names.prefixed("last action", names.controls(self.model))
-        own = self._body.names(self.model)
+        own = self.body.names(self.model)
         activations = names.activations(self.model)
-        return [*own, *names.prefixed("command", commands), *last, *activations]
+        return [*own, *self.names_of_goal(), *last, *activations]
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:
         options = self.options
-        motion = self._body.motion(after)
+        motion = self.body.motion(after)
         error = self._squared_error(motion, after.goals)
         rewards = np.exp(error / -((self._speed / 2) ** 2))
         rewards -= FAR_WEIGHT * np.sqrt(error) / self._speed
@@ -157,7 +163,7 @@ class Track(Task):
         return self.healthy.judge(rewards, after)
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
-        return np.sqrt(self._squared_error(self._body.motion(after), after.goals))[:, None]
+        return np.sqrt(self._squared_error(self.body.motion(after), after.goals))[:, None]
 
     def distance_travelled(self, before: States, after: States) -> Floats:
         """The way of the root in the horizontal plane: commands turn it around and back."""

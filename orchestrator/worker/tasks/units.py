@@ -84,6 +84,38 @@ def _unit_of_other(name: str) -> str:
     return _OTHERS.get(name, UNKNOWN)
 
 
+_OF_SENSOR = {
+    mujoco.mjtSensor.mjSENS_GYRO: "rad/s",
+    mujoco.mjtSensor.mjSENS_FRAMEANGVEL: "rad/s",
+    mujoco.mjtSensor.mjSENS_ACCELEROMETER: "m/s²",
+    mujoco.mjtSensor.mjSENS_FRAMELINACC: "m/s²",
+    mujoco.mjtSensor.mjSENS_FRAMEANGACC: "rad/s²",
+    mujoco.mjtSensor.mjSENS_VELOCIMETER: "m/s",
+    mujoco.mjtSensor.mjSENS_FRAMELINVEL: "m/s",
+    mujoco.mjtSensor.mjSENS_FRAMEPOS: "m",
+    mujoco.mjtSensor.mjSENS_RANGEFINDER: "m",
+    mujoco.mjtSensor.mjSENS_TENDONPOS: "m",
+    mujoco.mjtSensor.mjSENS_TENDONVEL: "m/s",
+    mujoco.mjtSensor.mjSENS_TOUCH: "N",
+    mujoco.mjtSensor.mjSENS_FORCE: "N",
+    mujoco.mjtSensor.mjSENS_TORQUE: "N m",
+    mujoco.mjtSensor.mjSENS_FRAMEQUAT: NUMBER,
+    mujoco.mjtSensor.mjSENS_FRAMEXAXIS: NUMBER,
+    mujoco.mjtSensor.mjSENS_FRAMEYAXIS: NUMBER,
+    mujoco.mjtSensor.mjSENS_FRAMEZAXIS: NUMBER,
+}
+
+
+def of_sensor(model: mujoco.MjModel, sensor: int) -> str:
+    """The unit of each number of a sensor of the MJCF; empty where it is not known."""
+    kind = mujoco.mjtSensor(int(model.sensor_type[sensor]))
+    if kind not in (mujoco.mjtSensor.mjSENS_JOINTPOS, mujoco.mjtSensor.mjSENS_JOINTVEL):
+        return _OF_SENSOR.get(kind, UNKNOWN)
+    of_joint = _OF_JOINT[joint_type(model, int(model.sensor_objid[sensor]))]
+    is_position = kind == mujoco.mjtSensor.mjSENS_JOINTPOS
+    return (of_joint.positions if is_position else of_joint.velocities)[0]
+
+
 def of_controls(model: mujoco.MjModel) -> list[str]:
     """What a control of 1 means at its joint: ``18 N m``, ``rad``, ``0.5 rad/s``; empty where that
     is not known.

@@ -151,17 +151,15 @@ def activation_of(kind: type[BasePolicy], name: str | None) -> str:
 def names_of(simulation: Simulation) -> Names | None:
     """Names of the observations and actions of a task, where it gives them."""
     task = simulation.task
-    privileged = simulation.privileged_names
-    given = input_names.of_task(task, simulation.observation_size - len(privileged))
-    if given is None:
+    observations = simulation.observation_names()
+    if observations is None:
         return None
-    observations = (*given, *privileged)
     actions = input_names.controls(simulation.model).tolist()
     if len(set(observations)) != len(observations):
         return None
     if len(actions) != len(task.actions.low):
         return None
-    return Names(observations, tuple(actions))
+    return Names(tuple(observations), tuple(actions))
 
 
 def start(model: Model, initial: StartPolicy) -> str:

@@ -71,7 +71,8 @@ def test_the_documented_task_is_under_40_lines_and_trains(
     ):
         MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"efort_weight": 1.0})
     with pytest.raises(
-        ValueError, match="action_scale, effort_weight, frame_skip, keyframe, max_episode_steps"
+        ValueError,
+        match="action_scale, effort_weight, frame_skip, history, keyframe, max_episode_steps",
     ):
         MujocoVecEnv(HOPPER, f"{name}:Jump", n_envs=1, seed=0, task_options={"colour": "red"})
 

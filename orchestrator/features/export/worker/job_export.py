@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ from orchestrator.worker.runtime import child_command, import_speed
 from orchestrator.worker.training import trained_policy
 
 if TYPE_CHECKING:
+    import mujoco
     from stable_baselines3.common.vec_env import VecEnv
 
     from orchestrator.worker.envs.simulation import Simulation
@@ -145,9 +147,6 @@ def _of_task(simulation: Simulation) -> _Interface:
     observations = (
         _numbered_names("observation", size) if names is None else list(names.observations[:size])
     )
-    known_observations = observations
-    if not _has_our_observations(simulation.task):
-        known_observations = [""] * len(observations)
     controls = _controls(simulation)
     if controls is None:  # the user's own actions need not be those of the actuators
         actions = len(simulation.task.actions.low)
@@ -159,11 +158,25 @@ def _of_task(simulation: Simulation) -> _Interface:
     return _Interface(
         control_period_s=simulation.control_period_s,
         observation_names=observations,
-        observation_units=units.of_observations(model, known_observations),
+        observation_units=_units(simulation.task, model, observations),
         action_names=action_names,
         ctrl_units=ctrl_units,
         controls=controls,
     )
+
+
+def _units(task: Task, model: mujoco.MjModel, names: Sequence[str]) -> list[str]:
+    """The unit of each of the observations with these names, which may be those of several
+    steps.
+    """
+    from orchestrator.worker.tasks import units
+
+    if task.observed_by is not None:
+        return task.observed_by.units * task.observed_steps
+    if not _has_our_observations(task):
+        return [units.UNKNOWN] * len(names)
+    at_once = names[: len(names) // task.observed_steps]
+    return units.of_observations(model, at_once) * task.observed_steps
 
 
 def _has_our_observations(task: Task) -> bool:

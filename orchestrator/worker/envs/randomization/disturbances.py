@@ -226,8 +226,14 @@ class Disturbances:
             "seen": self._seen.copy(),
         }
 
-    def set_state(self, state: DisturbanceState) -> NDArray[Any]:
-        """:return: ``(n_envs, observation_size)``, the current observations."""
+    @property
+    def seen(self) -> NDArray[Any]:
+        """``(n_envs, observation_size)`` a copy of the latest observations as the policy has seen
+        them.
+        """
+        return self._seen.copy()
+
+    def set_state(self, state: DisturbanceState) -> None:
         for key, drawn in self.drawn.items():
             drawn[:] = state["drawn"][key]
         self._noise[:] = state["noise"]
@@ -236,7 +242,6 @@ class Disturbances:
         self._seen[:] = state["seen"]
         self._step = state["step"]
         self._noise_step = state.get("noise_step", self._step)  # one counter in earlier checkpoints
-        return self._seen.copy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ class RandomizedSimulation(Simulation):
         if self.terrain is not None:
             self._terrain = RoughTerrain(Path(xml), model, made, self.terrain)
             on_floor = self._terrain.model
-        super().__init__(on_floor, made, robot=Path(xml).name, **settings)
+        super().__init__(on_floor, made, robot=Path(xml).name, asymmetric=asymmetric, **settings)
         found = randomized_keys(Path(xml), model, randomize, None if grid is None else grid.grid)
         self.keys = [key for key in found if not key.distribution.is_constant]
         self.drawn = np.zeros((self.n_envs, len(self.keys)))
@@ -94,7 +94,7 @@ class RandomizedSimulation(Simulation):
         changed = {change.name for key in constants for change in key.changes}
         if not self.keys and not changed.isdisjoint(set_const_inputs()):
             self._batch.set_const()  # where something is drawn, every episode does it
-        seen = np.zeros((self.n_envs, self.observation_size), self.observation_dtype)
+        seen = np.zeros((self.n_envs, self._sensed_size), self.observation_dtype)
         self._disturbances = Disturbances(randomize, self.task, seen, grid)
         self._places = np.zeros((self.n_envs, 2))
         """``(n_envs, 2)`` where the terrain's middle lies in the world, in metres."""
@@ -115,8 +115,9 @@ class RandomizedSimulation(Simulation):
         self._privileged = [number for number, key in enumerate(self.keys) if key.key in randomize]
         self._privileged_delays = [key for key in PRIVILEGED if key in randomize]
         of_robot = [self.keys[number].key for number in self._privileged]
-        self.privileged_names = (*of_robot, *self._privileged_delays)
-        self.observation_size += len(self.privileged_names)
+        drawn = (*of_robot, *self._privileged_delays)
+        self.privileged_names = (*self.privileged_names, *drawn)
+        self.observation_size += len(drawn)
 
     def seed(self, seed: int | Sequence[int]) -> None:
         """As :meth:`Simulation.seed`."""
@@ -143,13 +144,25 @@ class RandomizedSimulation(Simulation):
         due = disturbances.due_pushes(self._lengths())
         if due is not None:
             self._push(due, lambda env: disturbances.push(env, self.generators[env], moment))
+        self._given = self.task.actions.taken(np.asarray(actions))
         return super().step(disturbances.disturbed_actions(np.asarray(actions)))
 
-    def _observe(self) -> NDArray[Any]:
-        seen = self._disturbances.disturbed_observations(
-            super()._observe(), self.generators, self.moment
+    def _note_action(self, action: NDArray[Any]) -> None:
+        """What the policy gives, not what comes late to the actuators."""
+        super()._note_action(self._given)
+
+    def _sensed(self) -> NDArray[Any]:
+        return self._disturbances.disturbed_observations(
+            super()._sensed(), self.generators, self.moment
         )
-        return self._with_drawn(seen, self._all_envs)
+
+    def _first_sensed(self, envs: NDArray[np.intp]) -> NDArray[Any]:
+        return self._disturbances.disturbed_first_observations(
+            super()._first_sensed(envs), envs, self.generators, self.moment
+        )
+
+    def _sensed_last(self) -> NDArray[Any]:
+        return self._disturbances.seen
 
     def _start_episodes(self, envs: NDArray[np.intp]) -> NDArray[Any]:
         moment = self.moment
@@ -158,19 +171,12 @@ class RandomizedSimulation(Simulation):
             self.drawn[env] = [draw(self._drawn_from(key, env), rng, moment) for key in self.keys]
         self._disturbances.begin_episodes(envs, self.generators, moment)
         self._write_robots(envs)
-        first = super()._start_episodes(envs)
-        first = self._disturbances.disturbed_first_observations(
-            first, envs, self.generators, moment
-        )
-        return self._with_drawn(first, envs)
+        return super()._start_episodes(envs)
 
-    def _with_drawn(self, observations: NDArray[Any], envs: NDArray[np.intp]) -> NDArray[Any]:
-        """``observations``, ``(len(envs), …)``, with the privileged values behind them."""
-        if not self.privileged_names:
-            return observations
+    def _privileged_values(self, envs: NDArray[np.intp]) -> list[NDArray[Any]]:
         of_robot = self.drawn[envs][:, self._privileged]
         delays = [self._disturbances.drawn[key][envs] for key in self._privileged_delays]
-        return np.column_stack([observations, of_robot, *delays]).astype(observations.dtype)
+        return [*super()._privileged_values(envs), of_robot, *delays]
 
     def _initial_state(self, env: int) -> tuple[Floats, Floats]:
         qpos, qvel = super()._initial_state(env)
@@ -252,4 +258,5 @@ class RandomizedSimulation(Simulation):
             self._places[:] = saved["places"]
         for env in self._all_envs:
             self._write_terrain(env)
-        return self._with_drawn(self._disturbances.set_state(saved["disturbances"]), self._all_envs)
+        self._disturbances.set_state(saved["disturbances"])
+        return self._same_observations()

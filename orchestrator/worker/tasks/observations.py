@@ -1,0 +1,316 @@
+"""What a policy observes in place of what its task gives: ``observe`` and ``history`` of
+``task_options``.
+
+An observation consists of terms. Each is declared once, with names, units and a function; names,
+units and clipping of the whole follow from them. :class:`Sensors` has the terms that a robot's own
+sensors give: a gyroscope, encoders, and what its controller knows. What is not among them (the
+velocity of the root, heights, contacts) a real robot does not measure.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.core.text import joined
+from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
+from orchestrator.worker.mjmodel.robot import driven_trees, joints_in
+from orchestrator.worker.mjmodel.root import NoRootError
+from orchestrator.worker.mjmodel.structure import Floats, addresses, posed_data
+from orchestrator.worker.runtime import failures, user_env
+from orchestrator.worker.tasks import input_names, units
+from orchestrator.worker.tasks.actions import Scaled
+from orchestrator.worker.tasks.base import LAST_ACTION, States, Task
+from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY, Motion, Proprioception, body_of
+from orchestrator.worker.tasks.task_options import CommonOptions, TaskError
+
+FULL = "full"
+PROPRIOCEPTION = "proprioception"
+AXES = {1: ("",), 3: (" x", " y", " z"), 4: (" w", " x", " y", " z")}
+"""Numbers of a sensor → what is behind its name in the name of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A part of an observation."""
+
+    names: Sequence[str]
+    units: Sequence[str]
+    """One for each name: ``rad``, ``m/s``, ``1`` for plain numbers, empty where it is not known."""
+    values: Callable[[States], NDArray[Any]]
+    """``(n_envs, len(names))`` of a batch of states, whose row i depends on environment i alone."""
+    limit: float = MAX_OBSERVED_VELOCITY
+    """Values are clipped to ± this."""
+    frame: str = ""
+    """The body, or site, in whose axes a vector is; empty: those of the world, or it is none."""
+    fields: tuple[str, ...] = ()
+    """What ``values`` needs of :attr:`States.fields`, as in :attr:`Task.fields`."""
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.units):
+            raise ValueError(
+                f"the term {list(self.names)} has {len(self.units)} units; expected one for each name"
+            )
+
+
+class Observation:
+    """What a policy observes; your own derives from this class and implements :meth:`make_terms`.
+
+    :param task: as it was made for the robot ``model``.
+    :raises ValueError: the robot does not have what a term measures.
+    """
+
+    def __init__(self, model: mujoco.MjModel, task: Task) -> None:
+        self.model = model
+        self.task = task
+        self.terms: tuple[Term, ...] = tuple(self.make_terms())
+        self.names = [name for term in self.terms for name in term.names]
+        self.units = [unit for term in self.terms for unit in term.units]
+        self.frames = [term.frame for term in self.terms for _ in term.names]
+        self.fields = tuple(dict.fromkeys(name for term in self.terms for name in term.fields))
+        twice = {name for name in self.names if self.names.count(name) > 1}
+        if twice:
+            raise ValueError(f"names come twice: {joined(sorted(twice))}")
+        limits = [term.limit for term in self.terms for _ in term.names]
+        self._highest = np.array(limits, np.float32)
+
+    def make_terms(self) -> Sequence[Term]:
+        """The terms, in the order of their columns."""
+        raise NotImplementedError
+
+    def observe(self, states: States) -> NDArray[np.float32]:
+        """``(n_envs, len(names))``, a new array."""
+        parts = [term.values(states) for term in self.terms]
+        observed: NDArray[np.float32] = np.concatenate(
+            parts, axis=1, dtype=np.float32, casting="same_kind"
+        )
+        np.minimum(observed, self._highest, out=observed)
+        return np.maximum(observed, -self._highest, out=observed)
+
+    # -- terms to choose from
+
+    def angular_velocity(self) -> Term:
+        """Of the root, in its own axes: what a gyroscope there gives."""
+        return self._of_root("angular velocity", "rad/s", lambda motion: motion.spin)
+
+    def gravity(self) -> Term:
+        """The direction of gravity in the axes of the root, of length 1: what an inertial
+        measurement unit there gives.
+        """
+        return self._of_root("gravity", units.NUMBER, lambda motion: -motion.up)
+
+    def joint_positions(self, pattern: str = "*") -> Term:
+        """Of the joints whose names fit ``pattern``, against the starting pose: what encoders
+        give.
+        """
+        joints = self._joints(pattern)
+        columns, _ = addresses(self.model, joints)
+        names = input_names.prefixed("offset of", input_names.positions(self.model)[columns])
+        start = self.task.pose[columns]
+        return Term(
+            names=list(names),
+            units=units.of_observations(self.model, list(names)),
+            values=lambda states: states.qpos.take(columns, axis=1) - start,
+        )
+
+    def joint_velocities(self, pattern: str = "*") -> Term:
+        """Of the joints whose names fit ``pattern``."""
+        joints = self._joints(pattern)
+        _, columns = addresses(self.model, joints)
+        names = list(input_names.velocities(self.model)[columns])
+        return Term(
+            names=names,
+            units=units.of_observations(self.model, names),
+            values=lambda states: states.qvel.take(columns, axis=1),
+        )
+
+    def last_action(self) -> Term:
+        """What the policy gave last, within its bounds, whenever that takes effect; zeros when an
+        episode begins.
+        """
+        has_unit_actions = isinstance(self.task.actions, Scaled)
+        if not has_unit_actions:
+            raise ValueError("a last action is there only where actions are from -1 to 1")
+        names = input_names.prefixed("last action", input_names.controls(self.model))
+        return Term(
+            names=list(names),
+            units=[units.NUMBER] * len(names),
+            values=lambda states: states.fields[LAST_ACTION],
+            fields=(LAST_ACTION,),
+        )
+
+    def goal(self) -> Term:
+        """What the episode aims at now, such as a command: no terms where a task has no goals."""
+        return Term(
+            names=self.task.names_of_goal(),
+            units=self.task.units_of_goal(),
+            values=lambda states: states.goals,
+        )
+
+    def sensor(self, name: str) -> Term:
+        """A sensor of the MJCF, in its own unit and axes."""
+        model = self.model
+        sensor = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SENSOR, name)
+        if sensor < 0:
+            known = [model.sensor(number).name for number in range(model.nsensor)]
+            has = joined(f'"{one}"' for one in known if one) or "none with a name"
+            raise ValueError(f'the robot has no sensor "{name}"; it has {has}')
+        first, size = int(model.sensor_adr[sensor]), int(model.sensor_dim[sensor])
+        endings = AXES.get(size, tuple(f" {number}" for number in range(size)))
+        return Term(
+            names=[f"{name}{ending}" for ending in endings],
+            units=[units.of_sensor(model, sensor)] * size,
+            values=lambda states: states.fields["sensordata"][:, first : first + size],
+            limit=float("inf"),
+            frame=_frame_of_sensor(model, sensor),
+            fields=("sensordata",),
+        )
+
+    # -- what terms share
+
+    @functools.cached_property
+    def root_body(self) -> Proprioception:
+        """:raises ValueError: the robot stands on a fixed base."""
+        try:
+            return body_of(self.task)
+        except NoRootError as error:
+            raise ValueError(f"nothing turns with the robot's root: {error}") from None
+
+    def _of_root(self, quantity: str, unit: str, of: Callable[[Motion], Floats]) -> Term:
+        body = self.root_body
+        return Term(
+            names=[f"{quantity} {axis}" for axis in "xyz"],
+            units=[unit] * 3,
+            values=lambda states: of(body.motion(states)),
+            frame=self.model.body(body.root.body).name or str(body.root.body),
+        )
+
+    def _joints(self, pattern: str) -> list[int]:
+        """Numbers of the joints of the robot, without its root.
+
+        :raises ValueError: none fits, or one is no hinge or slide.
+        """
+        model = self.model
+        known = self._joints_with_encoders()
+        fitting = [
+            joint for joint in known if fnmatch.fnmatchcase(model.joint(joint).name, pattern)
+        ]
+        if not fitting:
+            has = joined(joint_name(model, joint) for joint in known) or "none"
+            raise ValueError(f'no joint of the robot fits "{pattern}"; it has {has}')
+        others = [joint for joint in fitting if joint_type(model, joint) not in (HINGE, SLIDE)]
+        if others:
+            names = joined(joint_name(model, joint) for joint in others)
+            raise ValueError(
+                f'no encoder gives the orientation of {names}, which is no hinge or slide; write observe = "{FULL}", '
+                "or a class of yours"
+            )
+        return fitting
+
+    def _joints_with_encoders(self) -> list[int]:
+        model = self.model
+        data = posed_data(model, self.task.pose)
+        try:
+            body = body_of(self.task)
+        except NoRootError:
+            return joints_in(model, set(driven_trees(model, data).tolist()))
+        of_positions = set(body.joints.tolist())
+        return [
+            joint for joint in range(model.njnt) if int(model.jnt_qposadr[joint]) in of_positions
+        ]
+
+
+class Sensors(Observation):
+    """``"proprioception"``: angular velocity and gravity in the axes of the root where it moves,
+    positions of the joints against the starting pose and their velocities, the last action, and the
+    command or target.
+    """
+
+    def make_terms(self) -> Sequence[Term]:
+        try:
+            body_of(self.task)
+        except NoRootError:
+            of_root: Iterable[Term] = ()
+        else:
+            of_root = (self.angular_velocity(), self.gravity())
+        return (
+            *of_root,
+            self.joint_positions(),
+            self.joint_velocities(),
+            self.last_action(),
+            self.goal(),
+        )
+
+
+def attach(task: Task) -> None:
+    """Let ``task`` be observed as its options say.
+
+    :raises TaskError: there is no such observation, or an error in the user's own.
+    :raises ValueError: the robot does not have what it measures.
+    """
+    observe, history = (_ours(task.options, name) for name in ("observe", "history"))
+    task.observed_steps = 1 if history is None else history
+    if observe in (None, FULL):
+        return
+    kind = Sensors if observe == PROPRIOCEPTION else _users_class(observe)
+    what = f'observe = "{observe}"'
+    try:
+        observation = kind(task.model, task)
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
+    except Exception as error:
+        if kind is Sensors:
+            raise
+        text = f"{what}: making it raises {failures.describe(error)}"
+        raise TaskError(text, is_certain=False) from error
+    if not hasattr(observation, "_highest"):
+        raise TaskError(f"{what}: its __init__ does not call super().__init__(model, task)")
+    task.observed_by = observation
+
+
+def _ours(options: object, name: str) -> Any:
+    """The option of that name of :class:`CommonOptions`; None where a user's class has another one
+    of its own, or the options are not derived from it.
+    """
+    declared = [
+        kind for kind in type(options).__mro__ if name in vars(kind).get("__annotations__", {})
+    ]
+    is_ours = bool(declared) and declared[0] is CommonOptions
+    return getattr(options, name) if is_ours else None
+
+
+def _users_class(name: str) -> type[Observation]:
+    """:raises TaskError: there is none of that name."""
+    if ":" not in name:
+        raise TaskError(
+            f'observe = "{name}": expected "{FULL}", "{PROPRIOCEPTION}" or a class of yours as "module:Class"'
+        )
+    what = f'observe = "{name}"'
+    try:
+        kind = user_env.load(name)
+    except user_env.EntryPointError as error:
+        raise TaskError(f"{what}: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise TaskError(
+            f"{what}: importing its module raises {failures.describe(error)}"
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, Observation)):
+        raise TaskError(f"{what} is not a class derived from orchestrator.worker.tasks.Observation")
+    return kind
+
+
+def _frame_of_sensor(model: mujoco.MjModel, sensor: int) -> str:
+    """The name of the body or site that the sensor is fixed to; empty where it is of neither."""
+    kind = mujoco.mjtObj(int(model.sensor_objtype[sensor]))
+    if kind not in (mujoco.mjtObj.mjOBJ_SITE, mujoco.mjtObj.mjOBJ_BODY, mujoco.mjtObj.mjOBJ_XBODY):
+        return ""
+    number = int(model.sensor_objid[sensor])
+    found = model.site(number) if kind == mujoco.mjtObj.mjOBJ_SITE else model.body(number)
+    return str(found.name)

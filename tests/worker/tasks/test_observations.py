@@ -1,0 +1,404 @@
+"""``observe`` and ``history``: what a policy observes in place of what its task gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import worker_helpers as helpers
+from numpy.typing import NDArray
+
+from orchestrator.core.exit_codes import ExitCode
+from orchestrator.worker.envs.changing_task import check_changes
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.envs.simulation_factory import make_simulation
+from orchestrator.worker.tasks import Observation, States, Task, Term, make_task, units
+
+MJCF = Path(__file__).parents[3] / "mjcf"
+QUADRUPED = MJCF / "quadruped.xml"
+SIDES = ("front_left", "front_right", "hind_left", "hind_right")
+LEGS = [f"{side}_{joint}" for side in SIDES for joint in ("hip", "knee")]
+OF_QUADRUPED = [
+    *(f"{quantity} {axis}" for quantity in ("angular velocity", "gravity") for axis in "xyz"),
+    *(f"offset of {joint} position" for joint in LEGS),
+    *(f"{joint} velocity" for joint in LEGS),
+    *(f"last action {joint}" for joint in LEGS),
+]
+
+
+def simulation(task: str = "track", robot: Path = QUADRUPED, **changes: Any) -> Simulation:
+    options = {"observe": "proprioception", "max_episode_steps": 20, **changes.pop("options", {})}
+    settings: dict[str, Any] = {"n_envs": 2, "seed": 3, **changes}
+    randomize = settings.pop("randomize", {})
+    return make_simulation(robot, task, options, randomize, **settings)
+
+
+def column(observed: NDArray[Any], made: Simulation, name: str) -> NDArray[Any]:
+    names = made.observation_names()
+    assert names is not None
+    found: NDArray[Any] = observed[:, names.index(name)]
+    return found
+
+
+def actions(made: Simulation, steps: int) -> NDArray[Any]:
+    chance = np.random.default_rng(0)
+    return chance.uniform(-1, 1, (steps, made.n_envs, made.model.nu)).astype(np.float32)
+
+
+# -- what a robot measures
+
+
+@pytest.mark.parametrize(
+    ("task", "robot", "goal"),
+    [
+        ("forward", "quadruped", []),
+        ("stand", "quadruped", []),
+        ("track", "quadruped", [f"command {way}" for way in ("forward", "left", "turn")]),
+    ],
+)
+def test_a_robot_that_moves_has_gyroscope_encoders_and_what_its_controller_knows(
+    task: str, robot: str, goal: list[str]
+) -> None:
+    assert simulation(task, MJCF / f"{robot}.xml").observation_names() == [*OF_QUADRUPED, *goal]
+
+
+@pytest.mark.parametrize(("task", "robot"), [("reach", "arm"), ("balance", "balancer")])
+def test_a_robot_on_a_fixed_base_has_no_gyroscope(task: str, robot: str) -> None:
+    names = simulation(task, MJCF / f"{robot}.xml").observation_names()
+    assert names is not None
+    assert not [name for name in names if "gravity" in name or "angular" in name]
+    made = simulation(task, MJCF / f"{robot}.xml")
+    joints = [made.model.joint(joint).name for joint in range(made.model.njnt)]
+    assert [name for name in names if name.startswith("offset of")] == [
+        f"offset of {joint} position" for joint in joints
+    ]
+    goals = [name for name in names if name.startswith("position of target")]
+    assert len(goals) == made.task.goal_size
+
+
+def test_values_are_those_of_mujocos_sensors() -> None:
+    """A gyroscope, and gravity in the axes of the body, of the robot in whatever pose."""
+    made = simulation("forward")
+    made.reset()
+    for action in actions(made, 12):
+        observed = made.step(action).observations
+    data = made.data(1)
+    body = made.model.body("trunk").id
+    turning = np.zeros(6)
+    mujoco.mj_objectVelocity(made.model, data, mujoco.mjtObj.mjOBJ_XBODY, body, turning, 1)
+    down = data.xmat[body].reshape(3, 3).T @ [0.0, 0.0, -1.0]
+    assert np.abs(down[:2]).max() > 0.01, "it is tilted"
+    for axis, spin, gravity in zip("xyz", turning[:3], down, strict=True):
+        assert column(observed, made, f"angular velocity {axis}")[1] == pytest.approx(
+            spin, abs=1e-5
+        )
+        assert column(observed, made, f"gravity {axis}")[1] == pytest.approx(gravity, abs=1e-5)
+    start = made.model.qpos0
+    for joint in LEGS:
+        offset = data.joint(joint).qpos[0] - start[made.model.joint(joint).qposadr[0]]
+        position = column(observed, made, f"offset of {joint} position")
+        assert position[1] == pytest.approx(offset, abs=1e-5)
+        velocity = np.clip(data.joint(joint).qvel[0], -10, 10)
+        assert column(observed, made, f"{joint} velocity")[1] == pytest.approx(velocity, abs=1e-4)
+
+
+def test_the_last_action_is_what_the_policy_gave_though_it_takes_effect_late() -> None:
+    made = simulation("forward", randomize={"action.delay": "choice(2, 2)"})
+    first = made.reset()
+    assert not column(first, made, "last action hind_left_knee").any()
+    for action in actions(made, 19):
+        observed = made.step(action).observations
+        seen = column(observed, made, "last action hind_left_knee")
+        assert np.array_equal(seen, action[:, LEGS.index("hind_left_knee")])
+    ended = made.step(action)
+    assert ended.done.all()
+    assert not column(ended.observations, made, "last action hind_left_knee").any()
+    last = column(ended.ended[0].terminal_observation[None], made, "last action hind_left_knee")
+    assert last[0] == action[0, LEGS.index("hind_left_knee")]
+
+
+def test_what_is_full_has_the_bits_that_it_had() -> None:
+    plain = make_simulation(QUADRUPED, "track", {"max_episode_steps": 20}, {}, n_envs=2, seed=3)
+    named = simulation(options={"observe": "full", "history": 1})
+    assert plain.reset().tobytes() == named.reset().tobytes()
+    for action in actions(plain, 25):
+        assert (
+            plain.step(action).observations.tobytes() == named.step(action).observations.tobytes()
+        )
+    assert plain.get_state().keys() == named.get_state().keys()
+
+
+# -- the latest observations together
+
+
+def test_history_has_the_newest_first_and_the_first_one_alone_at_the_start() -> None:
+    alone, together = simulation(), simulation(options={"history": 3})
+    size = alone.observation_size
+    names = together.observation_names()
+    assert names is not None
+    assert names[size : 2 * size] == [f"{name} 1 step ago" for name in names[:size]]
+    assert names[2 * size :] == [f"{name} 2 steps ago" for name in names[:size]]
+    earlier = [alone.reset()] * 3
+    assert np.array_equal(together.reset(), np.concatenate(earlier, axis=1))
+    for action in actions(alone, 45):
+        newest, result = alone.step(action), together.step(action)
+        before = [newest.observations, *earlier[:2]]
+        for one in newest.ended:
+            terminal = [one.terminal_observation, *(part[one.env] for part in earlier[:2])]
+            (same,) = [other for other in result.ended if other.env == one.env]
+            assert np.array_equal(same.terminal_observation, np.concatenate(terminal))
+            for part in before:
+                part[one.env] = newest.observations[one.env]
+        earlier = [part.copy() for part in before]
+        assert np.array_equal(result.observations, np.concatenate(earlier, axis=1))
+
+
+def test_noise_is_on_each_observation_once() -> None:
+    made = simulation(
+        options={"history": 2}, randomize={"observation.noise.gravity *": "normal(0, 0.1)"}
+    )
+    before = made.reset()
+    size = made.observation_size // 2
+    for action in actions(made, 10):
+        now = made.step(action).observations
+        assert np.array_equal(now[:, size:], before[:, :size])
+        before = now
+
+
+@pytest.mark.parametrize(
+    "randomize", [{}, {"body.trunk.mass": "scale(0.8, 1.2)", "observation.delay": "choice(1, 2)"}]
+)
+def test_a_restored_state_goes_on_as_it_was(randomize: dict[str, str]) -> None:
+    options = {"history": 3}
+    whole = simulation(options=options, randomize=randomize, asymmetric=True)
+    whole.reset()
+    for action in actions(whole, 15):
+        observed = whole.step(action).observations
+    parts = simulation(options=options, randomize=randomize, asymmetric=True)
+    parts.reset()
+    assert np.array_equal(parts.set_state(whole.get_state()), observed)
+    for action in actions(whole, 30):
+        assert np.array_equal(whole.step(action).observations, parts.step(action).observations)
+
+
+# -- what the critic alone sees
+
+
+@pytest.mark.parametrize("randomize", [{}, {"body.trunk.mass": "scale(0.8, 1.2)"}])
+def test_the_critic_sees_what_is_left_out(randomize: dict[str, str]) -> None:
+    made = simulation(randomize=randomize, asymmetric=True, options={"history": 2})
+    full = make_task("track", made.model, {}).observation_names()
+    assert full is not None
+    left_out = [name for name in full if name not in OF_QUADRUPED and "command" not in name]
+    assert "velocity x" in left_out
+    assert made.privileged_names == (*left_out, *randomize)
+    made.reset()
+    for action in actions(made, 5):
+        observed = made.step(action).observations
+    whole = made.task.observe(made.states)
+    for name in left_out:
+        assert np.array_equal(column(observed, made, name), whole[:, full.index(name)])
+
+
+@pytest.mark.parametrize(
+    ("algo", "learner"),
+    [
+        ("ppo", "fast"),
+        *(
+            pytest.param(*other, marks=pytest.mark.slow)
+            for other in (("sac", "auto"), ("ppo", "sb3"))
+        ),
+    ],
+)
+def test_a_resumed_training_has_the_same_weights(tmp_path: Path, algo: str, learner: str) -> None:
+    spec = helpers.algorithm(
+        algo,
+        task="track",
+        xml="robot/quadruped.xml",
+        asymmetric=True,
+        learner=learner,
+        eval_episodes=2,
+        task_options={"observe": "proprioception", "history": 3, "max_episode_steps": 40},
+    )
+    whole, parts = (helpers.job(tmp_path / name, spec) for name in ("whole", "parts"))
+    for paths in (whole, parts):
+        paths.robot.mkdir()
+        shutil.copy(QUADRUPED, paths.robot)
+    record, log = helpers.train_here(whole)
+    assert record.code == ExitCode.SUCCEEDED, log
+    parts.spec.write_text(dataclasses.replace(spec, pause_at=600).to_json())
+    assert helpers.train_here(parts)[0].code == ExitCode.PAUSED
+    parts.spec.write_text(spec.to_json())
+    resumed, log = helpers.train_here(parts, 1)
+    assert resumed.code == ExitCode.SUCCEEDED, log
+    assert resumed.weights_sha256 == record.weights_sha256
+    assert parts.eval.read_bytes() == whole.eval.read_bytes()
+
+
+# -- one's own
+
+
+class Own(Observation):
+    """An inertial measurement unit, and the hips alone."""
+
+    def make_terms(self) -> list[Term]:
+        return [self.sensor("imu_gyro"), self.gravity(), self.joint_positions("*_hip")]
+
+
+class OfMissingSensor(Own):
+    def make_terms(self) -> list[Term]:
+        return [self.sensor("imu_giro")]
+
+
+class OfMissingJoint(Own):
+    def make_terms(self) -> list[Term]:
+        return [self.joint_positions("*_toe")]
+
+
+class Twice(Own):
+    def make_terms(self) -> list[Term]:
+        return [self.gravity(), self.gravity()]
+
+
+class TooFew(Own):
+    def make_terms(self) -> list[Term]:
+        return [Term(names=["a", "b"], units=["m", "m"], values=lambda states: states.qpos[:, :1])]
+
+
+class Raises(Own):
+    def make_terms(self) -> list[Term]:
+        def values(states: States) -> NDArray[Any]:
+            raise RuntimeError("no signal")
+
+        return [Term(names=["a"], units=[""], values=values)]
+
+
+class Forgets(Own):
+    def __init__(self, model: mujoco.MjModel, task: Task) -> None:
+        self.names = []
+
+
+@pytest.fixture
+def with_imu(tmp_path: Path) -> Path:
+    text = QUADRUPED.read_text()
+    assert "</mujoco>" in text
+    found = re.search(r'<body name="trunk"[^>]*>', text)
+    assert found is not None
+    site = f'{found[0]}<site name="imu" euler="0 0 30"/>'
+    sensor = '<sensor><gyro name="imu_gyro" site="imu"/></sensor></mujoco>'
+    path = tmp_path / "with_imu.xml"
+    path.write_text(text.replace(found[0], site).replace("</mujoco>", sensor))
+    return path
+
+
+def test_a_class_of_ones_own_chooses_terms_and_has_sensors_of_the_robot(with_imu: Path) -> None:
+    made = simulation("forward", with_imu, options={"observe": f"{__name__}:Own"})
+    by = made.task.observed_by
+    assert by is not None
+    hips = [f"offset of {joint} position" for joint in LEGS if joint.endswith("hip")]
+    axes = [f"imu_gyro {axis}" for axis in "xyz"]
+    assert made.observation_names() == [*axes, *(f"gravity {axis}" for axis in "xyz"), *hips]
+    assert by.units == [*["rad/s"] * 3, *[units.NUMBER] * 3, *["rad"] * 4]
+    assert by.frames == [*["imu"] * 3, *["trunk"] * 3, *[""] * 4]
+    made.reset()
+    for action in actions(made, 5):
+        observed = made.step(action).observations
+    assert np.allclose(observed[0, :3], made.data(0).sensor("imu_gyro").data, atol=1e-5)
+
+
+OWN_OPTIONS = """
+from dataclasses import dataclass
+from orchestrator.worker.tasks import Forward
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Forward.Options):
+    history: str = "none"
+    observe: str = "the ground"
+
+class OwnTask(Forward):
+    Options = Options
+"""
+
+
+def test_a_task_of_ones_own_with_options_of_these_names_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_options.py").write_text(OWN_OPTIONS)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = {"history": "daily", "observe": "the weather"}
+    made = make_simulation(QUADRUPED, "own_options:OwnTask", options, {}, n_envs=1, seed=0)
+    assert (made.task.observed_by, made.task.observed_steps) == (None, 1)
+    assert made.task.options.history == "daily"
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("none", {"history": 0}, "history = 0: expected at least 1"),
+    (
+        "a share",
+        {"history": 1.5},
+        'option "history" of task "forward" is 1.5: expected a whole number',
+    ),
+    (
+        "misspelt",
+        {"observe": "propriception"},
+        'observe = "propriception": expected "full", "proprioception"',
+    ),
+    ("no module", {"observe": "no_such_module:A"}, "there is no module 'no_such_module'"),
+    ("no class", {"observe": f"{__name__}:QUADRUPED"}, "has nothing to call named 'QUADRUPED'"),
+    ("another class", {"observe": f"{__name__}:Path"}, "is not a class derived from"),
+    (
+        "no sensor",
+        {"observe": f"{__name__}:OfMissingSensor"},
+        'the robot has no sensor "imu_giro"; it has ',
+    ),
+    (
+        "no joint",
+        {"observe": f"{__name__}:OfMissingJoint"},
+        'no joint of the robot fits "*_toe"; it has ',
+    ),
+    (
+        "names twice",
+        {"observe": f"{__name__}:Twice"},
+        "names come twice: gravity x, gravity y and gravity z",
+    ),
+    (
+        "columns",
+        {"observe": f"{__name__}:TooFew"},
+        "expected floating-point numbers of shape (3, 2)",
+    ),
+    ("an error", {"observe": f"{__name__}:Raises"}, "the term a raises RuntimeError: no signal"),
+    ("no super", {"observe": f"{__name__}:Forgets"}, "does not call super().__init__(model, task)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [row[1:] for row in BAD], ids=[row[0] for row in BAD]
+)
+def test_what_cannot_be_observed_is_said(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        simulation("forward", options=options)
+
+
+def test_no_encoder_gives_the_orientation_of_a_ball(tmp_path: Path) -> None:
+    path = tmp_path / "ball.xml"
+    path.write_text(
+        """<mujoco><worldbody><geom type="plane" size="5 5 1"/>
+        <body name="trunk" pos="0 0 1"><freejoint/><geom size="0.2"/>
+        <body name="leg" pos="0 0 -0.3"><joint name="hip" type="ball"/><geom size="0.05"/>
+        <body name="foot" pos="0 0 -0.2"><joint name="ankle" axis="0 1 0"/><geom size="0.05"/></body></body>
+        </body></worldbody><actuator><motor joint="ankle"/></actuator></mujoco>"""
+    )
+    with pytest.raises(ValueError, match="no encoder gives the orientation of 'hip'"):
+        simulation("forward", path)
+
+
+def test_the_length_of_the_history_stays_over_a_training() -> None:
+    model = mujoco.MjModel.from_xml_path(str(QUADRUPED))
+    with pytest.raises(ValueError, match="number of observations would change"):
+        check_changes("forward", model, {"history": "linear(1, 3)"})
