@@ -38,12 +38,19 @@ TRAININGS = 24
 """The budget, in trainings of one seed to its end; less where a table is small."""
 BODIES_A_TRAINING = 16
 """The table has at least so many bodies for each of them: rungs try more than three for one."""
-RUNGS = SchedulerSpec(kind="asha", min_env_steps=6_144, factor=3)
+EARLY = SchedulerSpec(kind="asha", min_env_steps=6_144, factor=3)
+LATE = SchedulerSpec(kind="asha", min_env_steps=24_576, factor=3)
+"""A single rung, in the middle of the training."""
+RUNGS: Mapping[str, SchedulerSpec | None] = {
+    "with early rungs": EARLY,
+    "with a late rung": LATE,
+    "without rungs": None,
+}
 SAMPLERS = ("random", "sobol", "tpe", "cmaes", "gp")
 SLOW = ("gp",)
 """Samplers that take seconds for a search."""
 SEEN, SHRUNKEN, ESTIMATED = choosing.CHOICES
-BASELINE = "random with rungs", SEEN
+Key = tuple[str, str]
 """A strategy, and its way of choosing."""
 PEERS: Mapping[str, OptunaSearch] = {
     "Optuna's TPE with WilcoxonPruner, five seeds": OptunaSearch(pruner="wilcoxon", seeds=5),
@@ -59,8 +66,7 @@ MOST_OF_RUNGS = 1 / 3
 HELD = 0.9
 """Of the intervals of 95 %."""
 
-Found = dict[tuple[str, str], Sequence[Chosen]]
-"""By strategy and way of choosing."""
+Found = dict[Key, Sequence[Chosen]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +88,8 @@ class Extent:
 
 def strategies(samplers: Sequence[str]) -> Mapping[str, Strategy]:
     found = {}
-    for sampler, rungs in itertools.product(samplers, (RUNGS, None)):
-        name = f"{sampler} {'with' if rungs else 'without'} rungs"
+    for sampler, (how, rungs) in itertools.product(samplers, RUNGS.items()):
+        name = f"{sampler} {how}"
         found[name] = Strategy(sampler=sampler, scheduler=rungs)
         found[f"{name}, two seeds"] = Strategy(sampler=sampler, scheduler=rungs, seeds=2)
         found[f"{name}, raced"] = Strategy(sampler=sampler, scheduler=rungs, race=Race())
@@ -159,7 +165,6 @@ def _of_table(robot: str, met: Landscape) -> list[Line]:
             landscape.foretold(met, met.returns[:, :, place]),
         )
         for place, rung in enumerate(met.rungs)
-        if rung in (*RUNGS.rungs(met.env_steps), met.env_steps)
     ]
     what = f"{robot}: the same of one seed's value at the end"
     return [*lines, _figure(what, landscape.foretold(met, met.values))]
@@ -169,15 +174,21 @@ def _figure(what: str, value: float) -> Line:
     return Line(what=what, measured=f"{value:.2f}", target="", good=True, values=[value])
 
 
+def baseline_of(found: Found) -> Key:
+    """Random points, with those rungs that suit them best, and without anything else."""
+    plain = {f"random {how}" for how, rungs in RUNGS.items() if rungs is not None}
+    return best_of_first_half({key: one for key, one in found.items() if key[0] in plain})
+
+
 def _of_strategies(what: str, found: Found) -> list[Line]:
-    baseline = regrets(found[BASELINE])
+    baseline = baseline_of(found)
     return [
         _ratio(
-            f"{what}: {name}, {way} ({len(chosen):,} searches): regret / that of {BASELINE[0]},"
-            f" {BASELINE[1]}",
-            ratio_of_means(regrets(chosen), baseline),
+            f"{what}: {', '.join(key)} ({len(chosen):,} searches): regret / that of"
+            f" {', '.join(baseline)}",
+            ratio_of_means(regrets(chosen), regrets(found[baseline])),
         )
-        for (name, way), chosen in found.items()
+        for key, chosen in found.items()
     ]
 
 
@@ -192,15 +203,11 @@ def _ratio(what: str, ratio: Ratio, most: float | None = None) -> Line:
     )
 
 
-def best_of_first_half(found: Found, *, with_rungs: bool) -> tuple[str, str]:
-    """The strategy and the way of choosing with the lowest mean regret in the first half of its
-    searches: it is judged by the others, as the best of many is so by luck, too."""
-    candidates = {
-        key: regrets(chosen)[: len(chosen) // 2].mean()
-        for key, chosen in found.items()
-        if "with rungs" in key[0] or not with_rungs
-    }
-    return min(candidates, key=lambda key: candidates[key])
+def best_of_first_half(found: Found) -> Key:
+    """The one with the lowest mean regret in the first half of its searches: it is judged by the
+    others, as the best of many is so by luck, too."""
+    means = {key: regrets(chosen)[: len(chosen) // 2].mean() for key, chosen in found.items()}
+    return min(means, key=lambda key: means[key])
 
 
 def _second_half(chosen: Sequence[Chosen]) -> Sequence[Chosen]:
@@ -213,39 +220,35 @@ def _paired(chosen: Sequence[Chosen], others: Sequence[Chosen]) -> Sequence[Chos
 
 
 def _of_best(what: str, found: Found, peers: Mapping[str, Sequence[Chosen]]) -> list[Line]:
-    """The strategy that is best with rungs, and the one that is best with or without."""
-    lines = []
-    for with_rungs in (True, False):
-        key = best_of_first_half(found, with_rungs=with_rungs)
-        name = f"{what}: the best {'with' if with_rungs else 'with or without'} rungs ({', '.join(key)})"
-        judged = _second_half(found[key])
-        baseline = _paired(found[key], found[BASELINE])
-        lines.append(
-            _ratio(
-                f"{name}: regret / that of {', '.join(BASELINE)}",
-                ratio_of_means(regrets(judged), regrets(baseline)),
-                MOST_TO_BASELINE,
-            )
+    key = best_of_first_half(found)
+    baseline = baseline_of(found)
+    name = f"{what}: the best ({', '.join(key)})"
+    judged = _second_half(found[key])
+    of_baseline = regrets(_paired(found[key], found[baseline]))
+    lines = [
+        _ratio(
+            f"{name}: regret / that of {', '.join(baseline)}",
+            ratio_of_means(regrets(judged), of_baseline),
+            MOST_TO_BASELINE,
+        ),
+        _figure(
+            f"{name}: p of a permutation test against that",
+            p_of_pairs(regrets(judged), of_baseline),
+        ),
+    ]
+    lines += [
+        _ratio(
+            f"{name}: regret / that of {peer}",
+            ratio_of_means(regrets(judged), regrets(_paired(found[key], chosen))),
+            MOST_TO_PEERS if "five" in peer else None,
         )
-        p = p_of_pairs(regrets(judged), regrets(baseline))
-        lines.append(_figure(f"{name}: p of a permutation test against that", p))
-        lines += [
-            _ratio(
-                f"{name}: regret / that of {peer}",
-                ratio_of_means(regrets(judged), regrets(_paired(found[key], chosen))),
-                MOST_TO_PEERS if "five" in peer else None,
-            )
-            for peer, chosen in peers.items()
-        ]
-        lines.append(
-            _held(
-                f"{name}: 95 % intervals of five fresh seeds that hold the true value",
-                [one.is_in_fresh for one in judged],
-            )
-        )
-        if key[1] != SEEN:
-            what_belief = f"{name}: 95 % intervals of the search's own belief that hold it"
-            lines.append(_held(what_belief, [one.is_in_belief for one in judged]))
+        for peer, chosen in peers.items()
+    ]
+    fresh = f"{name}: 95 % intervals of five fresh seeds that hold the true value"
+    lines.append(_held(fresh, [one.is_in_fresh for one in judged]))
+    if key[1] != SEEN:
+        belief = f"{name}: 95 % intervals of the search's own belief that hold it"
+        lines.append(_held(belief, [one.is_in_belief for one in judged]))
     return lines
 
 
@@ -263,20 +266,25 @@ def _held(what: str, holds: Sequence[bool]) -> Line:
 def _of_held_out(
     what: str, found: Found, comparison: Comparison, extent: Extent, budget: int
 ) -> list[Line]:
-    """What the best with rungs is worth by seeds that it has not seen."""
-    key = best_of_first_half(found, with_rungs=True)
-    name, way = key
+    """What the best strategy is worth by seeds that it has not seen."""
+    best = best_of_first_half(found)
+    baseline = baseline_of(found)
+    known = strategies(extent.samplers)
     values = []
-    for one, by in (key, BASELINE):
-        strategy = strategies(extent.samplers)[one]
-        numbers = extent.numbers(strategies(extent.samplers)[name])
-        task = Task(strategy=strategy, numbers=numbers, budget=budget, ways=(by,), world="held out")
-        values.append(true_values(comparison.searched(task)[by]))
+    for name, way in (best, baseline):
+        task = Task(
+            strategy=known[name],
+            numbers=extent.numbers(known[best[0]]),
+            budget=budget,
+            ways=(way,),
+            world="held out",
+        )
+        values.append(true_values(comparison.searched(task)[way]))
     gains = (values[0] - values[1]) / comparison.met.spread
     error = float(gains.std(ddof=1)) / len(gains) ** 0.5
     line = Line(
-        what=f"{what}: {name}, {way}, on two seeds, judged by the other two: better than"
-        f" {', '.join(BASELINE)}, in standard deviations between bodies",
+        what=f"{what}: {', '.join(best)}, on two seeds, judged by the other two: better than"
+        f" {', '.join(baseline)}, in standard deviations between bodies",
         measured=f"{gains.mean():+.2f} ± {1.96 * error:.2f}, p = {p_of_pairs(*values):.3g}",
         target="",
         good=True,
@@ -290,10 +298,11 @@ def _of_rungs(robot: str, comparison: Comparison, extent: Extent) -> list[Line]:
     their end."""
     met = comparison.met
     points = min(POINTS, met.bodies)
+    what = f"{robot}, {points} random bodies, {extent.searches:,} searches"
     error = met.noise / met.seeds**0.5
     near = {}
     spent = {}
-    for how, scheduler in (("rungs", RUNGS), ("everything", None)):
+    for how, scheduler in RUNGS.items():
         task = Task(
             strategy=Strategy(sampler="random", scheduler=scheduler),
             numbers=range(extent.searches),
@@ -304,26 +313,28 @@ def _of_rungs(robot: str, comparison: Comparison, extent: Extent) -> list[Line]:
         chosen = comparison.searched(task)[SEEN]
         near[how] = np.array([one.best_tried - one.true_value <= error for one in chosen], float)
         spent[how] = float(np.mean([one.env_steps for one in chosen]))
-    what = f"{robot}, {points} random bodies, {extent.searches:,} searches"
-    of_env_steps = spent["rungs"] / spent["everything"]
-    ratio = ratio_of_means(near["rungs"], near["everything"])
-    return [
-        Line(
-            what=f"{what}: env_steps with rungs / of training everything",
-            measured=f"{of_env_steps:.3f}",
-            target=f"≤ {MOST_OF_RUNGS:.3f}",
-            good=of_env_steps <= MOST_OF_RUNGS,
-            values=[of_env_steps],
-        ),
-        *(
-            _figure(f"{what}: choices within a standard error of the best, {how}", one.mean())
-            for how, one in near.items()
-        ),
-        Line(
-            what=f"{what}: the former / the latter",
-            measured=str(ratio),
-            target="≥ 1",
-            good=ratio.middle >= 1,
-            values=[ratio.middle, ratio.low, ratio.high],
-        ),
+    everything = next(how for how, scheduler in RUNGS.items() if scheduler is None)
+    lines = [
+        _figure(f"{what}: choices within a standard error of the best, {how}", float(one.mean()))
+        for how, one in near.items()
     ]
+    for how in [one for one in RUNGS if one != everything]:
+        share_of_env_steps = spent[how] / spent[everything]
+        ratio = ratio_of_means(near[how], near[everything])
+        lines += [
+            Line(
+                what=f"{what}: env_steps {how} / {everything}",
+                measured=f"{share_of_env_steps:.3f}",
+                target=f"≤ {MOST_OF_RUNGS:.3f}",
+                good=share_of_env_steps <= MOST_OF_RUNGS,
+                values=[share_of_env_steps],
+            ),
+            Line(
+                what=f"{what}: such choices {how} / {everything}",
+                measured=str(ratio),
+                target="≥ 1",
+                good=ratio.middle >= 1,
+                values=[ratio.middle, ratio.low, ratio.high],
+            ),
+        ]
+    return lines
