@@ -194,7 +194,7 @@ def _exported(job: Path, path: Path) -> Policy | None:
 def compiled(header: Path) -> Policy:
     """The policy of a C header, compiled to a library beside it."""
     text = header.read_text()
-    (name,) = re.findall(r"void (\w+)_act\(", text)
+    (name,) = re.findall(r"int (\w+)_act\(", text)
     facts = {
         kind: int(number) for kind, number in re.findall(r"_(OBSERVATIONS|ACTIONS) (\d+)", text)
     }

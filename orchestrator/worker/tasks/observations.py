@@ -198,7 +198,7 @@ class Observation:
         :raises ValueError: none fits, or one is no hinge or slide.
         """
         model = self.model
-        known = self._joints_with_encoders()
+        known = joints_of(self.task)
         fitting = [
             joint for joint in known if fnmatch.fnmatchcase(model.joint(joint).name, pattern)
         ]
@@ -214,17 +214,23 @@ class Observation:
             )
         return fitting
 
-    def _joints_with_encoders(self) -> list[int]:
-        model = self.model
-        data = posed_data(model, self.task.pose)
-        try:
-            body = body_of(self.task)
-        except NoRootError:
-            return joints_in(model, set(driven_trees(model, data).tolist()))
-        of_positions = set(body.joints.tolist())
-        return [
-            joint for joint in range(model.njnt) if int(model.jnt_qposadr[joint]) in of_positions
-        ]
+
+def joints_of(task: Task) -> list[int]:
+    """Numbers of the joints of the robot that ``task`` is about, without its root."""
+    model = task.model
+    try:
+        body = body_of(task)
+    except NoRootError:
+        data = posed_data(model, task.pose)
+        return joints_in(model, set(driven_trees(model, data).tolist()))
+    of_positions = set(body.joints.tolist())
+    return [joint for joint in range(model.njnt) if int(model.jnt_qposadr[joint]) in of_positions]
+
+
+def joints_with_encoders(task: Task) -> list[int]:
+    """The hinges and slides of :func:`joints_of`."""
+    model = task.model
+    return [joint for joint in joints_of(task) if joint_type(model, joint) in (HINGE, SLIDE)]
 
 
 class Sensors(Observation):

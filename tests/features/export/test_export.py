@@ -4,7 +4,9 @@ of policy."""
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import math
 import os
 import re
 import shutil
@@ -33,7 +35,7 @@ from orchestrator.features.export.worker import (
     onnx_file,
     policy_files,
 )
-from orchestrator.features.export.worker.exported_policy import ExportError
+from orchestrator.features.export.worker.exported_policy import OF_MJLAB, ExportError
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.policies import job_policy
 from orchestrator.worker.tasks import units
@@ -235,6 +237,16 @@ def test_actions_of_gymnasiums_tasks_keep_their_bounds_and_are_the_controls(tmp_
 # -- what else a file holds
 
 
+def read_as_text(name: str, text: str, expected: Any) -> Any:
+    """A field of an ONNX file: text, lists with commas for controllers of mjlab, or JSON."""
+    if isinstance(expected, str):
+        return text
+    if name not in OF_MJLAB:
+        return json.loads(text)
+    parts = text.split(",") if text else []
+    return parts if name.endswith("names") else [float(part) for part in parts]
+
+
 def test_names_units_and_period_are_in_every_format(tmp_path: Path) -> None:
     paths = job(tmp_path / "hopper-s0", "hopper", task="forward")
     npz = numpy_policy.load(export(paths, ".npz")).metadata
@@ -256,9 +268,7 @@ def test_names_units_and_period_are_in_every_format(tmp_path: Path) -> None:
 
     session = onnxruntime.InferenceSession(export(paths, ".onnx"))
     onnx = session.get_modelmeta().custom_metadata_map
-    assert {
-        name: onnx[name] if isinstance(npz[name], str) else json.loads(onnx[name]) for name in npz
-    } == npz
+    assert {name: read_as_text(name, onnx[name], npz[name]) for name in npz} == npz
     [given], outputs = session.get_inputs(), session.get_outputs()
     assert (given.name, given.type, given.shape) == ("observation", "tensor(float)", ["batch", 11])
     assert [(output.name, output.shape) for output in outputs] == [
@@ -274,11 +284,77 @@ def test_names_units_and_period_are_in_every_format(tmp_path: Path) -> None:
     header = export(paths, ".h").read_text()
     for text in (
         "[1]: root_pitch position [rad]",
-        "[0]: hip [110 N m]",
+        "action[0]: hip\n",
+        "ctrl[0]: hip [110 N m]",
+        "static const char *const hopper_s0_joint_names[3] = {",
         "HOPPER_S0_CONTROL_PERIOD_S 0.04",
         '"ankle",',
     ):
         assert text in header
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".onnx"])
+def test_a_controller_learns_how_the_joints_were_driven(suffix: str, tmp_path: Path) -> None:
+    """``target = default_joint_pos + action_scale · action`` is what the servos were given."""
+    options = {"observe": "proprioception", "history": 2}
+    paths = job(tmp_path / "legs-s0", "quadruped", task="track", task_options=options)
+    file = export(paths, suffix)
+    if suffix == ".npz":
+        facts = numpy_policy.load(file).metadata
+    else:
+        found = onnxruntime.InferenceSession(file).get_modelmeta().custom_metadata_map
+        expected: dict[str, Any] = {name: [] for name in found}
+        facts = {name: read_as_text(name, found[name], expected[name]) for name in OF_MJLAB}
+        facts |= {name: json.loads(found[name]) for name in ("observation_names", "action_names")}
+    model = mujoco.MjModel.from_xml_path(str(paths.robot / "quadruped.xml"))
+    joints = [model.joint(name) for name in facts["joint_names"]]
+    assert facts["command_names"][0] == "command forward"
+    assert facts["default_joint_pos"] == [model.qpos0[joint.qposadr[0]] for joint in joints]
+    names = facts["observation_names"]
+    assert names[len(names) // 2 :] == [f"{name} 1 step ago" for name in names[: len(names) // 2]]
+    servos = {int(model.actuator(number).trnid[0]): number for number in range(model.nu)}
+    assert len(servos) == len(joints)
+    for place, joint in enumerate(joints):
+        servo = servos[joint.id]
+        assert facts["joint_stiffness"][place] == model.actuator_gainprm[servo, 0] > 0
+        assert facts["joint_damping"][place] == -model.actuator_biasprm[servo, 2]
+    _, actions, controls = observations_and_actions(paths)
+    default = dict(zip(facts["joint_names"], facts["default_joint_pos"], strict=True))
+    scales = facts["action_scale"]
+    for number in range(model.nu):
+        name = model.joint(int(model.actuator(number).trnid[0])).name
+        target = default[name] + scales[number] * actions[:, number]
+        low, high = model.actuator_ctrlrange[number]
+        np.testing.assert_allclose(controls[:, number], np.clip(target, low, high), atol=1e-6)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_c_function_reports_what_is_not_finite_and_changes_nothing(
+    value: float, tmp_path: Path
+) -> None:
+    paths = job(tmp_path / "arm-s0")
+    header = export(paths, ".h")
+    (name,) = re.findall(r"int (\w+)_act\(", header.read_text())
+    size = len(numpy_policy.load(export(paths, ".npz")).metadata["observation_names"])
+    source = tmp_path / "act.c"
+    source.write_text(
+        f'#include "{header}"\nint act(const float *in, float *action, float *ctrl) '
+        f"{{ return {name}_act(in, action, ctrl); }}\n"
+    )
+    library = tmp_path / "act.so"
+    flags = ["-std=c99", "-Wall", "-Werror", "-shared", "-fPIC"]
+    subprocess.run(["cc", *flags, str(source), "-o", str(library), "-lm"], check=True)
+    act = ctypes.CDLL(str(library)).act
+    observation = np.zeros(size, np.float32)
+    outputs = np.full((2, 16), 7.0, np.float32)
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (observation, *outputs)]
+    observation[2] = value
+    assert act(*pointers) == 3
+    assert (outputs == 7.0).all()
+    observation[2] = 0.0
+    assert act(*pointers) == 0
+    assert (outputs[:, 0] != 7.0).all()
 
 
 ACTUATORS = """<mujoco><worldbody>

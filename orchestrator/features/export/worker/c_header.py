@@ -60,9 +60,13 @@ class _Header:
             " * Written by `orchestrator export`; C99, needs nothing but the mathematical library.",
             " *",
             f" * {name}_act has to be called every {macro}_CONTROL_PERIOD_S seconds.",
-            " * Observations and actions:",
+            " * It returns 0; where an observation is not finite, its number counted from 1, and changes nothing then.",
+            " *",
+            " * Observations:",
             *self._table("observation", facts.observation_names, facts.observation_units),
-            *self._table("action", facts.action_names, facts.ctrl_units),
+            " * Actions, within their bounds:",
+            *self._table("action", facts.action_names, [""] * len(facts.action_names)),
+            *self._table_of_controls(),
             " */",
             f"#ifndef {macro}_H",
             f"#define {macro}_H",
@@ -77,9 +81,10 @@ class _Header:
             *self._strings("observation_units", facts.observation_units),
             *self._strings("action_names", facts.action_names),
             *self._strings("ctrl_units", facts.ctrl_units),
+            *self._joints(),
             *self._constants(),
             "",
-            f"static inline void {name}_act({', '.join(parameters)})",
+            f"static inline int {name}_act({', '.join(parameters)})",
             "{",
             *(f"    {line}" if line else "" for line in self._body()),
             "}",
@@ -87,6 +92,22 @@ class _Header:
             f"#endif /* {macro}_H */",
         ]
         return "\n".join(lines) + "\n"
+
+    def _table_of_controls(self) -> Iterable[str]:
+        if self._policy.controls is None:
+            return
+        facts = self._policy.metadata
+        yield " * Controls, what a number of 1 means in brackets:"
+        yield from self._table("ctrl", facts.action_names, facts.ctrl_units)
+
+    def _joints(self) -> Iterable[str]:
+        facts = self._policy.metadata
+        if not facts.joint_names:  # C has no empty arrays
+            return
+        yield f"#define {self._macro}_JOINTS {len(facts.joint_names)}"
+        yield from self._strings("joint_names", facts.joint_names)
+        for name in ("default_joint_pos", "joint_stiffness", "joint_damping"):
+            yield from self._array(name, np.array(getattr(facts, name), np.float32))
 
     def _constants(self) -> Iterable[str]:
         policy = self._policy
@@ -110,6 +131,9 @@ class _Header:
         widest = max(self._widths)
         yield f"float a[{widest}], b[{widest}];"
         yield "int i, j;"
+        yield f"for (i = 0; i < {self._widths[0]}; i++)"
+        yield "    if (!isfinite(observation[i]))"
+        yield "        return i + 1;"
         yield f"for (i = 0; i < {self._widths[0]}; i++) {{"
         if (scaling := policy.normalization) is not None:
             clip = _number(scaling.clip, "")
@@ -152,6 +176,7 @@ class _Header:
             high = f"{name}_ctrl_high[i]"
             yield f"    ctrl[i] = x < {low} ? {low} : x > {high} ? {high} : x;"
         yield "}"
+        yield "return 0;"
 
     def _array(self, name: str, values: np.ndarray[Any, Any]) -> Iterable[str]:
         kind, suffix = ("double", "") if values.dtype == np.float64 else ("float", "f")

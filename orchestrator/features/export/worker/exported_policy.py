@@ -32,6 +32,18 @@ LEAKY_SLOPE = 0.01
 """Of ``leaky_relu``, as torch has it."""
 
 
+OF_MJLAB = (
+    "joint_names",
+    "default_joint_pos",
+    "joint_stiffness",
+    "joint_damping",
+    "action_scale",
+    "command_names",
+)
+"""Names of metadata that controllers for policies of mjlab read, in the form in which it writes
+them."""
+
+
 class ExportError(UsageError):
     """A policy cannot be exported, or an exported file not be used; the message says why."""
 
@@ -60,13 +72,30 @@ class Metadata:
     """Of the actuators, in the order of ``action`` and ``ctrl``."""
     ctrl_units: Sequence[str]
     """What a ``ctrl`` of 1 means: ``18 N m``, ``rad``; empty where that is not known."""
+    joint_names: Sequence[str] = ()
+    """Hinges and slides of the robot, without its root, as for the next three; empty where only the
+    environment knows them."""
+    default_joint_pos: Sequence[float] = ()
+    joint_stiffness: Sequence[float] = ()
+    joint_damping: Sequence[float] = ()
+    action_scale: Sequence[float] = ()
+    """By how much an action of 1 moves the target of its joint; 0 where it has no position servo."""
+    command_names: Sequence[str] = ()
 
     def as_text(self) -> dict[str, str]:
-        """Each field as text: numbers and lists as JSON."""
-        values = field_values(self).items()
-        return {
-            name: value if isinstance(value, str) else json.dumps(value) for name, value in values
-        }
+        """Each field as text: numbers and lists as JSON, those of :data:`OF_MJLAB` with commas
+        between them.
+        """
+        return {name: _text(name, value) for name, value in field_values(self).items()}
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if name in OF_MJLAB:
+        assert isinstance(value, Sequence)
+        return ",".join(map(str, value))
+    return json.dumps(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

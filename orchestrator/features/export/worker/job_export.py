@@ -47,6 +47,12 @@ class _Interface(NamedTuple):
     action_names: list[str]
     ctrl_units: list[str]
     controls: Controls | None
+    joint_names: Sequence[str] = ()
+    default_joint_pos: Sequence[float] = ()
+    joint_stiffness: Sequence[float] = ()
+    joint_damping: Sequence[float] = ()
+    action_scale: Sequence[float] = ()
+    command_names: Sequence[str] = ()
 
 
 def export(options: argparse.Namespace) -> None:
@@ -138,6 +144,7 @@ def _normalization(statistics: Any, seen: slice) -> Normalization:
 
 
 def _of_task(simulation: Simulation) -> _Interface:
+    from orchestrator.features.export.worker import joint_drives
     from orchestrator.worker.tasks import input_names, units
     from orchestrator.worker.training.start_policy import names_of
 
@@ -147,6 +154,7 @@ def _of_task(simulation: Simulation) -> _Interface:
     observations = (
         _numbered_names("observation", size) if names is None else list(names.observations[:size])
     )
+    drives = joint_drives.of_joints(model, simulation.task)
     controls = _controls(simulation)
     if controls is None:  # the user's own actions need not be those of the actuators
         actions = len(simulation.task.actions.low)
@@ -162,6 +170,12 @@ def _of_task(simulation: Simulation) -> _Interface:
         action_names=action_names,
         ctrl_units=ctrl_units,
         controls=controls,
+        joint_names=drives.names,
+        default_joint_pos=drives.default_pos,
+        joint_stiffness=drives.stiffness,
+        joint_damping=drives.damping,
+        action_scale=joint_drives.action_scales(model, simulation.task.actions),
+        command_names=list(simulation.task.names_of_goal()),
     )
 
 
