@@ -53,6 +53,22 @@ def test_estimates_are_nearer_to_the_truth_than_what_was_seen() -> None:
     assert estimates(SPACE, trials) == found, "the same trials have the same estimates"
 
 
+def test_a_trial_with_more_seeds_is_known_better() -> None:
+    """Each seed is a value with the same noise: the mean of nine has a ninth of it."""
+    trials, truth = noisy_trials()
+    before = estimates(SPACE, trials)
+    chance = np.random.default_rng(2)
+    many = trials[5]
+    for place in range(8):
+        value = truth[5] + 1.5 * chance.standard_normal()
+        seed = Trial(number=60 + place, point=many.point, jobs=(), values=[value], is_over=True)
+        many.further.append(seed)
+    many.of_seeds = list(many.values or ())
+    after = estimates(SPACE, trials)
+    assert after[5].error < 0.8 * before[5].error
+    assert abs(after[5].mean - truth[5]) < 0.75
+
+
 def test_equal_values_are_estimated_as_they_are() -> None:
     trials, _ = noisy_trials(FEWEST)
     for trial in trials:

@@ -28,7 +28,7 @@ from orchestrator.experiment.directory import run_directory
 from orchestrator.features.search import ranking, search_events
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of
-from orchestrator.features.search.declaration.spec import RaceSpec, SearchSpec
+from orchestrator.features.search.declaration.spec import Dimension, RaceSpec, SearchSpec
 from orchestrator.features.search.history import History, InconsistentEventError, Trial
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher.further_seeds import (
@@ -36,6 +36,8 @@ from orchestrator.features.search.searcher.further_seeds import (
     further_seed,
     raced_trial,
 )
+from orchestrator.features.search.searcher.proposals import Proposals
+from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import Experiment, from_mapping
 
@@ -276,7 +278,9 @@ def known_events(run_dir: Path) -> int:
 
 
 def kill_one(kind: str, folder: Path, command: Sequence[str], new_events: int) -> None:
-    """Run the search, and kill its searcher or its supervisor when it has come further."""
+    """Run the search, and kill its searcher, its supervisor or both and a worker when it has come
+    further.
+    """
     before = known_events(folder / "run")
     with commands.start(
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -289,10 +293,16 @@ def kill_one(kind: str, folder: Path, command: Sequence[str], new_events: int) -
                 "events",
                 commands.LONG_PATIENCE_S,
             )
-            pid = killable(folder).get("searcher") if kind == "searcher" else run.pid
-            if pid is not None and run.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            others = killable(folder)
+            pids = {
+                "supervisor": [run.pid],
+                "searcher": [others.get("searcher")],
+                "everything": [others.get("worker"), others.get("searcher"), run.pid],
+            }
+            for pid in pids[kind]:
+                if pid is not None and run.poll() is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             if kind == "searcher":
                 run.wait(commands.LONG_PATIENCE_S)
         finally:
@@ -332,6 +342,43 @@ def test_killed_a_race_in_fixed_order_decides_the_same(tmp_path: Path) -> None:
     assert found.trials[first:] != found.further, "new points and further seeds take turns"
     again = history_of(rough / "run")
     assert [one.values for one in again.trials] == [one.values for one in found.trials]
+    assert sum(event.kind == "began" for event in events_of(rough / "run")) > 3
+
+
+REAL = """sampler = "random"
+trials = 5
+order = "fixed"
+start = "reference"
+race = { seeds = 3, share = 0.5 }
+scheduler = { min_env_steps = 128, factor = 2 }
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * commands.LONG_PATIENCE_S)
+def test_killed_a_race_with_rungs_and_a_reference_trains_the_same_weights(tmp_path: Path) -> None:
+    quiet, rough = tmp_path / "quiet", tmp_path / "rough"
+    for folder in (quiet, rough):
+        folder.mkdir()
+        path = search_file(folder, REAL)
+        retry = "seeds = [3]\nretry = { max_retries = 20 }"
+        path.write_text(path.read_text().replace("seeds = [3]", retry))
+    for new_events in (3, 6, 6, 5):
+        arguments = ["run", str(rough / "jobs.toml"), "--run-dir", str(rough / "run")]
+        kill_one("everything", rough, commands.command(*arguments), new_events)
+        commands.wait_until(lambda: "worker" not in killable(rough), "no worker is left")
+    for folder in (quiet, rough):
+        commands.succeed("run", folder / "jobs.toml", "--run-dir", "run", cwd=folder)
+    assert decisions(rough / "run") == decisions(quiet / "run")
+    found = history_of(quiet / "run")
+    assert found.further, "some came to their end"
+    assert {one.parent for one in found.further} == {0}
+    columns = ("state", "weights_sha256", "env_steps", "ep_rew_mean")
+    both = [
+        {job_id: [row[name] for name in columns] for job_id, row in rows.items()}
+        for rows in (commands.summary(quiet / "run"), commands.summary(rough / "run"))
+    ]
+    assert both[0] == both[1]
     assert sum(event.kind == "began" for event in events_of(rough / "run")) > 3
 
 
@@ -449,6 +496,58 @@ def test_further_seeds_are_no_seeds_of_the_job_and_fresh_ones_none_of_a_race() -
     assert fresh_seeds(search, [0], 2) == [1003, 1004]
     assert fresh_seeds(search, [0, 1000], 2) == [1003, 1004]
     assert fresh_seeds(replace(search, race=None), [0], 2) == [1000, 1001]
+
+
+OWN = """
+class Own:
+    def __init__(self, space, seed, directions):
+        self.heard = []
+
+    def ask(self, number):
+        return {"ppo.gamma": 0.5}
+
+    def tell(self, number, point, outcome):
+        self.heard.append(("tell", number, outcome.values))
+
+    def tell_again(self, number, point, outcome):
+        self.heard.append(("again", number, outcome.value, outcome.value_of_trial))
+"""
+
+
+def test_a_sampler_of_the_user_hears_of_further_seeds_if_it_has_the_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the value of the trial over those seeds that it was told of so far."""
+    (tmp_path / "own_racer.py").write_text(OWN)
+    deaf = OWN.partition("    def tell_again")[0]
+    (tmp_path / "deaf_racer.py").write_text(deaf)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    expected = [
+        ("tell", 0, (1.0,)),
+        ("tell", 1, (3.0,)),
+        ("again", 0, 5.0, 3.0),
+        ("again", 0, 9.0, 5.0),
+    ]
+    for module, heard in (("own_racer", expected), ("deaf_racer", expected[:2])):
+        search = SearchSpec(
+            space=(Dimension(key="ppo.gamma"),),
+            sampler=f"{module}:Own",
+            objectives=("x",),
+            directions=("maximize",),
+            race=RaceSpec(seeds=4),
+        )
+        tried = history([1.0, 5.0, 9.0], [3.0])
+        proposals = Proposals(
+            search, tmp_path / "pickle", tmp_path, 1, Watchdog(), tells_at_rungs=False
+        )
+        for number in range(2):
+            proposals.ask(number)
+        for number, value in enumerate((1.0, 3.0, 5.0, 9.0)):
+            content = {"values": [value], "measures": [], "env_steps": 100}
+            told = SearchEvent(kind="told", trial=number, content=content, id=50 + number)
+            tried.apply(told)
+            proposals.tell(told, tried)
+        assert proposals._sampler.heard == heard  # type: ignore[attr-defined]
 
 
 # -- what is shown
