@@ -200,7 +200,7 @@ def body_of(task: Task) -> Proprioception:
 
     :raises NoRootError: the robot stands on a fixed base.
     """
-    known = getattr(task, "body", None)
+    known = getattr(task, "root_motion", None)
     if isinstance(known, Proprioception):  # what it has computed is computed once
         return known
     root = getattr(task, "root", None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -262,6 +263,8 @@ def attach(task: Task) -> None:
     :raises ValueError: the robot does not have what it measures.
     """
     observe, history = (_ours(task.options, name) for name in ("observe", "history"))
+    if history is not None and history < 1:
+        raise ValueError(f"history = {history}: expected at least 1")
     task.observed_steps = 1 if history is None else history
     if observe in (None, FULL):
         return
@@ -285,9 +288,8 @@ def _ours(options: object, name: str) -> Any:
     """The option of that name of :class:`CommonOptions`; None where a user's class has another one
     of its own, or the options are not derived from it.
     """
-    declared = [
-        kind for kind in type(options).__mro__ if name in vars(kind).get("__annotations__", {})
-    ]
+    kinds = type(options).__mro__
+    declared = [kind for kind in kinds if name in inspect.get_annotations(kind)]
     is_ours = bool(declared) and declared[0] is CommonOptions
     return getattr(options, name) if is_ours else None
 

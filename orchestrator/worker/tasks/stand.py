@@ -82,7 +82,7 @@ class Stand(Task):
         self.root = find_root(model, self.pose)
         self.healthy = Health(model, self.root, self.pose, options)
         self.fields = ("act",) if model.na else ()
-        self.body = Proprioception(model, self.root, self.pose)
+        self.root_motion = Proprioception(model, self.root, self.pose)
         self._brisk = brisk_speed(self.root)
         self._drop = HIGH_SHARE * max(self.root.start_height, LEAST_HEIGHT_M)
         self._push_speed = self._brisk if options.push_speed is None else options.push_speed
@@ -95,16 +95,16 @@ class Stand(Task):
 
     def observe(self, states: States) -> Floats:
         height = self._height(states)[:, None]
-        return self.body.observe(states, height, *self._activations(states))
+        return self.root_motion.observe(states, height, *self._activations(states))
 
     def observation_names(self) -> list[str]:
-        return [*self.body.names(self.model), "height", *input_names.activations(self.model)]
+        return [*self.root_motion.names(self.model), "height", *input_names.activations(self.model)]
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:
         options = self.options
-        body = self.body
+        body = self.root_motion
         motion = body.motion(after)
         fall = (self._height(after) - self.root.start_height) / self._drop
         bent = np.square(body.offsets(after)).sum(axis=1) / max(1, len(body.joints)) / POSE_WIDTH**2

@@ -52,8 +52,6 @@ class CommonOptions(EpisodeOptions):
     def __post_init__(self) -> None:
         EpisodeOptions.__post_init__(self)  # super() fails here: slots=True creates a new class
         check_positive(self, "action_scale")
-        if isinstance(self.history, int):  # else a class of yours has another option of that name
-            check_at_least(self, 1, "history")
 
 
 def check_at_least(options: EpisodeOptions, least: float, *names: str) -> None:

@@ -97,7 +97,7 @@ class Track(Task):
         self.healthy = Health(model, self.root, self.pose, options)
         self.goal_period = control_steps(options.command_period_s, self.step_s)
         self.fields = ("ctrl", "act") if model.na else ("ctrl",)
-        self.body = Proprioception(model, self.root, self.pose)
+        self.root_motion = Proprioception(model, self.root, self.pose)
         self._half = np.where(self.actions.half > 0, self.actions.half, 1.0)
         """Controls a unit of action, without zeros to divide by."""
         forward = brisk_speed(self.root) if options.forward_speed is None else options.forward_speed
@@ -132,12 +132,12 @@ class Track(Task):
 
     def observe(self, states: States) -> Floats:
         last = self._last_action(states)
-        return self.body.observe(states, states.goals, last, *self._activations(states))
+        return self.root_motion.observe(states, states.goals, last, *self._activations(states))
 
     def observation_names(self) -> list[str]:
         names = input_names
         last = names.prefixed("last action", names.controls(self.model))
-        own = self.body.names(self.model)
+        own = self.root_motion.names(self.model)
         activations = names.activations(self.model)
         return [*own, *self.names_of_goal(), *last, *activations]
 
@@ -145,7 +145,7 @@ class Track(Task):
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:
         options = self.options
-        motion = self.body.motion(after)
+        motion = self.root_motion.motion(after)
         error = self._squared_error(motion, after.goals)
         rewards = np.exp(error / -((self._speed / 2) ** 2))
         rewards -= FAR_WEIGHT * np.sqrt(error) / self._speed
@@ -163,7 +163,7 @@ class Track(Task):
         return self.healthy.judge(rewards, after)
 
     def measure(self, before: States, action: NDArray[Any], after: States) -> Floats:
-        return np.sqrt(self._squared_error(self.body.motion(after), after.goals))[:, None]
+        return np.sqrt(self._squared_error(self.root_motion.motion(after), after.goals))[:, None]
 
     def distance_travelled(self, before: States, after: States) -> Floats:
         """The way of the root in the horizontal plane: commands turn it around and back."""

@@ -305,12 +305,15 @@ def test_a_controller_learns_how_the_joints_were_driven(suffix: str, tmp_path: P
         found = onnxruntime.InferenceSession(file).get_modelmeta().custom_metadata_map
         expected: dict[str, Any] = {name: [] for name in found}
         facts = {name: read_as_text(name, found[name], expected[name]) for name in OF_MJLAB}
-        facts |= {name: json.loads(found[name]) for name in ("observation_names", "action_names")}
+        others = ("observation_names", "observation_frames", "action_names")
+        facts |= {name: json.loads(found[name]) for name in others}
     model = mujoco.MjModel.from_xml_path(str(paths.robot / "quadruped.xml"))
+    names = facts["observation_names"]
     joints = [model.joint(name) for name in facts["joint_names"]]
     assert facts["command_names"][0] == "command forward"
+    frames = facts["observation_frames"]
+    assert [frames[names.index(one)] for one in ("gravity x", "command forward")] == ["trunk", ""]
     assert facts["default_joint_pos"] == [model.qpos0[joint.qposadr[0]] for joint in joints]
-    names = facts["observation_names"]
     assert names[len(names) // 2 :] == [f"{name} 1 step ago" for name in names[: len(names) // 2]]
     servos = {int(model.actuator(number).trnid[0]): number for number in range(model.nu)}
     assert len(servos) == len(joints)

@@ -323,6 +323,14 @@ class Options(Forward.Options):
 
 class OwnTask(Forward):
     Options = Options
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(Forward.Options):
+    history: int = 0
+    observe: bool = False
+
+class OwnCounts(Forward):
+    Options = Counted
 """
 
 
@@ -335,6 +343,8 @@ def test_a_task_of_ones_own_with_options_of_these_names_keeps_them(
     made = make_simulation(QUADRUPED, "own_options:OwnTask", options, {}, n_envs=1, seed=0)
     assert (made.task.observed_by, made.task.observed_steps) == (None, 1)
     assert made.task.options.history == "daily"
+    made = make_simulation(QUADRUPED, "own_options:OwnCounts", {}, {}, n_envs=1, seed=0)
+    assert (made.task.observed_by, made.task.observed_steps) == (None, 1)
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [

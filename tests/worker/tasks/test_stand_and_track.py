@@ -163,7 +163,7 @@ def test_motion_agrees_with_mujocos_own_velocities_in_any_attitude() -> None:
         own, world = np.zeros(6), np.zeros(6)
         mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_XBODY, task.root.body, own, 1)
         mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_XBODY, task.root.body, world, 0)
-        motion = task.body.motion(States(data.qpos[None].copy(), data.qvel[None].copy()))
+        motion = task.root_motion.motion(States(data.qpos[None].copy(), data.qvel[None].copy()))
         assert motion.up[0] == pytest.approx(data.xmat[task.root.body].reshape(3, 3)[2])
         assert motion.velocity[0] == pytest.approx(own[3:])
         assert motion.spin[0] == pytest.approx(own[:3])
@@ -179,7 +179,7 @@ def test_motion_agrees_with_mujocos_own_velocities_in_any_attitude() -> None:
 def test_motion_follows_states_that_change_in_place_and_depends_on_them_alone() -> None:
     simulation = Simulation.from_xml(MJCF / "biped.xml", "stand", n_envs=3, seed=0)
     simulation.reset()
-    states, body = simulation.states, simulation.task.body
+    states, body = simulation.states, simulation.task.root_motion
     before = body.motion(states)
     assert (
         body.motion(States(states.qpos.copy(), states.qvel.copy())) is before

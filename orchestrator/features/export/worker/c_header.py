@@ -79,6 +79,7 @@ class _Header:
             "",
             *self._strings("observation_names", facts.observation_names),
             *self._strings("observation_units", facts.observation_units),
+            *self._strings("observation_frames", facts.observation_frames),
             *self._strings("action_names", facts.action_names),
             *self._strings("ctrl_units", facts.ctrl_units),
             *self._joints(),
@@ -106,8 +107,10 @@ class _Header:
             return
         yield f"#define {self._macro}_JOINTS {len(facts.joint_names)}"
         yield from self._strings("joint_names", facts.joint_names)
-        for name in ("default_joint_pos", "joint_stiffness", "joint_damping"):
+        for name in ("default_joint_pos", "joint_stiffness", "joint_damping", "action_scale"):
             yield from self._array(name, np.array(getattr(facts, name), np.float32))
+        if facts.command_names:
+            yield from self._strings("command_names", facts.command_names)
 
     def _constants(self) -> Iterable[str]:
         policy = self._policy

@@ -68,6 +68,8 @@ class Metadata:
     observation_names: Sequence[str]
     observation_units: Sequence[str]
     """Empty where a unit is not known; ``1`` for plain numbers."""
+    observation_frames: Sequence[str]
+    """The body, or site, in whose axes each observation is; empty where it is none, or not known."""
     action_names: Sequence[str]
     """Of the actuators, in the order of ``action`` and ``ctrl``."""
     ctrl_units: Sequence[str]

@@ -44,6 +44,7 @@ class _Interface(NamedTuple):
     control_period_s: float | None
     observation_names: list[str]
     observation_units: list[str]
+    observation_frames: list[str]
     action_names: list[str]
     ctrl_units: list[str]
     controls: Controls | None
@@ -151,6 +152,7 @@ def _of_task(simulation: Simulation) -> _Interface:
     model = simulation.model
     names = names_of(simulation)
     size = simulation.observation_size - len(simulation.privileged_names)
+    by = simulation.task.observed_by
     observations = (
         _numbered_names("observation", size) if names is None else list(names.observations[:size])
     )
@@ -167,6 +169,9 @@ def _of_task(simulation: Simulation) -> _Interface:
         control_period_s=simulation.control_period_s,
         observation_names=observations,
         observation_units=_units(simulation.task, model, observations),
+        observation_frames=[""] * size
+        if by is None
+        else by.frames * simulation.task.observed_steps,
         action_names=action_names,
         ctrl_units=ctrl_units,
         controls=controls,
@@ -228,6 +233,7 @@ def _of_environment(venv: VecEnv) -> _Interface:
         control_period_s=None if period is None else float(period),
         observation_names=_numbered_names("observation", observations),
         observation_units=[""] * observations,
+        observation_frames=[""] * observations,
         action_names=_numbered_names("action", actions),
         ctrl_units=[""] * actions,
         controls=None,
