@@ -267,7 +267,8 @@ class _TrialWriter:
         """:param others: further attributes."""
         trial_id = self.ids[trial.number]
         attributes = {
-            "env_steps": event.content["env_steps"],
+            "env_steps": event.content["env_steps"]
+            + sum(one.env_steps for one in trial.further_with_value),
             "why": trial.why or None,
             **others,
         }

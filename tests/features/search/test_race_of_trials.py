@@ -76,6 +76,12 @@ def test_what_it_may_cost_is_said(place: Path) -> None:
     assert declaration_of(few).limits(few).jobs == 20 * 2 + 20 * 1
 
 
+def test_the_most_further_seeds_are_as_many_as_the_share_admits(place: Path) -> None:
+    """0.35 / 0.65 of 13 is a little less than 7 in floating point, and 7 of 20 are 0.35."""
+    experiment = searched(place, {"seeds": 5, "share": 0.35}, trials=13, seeds=1)
+    assert declaration_of(experiment).limits(experiment).jobs_raced == 7
+
+
 BAD: list[tuple[str, Any, dict[str, Any], str]] = [
     ("one seed", 1, {}, "search.race: expected a whole number from 2 to"),
     ("truth", True, {}, "search.race: expected a whole number from 2 to"),

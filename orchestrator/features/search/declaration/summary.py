@@ -81,8 +81,13 @@ def _jobs_raced(search: SearchSpec, seeds: int, longest: int) -> int:
         return 0
     most = []
     if search.trials is not None:
-        of_trials = search.trials * seeds * race.share / (1 - race.share)
-        most += [math.floor(of_trials), search.trials * max(0, race.seeds - seeds)]
+        own = search.trials * seeds
+        of_share = math.floor(own * race.share / (1 - race.share))
+        if of_share + 1 <= race.share * (
+            own + of_share + 1
+        ):  # as the share is kept, without rounding
+            of_share += 1
+        most += [of_share, search.trials * max(0, race.seeds - seeds)]
     if search.max_env_steps is not None:
         most.append(math.floor(search.max_env_steps * race.share / longest))
     return min(most, default=0)
