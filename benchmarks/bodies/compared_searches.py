@@ -12,7 +12,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -122,14 +122,7 @@ class Comparison:
 
     def searched(self, task: Task) -> Results:
         parts = [
-            Task(
-                strategy=task.strategy,
-                numbers=task.numbers[start : start + AT_ONCE],
-                budget=task.budget,
-                ways=task.ways,
-                world=task.world,
-                trials=task.trials,
-            )
+            replace(task, numbers=task.numbers[start : start + AT_ONCE])
             for start in range(0, len(task.numbers), AT_ONCE)
         ]
         done: Iterable[Results] = (

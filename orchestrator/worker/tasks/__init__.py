@@ -13,8 +13,8 @@ import mujoco
 from orchestrator.core import task_names
 from orchestrator.core.numbers.changing_numbers import END, TrainingMoment
 from orchestrator.core.task_names import AUTO
-from orchestrator.worker.runtime import failures, user_env
-from orchestrator.worker.tasks import observations
+from orchestrator.worker.runtime import failures
+from orchestrator.worker.tasks import observations, users_class
 from orchestrator.worker.tasks.balance import Balance
 from orchestrator.worker.tasks.base import Measure, States, Task, load_built_in
 from orchestrator.worker.tasks.forward import Forward
@@ -114,16 +114,7 @@ def _users_task(name: str) -> type[Task]:
 
     :raises TaskError: as :func:`find_task`.
     """
-    try:
-        kind = user_env.load(name)
-    except user_env.EntryPointError as error:
-        raise TaskError(f'task "{name}": {error}') from None
-    except (Exception, SystemExit) as error:
-        raise TaskError(
-            f'task "{name}": importing its module raises {failures.describe(error)}'
-        ) from error
-    if not (isinstance(kind, type) and issubclass(kind, Task)):
-        raise TaskError(f'task "{name}" is not a class derived from orchestrator.worker.tasks.Task')
+    kind: type[Task] = users_class.load(name, Task, f'task "{name}"')
     _check_options_class(name, kind)
     return kind
 

@@ -172,10 +172,6 @@ class Task:
         """``goal_size`` names of what :meth:`sample_goal` draws."""
         return [f"goal {number}" for number in range(self.goal_size)]
 
-    def units_of_goal(self) -> Sequence[str]:
-        """``goal_size`` units; empty where one is not known."""
-        return [""] * self.goal_size
-
     def push(self, rng: np.random.Generator) -> Floats:
         """``(nv,)`` added to the velocities every ``push_period``."""
         return np.zeros(self.model.nv)

@@ -194,7 +194,7 @@ class Proprioception:
         return velocity, spin
 
 
-def body_of(task: Task) -> Proprioception:
+def root_motion_of(task: Task) -> Proprioception:
     """The motion of the root that ``task`` is about; of a task that is about none, of the free joint
     that the robot has.
 

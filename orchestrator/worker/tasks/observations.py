@@ -25,11 +25,16 @@ from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_t
 from orchestrator.worker.mjmodel.robot import driven_trees, joints_in
 from orchestrator.worker.mjmodel.root import NoRootError
 from orchestrator.worker.mjmodel.structure import Floats, addresses, posed_data
-from orchestrator.worker.runtime import failures, user_env
-from orchestrator.worker.tasks import input_names, units
+from orchestrator.worker.runtime import failures
+from orchestrator.worker.tasks import input_names, units, users_class
 from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.base import LAST_ACTION, States, Task
-from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY, Motion, Proprioception, body_of
+from orchestrator.worker.tasks.motion import (
+    MAX_OBSERVED_VELOCITY,
+    Motion,
+    Proprioception,
+    root_motion_of,
+)
 from orchestrator.worker.tasks.task_options import CommonOptions, TaskError
 
 FULL = "full"
@@ -149,9 +154,10 @@ class Observation:
 
     def goal(self) -> Term:
         """What the episode aims at now, such as a command: no terms where a task has no goals."""
+        names = self.task.names_of_goal()
         return Term(
-            names=self.task.names_of_goal(),
-            units=self.task.units_of_goal(),
+            names=names,
+            units=units.of_observations(self.model, names),
             values=lambda states: states.goals,
         )
 
@@ -177,20 +183,20 @@ class Observation:
     # -- what terms share
 
     @functools.cached_property
-    def root_body(self) -> Proprioception:
+    def root_motion(self) -> Proprioception:
         """:raises ValueError: the robot stands on a fixed base."""
         try:
-            return body_of(self.task)
+            return root_motion_of(self.task)
         except NoRootError as error:
             raise ValueError(f"nothing turns with the robot's root: {error}") from None
 
     def _of_root(self, quantity: str, unit: str, of: Callable[[Motion], Floats]) -> Term:
-        body = self.root_body
+        root = self.root_motion
         return Term(
             names=[f"{quantity} {axis}" for axis in "xyz"],
             units=[unit] * 3,
-            values=lambda states: of(body.motion(states)),
-            frame=self.model.body(body.root.body).name or str(body.root.body),
+            values=lambda states: of(root.motion(states)),
+            frame=self.model.body(root.root.body).name or str(root.root.body),
         )
 
     def _joints(self, pattern: str) -> list[int]:
@@ -220,11 +226,11 @@ def joints_of(task: Task) -> list[int]:
     """Numbers of the joints of the robot that ``task`` is about, without its root."""
     model = task.model
     try:
-        body = body_of(task)
+        root = root_motion_of(task)
     except NoRootError:
         data = posed_data(model, task.pose)
         return joints_in(model, set(driven_trees(model, data).tolist()))
-    of_positions = set(body.joints.tolist())
+    of_positions = set(root.joints.tolist())
     return [joint for joint in range(model.njnt) if int(model.jnt_qposadr[joint]) in of_positions]
 
 
@@ -242,7 +248,7 @@ class Sensors(Observation):
 
     def make_terms(self) -> Sequence[Term]:
         try:
-            body_of(self.task)
+            root_motion_of(self.task)
         except NoRootError:
             of_root: Iterable[Term] = ()
         else:
@@ -268,7 +274,7 @@ def attach(task: Task) -> None:
     task.observed_steps = 1 if history is None else history
     if observe in (None, FULL):
         return
-    kind = Sensors if observe == PROPRIOCEPTION else _users_class(observe)
+    kind = _class_of(observe)
     what = f'observe = "{observe}"'
     try:
         observation = kind(task.model, task)
@@ -294,23 +300,16 @@ def _ours(options: object, name: str) -> Any:
     return getattr(options, name) if is_ours else None
 
 
-def _users_class(name: str) -> type[Observation]:
+def _class_of(observe: str) -> type[Observation]:
     """:raises TaskError: there is none of that name."""
-    if ":" not in name:
+    if observe == PROPRIOCEPTION:
+        return Sensors
+    what = f'observe = "{observe}"'
+    if ":" not in observe:
         raise TaskError(
-            f'observe = "{name}": expected "{FULL}", "{PROPRIOCEPTION}" or a class of yours as "module:Class"'
+            f'{what}: expected "{FULL}", "{PROPRIOCEPTION}" or a class of yours as "module:Class"'
         )
-    what = f'observe = "{name}"'
-    try:
-        kind = user_env.load(name)
-    except user_env.EntryPointError as error:
-        raise TaskError(f"{what}: {error}") from None
-    except (Exception, SystemExit) as error:
-        raise TaskError(
-            f"{what}: importing its module raises {failures.describe(error)}"
-        ) from error
-    if not (isinstance(kind, type) and issubclass(kind, Observation)):
-        raise TaskError(f"{what} is not a class derived from orchestrator.worker.tasks.Observation")
+    kind: type[Observation] = users_class.load(observe, Observation, what)
     return kind
 
 

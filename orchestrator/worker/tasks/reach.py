@@ -110,9 +110,6 @@ class Reach(Task):
     def names_of_goal(self) -> list[str]:
         return [f"position of target {axis}" for axis in "xyz"]
 
-    def units_of_goal(self) -> list[str]:
-        return ["m"] * 3
-
     def observe(self, states: States) -> Floats:
         qpos = states.qpos
         effector = states.fields[self.effector.field][:, self.effector.number]

@@ -127,9 +127,6 @@ class Track(Task):
         commands = ("forward", "left", "turn")[: self.goal_size]
         return list(input_names.prefixed("command", commands))
 
-    def units_of_goal(self) -> list[str]:
-        return ["m/s", "m/s", "rad/s"][: self.goal_size]
-
     def observe(self, states: States) -> Floats:
         last = self._last_action(states)
         return self.root_motion.observe(states, states.goals, last, *self._activations(states))

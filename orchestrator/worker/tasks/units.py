@@ -48,7 +48,14 @@ _FILTERS = (
     mujoco.mjtDyn.mjDYN_FILTEREXACT,
 )
 """Activations that follow the control."""
-_AXES = {"up": NUMBER, "velocity": "m/s", "spin": "rad/s", "end": "m", "target": "m"}
+_AXES = {
+    "up": NUMBER,
+    "velocity": "m/s",
+    "spin": "rad/s",
+    "end": "m",
+    "target": "m",
+    "position of target": "m",
+}
 _OTHERS = {
     **{f"{quantity} {axis}": unit for quantity, unit in _AXES.items() for axis in "xyz"},
     **{"height": "m", "command forward": "m/s", "command left": "m/s", "command turn": "rad/s"},

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from orchestrator.core.decoding import field_values
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.text import count
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import mujoco
     from stable_baselines3.common.vec_env import VecEnv
 
+    from orchestrator.features.export.worker.joint_drives import JointDrives
     from orchestrator.worker.envs.simulation import Simulation
     from orchestrator.worker.tasks import Task
 
@@ -48,12 +50,8 @@ class _Interface(NamedTuple):
     action_names: list[str]
     ctrl_units: list[str]
     controls: Controls | None
-    joint_names: Sequence[str] = ()
-    default_joint_pos: Sequence[float] = ()
-    joint_stiffness: Sequence[float] = ()
-    joint_damping: Sequence[float] = ()
-    action_scale: Sequence[float] = ()
     command_names: Sequence[str] = ()
+    drives: JointDrives | None = None
 
 
 def export(options: argparse.Namespace) -> None:
@@ -117,6 +115,9 @@ def policy_of(
     interface = _of_environment(venv) if simulation is None else _of_task(simulation)
     described: dict[str, Any] = interface._asdict()
     controls = described.pop("controls")
+    drives = described.pop("drives")
+    if drives is not None:
+        described |= field_values(drives)
     action_space: Any = venv.action_space
     return ExportedPolicy(
         metadata=Metadata(
@@ -145,7 +146,7 @@ def _normalization(statistics: Any, seen: slice) -> Normalization:
 
 
 def _of_task(simulation: Simulation) -> _Interface:
-    from orchestrator.features.export.worker import joint_drives
+    from orchestrator.features.export.worker.joint_drives import joint_drives
     from orchestrator.worker.tasks import input_names, units
     from orchestrator.worker.training.start_policy import names_of
 
@@ -153,10 +154,10 @@ def _of_task(simulation: Simulation) -> _Interface:
     names = names_of(simulation)
     size = simulation.observation_size - len(simulation.privileged_names)
     by = simulation.task.observed_by
+    frames = [""] * size if by is None else by.frames * simulation.task.observed_steps
     observations = (
         _numbered_names("observation", size) if names is None else list(names.observations[:size])
     )
-    drives = joint_drives.of_joints(model, simulation.task)
     controls = _controls(simulation)
     if controls is None:  # the user's own actions need not be those of the actuators
         actions = len(simulation.task.actions.low)
@@ -169,18 +170,12 @@ def _of_task(simulation: Simulation) -> _Interface:
         control_period_s=simulation.control_period_s,
         observation_names=observations,
         observation_units=_units(simulation.task, model, observations),
-        observation_frames=[""] * size
-        if by is None
-        else by.frames * simulation.task.observed_steps,
+        observation_frames=frames,
         action_names=action_names,
         ctrl_units=ctrl_units,
         controls=controls,
-        joint_names=drives.names,
-        default_joint_pos=drives.default_pos,
-        joint_stiffness=drives.stiffness,
-        joint_damping=drives.damping,
-        action_scale=joint_drives.action_scales(model, simulation.task.actions),
         command_names=list(simulation.task.names_of_goal()),
+        drives=joint_drives(model, simulation.task),
     )
 
 

@@ -83,10 +83,9 @@ def _jobs_raced(search: SearchSpec, seeds: int, longest: int) -> int:
     if search.trials is not None:
         own = search.trials * seeds
         of_share = math.floor(own * race.share / (1 - race.share))
-        if of_share + 1 <= race.share * (
-            own + of_share + 1
-        ):  # as the share is kept, without rounding
-            of_share += 1
+        one_more = of_share + 1
+        if one_more <= race.share * (own + one_more):  # the quotient was rounded down
+            of_share = one_more
         most += [of_share, search.trials * max(0, race.seeds - seeds)]
     if search.max_env_steps is not None:
         most.append(math.floor(search.max_env_steps * race.share / longest))

@@ -37,6 +37,7 @@ from orchestrator.worker.envs.simulation import Simulation, generator
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.mjspec.mujoco_internals import set_const_inputs
 from orchestrator.worker.tasks import make_task
+from orchestrator.worker.tasks.base import LAST_ACTION
 
 
 class RandomizedState(SimulationState):
@@ -144,12 +145,13 @@ class RandomizedSimulation(Simulation):
         due = disturbances.due_pushes(self._lengths())
         if due is not None:
             self._push(due, lambda env: disturbances.push(env, self.generators[env], moment))
-        self._given = self.task.actions.taken(np.asarray(actions))
-        return super().step(disturbances.disturbed_actions(np.asarray(actions)))
+        self._given = np.asarray(actions)
+        return super().step(disturbances.disturbed_actions(self._given))
 
     def _note_action(self, action: NDArray[Any]) -> None:
         """What the policy gives, not what comes late to the actuators."""
-        super()._note_action(self._given)
+        if LAST_ACTION in self._fields:
+            super()._note_action(self.task.actions.taken(self._given))
 
     def _sensed(self) -> NDArray[Any]:
         return self._disturbances.disturbed_observations(

@@ -1,0 +1,31 @@
+"""Classes of the user that a job file names as ``"module:Class"``: tasks and observations."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from orchestrator.worker.runtime import failures, user_env
+from orchestrator.worker.tasks.task_options import TaskError
+
+KindT = TypeVar("KindT")
+
+
+def load(name: str, base: type[KindT], what: str) -> type[KindT]:
+    """The class ``name``, which is derived from ``base``.
+
+    :param what: what names it, in messages: ``task "module:Class"``.
+    :raises TaskError: there is no such class, it does not derive from ``base``, or its module cannot
+        be imported.
+    """
+    try:
+        kind = user_env.load(name)
+    except user_env.EntryPointError as error:
+        raise TaskError(f"{what}: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise TaskError(
+            f"{what}: importing its module raises {failures.describe(error)}"
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        expected = f"orchestrator.worker.tasks.{base.__name__}"
+        raise TaskError(f"{what} is not a class derived from {expected}")
+    return kind
