@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.exit_record import ExitRecord
 from orchestrator.core.job import AttemptOutcome, Job, Paused, Pending, Running, State
 from orchestrator.core.paths import RunPaths
@@ -550,7 +551,7 @@ class Monitor:
             case None:
                 self._claim(worker.is_finished, f"{job_id} has succeeded, and is not trained")
             case "killed":
-                is_ours = worker.is_asked or worker.was_killed
+                is_ours = worker.was_killed or self._was_asked(worker)
                 self._claim(not is_ours, f"{job_id} counts as failed, and was asked to end")
             case "timeout":
                 age_s = self.world.now - worker.began
@@ -558,6 +559,14 @@ class Monitor:
             case "memory-limit":
                 is_large = worker.rss_mib > worker.job.all_memory_mib
                 self._claim(is_large, f"{job_id} is within its memory limit")
+
+    def _was_asked(self, worker: Worker) -> bool:
+        """Whether an attempt has ended because it was asked to. One that ends by itself in the
+        moment in which Slurm has asked, and its pilot does not know yet, has not.
+        """
+        record = worker.exit_record
+        has_obeyed = record is not None and record.code == ExitCode.INTERRUPTED
+        return worker.is_asked and (has_obeyed or not worker.is_asked_by_slurm_alone)
 
     def asked(self, trouble: Trouble) -> None:
         """A command begins."""
@@ -615,6 +624,11 @@ class Monitor:
         is_odd = self.world.counts["odd-event"] > 0
         self._claim("could not handle an event" not in message or is_odd, message)
         self._claim("a request could not be handled" not in message, message)
+        job_id, _, text = message.partition(": ")
+        if text.endswith("this run does not have that job"):
+            is_right = job_id not in self.declared.files.call.jobs
+            self._claim(is_right, f"{message}, and it is declared")
+            self.records[job_id].last_told = ""
 
     @property
     def _latest_s(self) -> float:

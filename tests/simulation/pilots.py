@@ -281,7 +281,7 @@ class PilotProcess:
         if self.executor is not None:
             for worker in self.executor.workers.values():
                 if worker.is_alive:
-                    worker.ask()
+                    worker.ask(by_slurm=True)
         if self.pilot is None:
             self.kill()
         else:

@@ -102,6 +102,8 @@ class Worker:
     is_finished: bool = False
     """Whether all of the training is done, and its results are written."""
     asked_at: float | None = None
+    is_asked_by_slurm_alone: bool = False
+    """Whether neither its supervisor nor its pilot knows that it was asked to end."""
     told_at: float | None = None
     """When its supervisor has first asked for that; an order may take its time."""
     was_killed: bool = False
@@ -124,7 +126,9 @@ class Worker:
         """Whether its supervisor wants it to save a checkpoint and exit."""
         return self.asked_at is not None
 
-    def ask(self) -> None:
+    def ask(self, *, by_slurm: bool = False) -> None:
+        is_first = self.asked_at is None and self.told_at is None
+        self.is_asked_by_slurm_alone = by_slurm and (is_first or self.is_asked_by_slurm_alone)
         if self.asked_at is None:
             self.asked_at = self.world.now
             self.told_at = self.world.now if self.told_at is None else self.told_at

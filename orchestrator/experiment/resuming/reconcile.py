@@ -153,8 +153,7 @@ class _Declaration:
             self.ledger.update_declaration(place, now)
         job_paths = self.paths.job(job.job_id)
         if verdict.init is not None and job_paths.root.exists():
-            # Should it be gone.
-            write_whole(job_paths.init, verdict.init.read_bytes(), durable=False)
+            _put_back(job_paths.init, verdict.init.read_bytes())
 
     def start_over(self, row: JobRow) -> JobRow:
         """Set the directory of a job aside that has begun and is declared otherwise now. Returns
@@ -241,6 +240,18 @@ def held_state(row: JobRow, noted: Mapping[str, Verb]) -> State | None:
         case "cancel":
             return Cancelled()
     return None
+
+
+def _put_back(init: Path, policy: bytes) -> None:
+    """Let ``init`` be ``policy`` again, should it be gone or damaged. One that is intact stays, as a
+    power cut cannot take it any more.
+    """
+    try:
+        is_intact = read_regular(init) == policy
+    except (OSError, ValueError):
+        is_intact = False
+    if not is_intact:
+        write_whole(init, policy)
 
 
 def _is_held(row: JobRow) -> bool:
