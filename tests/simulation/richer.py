@@ -27,7 +27,7 @@ def richer(scenario: Scenario, chance: random.Random) -> Scenario:
     if chance.random() > SHARE:
         return scenario
     if chance.random() < 0.5:
-        scenario = replace(scenario, looks_s=chance.choice((0.3, 1.0, 3.0)))
+        scenario = replace(scenario, looks_s=chance.choice((0.5, 1.0, 3.0)))
     if chance.random() < 0.3:
         scenario = replace(scenario, page_rows=chance.choice((1, 2)))
     if not scenario.is_elsewhere:
