@@ -22,6 +22,7 @@ from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_dat
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
+from orchestrator.worker.tasks.observation_limits import limits
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
 
 
@@ -62,6 +63,11 @@ class Balance(Task):
             *input_names.prefixed("cos", poles),
             *input_names.velocities(self.model),
         ]
+
+    def observation_limits(self) -> Floats:
+        first = len(self._driven) + 2 * len(self._poles)
+        bounds = (-MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY)
+        return limits(first + self.model.nv, slice(first, None), bounds)
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States

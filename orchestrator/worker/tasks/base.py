@@ -192,6 +192,15 @@ class Task:
         """
         return None
 
+    def observation_limits(self) -> Floats | None:
+        """``(2, observation_size)`` lower and upper bounds to which :meth:`observe` clips, ∓inf
+        where it does not; None: it clips nothing. A policy that is exported clips, too.
+
+        Those of a class do not count for a class derived from it that overrides :meth:`observe`
+        alone.
+        """
+        return None
+
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:

@@ -93,6 +93,9 @@ class Forward(Task):
             *input_names.activations(model),
         ]
 
+    def observation_limits(self) -> Floats:
+        return np.stack((-self._highest_observed, self._highest_observed))
+
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:

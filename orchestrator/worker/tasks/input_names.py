@@ -46,16 +46,25 @@ def of_full_observation(task: Task, size: int) -> list[str] | None:
     Names of a class do not count for a class of the user that is derived from it and overrides
     ``observe`` alone: its observations are others. Nor do names whose number is not ``size``.
     """
-    for kind in type(task).__mro__:
-        if "observation_names" in vars(kind):
-            break
-        if "observe" in vars(kind) and not kind.__module__.startswith("orchestrator."):
-            return None
+    if is_overridden(task, "observation_names"):
+        return None
     given = task.observation_names()
     if given is None:
         return None
     names = [str(name) for name in given]
     return names if len(names) == size else None
+
+
+def is_overridden(task: Task, method: str) -> bool:
+    """Whether a class of the user has an ``observe`` of its own, and no ``method`` that says
+    something about it.
+    """
+    for kind in type(task).__mro__:
+        if method in vars(kind):
+            return False
+        if "observe" in vars(kind) and not kind.__module__.startswith("orchestrator."):
+            return True
+    return False
 
 
 def positions(model: mujoco.MjModel) -> Names:

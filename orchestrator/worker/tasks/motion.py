@@ -17,6 +17,7 @@ from orchestrator.worker.mjmodel.structure import Floats, addresses, posed_data
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import States, Task
 from orchestrator.worker.tasks.health import outer
+from orchestrator.worker.tasks.observation_limits import limits
 
 GRAVITY_M_S2 = 9.81
 MAX_OBSERVED_VELOCITY = 10.0
@@ -156,6 +157,11 @@ class Proprioception:
         observed: Floats = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
         np.minimum(observed, MAX_OBSERVED_VELOCITY, out=observed)
         return np.maximum(observed, -MAX_OBSERVED_VELOCITY, out=observed)
+
+    @staticmethod
+    def limits(size: int) -> Floats:
+        """``(2, size)`` bounds of the columns of :meth:`observe`."""
+        return limits(size, slice(None), (-MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY))
 
     def names(self, model: mujoco.MjModel) -> list[str]:
         """Of the columns of :meth:`observe`, without ``more``."""

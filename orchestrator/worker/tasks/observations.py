@@ -86,6 +86,8 @@ class Observation:
             raise ValueError(f"names come twice: {joined(sorted(twice))}")
         limits = [term.limit for term in self.terms for _ in term.names]
         self._highest = np.array(limits, np.float32)
+        self.limits: Floats = np.stack((-self._highest, self._highest))
+        """``(2, len(names))`` lower and upper bounds of the values."""
 
     def make_terms(self) -> Sequence[Term]:
         """The terms, in the order of their columns."""

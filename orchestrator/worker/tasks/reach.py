@@ -36,6 +36,7 @@ from orchestrator.worker.tasks.base import (
 )
 from orchestrator.worker.tasks.effector import Workspace, find_effector
 from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
+from orchestrator.worker.tasks.observation_limits import limits
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
 
 PRECISION_WIDTH = 0.1
@@ -142,6 +143,12 @@ class Reach(Task):
             *input_names.prefixed("target", "xyz"),
             *input_names.activations(self.model),
         ]
+
+    def observation_limits(self) -> Floats:
+        first = len(self._limited) + 2 * len(self._turning)
+        velocities = slice(first, first + len(self._dofs))
+        bounds = (-MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY)
+        return limits(len(self.observation_names()), velocities, bounds)
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States

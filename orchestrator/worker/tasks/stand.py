@@ -100,6 +100,9 @@ class Stand(Task):
     def observation_names(self) -> list[str]:
         return [*self.root_motion.names(self.model), "height", *input_names.activations(self.model)]
 
+    def observation_limits(self) -> Floats:
+        return self.root_motion.limits(len(self.observation_names()))
+
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:

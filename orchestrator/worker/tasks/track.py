@@ -138,6 +138,9 @@ class Track(Task):
         activations = names.activations(self.model)
         return [*own, *self.names_of_goal(), *last, *activations]
 
+    def observation_limits(self) -> Floats:
+        return self.root_motion.limits(len(self.observation_names()))
+
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
     ) -> RewardAndTermination:

@@ -38,7 +38,7 @@ from orchestrator.features.export.worker import (
 from orchestrator.features.export.worker.exported_policy import OF_MJLAB, ExportError
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.policies import job_policy
-from orchestrator.worker.tasks import units
+from orchestrator.worker.tasks import observation_limits, units
 from orchestrator.worker.training import learners, trained_policy
 
 SQUASHED_SDE = {
@@ -128,14 +128,24 @@ def observations_and_actions(
     normalized: Any = trained_policy.normalized_env(spec, paths, venv, None)
     observations = (
         np.random.default_rng(1)
-        .normal(0, 3, (ROWS, venv.observation_space.shape[0]))
+        .normal(0, 6, (ROWS, venv.observation_space.shape[0]))
         .astype(np.float32)
     )
-    seen = normalized.normalize_obs(observations) if spec.normalize else observations
+    clipped = clipped_by_task(venv.simulation.task, observations)
+    assert (clipped != observations).any(), "there must be something to clip"
+    seen = normalized.normalize_obs(clipped) if spec.normalize else clipped
     actions, _ = model.predict(seen, deterministic=True)
     actions = np.clip(actions, venv.action_space.low, venv.action_space.high)
     mapping = venv.simulation.task.actions
     return observations, actions, mapping.ctrl(mapping.taken(actions))
+
+
+def clipped_by_task(task: Any, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+    """``observations``, which may be those of several steps, as ``task`` would give them."""
+    steps = task.observed_steps
+    bounds = observation_limits.of_task(task, observations.shape[1] // steps)
+    assert bounds is not None
+    return np.clip(observations, *np.tile(bounds, steps).astype(np.float32))
 
 
 # -- the same actions

@@ -114,6 +114,9 @@ class _Header:
 
     def _constants(self) -> Iterable[str]:
         policy = self._policy
+        if (limits := policy.limits) is not None:
+            yield from self._array("observation_low", limits.low.astype(np.float32))
+            yield from self._array("observation_high", limits.high.astype(np.float32))
         if (scaling := policy.normalization) is not None:
             yield from self._array("mean", scaling.mean)
             yield from self._array("std", scaling.std)
@@ -138,12 +141,17 @@ class _Header:
         yield "    if (!isfinite(observation[i]))"
         yield "        return i + 1;"
         yield f"for (i = 0; i < {self._widths[0]}; i++) {{"
+        yield "    float o = observation[i];"
+        if policy.limits is not None:
+            low = f"{name}_observation_low[i]"
+            high = f"{name}_observation_high[i]"
+            yield f"    o = o < {low} ? {low} : o > {high} ? {high} : o;"
         if (scaling := policy.normalization) is not None:
             clip = _number(scaling.clip, "")
-            yield f"    double x = ((double)observation[i] - {name}_mean[i]) / {name}_std[i];"
+            yield f"    double x = ((double)o - {name}_mean[i]) / {name}_std[i];"
             yield f"    a[i] = (float)(x < -{clip} ? -{clip} : x > {clip} ? {clip} : x);"
         else:
-            yield "    a[i] = observation[i];"
+            yield "    a[i] = o;"
         yield "}"
         source = "a"
         target = "b"

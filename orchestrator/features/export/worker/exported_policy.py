@@ -2,6 +2,7 @@
 
 For an observation x, ``(n,)``, as the environment gives it:
 
+    x = clip(x, observation_low, observation_high)   as the task clips what it observes
     x = clip((x - mean) / std, -clip, clip)          in float64, then rounded to float32, as in training
     x = activation(weight · x + bias)                for each layer; the last one has no activation
     x = clip(x, -mean_limit, mean_limit)
@@ -110,6 +111,14 @@ class Normalization:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of observations; ``(n,)`` float64 each, ∓inf where there is none."""
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DenseLayer:
     weight: Floats
     """``(outputs, inputs)``"""
@@ -133,6 +142,8 @@ class Controls:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedPolicy:
     metadata: Metadata
+    limits: Limits | None
+    """None where the task clips nothing of what it observes, or only the environment knows."""
     normalization: Normalization | None
     layers: Sequence[DenseLayer]
     mean_limit: float = math.inf

@@ -25,6 +25,7 @@ from orchestrator.features.export.worker.exported_policy import (
     Controls,
     ExportedPolicy,
     ExportError,
+    Limits,
     Metadata,
     Normalization,
 )
@@ -50,6 +51,7 @@ class _Interface(NamedTuple):
     action_names: list[str]
     ctrl_units: list[str]
     controls: Controls | None
+    limits: Limits | None = None
     command_names: Sequence[str] = ()
     drives: JointDrives | None = None
 
@@ -115,6 +117,7 @@ def policy_of(
     interface = _of_environment(venv) if simulation is None else _of_task(simulation)
     described: dict[str, Any] = interface._asdict()
     controls = described.pop("controls")
+    limits = described.pop("limits")
     drives = described.pop("drives")
     if drives is not None:
         described |= field_values(drives)
@@ -128,6 +131,7 @@ def policy_of(
             robot_sha256=paths.robot_hash.read_text().strip() if paths.robot_hash.exists() else "",
             **described,
         ),
+        limits=limits,
         normalization=scaling,
         layers=(first, *others),
         mean_limit=network.mean_limit,
@@ -174,6 +178,7 @@ def _of_task(simulation: Simulation) -> _Interface:
         action_names=action_names,
         ctrl_units=ctrl_units,
         controls=controls,
+        limits=_limits(simulation.task, size),
         command_names=list(simulation.task.names_of_goal()),
         drives=joint_drives(model, simulation.task),
     )
@@ -191,6 +196,17 @@ def _units(task: Task, model: mujoco.MjModel, names: Sequence[str]) -> list[str]
         return [units.UNKNOWN] * len(names)
     at_once = names[: len(names) // task.observed_steps]
     return units.of_observations(model, at_once) * task.observed_steps
+
+
+def _limits(task: Task, size: int) -> Limits | None:
+    """The bounds of ``size`` observations, which may be those of several steps."""
+    from orchestrator.worker.tasks import observation_limits
+
+    bounds = observation_limits.of_task(task, size // task.observed_steps)
+    if bounds is None:
+        return None
+    low, high = np.tile(bounds, task.observed_steps)
+    return Limits(low=low, high=high)
 
 
 def _has_our_observations(task: Task) -> bool:

@@ -16,6 +16,8 @@ def content(policy: ExportedPolicy) -> bytes:
     zeros = np.zeros(policy.layers[0].weight.shape[1])
     scaling = policy.normalization or Normalization(mean=zeros, std=zeros + 1, clip=math.inf)
     arrays: dict[str, Any] = {"mean": scaling.mean, "std": scaling.std, "clip": scaling.clip}
+    if (limits := policy.limits) is not None:
+        arrays |= {"observation_low": limits.low, "observation_high": limits.high}
     for number, layer in enumerate(policy.layers):
         arrays |= {f"weight_{number}": layer.weight, f"bias_{number}": layer.bias}
     arrays["activations"] = [layer.activation for layer in policy.layers]

@@ -49,6 +49,8 @@ class NumpyPolicy:
         """
         of = self._arrays
         x = np.asarray(observation)
+        if "observation_low" in of:
+            x = np.clip(x, of["observation_low"], of["observation_high"])
         x = np.clip((x - of["mean"]) / of["std"], -of["clip"], of["clip"]).astype(np.float32)
         for weight, bias, activation in self._layers:
             x = activation(x @ weight + bias)

@@ -39,6 +39,9 @@ def content(policy: ExportedPolicy) -> bytes:
     helper = onnx.helper
     graph = _Graph(onnx)
     x = INPUT
+    if (limits := policy.limits) is not None:
+        x = graph.add("Max", x, limits.low.astype(np.float32))
+        x = graph.add("Min", x, limits.high.astype(np.float32))
     if (scaling := policy.normalization) is not None:
         x = graph.add("Cast", x, to=DOUBLE)
         x = graph.add("Div", graph.add("Sub", x, scaling.mean), scaling.std)

@@ -53,10 +53,13 @@ class TorchScriptPolicy:
 class _Module(nn.Module):
     """The operations of the policy itself, so that the results have the same bits."""
 
+    clips: Final[bool]
     normalizes: Final[bool]
     squash: Final[bool]
     limits: Final[bool]
     controls: Final[bool]
+    observation_low: torch.Tensor
+    observation_high: torch.Tensor
     mean: torch.Tensor
     std: torch.Tensor
     low: torch.Tensor
@@ -69,9 +72,11 @@ class _Module(nn.Module):
 
     def __init__(self, policy: ExportedPolicy) -> None:
         super().__init__()
+        limits = policy.limits
         scaling = policy.normalization
         controls = policy.controls
         nothing = np.zeros(0)
+        self.clips = limits is not None
         self.normalizes = scaling is not None
         self.squash = policy.squash
         self.controls = controls is not None
@@ -79,6 +84,8 @@ class _Module(nn.Module):
         self.mean_limit = float(policy.mean_limit)
         self.clip = math.inf if scaling is None else float(scaling.clip)
         arrays = {
+            "observation_low": nothing if limits is None else limits.low,
+            "observation_high": nothing if limits is None else limits.high,
             "mean": nothing if scaling is None else scaling.mean,
             "std": nothing if scaling is None else scaling.std,
             "low": policy.low,
@@ -106,6 +113,9 @@ class _Module(nn.Module):
 
     def forward(self, observation: torch.Tensor) -> dict[str, torch.Tensor]:
         x = observation
+        if self.clips:
+            x = torch.maximum(x.double(), self.observation_low)
+            x = torch.minimum(x, self.observation_high)
         if self.normalizes:
             x = ((x.double() - self.mean) / self.std).clamp(-self.clip, self.clip)
         x = x.float()

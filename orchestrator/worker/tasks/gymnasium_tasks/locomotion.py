@@ -24,6 +24,7 @@ from orchestrator.worker.tasks.gymnasium_tasks.base import (
     sum_of_squares,
     within,
 )
+from orchestrator.worker.tasks.observation_limits import limits
 from orchestrator.worker.tasks.task_options import Range
 
 Z = 2
@@ -187,6 +188,10 @@ class Walker2d(Legged):
             (states.qpos[:, self._first :], within(states.qvel, OBSERVED)), axis=1
         )
 
+    def observation_limits(self) -> Floats:
+        first = self.model.nq - self._first
+        return limits(first + self.model.nv, slice(first, None), OBSERVED)
+
     def healthy(self, states: States) -> NDArray[np.bool_]:
         upright = strictly_within(states.qpos[:, 2], self.options.healthy_angle_range)
         return strictly_within(states.qpos[:, 1], self.options.healthy_z_range) & upright
@@ -254,6 +259,11 @@ class Ant(Legged):
         if self.options.include_cfrc_ext_in_observation:
             names.extend(input_names.of_bodies(self.model, "cfrc_ext", 6))
         return names
+
+    def observation_limits(self) -> Floats:
+        first = self.model.nq - self._first + self.model.nv
+        contacts = slice(first, None)
+        return limits(len(self.observation_names()), contacts, self.options.contact_force_range)
 
     def x(self, states: States) -> Floats:
         x: Floats = states.fields["xpos"][:, self._main_body, 0]

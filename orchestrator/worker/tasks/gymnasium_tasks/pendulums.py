@@ -19,6 +19,7 @@ from orchestrator.worker.tasks.gymnasium_tasks.base import (
     misfit,
     within,
 )
+from orchestrator.worker.tasks.observation_limits import limits
 
 MAX_ANGLE = 0.2
 MIN_TIP_HEIGHT = 1.0
@@ -102,6 +103,10 @@ class InvertedDoublePendulum(GymnasiumTask):
             f"{function} {position}" for function in ("sin", "cos") for position in positions[1:]
         ]
         return [positions[0], *turns, *input_names.velocities(self.model), "constraint force"]
+
+    def observation_limits(self) -> Floats:
+        size = len(self.observation_names())
+        return limits(size, slice(size - self.model.nv - 1, None), OBSERVED)
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States
