@@ -128,7 +128,7 @@ class PilotRegistry:
         joined = [pilot for pilot in self._pilots.values() if not pilot.leaves]
         silent = [pilot for pilot in self._pilots.values() if now - pilot.heard > SUSPECT_AFTER_S]
         is_short = len(joined) < self.queue.wanted and self.slots.has_refused(DEMAND_S)
-        self.queue.update(is_served=bool(self._pilots), is_urgent=bool(silent) or is_short)
+        self.queue.update(is_urgent=bool(silent) or is_short)
         for pilot in silent:
             events += self._judge_silent(pilot, now)
         if any(isinstance(event, Exited) and event.lost for event in events):

@@ -74,8 +74,6 @@ class BatchQueue:
         self._name = name
         self._report: Report = lambda _kind, _message: None
         self._joined: set[str] = set()
-        self._is_served = False
-        """Whether a pilot is there: then the run goes on without further ones."""
         self._released: set[str] = set()
         """Tasks that this supervisor has ended."""
         self._answer_began = -math.inf
@@ -99,6 +97,8 @@ class BatchQueue:
         self._submitting = 0
         self._submitted_at = -math.inf
         """When that was; later than now while further submissions are postponed."""
+        self._refusal = ""
+        """Why sbatch refuses the pilots that were submitted last."""
         self._cancellations: list[SlurmCommand] = []
         self._told = ""
         self._waited_for = ""
@@ -160,13 +160,11 @@ class BatchQueue:
         """The state of a task; None if Slurm does not know it, or not any more."""
         return self._rows[task].state if task in self._rows else None
 
-    def update(self, *, is_served: bool, is_urgent: bool) -> None:
+    def update(self, *, is_urgent: bool) -> None:
         """Take answers, and ask when it is time.
 
-        :param is_served: whether a pilot is there.
-        :raises ClusterLostError: sbatch refuses the pilots.
+        :raises ClusterLostError: squeue hides what was submitted.
         """
-        self._is_served = is_served
         now = time.monotonic()
         self._cancellations = [
             command for command in self._cancellations if command.answer() is None
@@ -266,16 +264,19 @@ class BatchQueue:
         self._released.add(task)
 
     def check(self, *, is_served: bool) -> None:
-        """:param is_served: as in :meth:`update`.
+        """Act on what :meth:`update` has learnt.
 
+        :param is_served: whether a pilot is there: then the run goes on without further ones.
         :raises ClusterLostError: no pilot is there, and none will come.
         """
-        self._is_served = is_served
-        if self._is_failing and self._is_served:
-            self._postpone(f"{self._why_failing()}. The others go on; further ones are tried later")
-            self._failed_starts.clear()
-        if self._is_served:
+        refusal, self._refusal = self._refusal, ""
+        if is_served:
+            self._postpone_further(refusal)
             return
+        if refusal:
+            script = f"{self._folder / SCRIPT} is the script"
+            advice = f"Correct [slurm] in the job file, and {repeat_call()}; {script}"
+            raise ClusterLostError(f"sbatch refuses the pilots: {refusal}. {advice}")
         if not self.wanted:
             again = f"{repeat_call().capitalize()} to resume with new ones"
             raise ClusterLostError(
@@ -283,6 +284,16 @@ class BatchQueue:
             )
         if self._is_failing:
             raise ClusterLostError(f"{self._why_failing()}, and {repeat_call()}")
+
+    def _postpone_further(self, refusal: str) -> None:
+        """Try pilots beside those that are there later, if Slurm refuses them or they fail."""
+        if refusal:
+            self._postpone(
+                f"sbatch refuses further pilots: {refusal}. The others go on; it is tried again"
+            )
+        if self._is_failing:
+            self._postpone(f"{self._why_failing()}. The others go on; further ones are tried later")
+            self._failed_starts.clear()
 
     def _why_failing(self) -> str:
         task = self._failed_starts[-1]
@@ -329,7 +340,6 @@ class BatchQueue:
         self._submitting = pilots
 
     def _take_submission(self, answer: CommandAnswer) -> None:
-        """:raises ClusterLostError: sbatch refuses the script."""
         if answer.returncode == 0:
             job = answer.output.strip().partition(";")[0]
             self._submitted = job
@@ -338,14 +348,8 @@ class BatchQueue:
         elif answer.is_transient:
             self._submitted_at += RETRY_S - ASK_EVERY_S
             self._tell(f"sbatch does not answer ({answer.problem}); it is tried again")
-        elif self._is_served:
-            self._postpone(
-                f"sbatch refuses further pilots: {answer.problem}. The others go on; it is tried again"
-            )
         else:
-            script = f"{self._folder / SCRIPT} is the script"
-            advice = f"Correct [slurm] in the job file, and {repeat_call()}; {script}"
-            raise ClusterLostError(f"sbatch refuses the pilots: {answer.problem}. {advice}")
+            self._refusal = answer.problem
 
     def cancel(self, *tasks: str) -> None:
         """End tasks that were given up, without waiting for it."""
