@@ -64,10 +64,10 @@ BAD: list[tuple[str, Any, dict[str, Any], str]] = [
         "search.reevaluate.by: several objectives have no estimates",
     ),
     ("no such choice", {"n": 2, "by": "luck"}, {}, "search.reevaluate.by: expected"),
-    ("too large a number", 10**13, {}, "search.reevaluate.n: expected a whole number from 0"),
+    ("too large a number", 10**13, {}, "search.reevaluate: expected a whole number from 0"),
     ("truth", True, {}, "search.reevaluate: expected a whole number from 0"),
     ("no table", "all", {}, "search.reevaluate: expected"),
-    ("a number below 0", -1, {}, "search.reevaluate.n: expected a whole number from 0 to"),
+    ("a number below 0", -1, {}, "search.reevaluate: expected a whole number from 0 to"),
     (
         "a length that varies",
         {"n": 2, "total_timesteps": 200_000},

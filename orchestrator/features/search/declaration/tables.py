@@ -114,21 +114,24 @@ class ReevaluationTable(TomlTable):
     )
 
 
-def _as_table(value: Any) -> Any:
-    """A number of trials as the table that means the same.
+def _short_form(name: str, *, least: int) -> BeforeValidator:
+    """Takes a number for the table that has it under ``name``."""
 
-    :raises ExpectedError: it is neither a number nor a table.
-    """
-    if isinstance(value, dict):
-        return value
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ExpectedError(f"expected a whole number from 0 to {MOST:_}, or a table with n")
-    return {"n": value}
+    def as_table(value: Any) -> Any:
+        if isinstance(value, dict):
+            return value
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if not is_number or not least <= value <= MOST:
+            expected = f"expected a whole number from {least} to {MOST:_}"
+            raise ExpectedError(f"{expected}, or a table with {name}")
+        return {name: value}
+
+    return BeforeValidator(as_table)
 
 
 _Reevaluation = Annotated[
     ReevaluationTable,
-    BeforeValidator(_as_table),
+    _short_form("n", least=0),
     WithJsonSchema(
         {
             "anyOf": [
@@ -162,21 +165,9 @@ class RaceTable(TomlTable):
     ] = key(0.4, "At most this share of the env_steps of all trials is of further seeds.")
 
 
-def _as_race(value: Any) -> Any:
-    """A number of seeds as the table that means the same.
-
-    :raises ExpectedError: it is neither a number nor a table.
-    """
-    if isinstance(value, dict):
-        return value
-    if not isinstance(value, int) or isinstance(value, bool) or not 2 <= value <= MOST:
-        raise ExpectedError(f"expected a whole number from 2 to {MOST:_}, or a table with seeds")
-    return {"seeds": value}
-
-
 _Race = Annotated[
     RaceTable,
-    BeforeValidator(_as_race),
+    _short_form("seeds", least=2),
     WithJsonSchema(
         {
             "anyOf": [
