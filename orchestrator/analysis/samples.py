@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from orchestrator.analysis import benchmark_plan
-from orchestrator.analysis.benchmark_plan import BenchmarkPlan, MachineFacts, PlannedWork
+from orchestrator.analysis.benchmark_plan import BenchmarkPlan
 from orchestrator.analysis.run_reader import finite, read_json_object
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import UsageError
@@ -141,25 +141,24 @@ class Benchmark:
     @property
     def capacity(self) -> int:
         """Processes that have cores of their own, at once."""
-        machine = self.plan.get("machine") or cast(MachineFacts, {})
-        # Plans of earlier versions have less of these.
-        cores = int(
-            machine.get("capacity")
-            or machine.get("physical_cores")
-            or len(machine.get("cpus") or ())
-            or 1
-        )
-        cores_a_process = max(1, int(self._work.get("cores") or 1))
-        return max(1, cores // cores_a_process)
+        work = self.plan.get("work")
+        cores_a_process = int(work.get("cores") or 1) if work else 1
+        return max(1, self._cores // max(1, cores_a_process))
 
     @property
     def budget(self) -> int:
         """Threads of a process in the baselines with a thread budget."""
-        return int(self._work.get("threads") or 1)
+        work = self.plan.get("work")
+        return int(work.get("threads") or 1) if work else 1
 
     @property
-    def _work(self) -> PlannedWork:
-        return self.plan.get("work") or cast(PlannedWork, {})
+    def _cores(self) -> int:
+        """Of the machine; plans of earlier versions say less of it, or nothing."""
+        machine = self.plan.get("machine")
+        if not machine:
+            return 1
+        known = machine.get("capacity") or machine.get("physical_cores")
+        return int(known or len(machine.get("cpus") or ()) or 1)
 
 
 def is_benchmark(run_dir: Path) -> bool:
