@@ -33,6 +33,9 @@ FORMS = {
 }
 """Name of a distribution → how it is written. ``scale`` draws a factor, by which the robot's value
 is multiplied."""
+EACH = "each "
+"""Begins a distribution that is drawn from for each element of a pattern by itself, and not once for
+all of them: ``"each scale(0.8, 1.2)"``."""
 NORMAL_WIDTH = 3.0
 """Standard deviations at which values of ``normal`` end: what lies beyond is moved there. So every
 distribution has bounds."""
@@ -68,6 +71,8 @@ class Distribution:
     """A key of :data:`FORMS`."""
     changing: tuple[ChangingNumber, ...]
     """Its numbers, each of which may change over the training."""
+    is_each: bool = False
+    """Whether each element of a pattern has a value of its own."""
 
     @property
     def multiplies(self) -> bool:
@@ -100,7 +105,8 @@ def parse_distribution(text: str) -> Distribution:
 
     :raises ValueError: it is none, or its numbers do not fit.
     """
-    match = _CALL.match(text)
+    is_each = text.lstrip().startswith(EACH)
+    match = _CALL.match(text.lstrip().removeprefix(EACH))
     if match is None:
         raise ValueError(f"{text!r} is no distribution; {_EXPECTED}")
     kind = match[1]
@@ -121,7 +127,7 @@ def parse_distribution(text: str) -> Distribution:
     if len(numbers) != 2 and (kind != "choice" or len(numbers) < 2):
         expected = "at least two values" if kind == "choice" else "two numbers"
         raise ValueError(f"{text!r} has {len(numbers)}; expected {expected}, {FORMS[kind]}")
-    distribution = Distribution(kind, numbers)
+    distribution = Distribution(kind, numbers, is_each)
     for moment in turning_moments(numbers):
         _check_numbers(text, kind, distribution.numbers(moment))
     return distribution
@@ -188,6 +194,8 @@ def check_disturbance(key: str, distribution: Distribution) -> None:
     if distribution.kind not in fitting:
         expected = " or ".join(FORMS[kind] for kind in fitting)
         raise ValueError(f"{distribution.kind} does not fit here; expected {expected}")
+    if distribution.is_each:
+        raise ValueError(f'"{EACH.strip()}" is for elements of the robot; leave it out')
     low, high = distribution.extremes
     if key not in _ANY_SIGN and low < 0:
         raise ValueError(f"may draw {low:g}; expected at least 0")

@@ -85,6 +85,8 @@ def edited(key: str, value: float, factor: bool) -> mujoco.MjModel:
         for body, mass in zip(spec.bodies, load_model(QUADRUPED).body_mass, strict=True)
     }
     for _, element in matching_elements(spec, "randomize", key):
+        if key.startswith("joint.*") and element.type == mujoco.mjtJoint.mjJNT_FREE:
+            continue
         if key.endswith(".mass"):
             for geom in element.geoms:
                 geom.density *= value if factor else value / mass[element.name]
@@ -503,6 +505,97 @@ def test_two_keys_for_one_value_are_refused() -> None:
         match=r"randomize.geom.floor.friction: randomize.geom.\*.friction sets or draws the same",
     ):
         randomized_keys(QUADRUPED, load_model(QUADRUPED), both)
+
+
+def test_each_element_of_a_pattern_draws_its_own_value() -> None:
+    made = simulation(
+        {"body.*.mass": "each scale(0.5, 2)", "joint.*.damping": "each scale(0.5, 2)"}
+    )
+    names = [key.key for key in made.keys]
+    bodies = [made.model.body(number).name for number in range(1, made.model.nbody)]
+    assert {name for name in names if name.startswith("body")} == {
+        f"body.{name}.mass" for name in bodies
+    }
+    made.reset()
+    shares = made.model_of(0).body_mass[1:] / made.model.body_mass[1:]
+    assert len(np.unique(shares.round(6))) == len(shares)
+    drawn = dict(zip(names, made.drawn[0].tolist(), strict=True))
+    expected = [drawn[f"body.{name}.mass"] for name in bodies]
+    np.testing.assert_allclose(shares, expected)
+    again = simulation(
+        {"body.*.mass": "each scale(0.5, 2)", "joint.*.damping": "each scale(0.5, 2)"}
+    )
+    again.reset()
+    assert made.drawn.tobytes() == again.drawn.tobytes()
+
+
+def test_the_critic_sees_what_each_element_has_drawn() -> None:
+    made = simulation({"body.*.mass": "each scale(0.5, 2)"}, asymmetric=True)
+    assert made.privileged_names == tuple(key.key for key in made.keys)
+    observed = made.reset()
+    shown = observed[:, -len(made.keys) :]
+    np.testing.assert_allclose(shown, made.drawn.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "body.trunk.mass",
+            "each scale(0.9, 1.1)",
+            'randomize.body.trunk.mass: "each" draws a value for each element of a pattern such as "body.*.mass"',
+        ),
+        (
+            "option.wind[0]",
+            "each uniform(0, 1)",
+            'randomize.option.wind[0]: "each" draws a value for each element of a pattern',
+        ),
+        (
+            "action.delay",
+            "each choice(0, 1)",
+            'randomize.action.delay: "each" is for elements of the robot; leave it out',
+        ),
+    ],
+)
+def test_each_is_refused_where_there_is_one_element(key: str, value: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        simulation({key: value})
+
+
+def test_each_is_refused_for_elements_without_a_name(tmp_path: Path) -> None:
+    xml = tmp_path / "parts.xml"
+    xml.write_text(PARTS.format(compiler="", inertial=""))
+    with pytest.raises(RandomizeError, match="a geom that it matches has no name of its own"):
+        randomized_keys(xml, load_model(xml), {"geom.*.friction": "each scale(0.9, 1.1)"})
+
+
+@pytest.mark.parametrize("each", ["", "each "])
+def test_a_pattern_leaves_the_free_joint_of_the_base_out(each: str) -> None:
+    made = simulation({"joint.*.damping": f"{each}uniform(3, 4)"})
+    made.reset()
+    damping = made.model_of(0).dof_damping
+    assert damping[:6].tolist() == made.model.dof_damping[:6].tolist() == [0.0] * 6
+    assert (damping[6:] >= 3).all()
+    named = made.model.joint(0).name or "root"
+    named_alone = simulation({f"joint.{named}.damping": "uniform(3, 4)"})
+    named_alone.reset()
+    assert (named_alone.model_of(0).dof_damping[:6] >= 3).all()
+
+
+def test_an_episode_tells_the_delays_and_the_period_that_it_drew() -> None:
+    delays = {"action.delay": "choice(1, 2)", "observation.delay": "choice(3, 4)"}
+    made = simulation(
+        {**delays, "push.speed": "uniform(0, 0.1)", "push.period": "choice(0.4, 0.8)"},
+        measuring=True,
+    )
+    made.reset()
+    ended: Any = []
+    while not ended:
+        ended = made.step(np.zeros((3, made.model.nu))).ended
+    drawn = ended[0].drawn
+    assert drawn["action.delay"] in (1.0, 2.0)
+    assert drawn["observation.delay"] in (3.0, 4.0)
+    assert drawn["push.period"] == pytest.approx(0.4) or drawn["push.period"] == pytest.approx(0.8)
 
 
 PARTS = """<mujoco><compiler {compiler}/><worldbody><geom type="plane" size="5 5 1"/>

@@ -28,12 +28,14 @@ GRID = {MASS: ["*0.5", "*1", "*1.5"], FRICTION: [0.2, 1.0]}
 OPTIONS = {"max_episode_steps": 20}
 
 
-def on_grid(grid: dict[str, Any], at_each: int = 2, **changes: Any) -> RandomizedSimulation:
+def on_grid(
+    grid: dict[str, Any], at_each: int = 2, randomize: Any = RANDOMIZE, **changes: Any
+) -> RandomizedSimulation:
     parsed = EvaluationGrid.parse(grid)
     assert parsed is not None
     places = GridPlaces(parsed, parsed.points, at_each)
     settings: Any = {"n_envs": at_each * len(parsed.points), "seed": 7, **changes}
-    return RandomizedSimulation(QUADRUPED, "auto", OPTIONS, RANDOMIZE, places, **settings)
+    return RandomizedSimulation(QUADRUPED, "auto", OPTIONS, randomize, places, **settings)
 
 
 def job(directory: Path, **changes: Any) -> WorkerSpec:
@@ -146,15 +148,16 @@ def test_a_diverging_robot_of_the_grid_does_not_fail_the_job(tmp_path: Path) -> 
         ),
         ({"geom.trunk.size": ["*1", "*2"]}, {}, "evaluate.geom.trunk.size: "),
         ({"push.period": [1, 2]}, {}, "evaluate.push.period: there are no pushes"),
+        ({"geom.floor.friction": [1, 2]}, {"geom.*.friction": "uniform(0.5, 1)"}, None),
         (
-            {"geom.floor.friction": [1, 2]},
-            {"geom.*.friction": "uniform(0.5, 1)"},
+            {"geom.floor.friction": [1, 2], "geom.*.friction": [1, 2]},
+            {},
             "sets or draws the same value of geom.floor.friction; leave one of them out",
         ),
         (
             {"geom.floor.friction": [0.4, 0.8]},
             {"geom.floor.friction": ["uniform(0.4, 1.2)", 0.005]},
-            'friction sets or draws the same value of geom.floor.friction; vary evaluate."geom.floor.friction[0]"',
+            None,
         ),
         (
             {"geom.floor.friction[0]": [0.4, 0.8]},
@@ -173,6 +176,23 @@ def test_the_examination_before_the_launch_finds_what_does_not_fit(
         answer = check(request, recent)
     assert (answer.problem is None) == (problem is None), answer.problem
     assert str(problem or "None") in str(answer.problem)
+
+
+@pytest.mark.parametrize("each", ["", "each "])
+def test_the_values_of_the_grid_come_before_what_a_pattern_draws(each: str) -> None:
+    randomize = {"body.*.mass": f"{each}scale(0.9, 1.1)"}
+    made = on_grid({MASS: ["*0.5", "*2"]}, randomize=randomize)
+    made.reset()
+    plain = made.model
+    trunk = plain.body("trunk").id
+    shares = np.array([made.model_of(env).body_mass[1:] / plain.body_mass[1:] for env in range(4)])
+    of_trunk = shares[:, trunk - 1]
+    of_others = np.delete(shares, trunk - 1, axis=1)
+    np.testing.assert_allclose(of_trunk, [0.5, 0.5, 2, 2])
+    assert ((of_others >= 0.9) & (of_others <= 1.1)).all()
+    is_the_same = np.allclose(of_others, of_others[:, :1])
+    assert is_the_same == (not each)
+    np.testing.assert_array_equal(of_others[:2], of_others[2:], "the points share their draws")
 
 
 def test_a_spec_of_an_earlier_version_has_no_grid() -> None:

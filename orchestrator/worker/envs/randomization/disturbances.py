@@ -215,6 +215,15 @@ class Disturbances:
         due: NDArray[np.bool_] = (since == 0) & (lengths > 0)
         return due if np.count_nonzero(due) else None
 
+    def drawn_by(self, env: int) -> dict[str, float]:
+        """What the running episode of environment ``env`` has drawn once: delays in control steps,
+        the period of pushes in seconds.
+        """
+        drawn = {key: float(values[env]) for key, values in self.drawn.items()}
+        if "push.period" in drawn:
+            drawn["push.period"] *= self._task.step_s
+        return drawn
+
     def get_state(self) -> DisturbanceState:
         return {
             "drawn": {key: drawn.copy() for key, drawn in self.drawn.items()},

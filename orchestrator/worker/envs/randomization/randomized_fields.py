@@ -6,6 +6,9 @@ be an affine function of the value. What MuJoCo derives from these fields (inver
 of subtrees …) is computed by ``Batch.set_const``. The result must equal the edited and compiled
 robot; an attribute for which it does not is refused.
 
+A pattern leaves free joints out where it matches others, too: what they have, such as damping, would
+act on the base as a whole.
+
 The mass of a body is the exception: ``body.NAME.mass`` scales mass and inertia of the body
 together, as if the density of all its parts had changed.
 """
@@ -25,10 +28,11 @@ import numpy as np
 from mujoco.batch import MODEL_FIELDS, Batch
 from numpy.typing import NDArray
 
-from orchestrator.core.numbers.distributions import Distribution, disturbance, read_drawn
+from orchestrator.core.numbers.distributions import EACH, Distribution, disturbance, read_drawn
 from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
 from orchestrator.core.numbers.terrain import TERRAIN
 from orchestrator.worker.envs.model_loading import for_simulation
+from orchestrator.worker.mjmodel.joints import FREE
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.mjspec.model_comparison import differences, model_bytes
 from orchestrator.worker.mjspec.mujoco_internals import set_const_inputs
@@ -41,6 +45,7 @@ from orchestrator.worker.mjspec.spec_attributes import (
 from orchestrator.worker.mjspec.spec_elements import (
     SINGLE,
     EditError,
+    is_pattern,
     matching_elements,
     suggestion,
 )
@@ -82,6 +87,10 @@ class RandomizeError(ValueError):
     """
 
 
+class NoChangeError(RandomizeError):
+    """A key changes nothing in the compiled robot."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldChange:
     """The entries of one field of MjModel that depend on a value: ``at_zero + slope · value``,
@@ -104,7 +113,10 @@ class RandomizedKey:
 
     table: str
     """Of the job file, that has the key: :data:`TABLE` or :data:`GRID_TABLE`."""
+    declared: str
+    """The key as the table has it."""
     key: str
+    """That of one element where each of those of a pattern has a value of its own."""
     distribution: Distribution
     changes: Sequence[FieldChange] = ()
     """Empty as long as the robot is not examined."""
@@ -115,12 +127,13 @@ class RandomizedKey:
     @property
     def where(self) -> str:
         """The key in messages."""
-        return f"{self.table}.{self.key}"
+        return f"{self.table}.{self.declared}"
 
 
 MOST_EXAMINED = 1_000
-_EXAMINED: dict[tuple[Path, bytes, RandomizedKey], RandomizedKey] = {}
-"""File and hash of a robot, and a key without its changes → the key with them."""
+_EXAMINED: dict[tuple[Path, bytes, RandomizedKey], list[RandomizedKey]] = {}
+"""File and hash of a robot, and a key without its changes → the key with them, or those of its
+elements."""
 
 
 def table_of(key: str, randomize: Mapping[str, str]) -> str:
@@ -134,7 +147,8 @@ def randomized_keys(
     randomize: Mapping[str, str | float],
     grid: EvaluationGrid | None = None,
 ) -> list[RandomizedKey]:
-    """What ``randomize`` and ``grid`` change, sorted by key; a key of both is that of the grid.
+    """What ``randomize`` and ``grid`` change, sorted by key. A value that both set or draw is that of
+    the grid.
 
     :param xml: the robot's MJCF.
     :param model: compiled from it.
@@ -146,13 +160,54 @@ def randomized_keys(
     drawn: dict[str, RandomizedKey] = {}
     for key, value in randomize.items():
         if key != TERRAIN and disturbance(key) is None:
-            drawn[key] = RandomizedKey(table=TABLE, key=key, distribution=read_drawn(value))
+            drawn[key] = _declared(TABLE, key, read_drawn(value))
     for axis in grid.axes if grid else ():
         if disturbance(axis.key) is None:
-            drawn[axis.key] = RandomizedKey(table=GRID_TABLE, key=axis.key, distribution=axis.range)
+            drawn[axis.key] = _declared(GRID_TABLE, axis.key, axis.range)
     examined = _examine_all(xml, model, [drawn[key] for key in sorted(drawn)])
-    _refuse_overlaps(examined)
-    return examined
+    kept = _without_values_of_grid(sorted(examined, key=lambda one: one.key))
+    _refuse_overlaps(kept)
+    return kept
+
+
+def _declared(table: str, key: str, distribution: Distribution) -> RandomizedKey:
+    return RandomizedKey(table=table, declared=key, key=key, distribution=distribution)
+
+
+def _without_values_of_grid(keys: Sequence[RandomizedKey]) -> list[RandomizedKey]:
+    """``keys``, of which those of ``randomize`` change nothing that those of the grid set."""
+    of_grid = [one for one in keys if one.table == GRID_TABLE]
+    entries: dict[str, NDArray[np.intp]] = {}
+    for change in (change for one in of_grid for change in one.changes):
+        before = entries.get(change.name, np.zeros(0, np.intp))
+        entries[change.name] = np.union1d(before, change.entries)
+    places = frozenset[tuple[str, int]]().union(*(one.places for one in of_grid))
+    kept = []
+    for one in keys:
+        if one.table == GRID_TABLE or not of_grid:
+            kept.append(one)
+            continue
+        parts = [_without(change, entries.get(change.name)) for change in one.changes]
+        changes = [part for part in parts if part is not None]
+        if changes or not one.changes:
+            left = one.places - places
+            kept.append(dataclasses.replace(one, changes=changes, places=left))
+    return kept
+
+
+def _without(change: FieldChange, entries: NDArray[np.intp] | None) -> FieldChange | None:
+    """``change`` of other entries; None where there are none."""
+    if entries is None:
+        return change
+    others = ~np.isin(change.entries, entries)
+    if not others.any():
+        return None
+    return dataclasses.replace(
+        change,
+        entries=change.entries[others],
+        at_zero=change.at_zero[others],
+        slope=change.slope[others],
+    )
 
 
 def _refuse_overlaps(keys: Sequence[RandomizedKey]) -> None:
@@ -166,8 +221,6 @@ def _refuse_overlaps(keys: Sequence[RandomizedKey]) -> None:
             other = owner.setdefault((name, place), one)
             if other is not one:
                 cure = "leave one of them out, or name other elements"
-                if other.table == GRID_TABLE and one.key.startswith(f"{other.key}["):
-                    cure = f'vary {GRID_TABLE}."{one.key}" instead'
                 raise RandomizeError(
                     f"{one.where}: {other.where} sets or draws the same value of {name}; {cure}"
                 )
@@ -183,22 +236,64 @@ def _examine_all(
         return []
     digest = hashlib.sha256(model_bytes(model)).digest()
     spec: mujoco.MjSpec | None = None
-    examined_keys = []
+    examined_keys: list[RandomizedKey] = []
     for key in drawn:
         examined = _EXAMINED.get((xml, digest, key))
         if examined is None:
             if spec is None:
                 spec = mujoco.MjSpec.from_file(str(xml))
-            examined = _examine(spec, model, key)
+            examine = _examine_each if key.distribution.is_each else _examine_all_at_once
+            examined = examine(spec, model, key)
             if len(_EXAMINED) >= MOST_EXAMINED:
                 _EXAMINED.clear()
             _EXAMINED[xml, digest, key] = examined
-        examined_keys.append(examined)
+        examined_keys += examined
     return examined_keys
 
 
+def _examine_all_at_once(
+    spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey
+) -> list[RandomizedKey]:
+    return [_examine(spec, model, drawn)]
+
+
+def _examine_each(
+    spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey
+) -> list[RandomizedKey]:
+    """A key for each element that ``drawn`` names, with what it changes; of those alone in which it
+    changes anything.
+    """
+    kind, _, rest = drawn.key.partition(".")
+    pattern, _, attribute = rest.rpartition(".")
+    if kind in SINGLE or not is_pattern(pattern):
+        raise RandomizeError(
+            f'{drawn.where}: "{EACH.strip()}" draws a value for each element of a pattern such as '
+            f'"{kind}.*.{attribute}", and this key names one; leave it out'
+        )
+    names = [element.name for _, element in _elements(spec, drawn)]
+    found = []
+    nothing: RandomizeError | None = None
+    for name in names:
+        one = dataclasses.replace(drawn, key=f"{kind}.{name}.{attribute}")
+        if not name or names.count(name) > 1:
+            raise RandomizeError(
+                f"{drawn.where}: a {kind} that it matches has no name of its own, so that it cannot be drawn by "
+                f'itself; name it in the MJCF, or leave "{EACH.strip()}" out'
+            )
+        try:
+            found.append(_examine(spec, model, one))
+        except NoChangeError as error:
+            nothing = error
+    if not found and nothing is not None:
+        raise nothing
+    return found
+
+
 def _examine(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -> RandomizedKey:
-    """``drawn`` with what it changes."""
+    """``drawn`` with what it changes.
+
+    :raises NoChangeError: it changes nothing.
+    """
     _refuse_fixed(drawn)
     _refuse_values(drawn)
     low, high = drawn.distribution.extremes
@@ -210,7 +305,7 @@ def _examine(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -
     if not changes and is_constant:
         return drawn  # it is the robot's own
     if not changes:
-        raise RandomizeError(
+        raise NoChangeError(
             f"{drawn.where}: changes nothing in the compiled robot; another attribute overrides it"
         )
     middle = low + (high - low) * 0.382  # anywhere between them
@@ -326,7 +421,7 @@ def _compile_with(
     attribute, index = _split_index(key.rpartition(".")[2])
     written: Any = f"*{value!r}" if multiplies else value
     try:
-        for _, element in matching_elements(edited, drawn.table, key):
+        for _, element in _elements(edited, drawn):
             if (kind, attribute, index) == ("body", "mass", None):
                 factor = value if multiplies else value / _mass(model, element.name)
                 _scale_mass(element, factor)
@@ -349,12 +444,25 @@ def _compile_with(
         ) from None
 
 
+def _elements(spec: mujoco.MjSpec, drawn: RandomizedKey) -> list[tuple[int, Any]]:
+    """The elements that a key names, with their numbers; of a pattern that matches other joints, too,
+    without free ones.
+
+    :raises EditError: there are none.
+    """
+    found = matching_elements(spec, drawn.table, drawn.key)
+    if not drawn.key.startswith("joint."):
+        return found
+    others = [(number, joint) for number, joint in found if int(joint.type) != FREE]
+    return others or found
+
+
 def _places(spec: mujoco.MjSpec, drawn: RandomizedKey) -> frozenset[tuple[str, int]]:
     """:attr:`RandomizedKey.places` of a key that fits the robot."""
     kind = drawn.key.partition(".")[0]
     attribute, index = _split_index(drawn.key.rpartition(".")[2])
     places: set[tuple[str, int]] = set()
-    for number, element in matching_elements(spec, drawn.table, drawn.key):
+    for number, element in _elements(spec, drawn):
         name = attribute if kind in SINGLE else f"{element.name or f'#{number}'}.{attribute}"
         numbers = getattr(element, RENAMED.get(attribute, attribute), None)
         if index is not None:

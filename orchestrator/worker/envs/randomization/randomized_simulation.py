@@ -113,7 +113,8 @@ class RandomizedSimulation(Simulation):
 
     def _show_critic(self, randomize: Mapping[str, str]) -> None:
         """Add what ``randomize`` draws to the observations; only the critic sees these."""
-        self._privileged = [number for number, key in enumerate(self.keys) if key.key in randomize]
+        declared = enumerate(key.declared for key in self.keys)
+        self._privileged = [number for number, key in declared if key in randomize]
         self._privileged_delays = [key for key in PRIVILEGED if key in randomize]
         of_robot = [self.keys[number].key for number in self._privileged]
         drawn = (*of_robot, *self._privileged_delays)
@@ -214,9 +215,8 @@ class RandomizedSimulation(Simulation):
         if not self._is_measuring:
             return episode
         names = [key.key for key in self.keys]
-        return dataclasses.replace(
-            episode, drawn=dict(zip(names, self.drawn[env].tolist(), strict=True))
-        )
+        drawn = dict(zip(names, self.drawn[env].tolist(), strict=True))
+        return dataclasses.replace(episode, drawn=drawn | self._disturbances.drawn_by(env))
 
     def _write_robots(self, envs: NDArray[np.intp]) -> None:
         for env in envs:
