@@ -276,6 +276,8 @@ class History:
                 trial.is_over = False
                 trial.why = ""
                 self.whys.pop(trial.number, None)
+                if trial.is_further_seed:  # its failure was nothing to the sampler
+                    self.untold[trial.number] = trial
         self._sort_in(trial)
 
     def _count_further_seeds(self, trial: Trial) -> None:

@@ -250,6 +250,57 @@ def test_a_further_seed_that_fails_leaves_its_trial_as_it_was_and_is_said(
     assert "Failed further seeds" in (tmp_path / "run/report/index.html").read_text()
 
 
+FALLS = WORKER.replace(
+    "\nif job.name",
+    "\nif spec['seed'] >= 1000 and not (job / '../../../mended').exists() or job.name",
+)
+"""Further seeds fail before there is a file ``mended`` beside the run directory."""
+HEARS = """
+class Hears:
+    def __init__(self, space, seed, directions):
+        self.heard = []
+
+    def ask(self, number):
+        return {"ppo.gamma": 0.2 + 0.1 * number}
+
+    def tell(self, number, point, outcome):
+        pass
+
+    def tell_again(self, number, point, outcome):
+        self.heard.append(f"{number} {outcome.value!r}")
+        with open("heard", "w") as file:
+            file.write("\\n".join(self.heard))
+"""
+
+
+@pytest.mark.usefixtures("noisy_workers")
+def test_the_sampler_hears_once_of_a_further_seed_that_has_failed_and_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert FALLS != WORKER
+    monkeypatch.setattr(commands, "INSTANT", FALLS)
+    commands.instant_workers(monkeypatch, tmp_path)
+    (tmp_path / "hearing.py").write_text(HEARS)
+    jobs = search_file(tmp_path, 'sampler = "hearing:Hears"\ntrials = 4\nrace = 2\n')
+    text = jobs.read_text().replace("seeds = [3]", "seeds = [3]\nretry = { max_retries = 0 }")
+    jobs.write_text(text)
+    done = commands.invoke("run", jobs, "--run-dir", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    failed = history_of(tmp_path / "run").further
+    assert failed
+    heard = tmp_path / "heard"
+    assert not heard.exists()
+    (tmp_path / "mended").touch()
+    commands.succeed("retry", "run", cwd=tmp_path)
+    for _ in range(2):  # the second time, nothing is left to be done
+        commands.succeed("run", jobs, "--run-dir", "run", cwd=tmp_path)
+        further = history_of(tmp_path / "run").further
+        assert sorted(heard.read_text().splitlines()) == sorted(
+            f"{one.reevaluates} {one.values[0]!r}" for one in further if one.values
+        )
+    assert {one.number for one in failed} <= {one.number for one in further if one.values}
+
+
 # -- killed
 
 UNEVEN = WORKER.replace(
