@@ -22,7 +22,8 @@ from orchestrator.features.search.history import Trial
 FEWEST = 8
 """Finished trials that a model is fitted to at least."""
 MOST = 300
-"""It is fitted to the latest values of more: its cost grows with the third power of their number."""
+"""Of more, it is fitted to the latest, with all of their seeds: its cost grows with the third power
+of the number of values."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -47,10 +48,9 @@ def estimates(space: Sequence[Dimension], trials: Sequence[Trial]) -> Mapping[in
     places = np.array([_place(space, trial) for trial in in_order])
     # The model takes each seed as a value of its own with the same noise, so that the mean of n of
     # them has an n-th of it.
-    values = [trial.seed_values for trial in in_order]
-    seeds = [len(of_trial) for of_trial in values]
-    observed = np.repeat(places, seeds, axis=0)
-    means, errors = believed(observed[-MOST:], np.concatenate(values)[-MOST:], places)
+    values = [trial.seed_values for trial in in_order[-MOST:]]
+    observed = np.repeat(places[-MOST:], [len(of_trial) for of_trial in values], axis=0)
+    means, errors = believed(observed, np.concatenate(values), places)
     return {
         trial.number: Estimate(mean=float(mean), error=float(error))
         for trial, mean, error in zip(in_order, means, errors, strict=True)

@@ -134,3 +134,23 @@ def test_trials_before_those_that_the_model_is_fitted_to_have_estimates_too(
     monkeypatch.setattr("orchestrator.features.search.estimates.MOST", 20)
     trials, _ = noisy_trials(30)
     assert list(estimates(SPACE, trials)) == list(range(30))
+
+
+def test_what_the_model_is_fitted_to_are_whole_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latest ones with all of their seeds, however many these are."""
+    monkeypatch.setattr("orchestrator.features.search.estimates.MOST", 20)
+    trials, _ = noisy_trials(30)
+    fitted: list[int] = []
+
+    def believed(places: Any, values: Any, at: Any) -> Any:
+        fitted.append(len(values))
+        return np.zeros(len(at)), np.zeros(len(at))
+
+    monkeypatch.setattr("orchestrator.features.search.estimates.believed", believed)
+    for trial in trials:
+        trial.of_seeds = [1.0]
+        for place in range(trial.number % 3):
+            seed = Trial(number=30 + place, point=trial.point, jobs=(), values=[2.0], is_over=True)
+            trial.further.append(seed)
+    assert list(estimates(SPACE, trials)) == list(range(30))
+    assert fitted == [sum(1 + number % 3 for number in range(10, 30))]
