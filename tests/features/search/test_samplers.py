@@ -165,6 +165,33 @@ def test_a_population_is_ranked_by_the_values_over_all_seeds() -> None:
     assert corrected.ask(5) == whole.ask(5), "the distribution was adapted with it before"
 
 
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+@pytest.mark.parametrize("name", ["cmaes", *SLOW_TO_IMPORT[4:]])
+def test_a_failed_trial_is_no_better_than_a_further_seed_of_another(
+    name: str, direction: str
+) -> None:
+    """It has the worst value so far, which may be that of a further seed: as if it had that."""
+    options = {"population_size": 4} if name == "cmaes" else {"n_startup_trials": 4}
+    spec = spec_of(
+        name, objectives=("x",), directions=(direction,), sampler_options=options, seed=5
+    )
+    sign = 1.0 if direction == "maximize" else -1.0
+    failing, valued = make(spec), make(spec)
+    for sampler in (failing, valued):
+        for number in range(4):
+            point = sampler.ask(number)
+            if number < 3:
+                sampler.tell(number, point, TrialOutcome(values=(sign * number,)))
+            elif sampler is failing:
+                sampler.tell(number, point, TrialOutcome(values=None))
+            else:
+                sampler.tell(number, point, TrialOutcome(values=(-9.0 * sign,)))
+            if number == 2:
+                again = FurtherOutcome(value=-9.0 * sign, value_of_trial=-9.0 * sign)
+                sampler.tell_again(2, point, again)
+    assert [failing.ask(number) for number in (4, 5)] == [valued.ask(number) for number in (4, 5)]
+
+
 def test_pickled_distribution_draws_the_same_places_to_the_last_bit() -> None:
     """Points of few digits would hide what is lost."""
     from orchestrator.features.search.searcher.cmaes_sampler import (

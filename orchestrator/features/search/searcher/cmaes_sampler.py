@@ -154,7 +154,7 @@ class CmaesSampler:
         is_best = False
         if outcome.values is not None:
             loss = self._sign * outcome.values[0]
-            self._worst = loss if self._worst is None else max(self._worst, loss)
+            self._note_worst(loss)
             is_best = self._best is None or loss < self._best
             self._best = loss if is_best else self._best
         elif self._worst is not None:
@@ -171,7 +171,13 @@ class CmaesSampler:
             self._distribution.start(place, 2 * self._distribution.population_size)
 
     def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
-        self._distribution.tell_again(point, (self._sign * outcome.value_of_trial,))
+        loss = self._sign * outcome.value_of_trial
+        self._note_worst(loss)
+        self._distribution.tell_again(point, (loss,))
+
+    def _note_worst(self, loss: float) -> None:
+        """Failed trials have the largest loss of all."""
+        self._worst = loss if self._worst is None else max(self._worst, loss)
 
     def _begin_around(self, point: Point) -> None:
         """What was told of worse points is forgotten, which is less than a population."""

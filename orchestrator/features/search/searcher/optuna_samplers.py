@@ -52,7 +52,7 @@ class OptunaSampler:
         self._study = optuna.create_study(directions=list(spec.directions), sampler=sampler)
         self._signs = [1.0 if direction == "maximize" else -1.0 for direction in spec.directions]
         self._worst: list[float] | None = None
-        """The worst value of each objective so far."""
+        """The worst value of each objective so far, of further seeds, too: that of a failed trial."""
         self._asked: optuna.Trial | None = None
         """The trial that was asked for last."""
         self._trials: dict[int, int] = {}
@@ -98,14 +98,16 @@ class OptunaSampler:
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         trial = self._trials.pop(number)
         if outcome.values is not None:
-            known = self._worst or outcome.values
-            pairs = zip(self._signs, known, outcome.values, strict=True)
-            self._worst = [sign * min(sign * before, sign * now) for sign, before, now in pairs]
+            self._note_worst(outcome.values)
         values = outcome.values or self._worst
         if values is None:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
             self._study.tell(trial, list(values))
+
+    def _note_worst(self, values: Sequence[float]) -> None:
+        pairs = zip(self._signs, self._worst or values, values, strict=True)
+        self._worst = [sign * min(sign * before, sign * now) for sign, before, now in pairs]
 
     def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
         """A further trial with the same parameters: TPE and the Gaussian process take each as an
@@ -113,6 +115,7 @@ class OptunaSampler:
         """
         if self._has_generations:
             return
+        self._note_worst([outcome.value])
         self._study.add_trial(
             optuna.trial.create_trial(
                 params=self._places(point),
