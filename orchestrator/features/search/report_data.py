@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import search_events
-from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
+from orchestrator.features.search.declaration.spec import (
+    ArchiveAxis,
+    Dimension,
+    Direction,
+    SearchSpec,
+)
 from orchestrator.features.search.history import History, Trial
 from orchestrator.features.search.shown_trials import (
     MOST_REPORTED,
@@ -67,7 +73,9 @@ class SpentByThen(NamedTuple):
 
 
 class Improvement(TypedDict):
-    """A trial that was better than all before it, and what had been spent by then."""
+    """The best trial from one moment on, with its value over the seeds that had ended by then, and
+    what had been spent. The next one is better, or the same with another seed, which may be worse.
+    """
 
     trial: int
     value: float
@@ -145,7 +153,7 @@ class SearchFacts(TypedDict):
     front: Sequence[int]
     """Pareto front of several objectives."""
     improvements: Mapping[str, Sequence[Improvement]]
-    """Objective → the best so far, whenever it improved."""
+    """Objective → the best so far as it was known then, whenever it changed."""
     spent: Mapping[int, SpentByThen]
     """Finished trial → what had been spent when it ended."""
     dimensions: Sequence[ReportedDimension]
@@ -181,7 +189,9 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
             one.number: value for one in asked if (value := _first_return(one)) is not None
         }
     lineages = lineage_env_steps(ledger, asked)
-    spent = _spent_by_trial(events, {trial.number for trial in finished})
+    course = _course(events, search)
+    numbers = {trial.number for trial in finished}
+    spent = {number: one for number, one in course.spent.items() if number in numbers}
     return {
         "sampler": None if search is None else search.sampler,
         "seed": None if search is None else search.seed,
@@ -204,10 +214,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         ],
         "best": leading.best,
         "front": leading.front,
-        "improvements": {
-            name: _improvements(outcomes[name], direction, spent)
-            for name, direction in zip(names, directions, strict=True)
-        },
+        "improvements": dict(zip(names, course.improvements, strict=True)),
         "spent": spent,
         "dimensions": []
         if search is None
@@ -268,33 +275,63 @@ def _axis(axis: ArchiveAxis) -> ReportedAxis:
     return {"name": axis.name, "low": axis.low, "high": axis.high, "cells": axis.cells}
 
 
-def _spent_by_trial(
-    events: Iterable[search_events.SearchEvent], finished: set[int]
-) -> dict[int, SpentByThen]:
-    """Finished trial → what had been spent when it ended."""
-    history = History()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Course:
+    """What was known of a search, and what it had spent, while it went on."""
+
+    spent: Mapping[int, SpentByThen]
+    """Trial that has ended with a value → what had been spent by then."""
+    improvements: Sequence[Sequence[Improvement]]
+    """For each objective: as in :class:`SearchFacts`."""
+
+
+def _course(events: Iterable[search_events.SearchEvent], search: SearchSpec | None) -> _Course:
+    history = History(search=search)
     total = 0
-    found = {}
+    spent = {}
+    best = [_BestSoFar(direction=way) for way in (() if search is None else search.directions)]
     for event in events:
         before = history.trials[event.trial].env_steps if event.trial is not None else 0
         history.apply(event)
         if event.trial is None:
             continue
-        total += history.trials[event.trial].env_steps - before
-        has_value = event.kind == "over" and event.content["values"] is not None
-        if has_value and event.trial in finished:
-            found[event.trial] = SpentByThen(env_steps=total, elapsed_s=history.elapsed_s)
-    return found
+        trial = history.trials[event.trial]
+        total += trial.env_steps - before
+        if event.kind != "over" or event.content["values"] is None:
+            continue
+        by_then = SpentByThen(env_steps=total, elapsed_s=history.elapsed_s)
+        spent[trial.number] = by_then
+        if trial.is_further_seed:
+            assert trial.reevaluates is not None
+            trial = history.trials[trial.reevaluates]
+        if trial.is_of_search and is_measured(trial):
+            for one, value in zip(best, trial.values or (), strict=False):
+                one.note(trial.number, value, by_then)
+    return _Course(spent=spent, improvements=[one.course for one in best])
 
 
-def _improvements(
-    values: Values, direction: str, spent: Mapping[int, SpentByThen]
-) -> list[Improvement]:
-    """``spent`` is in the order in which the trials ended."""
-    found: list[Improvement] = []
-    for number, value in records([(number, values[number]) for number in spent], direction):
-        by_then = spent[number]
-        found.append(
+@dataclass(slots=True, kw_only=True)
+class _BestSoFar:
+    """The best trial by one objective, while values come in."""
+
+    direction: Direction
+    course: list[Improvement] = field(default_factory=list)
+    _values: dict[int, float] = field(default_factory=dict)
+    """By number, over the seeds that have ended so far; in the order in which the first ones
+    did."""
+
+    def note(self, number: int, value: float, by_then: SpentByThen) -> None:
+        """``value`` is now that of this trial."""
+        self._values[number] = value
+        before = self.course[-1] if self.course else None
+        if before is not None and number == before["trial"]:
+            choose = max if self.direction == "maximize" else min
+            number, value = choose(self._values.items(), key=lambda item: item[1])
+            if (number, value) == (before["trial"], before["value"]):
+                return
+        elif before is not None and not _is_better(value, before["value"], self.direction):
+            return
+        self.course.append(
             {
                 "trial": number,
                 "value": value,
@@ -302,7 +339,6 @@ def _improvements(
                 "elapsed_s": by_then.elapsed_s,
             }
         )
-    return found
 
 
 def records(values: Iterable[tuple[int, float]], direction: str) -> list[tuple[int, float]]:
@@ -310,9 +346,13 @@ def records(values: Iterable[tuple[int, float]], direction: str) -> list[tuple[i
     found: list[tuple[int, float]] = []
     for number, value in values:
         before = found[-1][1] if found else None
-        if before is None or (value > before if direction == "maximize" else value < before):
+        if before is None or _is_better(value, before, direction):
             found.append((number, value))
     return found
+
+
+def _is_better(value: float, before: float, direction: str) -> bool:
+    return value > before if direction == "maximize" else value < before
 
 
 # -- effects of dimensions

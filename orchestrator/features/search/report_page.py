@@ -160,6 +160,12 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
 def _best_so_far(facts: SearchFacts) -> list[Part]:
     drawn, which = _drawn_trials(facts, _finished_trials(facts))
     own = "A dot is a finished trial; the line is the best value so far."
+    if facts["race"]:
+        own = (
+            "A dot is a finished trial with the value over all of its seeds, where the first of them had ended; the "
+            "line is the value of the best by the seeds that had ended by then, and gets worse where a further one "
+            "did worse."
+        )
     axes = (
         "On the left against the env_steps of all trials that had reached a rung or ended by then, on the right "
         "against the time of the search."

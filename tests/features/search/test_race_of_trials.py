@@ -610,14 +610,14 @@ def test_a_sampler_of_the_user_hears_of_further_seeds_if_it_has_the_method(
 # -- what is shown
 
 
-def raced_run(root: Path, *, is_over: bool = True, **search: Any) -> RunPaths:
+def raced_run(root: Path, *, is_over: bool = True, sign: float = 1.0, **search: Any) -> RunPaths:
     told = [
-        Told(values=[3.0]),
-        Told(values=[9.0]),
-        Told(values=[8.0]),
-        Told(values=[1.0], reevaluates=1, role="race"),
-        Told(values=[7.0], reevaluates=2, role="race"),
-        Told(values=[2.0], reevaluates=1, role="race", seed=1001),
+        Told(values=[sign * 3.0]),
+        Told(values=[sign * 9.0]),
+        Told(values=[sign * 8.0]),
+        Told(values=[sign * 1.0], reevaluates=1, role="race"),
+        Told(values=[sign * 7.0], reevaluates=2, role="race"),
+        Told(values=[sign * 2.0], reevaluates=1, role="race", seed=1001),
     ]
     return search_run(root, told, race=3, is_over=is_over, **search)
 
@@ -651,6 +651,21 @@ def test_every_command_shows_the_value_over_all_seeds(tmp_path: Path) -> None:
     assert reader.repeated == {}
     assert spent is not None
     assert (spent.trials, spent.repeated, spent.raced) == (3, 0, 3)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_best_so_far_of_a_report_is_what_was_known_then(tmp_path: Path, sign: float) -> None:
+    """The first seeds are 3, 9 and 8; then trial 1 has 1, too, and trial 2 has 7."""
+    direction = "maximize" if sign > 0 else "minimize"
+    paths = raced_run(tmp_path / "run", sign=sign, aggregate="mean", direction=direction)
+    commands.succeed("report", paths.root, cwd=tmp_path)
+    facts = json.loads((paths.root / "report/report.json").read_text())["search"]
+    steps = [(one["trial"], sign * one["value"]) for one in facts["improvements"]["eval_mean"]]
+    assert steps == [(0, 3.0), (1, 9.0), (2, 8.0), (2, 7.5)]
+    spent = [one["env_steps"] for one in facts["improvements"]["eval_mean"]]
+    assert spent == [1000, 2000, 4000, 5000]
+    assert facts["spent"]["1"][0] == 2000
+    assert facts["best"][0] == 2
 
 
 @pytest.mark.skipif(not is_installed("optuna"), reason="needs Optuna, of the extra search")
