@@ -13,11 +13,8 @@ part where there is a C compiler.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import tomllib
@@ -183,43 +180,13 @@ def _evaluated(job: Path, policy: Policy) -> tuple[list[float], list[float]]:
 def _exported(job: Path, path: Path) -> Policy | None:
     """The policy in a file that was written as by the command; None for a header without a
     compiler."""
-    from orchestrator.features.export.worker import job_export, policy_files
+    from orchestrator.features.export.worker import c_library, job_export, policy_files
 
-    job_export.export(argparse.Namespace(job_dir=job, to=path, checkpoint=None))
+    job_export.export(argparse.Namespace(job_dir=job, to=path, checkpoint=None, check=False))
     if path.suffix == ".h":
-        return None if shutil.which("cc") is None else compiled(path)
+        has_compiler = shutil.which(c_library.COMPILER) is not None
+        return c_library.compiled(path, path.parent) if has_compiler else None
     return policy_files.read(path)
-
-
-def compiled(header: Path) -> Policy:
-    """The policy of a C header, compiled to a library beside it."""
-    text = header.read_text()
-    (name,) = re.findall(r"int (\w+)_act\(", text)
-    facts = {
-        kind: int(number) for kind, number in re.findall(r"_(OBSERVATIONS|ACTIONS) (\d+)", text)
-    }
-    source = header.with_suffix(".c")
-    library = header.with_suffix(".so")
-    source.write_text(
-        f'#include "{header.name}"\nvoid act(int rows, const float *in, float *action, float *ctrl) {{\n'
-        f"for (int i = 0; i < rows; i++) {name}_act(in + i * {facts['OBSERVATIONS']}, "
-        f"action + i * {facts['ACTIONS']}, ctrl + i * {facts['ACTIONS']});\n}}\n"
-    )
-    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC"]
-    subprocess.run(["cc", *flags, str(source), "-o", str(library), "-lm"], check=True)
-    function = ctypes.CDLL(str(library)).act
-
-    def act(observation: NDArray[Any]) -> Mapping[str, Actions]:
-        inputs = np.ascontiguousarray(observation, np.float32)
-        outputs = {
-            kind: np.zeros((len(inputs), facts["ACTIONS"]), np.float32)
-            for kind in ("action", "ctrl")
-        }
-        pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (inputs, *outputs.values())]
-        function(len(inputs), *pointers)
-        return outputs
-
-    return act
 
 
 def _mean_text(row: Compared) -> str:

@@ -25,11 +25,14 @@ class ExportRequest:
     checkpoint: str | None
     """env_steps of one of the job's checkpoints, ``latest``, or a file; None for the finished
     policy."""
+    check: bool
+    """Whether to run the file beside the policy."""
 
     def arguments(self) -> list[str]:
         """The command line arguments of :attr:`module`."""
         chosen = [] if self.checkpoint is None else [f"--checkpoint={self.checkpoint}"]
-        return [f"--to={self.to}", *chosen]
+        checking = ["--check"] if self.check else []
+        return [f"--to={self.to}", *chosen, *checking]
 
 
 @app.command()
@@ -44,6 +47,14 @@ def export(
         ),
     ],
     checkpoint: Checkpoint = None,
+    check: Annotated[
+        bool,
+        Option(
+            "--check",
+            help="Run the file beside the policy over an episode, and print the largest difference. A C header needs "
+            "a C compiler.",
+        ),
+    ] = False,
 ) -> None:
     """Write a trained policy for other programs, such as a robot's controller: observations in,
     actions and ctrl out.
@@ -59,4 +70,4 @@ def export(
         warning = policy_process.robot_warning(paths)
         if warning is not None:  # the file would have names and limits of another robot
             raise UsageError(f"{paths.root.name} cannot be exported: {warning}")
-        policy_process.use(paths, ExportRequest(to=to, checkpoint=checkpoint))
+        policy_process.use(paths, ExportRequest(to=to, checkpoint=checkpoint, check=check))

@@ -3,7 +3,6 @@ of policy."""
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import math
@@ -20,16 +19,18 @@ import numpy as np
 import pytest
 import torch
 import worker_helpers as helpers
+from export_helpers import export, job
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecNormalize
 
-from benchmarks.exported_policies import compiled
 from orchestrator.core.errors import UnfinishedPolicyWarning
 from orchestrator.core.paths import JobPaths
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.export.formats import FORMATS, READABLE
 from orchestrator.features.export.worker import (
     c_header,
+    c_library,
+    exported_check,
     job_export,
     numpy_policy,
     onnx_file,
@@ -39,7 +40,7 @@ from orchestrator.features.export.worker.exported_policy import OF_MJLAB, Export
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.policies import job_policy
 from orchestrator.worker.tasks import observation_limits, units
-from orchestrator.worker.training import learners, trained_policy
+from orchestrator.worker.training import trained_policy
 
 SQUASHED_SDE = {
     "hyperparameters": {"use_sde": True},
@@ -68,53 +69,6 @@ KINDS: dict[str, dict[str, Any]] = {
 ROWS = 64
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra export")
 pytest.importorskip("onnx", reason="needs the extra export")
-
-
-def job(directory: Path, robot: str = "arm", scale: float = 0.2, **changes: Any) -> JobPaths:
-    """A job's directory with a policy that was never trained, and whose actions differ widely all
-    the same.
-
-    :param scale: of its weights.
-    """
-    values = {
-        "task": "reach",
-        "xml": f"robot/{robot}.xml",
-        "normalize": True,
-        "job_id": directory.name,
-    }
-    spec = helpers.spec(**{**values, "learner": "sb3", "hyperparameters": {}, **changes})
-    paths = helpers.job(directory, spec)
-    if spec.xml is not None:
-        paths.robot.mkdir()
-        shutil.copyfile(helpers.REPOSITORY / "mjcf" / f"{robot}.xml", paths.root / spec.xml)
-        paths.robot_hash.write_text("c0ffee")
-    venv = env_factory.make(spec, paths.root, n_envs=1, seed=0)
-    model = learners.build(spec, venv).model
-    rng = np.random.default_rng(0)
-    with torch.no_grad():
-        for parameter in model.policy.parameters():
-            parameter.copy_(torch.as_tensor(rng.normal(0, scale, tuple(parameter.shape))))
-        for name, statistic in model.policy.named_buffers():
-            if name.endswith(("ra_mean", "ra_var")):  # of CrossQ's batch normalisation
-                statistic.copy_(torch.as_tensor(rng.uniform(0.5, 2, tuple(statistic.shape))))
-    model.save(paths.model)
-    if spec.normalize:
-        normalized: Any = env_factory.normalized_env(spec, venv)
-        size = venv.observation_space.shape
-        normalized.obs_rms.mean, normalized.obs_rms.var = (
-            rng.normal(0, 3, size),
-            rng.uniform(1e-6, 4, size),
-        )
-        normalized.save(str(paths.vecnormalize))
-    return paths
-
-
-def export(paths: JobPaths, suffix: str, **options: Any) -> Path:
-    to = paths.root / f"{paths.root.name}{suffix}"
-    job_export.export(
-        argparse.Namespace(**{"job_dir": paths.root, "to": to, "checkpoint": None, **options})
-    )
-    return to
 
 
 def observations_and_actions(
@@ -185,7 +139,7 @@ def test_a_c_header_compiles_without_a_warning_and_gives_the_actions(
 ) -> None:
     paths = job(tmp_path / kind, **KINDS[kind])
     observations, actions, controls = observations_and_actions(paths)
-    outputs = compiled(export(paths, ".h"))(observations)
+    outputs = c_library.compiled(export(paths, ".h"), tmp_path)(observations)
     np.testing.assert_allclose(outputs["action"], actions, rtol=0, atol=1e-6)
     np.testing.assert_allclose(outputs["ctrl"], controls, rtol=0, atol=2e-6)
 
@@ -242,6 +196,62 @@ def test_actions_of_gymnasiums_tasks_keep_their_bounds_and_are_the_controls(tmp_
     outputs = policy_files.read(export(paths, ".npz"))(observations)
     np.testing.assert_allclose(outputs["action"], actions, rtol=0, atol=1e-6)
     assert np.array_equal(outputs["ctrl"], outputs["action"])
+
+
+# -- checked beside the policy
+
+
+@pytest.mark.parametrize("kind", ["ppo", "sac", "linear"])
+def test_a_file_is_checked_beside_the_policy_over_an_episode(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = job(tmp_path / kind, **KINDS[kind])
+    for suffix in FORMATS:
+        if suffix == ".h" and shutil.which("cc") is None:
+            continue
+        to = export(paths, suffix, check=True)
+        said = capsys.readouterr().out.splitlines()[-1]
+        found = re.fullmatch(
+            rf"checked {re.escape(str(to))} beside the policy: over (\d+) steps of an episode they "
+            r"differ by at most: action by (\S+) and ctrl by (\S+)",
+            said,
+        )
+        assert found is not None, said
+        assert int(found[1]) >= 100
+        assert float(found[2]) <= 1e-6
+        assert float(found[3]) <= 2e-6
+
+
+def test_a_file_of_another_policy_does_not_pass(tmp_path: Path) -> None:
+    paths = job(tmp_path / "arm-s0")
+    other = export(job(tmp_path / "other", scale=0.3), ".npz")
+    spec = WorkerSpec.from_json(paths.spec.read_text())
+    with pytest.raises(
+        ExportError, match=r"other\.npz does not act as the policy does: over \d+ steps"
+    ):
+        exported_check.check(other, spec, paths, None)
+
+
+def test_a_privileged_policy_and_one_with_a_history_are_checked(tmp_path: Path) -> None:
+    options = {"observe": "proprioception", "history": 2}
+    changes = {"task": "track", "asymmetric": True, "task_options": options}
+    paths = job(tmp_path / "legs-s0", "quadruped", **changes)
+    export(paths, ".onnx", check=True)
+
+
+def test_a_header_that_cannot_be_compiled_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = tmp_path / "policy.h"
+    header.write_text(
+        "#define P_OBSERVATIONS 2\n#define P_ACTIONS 1\nstatic inline int p_act(void) { return }\n"
+    )
+    if shutil.which("cc") is not None:
+        with pytest.raises(ExportError, match=r"policy\.h does not compile: .*error"):
+            c_library.compiled(header, tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ExportError, match="there is no C compiler `cc` here that would check it"):
+        c_library.compiled(header, tmp_path)
 
 
 # -- what else a file holds

@@ -77,6 +77,11 @@ def export(options: argparse.Namespace) -> None:
     options.to.parent.mkdir(parents=True, exist_ok=True)
     write_whole(options.to, content)
     print(f"wrote {options.to}: {_summary(policy)}")
+    if options.check:
+        from orchestrator.features.export.worker import exported_check
+
+        found = exported_check.check(options.to, spec, paths, trained)
+        print(f"checked {options.to} beside the policy: {found}")
 
 
 def _summary(policy: ExportedPolicy) -> str:
@@ -262,6 +267,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("job_dir", type=Path)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--checkpoint")
+    parser.add_argument("--check", action="store_true")
     return parser
 
 

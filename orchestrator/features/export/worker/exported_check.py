@@ -1,0 +1,82 @@
+"""Runs an exported file beside the policy that it was exported from, over an episode."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.core.paths import JobPaths
+from orchestrator.core.text import count
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.features.export.worker import c_library, policy_files
+from orchestrator.features.export.worker.exported_policy import ACTION, CTRL, ExportError
+from orchestrator.worker.training import trained_policy
+from orchestrator.worker.training.asymmetric_critic import privileged_values
+
+MOST_STEPS = 10_000
+"""Of an episode that does not end."""
+TOLERANCE = 1e-4
+"""Largest difference of an action that rounding explains, by far."""
+
+
+def check(
+    file: Path, spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpoint | None
+) -> str:
+    """A sentence with the largest differences over an episode, in which the policy itself acts.
+
+    :raises ExportError: the file gives other actions, or it is a header and cannot be compiled.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        is_c = file.suffix == ".h"
+        act = c_library.compiled(file, Path(folder)) if is_c else policy_files.read(file)
+        steps, largest = _compare(act, spec, paths, trained)
+    differences = " and ".join(f"{name} by {value:.1e}" for name, value in largest.items())
+    text = f"over {count(steps, 'step')} of an episode they differ by at most: {differences}"
+    if not max(largest.values()) <= TOLERANCE:
+        raise ExportError(f"{file} does not act as the policy does: {text}; expected {TOLERANCE:g}")
+    return text
+
+
+def _compare(
+    act: Any, spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpoint | None
+) -> tuple[int, dict[str, float]]:
+    """How many steps the episode had, and the largest difference of each output, relative to its
+    largest value where that is above 1.
+    """
+    from orchestrator.worker.envs import env_factory
+
+    venv: Any = env_factory.make(spec, paths.root, n_envs=1, seed=0)
+    model = trained_policy.load_model(spec, paths, venv, trained)
+    env: Any = trained_policy.normalized_env(spec, paths, venv, trained)
+    hidden = privileged_values(venv)
+    largest: dict[str, float] = {}
+    steps = 0
+    is_over = False
+    observation = env.reset()
+    while not is_over and steps < MOST_STEPS:
+        steps += 1
+        raw = env.get_original_obs() if hasattr(env, "get_original_obs") else observation
+        seen = np.array(raw[:, :-hidden] if hidden else raw)
+        actions, _ = model.predict(observation, deterministic=True)
+        expected = _outputs(venv, np.clip(actions, venv.action_space.low, venv.action_space.high))
+        for name, values in act(seen).items():
+            scale = max(1.0, float(np.abs(expected[name]).max()))
+            difference = float(np.abs(values - expected[name]).max()) / scale
+            largest[name] = max(largest.get(name, 0.0), difference)
+        observation, _, dones, _ = env.step(actions)
+        is_over = bool(dones[0])
+    return steps, largest
+
+
+def _outputs(venv: Any, actions: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
+    """What the policy gives: actions and, where the task is one of this program, controls."""
+    simulation = getattr(venv, "simulation", None)
+    if simulation is None:
+        return {ACTION: actions}
+    mapping = simulation.task.actions
+    return {ACTION: actions, CTRL: mapping.ctrl(mapping.taken(actions))}
