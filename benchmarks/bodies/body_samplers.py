@@ -6,6 +6,7 @@ sampler is told of that body: its value is not that of the point.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy.typing as npt
 
 from orchestrator.features.search.declaration.spec import SearchSpec
 from orchestrator.features.search.searcher import samplers
-from orchestrator.features.search.searcher.samplers import Sampler, TrialOutcome
-from orchestrator.features.search.searcher.space import Space
+from orchestrator.features.search.searcher.samplers import FurtherOutcome, Sampler, TrialOutcome
+from orchestrator.features.search.searcher.space import Point, Space
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,20 +44,31 @@ class Bodies:
 
 @dataclass(slots=True, kw_only=True)
 class BodySampler:
-    """Asks ``sampler``, and takes the nearest bodies."""
+    """Asks ``sampler``, takes the nearest bodies, and proposes their points: a sampler itself."""
 
     sampler: Sampler
     space: Space
     bodies: Bodies
+    taken: list[int] = field(default_factory=list, init=False)
+    """The body of each trial."""
 
-    def ask(self, number: int) -> int:
-        """The body of trial ``number``."""
-        point = self.sampler.ask(number)
-        return self.bodies.take_nearest(np.array(self.space.encode(point)))
+    def ask(self, number: int) -> Point:
+        asked = self.sampler.ask(number)
+        body = self.bodies.take_nearest(np.array(self.space.encode(asked)))
+        self.taken.append(body)
+        return self.space.decode(self.bodies.places[body])
 
-    def tell(self, number: int, body: int, outcome: TrialOutcome) -> None:
-        point = self.space.decode(self.bodies.places[body])
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
         self.sampler.tell(number, point, outcome)
+
+    def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
+        self.sampler.tell_again(number, point, outcome)
+
+    def add(self, number: int, point: Point) -> None:
+        """No body is added by hand."""
+
+    def reject(self, number: int, point: Point, excess: Sequence[float] | None) -> None:
+        """Bodies of a table violate no constraints."""
 
 
 def body_sampler(spec: SearchSpec, places: Floats) -> BodySampler:

@@ -7,10 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from benchmarks.bodies.landscape import Landscape
-from benchmarks.bodies.simulated_search import Found, SimulatedTrial
+from benchmarks.bodies.simulated_search import Found
 from orchestrator.features.search import estimates
+from orchestrator.features.search.declaration.spec import Direction
+from orchestrator.features.search.estimates import ranked_by
 from orchestrator.features.search.history import Trial
-from orchestrator.features.search.racing import Contender, shrunken
+from orchestrator.features.search.racing import shrunken
+from orchestrator.features.search.searcher.further_seeds import contenders
+from orchestrator.features.search.trials import best
+
+DIRECTIONS: tuple[Direction] = ("maximize",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,46 +33,37 @@ Choose = Callable[[Landscape, Found], Choice]
 
 
 def best_seen(_landscape: Landscape, found: Found) -> Choice:
-    """The best mean over the seeds that a trial had. Where none came to its end: the best at the
-    highest rung."""
-    finished = found.finished
+    """That of the command ``best``. Where none came to its end: the best at the highest rung."""
+    finished = best(found.trials, DIRECTIONS)
     if not finished:
         last = max(found.trials, key=_progress)
-        return Choice(body=last.body, mean=math.nan, error=math.nan)
-    best = max(finished, key=lambda trial: trial.value)
-    return Choice(body=best.body, mean=best.value, error=math.nan)
+        return Choice(body=found.body(last), mean=math.nan, error=math.nan)
+    first = finished[0]
+    assert first.values
+    return Choice(body=found.body(first), mean=first.values[0], error=math.nan)
 
 
 def best_shrunken(landscape: Landscape, found: Found) -> Choice:
-    """The best of these means, each drawn to the mean of all by as much as it is noisy."""
-    finished = found.finished
-    if not finished:
+    """The best mean over the seeds, each drawn to the mean of all by as much as it is noisy: the
+    leader of a race."""
+    worth = shrunken(contenders(found.history, *DIRECTIONS, lambda _: True))
+    if not worth:
         return best_seen(landscape, found)
-    worth = shrunken([Contender(number=trial.number, values=trial.values) for trial in finished])
     number = max(worth, key=lambda number: worth[number].mean)
-    best = worth[number]
-    return Choice(body=found.trials[number].body, mean=best.mean, error=best.error)
+    leader = worth[number]
+    body = found.body(found.history.trials[number])
+    return Choice(body=body, mean=leader.mean, error=leader.error)
 
 
 def best_estimated(landscape: Landscape, found: Found) -> Choice:
-    """The best by the model of this program; without enough trials for that the best seen."""
-    finished = found.finished
-    trials = [
-        Trial(
-            number=trial.number,
-            point=landscape.point(trial.body),
-            jobs=(),
-            values=[trial.value],
-            is_over=True,
-        )
-        for trial in finished
-    ]
-    of_model = estimates.estimates(landscape.space, trials) if finished else {}
-    if not of_model:
+    """That of ``best --by estimate``; without enough trials for that the best seen."""
+    finished = best(found.trials, DIRECTIONS)
+    of_model = estimates.estimates(landscape.space, finished)
+    ranked = ranked_by(of_model, finished, *DIRECTIONS)
+    if not ranked:
         return best_seen(landscape, found)
-    number = max(of_model, key=lambda number: of_model[number].mean)
-    best = of_model[number]
-    return Choice(body=found.trials[number].body, mean=best.mean, error=best.error)
+    first = of_model[ranked[0].number]
+    return Choice(body=found.body(ranked[0]), mean=first.mean, error=first.error)
 
 
 CHOICES: Mapping[str, Choose] = {
@@ -76,6 +73,6 @@ CHOICES: Mapping[str, Choose] = {
 }
 
 
-def _progress(trial: SimulatedTrial) -> tuple[int, float]:
+def _progress(trial: Trial) -> tuple[int, float]:
     last = trial.reached[-1]
     return len(trial.reached), -math.inf if last is None else last

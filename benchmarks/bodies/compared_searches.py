@@ -170,7 +170,7 @@ def _one(world: World, task: Task, number: int) -> Mapping[str, Chosen]:
         results[way] = Chosen(
             true_value=float(world.truth[choice.body]),
             best_value=world.best,
-            best_tried=max(float(world.truth[trial.body]) for trial in found.trials),
+            best_tried=max(float(world.truth[body]) for body in found.bodies),
             env_steps=found.env_steps,
             finished=len(found.finished),
             mean=choice.mean,

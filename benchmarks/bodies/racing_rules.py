@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from orchestrator.features.search.racing import Contender, shrunken
 
 LEAST_GAP = 1e-9
 """Two that seem equal are this far apart."""
-
-
-class Rule(Protocol):
-    def __call__(self, contenders: Sequence[Contender], *, most_seeds: int) -> int | None:
-        """The number of the one that gets a further seed; None where none is worth it.
-
-        :param most_seeds: that one of them may have.
-        """
 
 
 def top_two(contenders: Sequence[Contender], *, most_seeds: int) -> int | None:
@@ -44,6 +35,8 @@ def by_budget_allocation(contenders: Sequence[Contender], *, most_seeds: int) ->
     """The one that is furthest behind its share of the seeds: inversely as the square of its
     distance from the leader (optimal computing budget allocation, Chen et al. 2000).
     """
+    if len(contenders) < 2:
+        return None
     worth = shrunken(contenders)
     leader = max(contenders, key=lambda one: worth[one.number].mean)
     shares = {}
@@ -55,6 +48,6 @@ def by_budget_allocation(contenders: Sequence[Contender], *, most_seeds: int) ->
     seeds = sum(one.seeds for one in contenders) + 1
     whole = sum(shares.values())
     open_ones = [one for one in contenders if one.seeds < most_seeds]
-    if len(contenders) < 2 or not open_ones:
+    if not open_ones:
         return None
     return max(open_ones, key=lambda one: seeds * shares[one.number] / whole - one.seeds).number

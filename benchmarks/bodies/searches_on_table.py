@@ -29,9 +29,9 @@ from benchmarks.bodies.compared_searches import (
 )
 from benchmarks.bodies.landscape import Landscape
 from benchmarks.bodies.maker import Part
-from benchmarks.bodies.simulated_search import Race, Strategy
+from benchmarks.bodies.simulated_search import Strategy
 from benchmarks.harness import Line
-from orchestrator.features.search.declaration.spec import SchedulerSpec
+from orchestrator.features.search.declaration.spec import RaceSpec, SchedulerSpec
 from orchestrator.features.search.search_source import SearchSource
 
 TRAININGS = 24
@@ -46,6 +46,7 @@ RUNGS: Mapping[str, SchedulerSpec | None] = {
     "with a late rung": LATE,
     "without rungs": None,
 }
+RACE = RaceSpec(seeds=8)
 SAMPLERS = ("random", "sobol", "tpe", "cmaes", "gp")
 SLOW = ("gp",)
 """Samplers that take seconds for a search."""
@@ -92,10 +93,10 @@ def strategies(samplers: Sequence[str]) -> Mapping[str, Strategy]:
         name = f"{sampler} {how}"
         found[name] = Strategy(sampler=sampler, scheduler=rungs)
         found[f"{name}, two seeds"] = Strategy(sampler=sampler, scheduler=rungs, seeds=2)
-        found[f"{name}, raced"] = Strategy(sampler=sampler, scheduler=rungs, race=Race())
+        found[f"{name}, raced"] = Strategy(sampler=sampler, scheduler=rungs, race=RACE)
     for rule in (racing_rules.top_two, racing_rules.by_budget_allocation):
         name = f"random without rungs, raced by {rule.__name__}"
-        found[name] = Strategy(sampler="random", race=Race(rule=rule))
+        found[name] = Strategy(sampler="random", race=RACE, rule=rule)
     return found
 
 

@@ -1,38 +1,37 @@
-"""One search on a table of bodies, by the samplers and the rungs of this program.
+"""One search on a table of bodies, by the samplers, the rungs and the race of this program.
 
 Where the sampler proposes a point, the nearest body that was not taken yet is trained; the sampler
-is told where that is. Trainings follow each other, as on one core. A search never spends more
-env_steps than its budget: it begins no trial whose way to the end of all comparisons it could not
-pay.
+is told where that is. Trainings follow each other, as on one core. What is known of trials, what
+the sampler is told of them and when, what they are worth and which of them gets a further seed is
+decided by the code of this program: a search is a history of events as in a ledger. A search never
+spends more env_steps than its budget: it begins no trial whose way to the end of all comparisons it
+could not pay.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.bodies.body_samplers import BodySampler, body_sampler
 from benchmarks.bodies.landscape import World
-from benchmarks.bodies.racing_rules import Rule
-from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
-from orchestrator.features.search.racing import Contender, next_contender
-from orchestrator.features.search.searcher import schedulers
-from orchestrator.features.search.searcher.samplers import TrialOutcome
+from orchestrator.features.search.declaration.spec import RaceSpec, SchedulerSpec, SearchSpec
+from orchestrator.features.search.event_contents import RACED
+from orchestrator.features.search.history import History, Trial
+from orchestrator.features.search.job_values import aggregated_value
+from orchestrator.features.search.racing import Rule, next_contender
+from orchestrator.features.search.search_events import SearchEvent
+from orchestrator.features.search.searcher import outcomes, schedulers
+from orchestrator.features.search.searcher.further_seeds import raced_trial
+from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.schedulers import Promotion, Scheduler
+from orchestrator.features.search.searcher.watchdog import Watchdog
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Race:
-    """Further seeds for trials that may be the best."""
-
-    rule: Rule = next_contender
-    share: float = 0.4
-    """Of the env_steps, at most."""
-    most_seeds: int = 8
+OBJECTIVE = "eval_mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,46 +44,36 @@ class Strategy:
     """Of a new trial."""
     scheduler: SchedulerSpec | None = None
     """None: every trial is trained to its end."""
-    race: Race | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class SimulatedTrial:
-    """A body, trained with one or several seeds."""
-
-    number: int
-    body: int
-    reached: list[float | None] = field(default_factory=list)
-    """Its mean return over the seeds at each rung that it has reached."""
-    env_steps: int = 0
-    """Of each of its first seeds."""
-    values: list[float] = field(default_factory=list)
-    """Of each seed that was trained to its end."""
-
-    @property
-    def is_over(self) -> bool:
-        return bool(self.values)
-
-    @property
-    def value(self) -> float:
-        """Of a trial that is over."""
-        return statistics.fmean(self.values)
+    race: RaceSpec | None = None
+    """Further seeds for trials that may be the best; at most as many as a body of the table has."""
+    rule: Rule = next_contender
+    """Of the race."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """A search that is over."""
 
-    trials: Sequence[SimulatedTrial]
+    history: History
+    bodies: Sequence[int]
+    """Of the trials that the sampler was asked for."""
     env_steps: int
     """Of all trainings."""
     raced: int
     """env_steps of further seeds, among them."""
 
     @property
-    def finished(self) -> Sequence[SimulatedTrial]:
+    def trials(self) -> Sequence[Trial]:
+        """Those that the sampler was asked for, each with its further seeds."""
+        return self.history.asked
+
+    @property
+    def finished(self) -> Sequence[Trial]:
         """Those that were trained to their end."""
         return [trial for trial in self.trials if trial.is_over]
+
+    def body(self, trial: Trial) -> int:
+        return self.bodies[trial.index]
 
 
 def search(
@@ -105,14 +94,15 @@ class _Search:
     budget: int
     seed: int
     most_trials: int
-    trials: list[SimulatedTrial] = field(default_factory=list, init=False)
+    history: History = field(init=False)
     env_steps: int = field(default=0, init=False)
     raced: int = field(default=0, init=False)
-    _untold: list[SimulatedTrial] = field(default_factory=list, init=False)
+    _spec: SearchSpec = field(init=False)
     _goals: Sequence[int] = field(init=False)
     """env_steps of a training at its rungs, and at its end."""
     _scheduler: Scheduler = field(init=False)
     _sampler: BodySampler = field(init=False)
+    _proposals: Proposals = field(init=False)
 
     def __post_init__(self) -> None:
         landscape = self.world.landscape
@@ -125,24 +115,56 @@ class _Search:
             len(rungs),
             "maximize",
         )
+        race = self.strategy.race
+        if race is not None:
+            race = replace(race, seeds=min(race.seeds, self.world.most_seeds))
         spec = SearchSpec(
             space=landscape.space,
             sampler=self.strategy.sampler,
             sampler_options=self.strategy.sampler_options,
             seed=self.seed,
-            objectives=("eval_mean",),
+            objectives=(OBJECTIVE,),
             directions=("maximize",),
             max_env_steps=self.budget,
+            race=race,
         )
+        self._spec = spec
+        self.history = History(search=spec)
         self._sampler = body_sampler(spec, landscape.places)
+        self._proposals = Proposals(
+            spec,
+            Path("never-saved"),
+            Path(),
+            1,
+            Watchdog(),
+            tells_at_rungs=scheduler is not None and scheduler.stands_for_end(spec),
+            sampler=self._sampler,
+        )
 
     def run(self) -> Found:
-        while self._promote() or self._add_seed(self.env_steps) or self._begin_trial():
-            self._tell()
-        self._scheduler.no_more(len(self.trials))
-        while self._promote() or self._add_seed(self.budget):
+        while self._promote() or self._train_next():
             pass
-        return Found(trials=self.trials, env_steps=self.env_steps, raced=self.raced)
+        self._scheduler.no_more(len(self.history.asked))
+        while self._promote() or self._add_seed():
+            pass
+        return Found(
+            history=self.history,
+            bodies=self._sampler.taken,
+            env_steps=self.env_steps,
+            raced=self.raced,
+        )
+
+    def _train_next(self) -> bool:
+        """Whether a further seed, or another trial, was trained: the sampler has been told of all
+        trials before, except of those that have gone on from a rung."""
+        for trial in self._proposals.to_tell_at_once(self.history):
+            told = self._enter(outcomes.told_event(trial))
+            self._proposals.tell(told, self.history)
+        return self._add_seed() or self._begin_trial()
+
+    def _enter(self, event: SearchEvent) -> SearchEvent:
+        self.history.apply(event)
+        return event
 
     @property
     def _left(self) -> int:
@@ -152,15 +174,14 @@ class _Search:
 
     def _begin_trial(self) -> bool:
         """Whether there was a body, and budget, for another one."""
-        number = len(self.trials)
-        if number == self.most_trials:
+        index = len(self.history.asked)
+        if index == self.most_trials:
             return False
         if not self._pays(self._cost(0), with_another=True):
             return False
-        trial = SimulatedTrial(number=number, body=self._sampler.ask(number))
-        self.trials.append(trial)
-        self._untold.append(trial)
-        self._train(trial, 0)
+        content = {"point": self._proposals.ask(index), "jobs": ["a"] * self.strategy.seeds}
+        self._enter(SearchEvent(kind="asked", content=content))
+        self._train(self.history.asked[index], 0)
         return True
 
     def _promote(self) -> bool:
@@ -168,8 +189,11 @@ class _Search:
         promotions = self._scheduler.decisions()
         affordable = [one for one in promotions if self._cost(self._goal(one)) <= self._left]
         for promotion in affordable[:1]:
+            goal = self._goal(promotion)
+            trial = self.history.asked[promotion.trial]
             self._scheduler.promoted(promotion.trial, promotion.rung)
-            self._train(self.trials[promotion.trial], self._goal(promotion))
+            self._enter(SearchEvent(kind="promoted", trial=trial.number, content={"goal": goal}))
+            self._train(trial, goal)
         return bool(affordable)
 
     def _goal(self, promotion: Promotion) -> int:
@@ -180,19 +204,32 @@ class _Search:
         before = self._goals[goal - 1] if goal else 0
         return self.strategy.seeds * (self._goals[goal] - before)
 
-    def _train(self, trial: SimulatedTrial, goal: int) -> None:
+    def _train(self, trial: Trial, goal: int) -> None:
         self.env_steps += self._cost(goal)
-        trial.env_steps = self._goals[goal]
+        each = self._goals[goal]
+        body = self._sampler.taken[trial.index]
         seeds = range(self.strategy.seeds)
         if goal + 1 == len(self._goals):
-            trial.values = [self.world.value(trial.body, seed) for seed in seeds]
-            self._scheduler.ended(trial.number)
+            self._end(trial, [self.world.value(body, seed) for seed in seeds])
+            self._scheduler.ended(trial.index)
             return
-        returns = [self.world.mean_return(trial.body, seed, trial.env_steps) for seed in seeds]
-        known = [value for value in returns if value is not None]
-        mean = statistics.fmean(known) if len(known) == len(returns) else None
-        trial.reached.append(mean)
-        self._scheduler.reached(trial.number, goal, mean)
+        returns = [self.world.mean_return(body, seed, each) for seed in seeds]
+        value = aggregated_value(returns, self._spec.aggregate)
+        content = {"value": value, "env_steps": each * len(seeds)}
+        self._enter(SearchEvent(kind="reached", trial=trial.number, content=content))
+        self._scheduler.reached(trial.index, goal, value)
+
+    def _end(self, trial: Trial, of_seeds: Sequence[float]) -> None:
+        """The jobs of ``trial`` have come to their end with these values."""
+        content: dict[str, Any] = {
+            "values": [aggregated_value(of_seeds, self._spec.aggregate)],
+            "measures": [],
+            "env_steps": self.world.landscape.env_steps * len(of_seeds),
+            "why": "",
+        }
+        if self._spec.race is not None:
+            content["of_seeds"] = of_seeds
+        self._enter(SearchEvent(kind="over", trial=trial.number, content=content))
 
     def _pays(self, cost: int, *, with_another: bool) -> bool:
         """Whether there is budget for a training, and for all promotions after it.
@@ -200,7 +237,7 @@ class _Search:
         :param with_another: whether it is that of another trial.
         """
         left = self._left - cost
-        if self._most_of_closing(len(self.trials) + with_another) <= left:
+        if self._most_of_closing(len(self.history.asked) + with_another) <= left:
             return True  # without a look at the trials
         return self._cost_of_closing(with_another=with_another) <= left
 
@@ -213,7 +250,7 @@ class _Search:
         for goal in range(1, len(self._goals)):
             going_on = math.ceil(come / factor)
             cost += going_on * self._cost(goal)
-            come = going_on + sum(len(trial.reached) > goal for trial in self.trials)
+            come = going_on + sum(len(trial.reached) > goal for trial in self.history.asked)
         return cost
 
     def _cost_of_closing(self, *, with_another: bool) -> int:
@@ -223,8 +260,8 @@ class _Search:
         if len(self._goals) == 1:
             return 0
         scheduler = copy.deepcopy(self._scheduler)
-        trials = len(self.trials)
-        last = {trial.number: trial.reached[-1] for trial in self.trials}
+        trials = len(self.history.asked)
+        last = {trial.index: trial.reached[-1] for trial in self.history.asked}
         if with_another:
             scheduler.reached(trials, 0, None)
             last[trials] = None
@@ -240,39 +277,22 @@ class _Search:
                     scheduler.reached(promotion.trial, promotion.rung, last[promotion.trial])
         return cost
 
-    def _tell(self) -> None:
-        """Tell the sampler of trials that are over, and of those that a rung has rejected for
-        now."""
-        for trial in self._untold:
-            value = trial.value if trial.is_over else trial.reached[-1]
-            outcome = TrialOutcome(values=None if value is None else (value,))
-            self._sampler.tell(trial.number, trial.body, outcome)
-        self._untold.clear()
-
     # -- further seeds
 
-    def _add_seed(self, of: int) -> bool:
-        """Whether a trial that may be the best got one.
-
-        :param of: env_steps that the race may have its share of.
-        """
-        race = self.strategy.race
+    def _add_seed(self) -> bool:
+        """Whether a trial that may be the best got one."""
+        race = self._spec.race
         cost = self.world.landscape.env_steps
-        if race is None or self.raced + cost > race.share * of:
+        if race is None or not self._pays(cost, with_another=False):
             return False
-        if not self._pays(cost, with_another=False):
+        raced = raced_trial(race, "maximize", self.history, lambda _: True, self.strategy.rule)
+        if raced is None:
             return False
-        contenders = [
-            Contender(number=trial.number, values=trial.values)
-            for trial in self.trials
-            if trial.is_over
-        ]
-        most_seeds = min(race.most_seeds, self.world.most_seeds)
-        number = race.rule(contenders, most_seeds=most_seeds) if contenders else None
-        if number is None:
-            return False
-        trial = self.trials[number]
-        trial.values.append(self.world.value(trial.body, len(trial.values)))
+        seed = self.strategy.seeds + len(raced.further)
+        content = {"point": raced.point, "jobs": ["a"], "reevaluates": raced.number, "role": RACED}
+        self._enter(SearchEvent(kind="asked", content=content))
+        body = self._sampler.taken[raced.index]
+        self._end(self.history.trials[-1], [self.world.value(body, seed)])
         self.env_steps += cost
         self.raced += cost
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,26 @@ from benchmarks.bodies import (
     landscape,
     racing_rules,
     searches_on_table,
+    simulated_search,
     table,
 )
-from benchmarks.bodies.body_samplers import Bodies, body_sampler
+from benchmarks.bodies.body_samplers import Bodies, BodySampler, body_sampler
 from benchmarks.bodies.compared_searches import Chosen, Comparison, OptunaSearch, Task
 from benchmarks.bodies.landscape import Landscape
 from benchmarks.bodies.searches_on_table import Extent
-from benchmarks.bodies.simulated_search import Found, Race, Strategy, search
+from benchmarks.bodies.simulated_search import Found, Strategy, search
 from benchmarks.bodies.table import MEASURES, Table
-from orchestrator.features.search.declaration.spec import Dimension, SchedulerSpec, SearchSpec
-from orchestrator.features.search.racing import Contender
-from orchestrator.features.search.searcher.samplers import TrialOutcome
+from orchestrator.features.search import estimates
+from orchestrator.features.search.declaration.spec import (
+    Dimension,
+    RaceSpec,
+    SchedulerSpec,
+    SearchSpec,
+)
+from orchestrator.features.search.racing import Contender, Rule
+from orchestrator.features.search.searcher.samplers import FurtherOutcome, TrialOutcome
+from orchestrator.features.search.searcher.simple_samplers import RandomSampler
+from orchestrator.features.search.searcher.space import Point, Space
 
 SPACE = (
     Dimension(key="params.thigh", low=0.6, high=1.5),
@@ -36,6 +46,7 @@ ITERATION = 6_144
 RUNGS = SchedulerSpec(kind="asha", min_env_steps=ITERATION, factor=3)
 SEEDS = 4
 N_RUNGS = 8
+RACE = RaceSpec(seeds=8)
 SLOW_TO_IMPORT = [pytest.param(name, marks=pytest.mark.slow) for name in ("tpe", "gp")]
 
 
@@ -129,34 +140,32 @@ def test_without_noise_and_with_budget_for_all_the_best_is_found(
     world = landscape.resampled(found, 0)
     strategy = Strategy(sampler=sampler, scheduler=scheduler)
     searched = search(world, strategy, budget=40 * found.env_steps, seed=1)
-    assert len({trial.body for trial in searched.trials}) == 40
+    assert len(set(searched.bodies)) == len(searched.trials) == 40
     for choose in (choosing.best_seen, choosing.best_shrunken):
         assert world.truth[choose(found, searched).body] == world.best
 
 
-def spent(found: Landscape, searched: Found, seeds: int) -> int:
+def spent(searched: Found) -> int:
     """env_steps of all trainings, from the trials."""
-    first = sum(seeds * trial.env_steps for trial in searched.trials)
-    further = sum(len(trial.values) - seeds for trial in searched.trials if trial.is_over)
-    return first + further * found.env_steps
+    return sum(trial.env_steps for trial in searched.history.trials)
 
 
-@pytest.mark.parametrize("race", [None, Race()])
+@pytest.mark.parametrize("race", [None, RACE])
 @pytest.mark.parametrize("seeds", [1, 2])
 @pytest.mark.parametrize("scheduler", [None, RUNGS])
 def test_a_search_spends_its_budget_and_no_more(
-    scheduler: SchedulerSpec | None, seeds: int, race: Race | None
+    scheduler: SchedulerSpec | None, seeds: int, race: RaceSpec | None
 ) -> None:
     found = landscape_of(200, noise=3.0)
     budget = 16 * found.env_steps
     strategy = Strategy(sampler="random", seeds=seeds, scheduler=scheduler, race=race)
     for number in range(5):
         searched = search(landscape.resampled(found, number), strategy, budget=budget, seed=number)
-        assert searched.env_steps == spent(found, searched, seeds)
+        assert searched.env_steps == spent(searched)
         assert budget - 2 * seeds * found.env_steps < searched.env_steps <= budget
         assert searched.raced <= 0.4 * budget
         assert race is not None or searched.raced == 0
-        assert all(len(trial.values) <= 8 for trial in searched.trials)
+        assert all(seeds + len(trial.further) <= 8 for trial in searched.trials)
         if scheduler is None and race is None:
             assert searched.env_steps == budget
             assert len(searched.finished) == len(searched.trials)
@@ -164,13 +173,112 @@ def test_a_search_spends_its_budget_and_no_more(
 
 def test_a_race_gives_further_seeds_to_good_bodies() -> None:
     found = landscape_of(200, noise=3.0)
-    strategy = Strategy(sampler="random", race=Race())
+    strategy = Strategy(sampler="random", race=RACE)
     world = landscape.resampled(found, 0)
     searched = search(world, strategy, budget=20 * found.env_steps, seed=0)
-    several = [trial for trial in searched.trials if len(trial.values) > 1]
+    several = [trial for trial in searched.trials if trial.further]
     assert len(several) > 1
-    others = [trial.value for trial in searched.trials if len(trial.values) == 1]
-    assert np.mean([trial.values[0] for trial in several]) > np.mean(others)
+    others = [trial.of_seeds[0] for trial in searched.trials if not trial.further]
+    assert np.mean([trial.of_seeds[0] for trial in several]) > np.mean(others)
+
+
+class Hears:
+    """Random points; what it is told is in ``heard``."""
+
+    def __init__(self, spec: SearchSpec) -> None:
+        self._random = RandomSampler(spec)
+        self.heard: list[tuple[str, int, float]] = []
+
+    def ask(self, number: int) -> Point:
+        return self._random.ask(number)
+
+    def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
+        assert outcome.values
+        self.heard.append(("tell", number, outcome.values[0]))
+
+    def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
+        self.heard.append(("again", number, outcome.value))
+        self.heard.append(("over all", number, outcome.value_of_trial))
+
+
+@pytest.fixture
+def hearing(monkeypatch: pytest.MonkeyPatch) -> list[Hears]:
+    """The samplers of searches that a test makes."""
+    made: list[Hears] = []
+
+    def body_sampler(spec: SearchSpec, places: Any) -> BodySampler:
+        made.append(Hears(spec))
+        sampler: Any = made[-1]
+        return BodySampler(sampler=sampler, space=Space(SPACE), bodies=Bodies(places=places))
+
+    monkeypatch.setattr(simulated_search, "body_sampler", body_sampler)
+    return made
+
+
+def test_samplers_hear_of_every_further_seed_and_of_the_median_of_all(
+    hearing: list[Hears],
+) -> None:
+    """And before that of every trial, as the searcher tells them."""
+    found = landscape_of(200, noise=3.0)
+    strategy = Strategy(sampler="random", race=RACE)
+    searched = search(landscape.resampled(found, 0), strategy, budget=60 * found.env_steps, seed=0)
+    heard = hearing[0].heard
+    assert sum(kind == "tell" for kind, *_ in heard) >= len(searched.trials) - 1
+    told: dict[int, list[float]] = {}
+    for kind, number, value in heard:
+        if kind == "over all":
+            assert value == statistics.median(told[number])
+        else:
+            told.setdefault(number, []).append(value)
+    assert any(len(one) > 2 for one in told.values())
+    for trial in searched.trials:
+        values = told.get(trial.index, [])
+        assert values == trial.seed_values[: len(values)]
+
+
+def test_a_trial_that_goes_on_at_once_is_told_at_its_end(hearing: list[Hears]) -> None:
+    found = landscape_of(100)
+    strategy = Strategy(sampler="random", scheduler=RUNGS)
+    searched = search(landscape.resampled(found, 0), strategy, budget=20 * found.env_steps, seed=0)
+    told = {number: value for _, number, value in hearing[0].heard}
+    at_once = [trial for trial in searched.finished if told.get(trial.index) != trial.reached[0]]
+    assert at_once, "it was the best of those before it"
+    for trial in at_once:
+        if trial.index in told:
+            assert trial.values
+            assert told[trial.index] in (trial.values[0], *trial.reached[1:])
+    assert len(told) == len(hearing[0].heard), "each is told once"
+
+
+def test_a_trial_is_worth_the_median_of_its_seeds_as_in_the_command_best() -> None:
+    found = landscape_of(60, noise=3.0)
+    world = landscape.resampled(found, 0)
+    strategy = Strategy(sampler="random", seeds=3)
+    searched = search(world, strategy, budget=60 * found.env_steps, seed=0)
+    medians = {
+        body: statistics.median(world.value(body, seed) for seed in range(3))
+        for body in searched.bodies
+    }
+    choice = choosing.best_seen(found, searched)
+    assert choice.mean == max(medians.values())
+    assert medians[choice.body] == choice.mean
+
+
+def test_estimates_of_a_raced_search_rest_on_every_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = landscape_of(100, noise=3.0)
+    strategy = Strategy(sampler="random", race=RACE)
+    searched = search(landscape.resampled(found, 0), strategy, budget=20 * found.env_steps, seed=0)
+    fitted: list[float] = []
+
+    def believed(places: Any, values: Any, at: Any) -> Any:
+        fitted.extend(values)
+        return np.arange(len(at), dtype=float), np.ones(len(at))
+
+    monkeypatch.setattr(estimates, "believed", believed)
+    choice = choosing.best_estimated(found, searched)
+    assert fitted == [value for trial in searched.finished for value in trial.seed_values]
+    assert len(fitted) == 20
+    assert choice.body == searched.body(searched.finished[-1])
 
 
 def test_what_is_best_at_the_last_rung_comes_to_its_end() -> None:
@@ -204,10 +312,11 @@ def test_samplers_learn_of_the_bodies_that_were_trained(sampler: str) -> None:
     asked = body_sampler(spec, places)
     proposed = []
     for number in range(40 if sampler != "gp" else 12):
-        body = asked.ask(number)
-        proposed.append(places[body])
-        value = -float(np.abs(places[body] - 0.9).sum())
-        asked.tell(number, body, TrialOutcome(values=(value,)))
+        point = asked.ask(number)
+        place = places[asked.taken[-1]]
+        proposed.append(place)
+        value = -float(np.abs(place - 0.9).sum())
+        asked.tell(number, point, TrialOutcome(values=(value,)))
     assert np.abs(np.array(proposed[-5:]) - 0.9).mean() < 0.3
 
 
@@ -219,15 +328,16 @@ OTHER_RULES = [racing_rules.top_two, racing_rules.by_budget_allocation]
 
 
 @pytest.mark.parametrize("rule", OTHER_RULES)
-def test_the_rival_of_the_leader_that_has_fewer_seeds_gets_one(rule: racing_rules.Rule) -> None:
+def test_the_rival_of_the_leader_that_has_fewer_seeds_gets_one(rule: Rule) -> None:
     known = contenders([10.0, 9.0, 11.0], [9.5], [-20.0], [-22.0, -23.0])
     assert rule(known, most_seeds=4) == 1
 
 
 @pytest.mark.parametrize("rule", OTHER_RULES)
-def test_nobody_gets_more_seeds_than_are_allowed(rule: racing_rules.Rule) -> None:
+def test_nobody_gets_more_seeds_than_are_allowed(rule: Rule) -> None:
     assert rule(contenders([10.0, 9.0], [9.5, 10.5]), most_seeds=2) is None
     assert rule(contenders([10.0]), most_seeds=2) is None
+    assert rule([], most_seeds=2) is None
 
 
 def chosen_by(

@@ -17,6 +17,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 REACH = 1.0
 """A trial may be the best if its mean plus so many errors reaches that of the leader less so
@@ -98,6 +99,16 @@ def _squares(values: Sequence[float]) -> float:
     """The sum of squares around their mean."""
     mean = statistics.fmean(values)
     return math.fsum((value - mean) ** 2 for value in values)
+
+
+class Rule(Protocol):
+    """Decides which trial gets a further seed, as :func:`next_contender` does."""
+
+    def __call__(self, contenders: Sequence[Contender], *, most_seeds: int) -> int | None:
+        """The number of the one that gets a further seed; None where none is worth it.
+
+        :param most_seeds: that one of them may have.
+        """
 
 
 def next_contender(contenders: Sequence[Contender], *, most_seeds: int) -> int | None:

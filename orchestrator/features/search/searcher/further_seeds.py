@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from orchestrator.features.search.declaration.spec import Direction, RaceSpec, SearchSpec
 from orchestrator.features.search.history import History, Trial
-from orchestrator.features.search.racing import Contender, next_contender
+from orchestrator.features.search.racing import Contender, Rule, next_contender
 
 FIRST_OTHER_SEED = 1000
 """Trainings that are repeated have seeds from here on, without those of the job file."""
@@ -19,18 +19,28 @@ IsKnown: TypeAlias = Callable[[Trial], bool]
 
 
 def raced_trial(
-    race: RaceSpec, direction: Direction, history: History, is_known: IsKnown
+    race: RaceSpec,
+    direction: Direction,
+    history: History,
+    is_known: IsKnown,
+    rule: Rule = next_contender,
 ) -> Trial | None:
     """The trial that gets a further seed; None where none may be the best any more, or where the
     share of further seeds is used up.
+
+    :param rule: another one, for comparison.
     """
-    found = [_contender(trial, direction, is_known) for trial in history.asked if is_known(trial)]
-    contenders = [one for one in found if one.values]
-    number = next_contender(contenders, most_seeds=race.seeds)
+    number = rule(contenders(history, direction, is_known), most_seeds=race.seeds)
     if number is None:
         return None
     trial = history.trials[number]
     return trial if _is_within_share(race, trial, history, is_known) else None
+
+
+def contenders(history: History, direction: Direction, is_known: IsKnown) -> list[Contender]:
+    """The trials that have a value, by what is known of their seeds."""
+    found = [_contender(trial, direction, is_known) for trial in history.asked if is_known(trial)]
+    return [one for one in found if one.values]
 
 
 def _contender(trial: Trial, direction: Direction, is_known: IsKnown) -> Contender:

@@ -69,6 +69,15 @@ def over(ledger: Ledger, search: SearchSpec | None, trial: Trial) -> SearchEvent
     return SearchEvent(kind="over", trial=trial.number, content=content)
 
 
+def told_event(trial: Trial) -> SearchEvent:
+    """What the sampler is told of a trial that is over, or that waits at a rung."""
+    values = trial.values
+    if not trial.is_over:
+        values = None if trial.reached[-1] is None else [trial.reached[-1]]
+    content = {"values": values, "measures": trial.measures, "env_steps": trial.env_steps}
+    return SearchEvent(kind="told", trial=trial.number, content=content)
+
+
 def failed_event(trial: Trial, figures: Sequence[Figures]) -> SearchEvent:
     """One of its jobs, which have these ``figures``, has FAILED or is CANCELLED."""
     pairs = zip(trial.jobs, figures, strict=True)

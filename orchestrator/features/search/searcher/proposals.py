@@ -22,6 +22,7 @@ from orchestrator.features.search.declaration.spec import NETWORK_KEYS, SAMPLERS
 from orchestrator.features.search.history import History, Trial, ranked_trials
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher import samplers
+from orchestrator.features.search.searcher.samplers import Sampler
 from orchestrator.features.search.searcher.space import Space
 from orchestrator.features.search.searcher.watchdog import Watchdog
 
@@ -79,12 +80,14 @@ class Proposals:
         *,
         tells_at_rungs: bool,
         initial: Sequence[Mapping[str, Any]] = (),
+        sampler: Sampler | None = None,
     ) -> None:
         """:param file: where the sampler is saved.
         :param search_path: folder of the user's modules.
         :param bracket: number of trials that are compared with each other; 1 without rungs.
         :param tells_at_rungs: whether the value at a rung stands for the one at the end.
         :param initial: points of the first trials, which the sampler is not asked for.
+        :param sampler: in place of that of ``spec``, such as one for simulations.
         """
         self.tells_at_rungs = tells_at_rungs
         self._initial = initial
@@ -93,7 +96,7 @@ class Proposals:
         self._bracket = bracket
         self._watchdog = watchdog
         with watchdog.time_limit(spec.sampler, "constructor"):
-            self._sampler = samplers.make(spec, search_path)
+            self._sampler = sampler or samplers.make(spec, search_path)
         self._space = Space(spec.space)
         self._learns = spec.sampler not in OF_SEED_AND_NUMBER
         self._known = 0
@@ -183,6 +186,17 @@ class Proposals:
     def _was_added(self, trial: Trial) -> bool:
         """Whether the sampler was not asked for it."""
         return trial.index < len(self._initial) or trial.rejected >= ASKED_FOR_ONE
+
+    def to_tell_at_once(self, history: History) -> list[Trial]:
+        """The trials that the sampler is told as soon as anything is known of them; none with order
+        = "fixed", where :meth:`to_tell` says when.
+        """
+        if self.in_order:
+            return []
+        return [trial for trial in history.untold.values() if self._is_told(trial)]
+
+    def _is_told(self, trial: Trial) -> bool:
+        return trial.is_over or (trial.is_waiting and self.tells_at_rungs)
 
     def tell(self, event: SearchEvent, history: History) -> None:
         """:raises UsageError: the sampler fails."""

@@ -284,19 +284,10 @@ class Searcher:
         """Tell the sampler of trials that are over, and of those that a rung has rejected for
         now.
         """
-        if self._proposals is None or self._proposals.in_order:
+        if self._proposals is None:
             return
-        for trial in list(self.history.untold.values()):
-            if trial.is_over or (trial.is_waiting and self._proposals.tells_at_rungs):
-                self._record([self._outcome(trial)])
-
-    def _outcome(self, trial: Trial) -> SearchEvent:
-        """What the sampler is told of a trial that is over, or that waits at a rung."""
-        values = trial.values
-        if not trial.is_over:
-            values = None if trial.reached[-1] is None else [trial.reached[-1]]
-        content = {"values": values, "measures": trial.measures, "env_steps": trial.env_steps}
-        return SearchEvent(kind="told", trial=trial.number, content=content)
+        for trial in self._proposals.to_tell_at_once(self.history):
+            self._record([outcomes.told_event(trial)])
 
     def _refuse_if_hopeless(self) -> None:
         limit = FAILURES_IN_A_ROW if self.history.has_succeeded else FIRST_FAILURES
@@ -401,7 +392,7 @@ class Searcher:
         proposals = self._proposals
         assert proposals is not None
         for trial in proposals.to_tell(self.history):
-            self._record([self._outcome(trial)])
+            self._record([outcomes.told_event(trial)])
         raced = self._raced(lambda trial: proposals.knows(trial, self.history))
         if raced is None:
             self._ask()
