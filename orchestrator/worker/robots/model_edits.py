@@ -5,6 +5,9 @@ element, name or pattern (``fnmatch``), attribute as MJCF spells it; the kinds i
 have no name. A list may be shorter where MJCF's may. ``"*1.2"``, alone or within a list, multiplies
 the robot's value. Patterns are applied before names.
 
+Where the pose of a keyframe is edited and its controls are not, those of position servos follow it,
+so that they hold the new pose as they held the old one.
+
 The edited robot is written as MJCF from the specification, with all digits (MuJoCo saves a compiled
 model with six). What was written must compile to the edited robot.
 """
@@ -20,9 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
+from numpy.typing import NDArray
 
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.model_loading import for_simulation
+from orchestrator.worker.mjmodel.actuators import position_servos
 from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.mjspec.spec_attributes import (
     AttributeEditError,
@@ -96,6 +102,8 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
             original = self._original
             spec = mujoco.MjSpec.from_file(str(self._main))
             model = self._apply_all(in_order, spec, original)
+            if _let_controls_follow(edits, spec, original, model):
+                model = spec.copy().compile()
             _name_files_of_attached(spec, model, self._main.parent)
             spec.compiler.savecompiled = spec.compiler.savecanonical = False
             return EditedRobot(self._bundle_of(spec.to_xml()), for_simulation(model))
@@ -158,6 +166,45 @@ class RobotVariants(contextlib.AbstractContextManager["RobotVariants"]):
     def _with_users_paths(self, error: Exception) -> str:
         folder = str(self._main)[: -len(self.bundle.main)]
         return " ".join(str(error).replace(folder, f"{self.bundle.origin}/").split())
+
+
+def _let_controls_follow(
+    edits: Iterable[str], spec: mujoco.MjSpec, before: mujoco.MjModel, after: mujoco.MjModel
+) -> bool:
+    """Move the controls of position servos, in keyframes whose pose was edited, with the pose.
+    Returns whether any was moved.
+
+    :param edits: the keys.
+    """
+    numbers: dict[str, set[int]] = {"qpos": set(), "ctrl": set()}
+    keyframes: dict[int, Any] = {}
+    for key in edits:
+        attribute = key.rpartition(".")[2]
+        if key.startswith("key.") and attribute in numbers:
+            found = dict(matching_elements(spec, "model", key))
+            keyframes |= found
+            numbers[attribute] |= found.keys()
+    has_moved = False
+    for number in sorted(numbers["qpos"] - numbers["ctrl"]):
+        given = after.key_ctrl[number]
+        moved = given + _lengths_of_servos(after, number) - _lengths_of_servos(before, number)
+        # Without any, tasks take those that hold the pose.
+        if given.any() and not np.array_equal(moved, given):
+            keyframes[number].ctrl = moved.tolist()
+            has_moved = True
+    return has_moved
+
+
+def _lengths_of_servos(model: mujoco.MjModel, keyframe: int) -> NDArray[np.float64]:
+    """``(nu,)`` of position servos in the pose of a keyframe, as far as their joints have moved it:
+    the controls that hold it; 0 for other actuators.
+    """
+    data = mujoco.MjData(model)
+    data.qpos[:] = model.key_qpos[keyframe]
+    mujoco.mj_fwdPosition(model, data)
+    actuator = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)
+    lengths = data.actuator_length[model.actuator_outadr[actuator]]
+    return np.where(position_servos(model)[actuator], lengths, 0.0)
 
 
 def _name_files_of_attached(spec: mujoco.MjSpec, model: mujoco.MjModel, folder: Path) -> None:

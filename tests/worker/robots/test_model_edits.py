@@ -29,6 +29,7 @@ from orchestrator.worker.robots.bundle import Bundle, collect
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, BundleError
 from orchestrator.worker.robots.model_edits import RobotVariants
 from orchestrator.worker.robots.preflight_child import RecentRobot, check
+from orchestrator.worker.tasks.actions import scaled_actions
 
 ROOT = Path(__file__).parents[3]
 ROBOT = """<mujoco>
@@ -195,6 +196,37 @@ def test_a_robot_that_does_not_compile_is_told_under_the_users_path(robot: Path)
     with pytest.raises(EditError, match=r"MuJoCo cannot compile it: .*mesh 'none'") as raised:
         edited(collect(robot), {"option.timestep": 0.001}, robot.parent / "edited")
     assert temporary_folder.PREFIX not in str(raised.value)
+
+
+POSE = [0, 0, 1, 1, 0, 0, 0, 0.4, -0.2]
+
+
+@pytest.mark.parametrize(
+    ("ctrl", "edits", "expected"),
+    [
+        # It held the pose, or was 0.05 beside it; the new one is 0.3 away for the servo.
+        ("0.1 0 0 0 0", {"key.home.qpos": POSE}, [0.4, 0, 0, 0, 0]),
+        ("0.15 2 0 0 1", {"key.*.qpos": POSE}, [0.45, 2, 0, 0, 1]),
+        (
+            "0.1 0 0 0 0",
+            {"key.home.qpos": POSE, "key.*.ctrl": [0.2, 1, 0, 0, 0]},
+            [0.2, 1, 0, 0, 0],
+        ),
+        ("0.1 0 0 0 0", {"option.timestep": 0.001}, [0.1, 0, 0, 0, 0]),
+        (None, {"key.home.qpos": POSE}, [0, 0, 0, 0, 0]),
+    ],
+)
+def test_controls_of_servos_follow_the_pose_of_their_keyframe(
+    ctrl: str | None, edits: dict[str, Any], expected: list[float], robot: Path, tmp_path: Path
+) -> None:
+    if ctrl is not None:
+        robot.write_text(ROBOT.replace('0.1 0.1"/></key', f'0.1 0.1" ctrl="{ctrl}"/></key'))
+    model = compiled(robot, edits, tmp_path / "changed")
+    assert model.key_ctrl[0].tolist() == pytest.approx(expected)
+    at = scaled_actions(model, 0, None).middle[0]
+    beside = 0.0 if ctrl is None else float(ctrl.split()[0]) - 0.1
+    if "key.*.ctrl" not in edits:
+        assert at - beside == pytest.approx(model.key_qpos[0, 7]), "action 0 holds the pose"
 
 
 def test_setting_what_is_there_already_is_no_mistake(robot: Path, tmp_path: Path) -> None:
