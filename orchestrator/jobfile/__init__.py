@@ -218,6 +218,7 @@ def from_mapping(
     )
     warnings = list(expansion.warnings)
     if job_source is not None:
+        job_source = job_source.settled(expansion.jobs, expansion.template, problems)
         warnings += job_source.check_jobs(expansion.jobs, expansion.template, problems)
     if problems:
         raise SpecError(source, problems.in_order())

@@ -24,6 +24,7 @@ from orchestrator.features.search.declaration.written import (
     BUDGET,
     OF_THE_SEARCH,
     budget_differences,
+    chosen_sampler,
     declare,
     differences,
     read_declaration,
@@ -43,22 +44,47 @@ def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Expe
     run directory.
 
     ``on_change = "restart"``: this one, from the start. ``"keep"``: the earlier one, with the
-    budget of this one.
+    budget of this one. A search that goes on keeps the sampler that ``auto`` was when it began.
     """
     paths = RunPaths(options.run_dir)
-    is_asked = options.on_change in ("restart", "keep") and not options.fresh
-    if not (is_asked and SearchPaths(paths.root).declaration.exists()):
+    if options.fresh or not SearchPaths(paths.root).declaration.exists():
+        return experiment, options
+    search = declaration_of(experiment).search
+    has_auto_sampler = search is not None and search.has_auto_sampler
+    is_asked = options.on_change in ("restart", "keep")
+    if not (is_asked or has_auto_sampler):
         return experiment, options
     before = read_declaration(paths)
+    begun = _as_begun(experiment, before, paths)
+    if not is_asked:
+        return begun, options
     lines = differences(before, experiment.declaration)
     if options.on_change == "restart":
         is_other = bool(lines) or search_robots.is_another(
             search_robots.recorded_robots(before), experiment
         )
-        return experiment, dataclasses.replace(options, fresh=is_other)
+        chosen = experiment if is_other else begun
+        return chosen, dataclasses.replace(options, fresh=is_other)
     if not lines:
-        return experiment, options
-    return _merge_declaration(before, experiment, lines), options
+        return begun, options
+    return _as_begun(_merge_declaration(before, experiment, lines), before, paths), options
+
+
+def _as_begun(
+    experiment: Experiment, declaration: Mapping[str, Any], paths: RunPaths
+) -> Experiment:
+    """With the sampler that ``auto`` was when the search of this declaration began.
+
+    :raises LedgerError: the declaration cannot be read.
+    """
+    source = experiment.job_source
+    try:
+        chosen = chosen_sampler(declaration)
+    except (TypeError, KeyError) as error:
+        raise unreadable(paths, error) from error
+    if not isinstance(source, SearchDeclaration):
+        return experiment
+    return dataclasses.replace(experiment, job_source=source.begun_with(chosen))
 
 
 def _merge_declaration(
@@ -151,7 +177,8 @@ def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
     earlier = _refuse_another(experiment, paths)
     lines = budget_differences(earlier, experiment.declaration)
     if lines:
-        declare(paths, experiment, search_robots.recorded_robots(earlier))
+        begun = _as_begun(experiment, earlier, paths)
+        declare(paths, begun, search_robots.recorded_robots(earlier))
     return lines
 
 
@@ -218,6 +245,7 @@ def declared_experiment(paths: RunPaths) -> Experiment:
     """
     declaration = read_declaration(paths)
     try:
-        return resume.from_declaration(declaration)
+        experiment = resume.from_declaration(declaration)
     except (ValueError, KeyError, TypeError) as error:
         raise unreadable(paths, error) from error
+    return _as_begun(experiment, declaration, paths)

@@ -105,6 +105,12 @@ def _finished_trials(facts: SearchFacts) -> list[ReportedTrial]:
 # -- the best
 
 
+def _sampler(facts: SearchFacts) -> str:
+    named = one_line(facts["sampler"])
+    reason = facts["sampler_reason"]
+    return f"{named} (auto, as {reason})" if reason else named
+
+
 def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
     goals = [
         f"{one_line(name)} ({way})"
@@ -115,7 +121,7 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
         if facts["is_over"]
         else "The search has not ended; this is its state so far."
     )
-    sentences = [over, f"Objective: {', '.join(goals)}. Sampler: {one_line(facts['sampler'])}."]
+    sentences = [over, f"Objective: {', '.join(goals)}. Sampler: {_sampler(facts)}."]
     if facts["starts_from_reference"]:
         sentences.append(
             "Every trial started from the same policy, that of the unchanged job, which was trained first."

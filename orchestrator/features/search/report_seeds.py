@@ -26,7 +26,8 @@ def gather(run_dir: Path, facts: SearchFacts, others: Sequence[Path]) -> list[Se
         twice.
     """
     first, *declarations = [
-        written.read_declaration(_searched_in(path)) for path in (run_dir, *others)
+        written.with_chosen_sampler(written.read_declaration(_searched_in(path)))
+        for path in (run_dir, *others)
     ]
     for other, declared in zip(others, declarations, strict=True):
         changes = written.differences(first, declared)

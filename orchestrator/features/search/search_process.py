@@ -25,6 +25,7 @@ from orchestrator.experiment.processes.liveness import Liveness
 from orchestrator.experiment.processes.side_process import SideProcess
 from orchestrator.features.search import changed_search, search_events, search_robots
 from orchestrator.features.search.declaration import written
+from orchestrator.features.search.declaration.declared_search import declaration_of
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger
@@ -114,6 +115,11 @@ class SearchBesideRun(BesideRun):
         own.stopped.unlink(missing_ok=True)
         if not self.is_needed:
             return
+        search = declaration_of(self._experiment).search
+        if search is not None and search.sampler_reason:
+            self.reporter.event(
+                "chosen", f"sampler auto: {search.sampler}, as {search.sampler_reason}"
+            )
         holder = run_directory.holder(self.paths)
         written.declare(self.paths, self._experiment, self._robots)
         self._process = SideProcess(

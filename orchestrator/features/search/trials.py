@@ -15,7 +15,11 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import search_events
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.features.search.declaration.spec import Direction, SchedulerSpec, SearchSpec
-from orchestrator.features.search.declaration.written import read_declaration, unreadable
+from orchestrator.features.search.declaration.written import (
+    chosen_sampler,
+    read_declaration,
+    unreadable,
+)
 from orchestrator.features.search.history import History, Trial, costs, ranked_trials
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
@@ -56,14 +60,17 @@ class TrialReader:
         """
         if not SearchPaths(paths.root).declaration.exists():
             return None
-        data = read_declaration(paths)["data"]
+        declaration = read_declaration(paths)
         problems = Problems()
         try:
-            declared = SearchDeclaration.of_tables(check(data, problems).top, problems)
+            top = check(declaration["data"], problems).top
+            declared = SearchDeclaration.of_tables(top, problems)
+            chosen = chosen_sampler(declaration)
         except (ValueError, KeyError, TypeError) as error:
             raise unreadable(paths, error) from error
         if declared is None:
             return None
+        declared = declared.begun_with(chosen)
         return cls(
             paths=paths,
             search=declared.search,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from orchestrator.core.errors import SpecError
 from orchestrator.core.job import Job
+from orchestrator.features.search import auto_sampler
+from orchestrator.features.search.auto_sampler import AUTO, SamplerChoice, SearchTraits
 from orchestrator.features.search.declaration import rules
 from orchestrator.features.search.declaration.initial_points import initial_points
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
@@ -73,6 +75,26 @@ class SearchDeclaration(JobSource):
         assert self.search is not None
         rules.check_in_job(self.search, settings, problems)
 
+    def settled(
+        self, jobs: Sequence[Job], template: JobTemplate | None, problems: Problems
+    ) -> Self:
+        """The search with the sampler that ``auto`` is."""
+        search = self.search
+        if search is None or template is None or search.sampler != AUTO:
+            return self
+        longest = max(lengths_of(search, template))
+        chosen = auto_sampler.choose(_traits(search, len(jobs) * longest))
+        search = search.with_sampler(chosen)
+        rules.check_sampler_package(search, problems)
+        return replace(self, search=search)
+
+    def begun_with(self, chosen: SamplerChoice | None) -> Self:
+        """The same as it has begun. :param chosen: what ``auto`` was then."""
+        search = self.search
+        if search is None or chosen is None or not search.has_auto_sampler:
+            return self
+        return replace(self, search=search.with_sampler(chosen))
+
     def check_jobs(
         self, jobs: Sequence[Job], template: JobTemplate | None, problems: Problems
     ) -> Iterable[str]:
@@ -127,6 +149,20 @@ class SearchDeclaration(JobSource):
         assert self.search is not None
         assert experiment.template is not None
         return max(lengths_of(self.search, experiment.template))
+
+
+def _traits(search: SearchSpec, env_steps_a_trial: int) -> SearchTraits:
+    """What the sampler is chosen by."""
+    choices = sum(bool(dimension.choices) for dimension in search.space)
+    budgets = [] if search.trials is None else [search.trials]
+    if search.max_env_steps is not None:
+        budgets.append(max(1, search.max_env_steps // max(1, env_steps_a_trial)))
+    return SearchTraits(
+        numbers=len(search.space) - choices,
+        choices=choices,
+        objectives=len(search.objectives),
+        trials=min(budgets, default=None),
+    )
 
 
 def declaration_of(experiment: Experiment) -> SearchDeclaration:

@@ -13,6 +13,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.measure_expressions import ExpressionError, parse_expression
 from orchestrator.core.task_names import AUTO, EFFORT, GYMNASIUM_TASKS, MEASURES, TASKS
 from orchestrator.core.text import is_installed, joined
+from orchestrator.features.search.auto_sampler import AUTO as AUTO_SAMPLER
 from orchestrator.features.search.declaration.constraints import read_constraints
 from orchestrator.features.search.declaration.initial_points import read_initial
 from orchestrator.features.search.declaration.spec import (
@@ -147,7 +148,7 @@ def _check_race(search: SearchSpec, problems: Problems) -> None:
     if len(search.objectives) > 1:
         text = "several objectives have no best trial to race for; set one objective"
         problems.add(where, f"{text}, or leave race out")
-    if search.sampler in ARCHIVE_SAMPLERS or search.measures:
+    if search.sampler in ARCHIVE_SAMPLERS or (search.measures and search.sampler != AUTO_SAMPLER):
         text = "an archive has a best trial in every cell, and a race is for one best of all"
         problems.add(where, f"{text}; leave race out, or use another sampler than {search.sampler}")
     if search.has_lineages:
@@ -527,17 +528,39 @@ def _is_whole(key: str, low: float, high: float) -> bool:
     return check_one(key, low + 0.5, "", Problems()) is None
 
 
-def _check_sampler(search: SearchSpec, problems: Problems) -> None:
+def check_sampler_package(search: SearchSpec, problems: Problems) -> None:
+    """Check that the package of the sampler is installed."""
     sampler = search.sampler
-    if sampler not in SAMPLERS:  # a class of the user's
-        return
     module = EXTRAS.get(sampler)
     if module is not None and not is_installed(module):
         advice = f'{INSTALL}; sampler = "random" needs nothing'
+        what = f"auto is {sampler}, which" if search.has_auto_sampler else quoted(sampler)
         problems.add(
             "search.sampler",
-            f"{quoted(sampler)} needs the package {module}, which is not installed here: {advice}",
+            f"{what} needs the package {module}, which is not installed here: {advice}",
         )
+
+
+def _check_auto(search: SearchSpec, problems: Problems) -> None:
+    if search.measures:
+        archives = " or ".join(ARCHIVE_SAMPLERS)
+        text = f"auto is no sampler that fills an archive; name {archives}, or leave measures out"
+        problems.add("search.sampler", text)
+    if search.sampler_options:
+        text = (
+            "are those of one sampler, and auto may be several; name the sampler, or leave them out"
+        )
+        problems.add("search.sampler_options", text)
+
+
+def _check_sampler(search: SearchSpec, problems: Problems) -> None:
+    sampler = search.sampler
+    if sampler == AUTO_SAMPLER:
+        _check_auto(search, problems)
+        return
+    if sampler not in SAMPLERS:  # a class of the user's
+        return
+    check_sampler_package(search, problems)
     if sampler in WITHOUT_CHOICES:
         for dimension in search.space:
             if dimension.choices:

@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.measure_expressions import parse_expression
 from orchestrator.core.text import install_extra
+from orchestrator.features.search.auto_sampler import AUTO, SamplerChoice
 from orchestrator.features.search.declaration.constraints import Constraint
 
 Direction: TypeAlias = Literal["maximize", "minimize"]
@@ -230,7 +231,10 @@ class SearchSpec:
 
     space: tuple[Dimension, ...]
     sampler: str
-    """A name of :data:`SAMPLERS`, or ``"module:Class"``."""
+    """A name of :data:`SAMPLERS`, or ``"module:Class"``; :data:`~.auto_sampler.AUTO` before it is
+    settled."""
+    sampler_reason: str = ""
+    """Why it is this one, where the job file has ``auto``; empty where it names the sampler."""
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the sampler."""
     seed: int = 0
@@ -263,6 +267,14 @@ class SearchSpec:
     reevaluation: ReevaluationSpec = ReevaluationSpec()
     race: RaceSpec | None = None
     """None: all trials have the seeds of the job."""
+
+    @property
+    def has_auto_sampler(self) -> bool:
+        return self.sampler == AUTO or bool(self.sampler_reason)
+
+    def with_sampler(self, chosen: SamplerChoice) -> SearchSpec:
+        """The same, whose sampler ``auto`` is ``chosen``."""
+        return replace(self, sampler=chosen.sampler, sampler_reason=chosen.reason)
 
     @property
     def has_lineages(self) -> bool:

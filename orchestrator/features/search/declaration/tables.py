@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from orchestrator.features.search.auto_sampler import AUTO
 from orchestrator.features.search.declaration.spec import (
     SAMPLERS,
     Aggregate,
@@ -40,13 +41,13 @@ _Point = Annotated[
     dict[str, Any], Expected('a table with values, such as { "ppo.learning_rate" = 1e-3 }')
 ]
 _Directions = Annotated[list[Direction], MinLen(1)]
-_SAMPLER = f'{", ".join(SAMPLERS)}, or a class of yours as "module:Class"'
+_SAMPLER = f'{", ".join(SAMPLERS)}, {AUTO}, or a class of yours as "module:Class"'
 Sampler = Annotated[
     str,
-    AfterValidator(value_types.known_or_class("sampler", SAMPLERS, _SAMPLER)),
+    AfterValidator(value_types.known_or_class("sampler", (*SAMPLERS, AUTO), _SAMPLER)),
     Expected(_SAMPLER),
     WithJsonSchema(
-        {"anyOf": [{"enum": list(SAMPLERS)}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}
+        {"anyOf": [{"enum": [*SAMPLERS, AUTO]}, {"type": "string", "pattern": r"^[\w.]+:\w+$"}]}
     ),
 ]
 
@@ -232,7 +233,10 @@ class SearchTable(TomlTable):
         {"mass_kg": {"high": 12.0}, "torque_sum / mass_kg": {"low": 2.0}},
     )
     sampler: Sampler = key(
-        "tpe", "What proposes the points; or a class of yours as module:Class.", "cmaes"
+        "tpe",
+        "What proposes the points; auto chooses by the dimensions of the space and the budget, once: a search that is "
+        "resumed keeps it; or a class of yours as module:Class.",
+        "cmaes",
     )
     sampler_options: value_types.Options = key({}, "Options of the sampler.")
     seed: Annotated[int, Field(ge=0, le=2**31 - 1), Whole] = key(0, "Random seed of the sampler.")

@@ -15,6 +15,7 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.front_end import option
 from orchestrator.core.paths import RunPaths
+from orchestrator.features.search.auto_sampler import SamplerChoice
 from orchestrator.features.search.declaration.spec import race_in, start_in
 from orchestrator.features.search.search_paths import SearchPaths
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # which reads job files, and `status` does not
 
 OF_THE_SEARCH = ("search", "scheduler", "defaults", "jobs")
 """Keys at the top of a job file that trials depend on: a resumed search takes over all others."""
+AUTO_SAMPLER = "auto_sampler"
+"""Key beside those of the job file: what ``sampler = "auto"`` was when the search began."""
 BUDGET = ("trials", "max_env_steps", "max_time", "reevaluate")
 """Keys of ``[search]`` on which no trial has depended so far: a resumed search takes these over."""
 
@@ -61,8 +64,32 @@ def declare(paths: RunPaths, experiment: Experiment, robots: Mapping[str, str]) 
     """Write it. :param robots: see :mod:`orchestrator.features.search.search_robots`."""
     file = SearchPaths(paths.root).declaration
     file.parent.mkdir(exist_ok=True)
+    from orchestrator.features.search.declaration.declared_search import declaration_of
+
     content = {**experiment.declaration, "robots": dict(robots)}
+    search = declaration_of(experiment).search
+    if search is not None and search.sampler_reason:
+        content[AUTO_SAMPLER] = {"sampler": search.sampler, "reason": search.sampler_reason}
     write_whole(file, json.dumps(content, indent=1) + "\n")
+
+
+def chosen_sampler(declaration: Mapping[str, Any]) -> SamplerChoice | None:
+    """What ``sampler = "auto"`` was when the search began; None where a sampler is named.
+
+    :raises TypeError, KeyError: it cannot be read.
+    """
+    written = declaration.get(AUTO_SAMPLER)
+    return None if written is None else SamplerChoice(**written)
+
+
+def with_chosen_sampler(declaration: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The declaration as if its job file named the sampler that ``auto`` was."""
+    chosen = chosen_sampler(declaration)
+    if chosen is None:
+        return declaration
+    data = declaration["data"]
+    search = {**data["search"], "sampler": chosen.sampler}
+    return {**declaration, "data": {**data, "search": search}}
 
 
 def written_at(paths: RunPaths) -> int:

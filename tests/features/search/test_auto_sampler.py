@@ -1,0 +1,272 @@
+"""``sampler = "auto"``: what it is, that it is said, and that a search that goes on keeps it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import command_helpers as commands
+import pytest
+from jobfile_helpers import HOPPER
+from trial_helpers import Told, search_run
+
+from orchestrator.core.errors import LedgerError, SpecError, UsageError
+from orchestrator.core.paths import RunPaths
+from orchestrator.experiment.directory import run_directory
+from orchestrator.features.search import auto_sampler, changed_search, report_seeds
+from orchestrator.features.search.auto_sampler import SearchTraits
+from orchestrator.features.search.declaration import rules
+from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.declaration.spec import SAMPLERS, SearchSpec
+from orchestrator.features.search.search_paths import SearchPaths
+from orchestrator.features.search.searcher.simple_samplers import RandomSampler
+from orchestrator.features.search.trials import TrialReader
+from orchestrator.jobfile import Experiment, from_mapping
+
+RATE = {"ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+NETWORK = {"policy_kwargs.net_arch": {"choices": [[32], [64]]}}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "choices", "trials", "sampler"),
+    [
+        (1, 0, 1, "gp"),
+        (8, 0, 300, "gp"),
+        (9, 0, 300, "tpe"),
+        (8, 0, 301, "cmaes"),
+        (40, 0, 10_000, "cmaes"),
+        (8, 1, 300, "tpe"),
+        (8, 1, 10_000, "tpe"),
+        (0, 2, 20, "tpe"),
+        (3, 0, None, "tpe"),
+    ],
+)
+def test_auto_depends_on_numbers_choices_and_budget(
+    numbers: int, choices: int, trials: int | None, sampler: str
+) -> None:
+    traits = SearchTraits(numbers=numbers, choices=choices, trials=trials)
+    assert auto_sampler.choose(traits).sampler == sampler
+    several = SearchTraits(numbers=numbers, choices=choices, trials=trials, objectives=2)
+    assert auto_sampler.choose(several).sampler == "nsga2"
+
+
+def test_every_rule_is_for_a_sampler_of_this_program_and_one_fits_always() -> None:
+    assert {rule.sampler for rule in auto_sampler.RULES} <= {*SAMPLERS}
+    for objectives in (1, 2):
+        unlike_all = SearchTraits(numbers=0, choices=0, trials=None, objectives=objectives)
+        assert any(rule.fits(unlike_all) for rule in auto_sampler.RULES)
+
+
+@pytest.fixture(autouse=True)
+def everything_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is chosen does not depend on it."""
+    monkeypatch.setattr(rules, "is_installed", lambda _: True)
+
+
+def searched(place: Path, seeds: int = 1, **search: Any) -> Experiment:
+    table = {"space": RATE, "sampler": "auto", **search}
+    job = {**HOPPER, "task": "forward", "total_timesteps": 100_000, "seeds": list(range(seeds))}
+    data = {"name": "test", "jobs": [job], "search": table}
+    return from_mapping(data, source="search.toml", base=place)
+
+
+def search_of(experiment: Experiment) -> SearchSpec:
+    found = declaration_of(experiment).search
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("seeds", "search", "sampler", "said"),
+    [
+        (1, {"trials": 200}, "gp", "1 dimension with numbers and none with choices, and the first"),
+        (1, {"trials": 400}, "cmaes", "the first budget is 400 trials"),
+        (1, {"max_env_steps": 40_000_000}, "cmaes", "400 trials"),
+        (2, {"max_env_steps": 40_000_000}, "gp", "200 trials"),
+        (1, {"max_env_steps": 40_000_000, "trials": 20}, "gp", "20 trials"),
+        (1, {"max_env_steps": 10}, "gp", "1 trial"),
+        (1, {"max_time": "8h"}, "tpe", "the first budget is a time"),
+        (1, {"trials": 20, "space": {**RATE, **NETWORK}}, "tpe", "and 1 with choices"),
+        (
+            1,
+            {"trials": 20, "objective": ["eval_mean", "wall_s"]},
+            "nsga2",
+            "there are 2 objectives",
+        ),
+    ],
+)
+def test_a_job_file_with_auto_has_a_sampler_and_says_why(
+    place: Path, seeds: int, search: dict[str, Any], sampler: str, said: str
+) -> None:
+    experiment = searched(place, seeds, **search)
+    assert search_of(experiment).sampler == sampler
+    (line,) = [
+        line for line in declaration_of(experiment).lines(experiment) if line.startswith("sampler")
+    ]
+    assert line.startswith(f"sampler auto: {sampler}, as ")
+    assert said in line
+
+
+def test_a_sampler_that_is_named_has_no_reason(place: Path) -> None:
+    experiment = searched(place, sampler="random", trials=3)
+    assert search_of(experiment).sampler_reason == ""
+    lines = declaration_of(experiment).lines(experiment)
+    assert not any(line.startswith("sampler") for line in lines)
+    default = from_mapping(
+        {
+            "name": "test",
+            "jobs": [{**HOPPER, "task": "forward"}],
+            "search": {"space": RATE, "trials": 3},
+        },
+        source="search.toml",
+        base=place,
+    )
+    assert search_of(default).sampler == "tpe"
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        (
+            {"sampler_options": {"sigma": 0.1}},
+            "search.sampler_options: are those of one sampler, and auto may be several; name the sampler",
+        ),
+        (
+            {"measures": {"distance_m": {"low": 0, "high": 10}}},
+            "search.sampler: auto is no sampler that fills an archive; name map-elites or cma-me",
+        ),
+        (
+            {"measures": {"distance_m": {"low": 0, "high": 10}}, "race": 3},
+            "search.sampler: auto is no sampler that fills an archive",
+        ),
+        ({"sampler": "atuo"}, 'search.sampler: unknown sampler "atuo"; did you mean "auto"?'),
+    ],
+)
+def test_what_does_not_go_with_auto_has_one_message(
+    place: Path, search: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        searched(place, trials=20, **search)
+    (problem,) = error.value.problems
+    assert message in str(problem)
+
+
+def test_a_package_that_is_missing_is_said_with_what_was_chosen(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "is_installed", lambda _: False)
+    with pytest.raises(SpecError) as error:
+        searched(place, trials=20)
+    (problem,) = error.value.problems
+    assert "search.sampler: auto is gp, which needs the package optuna" in str(problem)
+
+
+# -- begun
+
+
+def test_what_reads_a_search_that_has_begun_has_the_sampler_that_it_began_with(
+    tmp_path: Path,
+) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0])], sampler="auto")
+    file = SearchPaths(paths.root).declaration
+    declared = json.loads(file.read_text())
+    assert declared["auto_sampler"]["sampler"] == "tpe", "it has choices"
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    assert reader.search == search_of(changed_search.declared_experiment(paths))
+    assert reader.search.sampler == "tpe"
+    declared["auto_sampler"] = {"sampler": "random", "reason": "the rules were others"}
+    file.write_text(json.dumps(declared))
+    reader = TrialReader.of(paths)
+    begun = search_of(changed_search.declared_experiment(paths))
+    for search in (None if reader is None else reader.search, begun):
+        assert search is not None
+        assert (search.sampler, search.sampler_reason) == ("random", "the rules were others")
+    file.write_text(json.dumps({**declared, "auto_sampler": {"sampler": "random"}}))
+    with pytest.raises(LedgerError, match="cannot be read"):
+        changed_search.declared_experiment(paths)
+    with pytest.raises(LedgerError, match="cannot be read"):
+        TrialReader.of(paths)
+
+
+def test_reload_with_more_trials_keeps_the_sampler(tmp_path: Path) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0])], sampler="auto")
+    file = SearchPaths(paths.root).declaration
+    chosen = {"sampler": "random", "reason": "the rules were others"}
+    declared = {**json.loads(file.read_text()), "auto_sampler": chosen}
+    file.write_text(json.dumps(declared))
+    data = {**declared["data"], "search": {**declared["data"]["search"], "trials": 9}}
+    experiment = from_mapping(data, source="jobs.toml", base=tmp_path)
+    assert search_of(experiment).sampler == "tpe"
+    assert changed_search.take_over(experiment, paths) == ["trials: 1 → 9"]
+    begun = search_of(changed_search.declared_experiment(paths))
+    assert (begun.sampler, begun.trials) == ("random", 9)
+
+
+def test_several_seeds_of_a_search_have_one_sampler(tmp_path: Path) -> None:
+    first = search_run(tmp_path / "one", [Told(values=[3.0])], sampler="auto")
+    other = search_run(tmp_path / "two", [Told(values=[3.0])], sampler="auto", seed=1)
+    file = SearchPaths(other.root).declaration
+    declared = json.loads(file.read_text())
+    declared["auto_sampler"]["sampler"] = "random"
+    file.write_text(json.dumps(declared))
+    facts: Any = {}
+    with pytest.raises(UsageError, match=r'search\.sampler: "tpe" → "random"'):
+        report_seeds.gather(first.root, facts, [other.root])
+
+
+def job_file(folder: Path, trials: int) -> Path:
+    path = folder / "jobs.toml"
+    path.write_text(
+        f'name = "search"\nmax_parallel = 2\n{commands.TINY}\n'
+        f'[[jobs]]\nname = "hopper"\nxml = "{commands.HOPPER}"\ntask = "forward"\n'
+        'resources.start = "exec"\n'
+        f'[search]\nsampler = "auto"\nobjective = "ep_rew_mean"\ntrials = {trials}\n'
+        '[search.space]\n"ppo.gamma" = { low = 0.1, high = 0.9 }\n'
+    )
+    return path
+
+
+def test_a_resumed_search_keeps_its_sampler_when_trials_are_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rules here choose random points for 4 trials and fewer. The process of the search has
+    other rules: those of the program.
+    """
+    few_trials = auto_sampler.SamplerRule(sampler="random", most_trials=4)
+    monkeypatch.setattr(
+        auto_sampler, "RULES", (few_trials, auto_sampler.SamplerRule(sampler="cmaes"))
+    )
+    monkeypatch.setattr(rules, "is_installed", lambda _: True)
+    commands.instant_workers(monkeypatch, tmp_path)
+
+    def command(*options: str) -> str:
+        done = commands.invoke("run", "jobs.toml", "--run-dir", "run", *options, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return " ".join(done.stdout.split())
+
+    job_file(tmp_path, 4)
+    first = "sampler auto: random, as the space has 1 dimension with numbers and none with choices"
+    assert first in command("--dry-run")
+    assert first in command()
+    job_file(tmp_path, 6)
+    for options in (["--dry-run"], []):
+        shown = command(*options)
+        assert f"{first}, and the first budget is 4 trials" in shown
+        assert "cmaes" not in shown
+    paths = RunPaths(tmp_path / "run")
+    reader = TrialReader.of(paths)
+    assert reader is not None
+    assert reader.search is not None
+    assert (reader.search.sampler, reader.search.trials) == ("random", 6)
+    with run_directory.reading_ledger(paths) as ledger:
+        reader.update(ledger)
+    at_random = RandomSampler(reader.search)
+    assert [trial.point for trial in reader.asked] == [at_random.ask(one) for one in range(6)]
+    commands.succeed("report", "run", cwd=tmp_path)
+    facts = json.loads((tmp_path / "run/report/report.json").read_text())["search"]
+    assert facts["sampler"] == "random"
+    page = (tmp_path / "run/report/index.html").read_text()
+    assert "Sampler: random (auto, as the space has 1 dimension" in page
+    assert "cmaes, as" in command("--dry-run", "--fresh"), "which would begin another search"
