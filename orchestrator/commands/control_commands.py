@@ -315,6 +315,13 @@ def play(
             "--stochastic", help="Sample actions, as in training, instead of taking their mean."
         ),
     ] = False,
+    nominal: Annotated[
+        bool,
+        Option(
+            "--nominal",
+            help="Show the robot of the file, without noise, delays and pushes, where the job randomizes these.",
+        ),
+    ] = False,
     policy: Annotated[
         Path | None,
         Option(
@@ -354,6 +361,7 @@ def play(
         episodes=episodes,
         seed=seed,
         stochastic=stochastic,
+        nominal=nominal,
         output=output,
     )
     with shared.interruptible("stopped"):

@@ -62,12 +62,16 @@ class PlayRequest:
     episodes: int | None = None
     seed: int = 0
     stochastic: bool = False
+    nominal: bool = False
+    """Whether nothing of the job's ``randomize`` is drawn."""
     output: Path | None = None
     """Folder for video and film strip; None for the job's own."""
 
     def arguments(self) -> list[str]:
         """The command line arguments of :attr:`module`."""
-        found = [f"--{name}" for name in ("interactive", "stochastic") if getattr(self, name)]
+        found = [
+            f"--{name}" for name in ("interactive", "stochastic", "nominal") if getattr(self, name)
+        ]
         for name in ("checkpoint", "policy", "seconds", "episodes", "seed", "output"):
             value = getattr(self, name)
             if value is not None:

@@ -28,6 +28,9 @@ class BatchSettings(TypedDict, total=False):
     n_threads: int
     """Threads that step the environments, at most one for each; 1 by default. The bits do not
     depend on it."""
+    nominal: bool
+    """Whether nothing is drawn, whatever ``randomize`` says: the robot of the file, without
+    disturbances."""
     autoreset: bool
     """Whether a new episode starts as soon as one ends; otherwise at :meth:`Simulation.reset`."""
 

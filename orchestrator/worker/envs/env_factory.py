@@ -31,6 +31,7 @@ def make(
     first_env: int = 0,
     training: bool = False,
     grid: GridPlaces | None = None,
+    nominal: bool = False,
 ) -> VecEnv:
     """``n_envs`` environments in this process, with rewards and observations as the task gives
     them.
@@ -44,6 +45,7 @@ def make(
     :param training: whether numbers that change over the training begin at its start; otherwise
         they are those of its end.
     :param grid: for tasks: where the environments are on a grid.
+    :param nominal: for tasks: whether nothing of ``randomize`` is drawn.
     """
     if is_batched(spec):
         from orchestrator.worker.envs.vec_env import MujocoVecEnv
@@ -65,6 +67,7 @@ def make(
             training=training,
             grid=grid,
             asymmetric=spec.asymmetric,
+            nominal=nominal,
         )
     return SequentialVecEnv(
         makers(spec, job_dir, range(first_env, first_env + n_envs), seed), first_env

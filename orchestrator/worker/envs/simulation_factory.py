@@ -31,7 +31,8 @@ def make_simulation(
     """
     # MuJoCo looks for assets of included files in another folder where the path is relative.
     xml = Path(xml).absolute()
-    if not randomize and grid is None:
+    nominal = settings.get("nominal", False) and not asymmetric
+    if nominal or (not randomize and grid is None):
         return Simulation.from_xml(xml, task, task_options, asymmetric=asymmetric, **settings)
     from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 

@@ -57,6 +57,7 @@ def load(
     n_envs: int = 1,
     render_mode: str | None = None,
     seed: int | None = None,
+    randomize: bool = True,
 ) -> tuple[Model, VecEnv]: ...
 @overload
 def load(
@@ -66,6 +67,7 @@ def load(
     n_envs: None,
     render_mode: str | None = None,
     seed: int | None = None,
+    randomize: bool = True,
 ) -> tuple[Model, SingleEnv]: ...
 def load(
     job_dir: StrPath,
@@ -74,6 +76,7 @@ def load(
     n_envs: int | None = 1,
     render_mode: str | None = None,
     seed: int | None = None,
+    randomize: bool = True,
 ) -> tuple[Model, VecEnv | SingleEnv]:
     """A job's trained policy and environments for it: ``model.predict(observation)`` and
     ``env.step(action)``.
@@ -94,6 +97,8 @@ def load(
     :param seed: of the environments. By default it is that of the job's evaluation: with as many
         environments as in ``eval.json``, ``evaluate_policy`` gives the deterministic returns of
         that file.
+    :param randomize: whether episodes draw what the job's ``randomize`` says; False for the robot
+        of the file, without noise, delays and pushes.
     :raises UsageError: there is no such job, policy or checkpoint, it cannot be loaded, or its
         environment cannot be made here.
     """
@@ -102,7 +107,7 @@ def load(
     if seed is None:
         seed = evaluation.environment_seed(spec)
     with _importing_from(spec.search_path):
-        venv = _environments(paths, spec, n_envs, render_mode, seed)
+        venv = _environments(paths, spec, n_envs, render_mode, seed, nominal=not randomize)
         generators = training_state.generators(torch.device("cpu"))
         try:
             with _explaining(spec, _cannot_be_loaded(paths, trained)):
@@ -126,6 +131,7 @@ def make_env(
     render_mode: str | None = None,
     *,
     seed: int | None = None,
+    randomize: bool = True,
 ) -> VecEnv: ...
 @overload
 def make_env(
@@ -135,6 +141,7 @@ def make_env(
     render_mode: str | None = None,
     *,
     seed: int | None = None,
+    randomize: bool = True,
 ) -> SingleEnv: ...
 def make_env(
     job_dir: StrPath,
@@ -143,6 +150,7 @@ def make_env(
     render_mode: str | None = None,
     *,
     seed: int | None = None,
+    randomize: bool = True,
 ) -> VecEnv | SingleEnv:
     """The environments of a job as :func:`load` gives them, without its policy.
 
@@ -158,7 +166,7 @@ def make_env(
     if seed is None:
         seed = evaluation.environment_seed(spec)
     with _importing_from(spec.search_path):
-        venv = _environments(paths, spec, n_envs, render_mode, seed)
+        venv = _environments(paths, spec, n_envs, render_mode, seed, nominal=not randomize)
         venv.seed(seed)
         env = _normalized_env(spec, paths, venv, trained, single=n_envs is None)
     if trained is not None:
@@ -199,7 +207,13 @@ def _checkpoint(paths: JobPaths, spec: WorkerSpec, asked: str | None) -> Checkpo
 
 
 def _environments(
-    paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_mode: str | None, seed: int
+    paths: JobPaths,
+    spec: WorkerSpec,
+    n_envs: int | None,
+    render_mode: str | None,
+    seed: int,
+    *,
+    nominal: bool,
 ) -> VecEnv:
     """The job's environments without normalisation.
 
@@ -212,11 +226,17 @@ def _environments(
             f"n_envs = {n_envs!r}: expected a whole number of at least 1, or None for one gymnasium.Env"
         )
     with _explaining(spec, "its environment cannot be made here"):
-        return _made_environments(paths, spec, n_envs, render_mode, seed)
+        return _made_environments(paths, spec, n_envs, render_mode, seed, nominal=nominal)
 
 
 def _made_environments(
-    paths: JobPaths, spec: WorkerSpec, n_envs: int | None, render_mode: str | None, seed: int
+    paths: JobPaths,
+    spec: WorkerSpec,
+    n_envs: int | None,
+    render_mode: str | None,
+    seed: int,
+    *,
+    nominal: bool,
 ) -> VecEnv:
     """As :func:`_environments`, with whatever the job's environment raises."""
     if not env_factory.is_batched(spec):
@@ -237,9 +257,12 @@ def _made_environments(
             on_divergence=spec.on_divergence,
             randomize=spec.randomize,
             asymmetric=spec.asymmetric,
+            nominal=nominal,
         )
         return DummyVecEnv([lambda: Monitor(env)])
-    venv = env_factory.make(spec, paths.root, n_envs=n_envs, seed=seed, measuring=True)
+    venv = env_factory.make(
+        spec, paths.root, n_envs=n_envs, seed=seed, measuring=True, nominal=nominal
+    )
     if render_mode is None:
         return venv
     return RenderedVecEnv(venv, venv.simulation, xml, render_mode)  # type: ignore[attr-defined]

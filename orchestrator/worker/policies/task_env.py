@@ -59,6 +59,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         episode.
     :param randomize: what every episode draws, as in a job file.
     :param asymmetric: whether the last observations are what it has drawn.
+    :param nominal: whether nothing is drawn, whatever ``randomize`` says.
     :param options: more task options, by name.
     :raises UsageError: the robot does not exist, compile or fit the task, or an option is wrong.
     """
@@ -76,6 +77,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
         on_divergence: OnDivergence = "fail",
         randomize: Mapping[str, Any] | None = None,
         asymmetric: bool = False,
+        nominal: bool = False,
         **options: Any,
     ) -> None:
         if not isinstance(xml, str | os.PathLike) or _is_text(xml) or not Path(xml).is_file():
@@ -96,6 +98,7 @@ class TaskEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
                 measuring=True,
                 autoreset=False,
                 on_divergence=on_divergence,
+                nominal=nominal,
             )
         except ValueError as error:
             raise UsageError(f"{xml}: {error}") from error

@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--episodes", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stochastic", action="store_true")
+    parser.add_argument("--nominal", action="store_true")
     parser.add_argument("--output", type=Path)
     return parser
 
@@ -67,7 +68,7 @@ def play(options: argparse.Namespace) -> None:
 
     if spec.search_path is not None:
         sys.path.insert(0, spec.search_path)
-    scene = scenes.open_scene(spec, paths, options.seed)
+    scene = scenes.open_scene(spec, paths, options.seed, nominal=options.nominal)
     if in_window and scene.model is None:
         print(
             "this environment renders itself and cannot be shown in a window: writing video and film strip instead"

@@ -41,15 +41,16 @@ class Scene:
     renders itself."""
 
 
-def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
+def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int, *, nominal: bool = False) -> Scene:
     """One environment of the job, prepared for rendering.
 
+    :param nominal: whether nothing of the job's ``randomize`` is drawn.
     :raises gl_library.CannotRender: it can neither be rendered nor render itself.
     """
     from orchestrator.worker.envs import divergence_wrapper, env_factory
 
     if env_factory.is_batched(spec):
-        return _task_scene(spec, paths, seed)
+        return _task_scene(spec, paths, seed, nominal=nominal)
     reason = ""
     venv: VecEnv | None = None
     if spec.entry_point is None or takes_render_mode(spec.entry_point):
@@ -80,12 +81,12 @@ def open_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
     )
 
 
-def _task_scene(spec: WorkerSpec, paths: JobPaths, seed: int) -> Scene:
+def _task_scene(spec: WorkerSpec, paths: JobPaths, seed: int, *, nominal: bool) -> Scene:
     """A built-in task, or the user's own."""
     from orchestrator.worker.envs import env_factory
 
     xml = paths.root / str(spec.xml)
-    batch = env_factory.make(spec, paths.root, n_envs=1, seed=seed)
+    batch = env_factory.make(spec, paths.root, n_envs=1, seed=seed, nominal=nominal)
     batch.seed(seed)
     simulation = batch.simulation  # type: ignore[attr-defined]
     return Scene(

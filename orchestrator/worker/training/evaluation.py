@@ -127,6 +127,8 @@ class EvaluationResult:
     seed: int
     """Environment *i* had ``seed + i`` (the batch of a built-in task has ``seed`` as a whole)."""
     n_envs: int
+    nominal: Outcome | None
+    """Deterministic episodes of the robot of the file, where the others are of drawn ones."""
     grid: Sequence[tuple[GridPoint, Outcome]]
     """Deterministic episodes at each point of the spec's grid."""
 
@@ -138,6 +140,8 @@ class EvaluationResult:
             "seed": self.seed,
             "n_envs": self.n_envs,
         }
+        if self.nominal is not None:
+            content["nominal"] = self.nominal.summary
         if self.grid:
             content["grid"] = [{"at": point.at, **outcome.summary} for point, outcome in self.grid]
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
@@ -202,6 +206,11 @@ def evaluate(
         moment=None if moment is None else moment.content(),
         seed=evaluation.seed,
         n_envs=n_envs,
+        nominal=(
+            Outcome(evaluation.run(n_envs, deterministic=True, nominal=True))
+            if spec.randomize
+            else None
+        ),
         grid=[] if grid is None else list(evaluation.run_on(grid)),
     )
 
@@ -231,6 +240,7 @@ class _Evaluation:
         *,
         deterministic: bool,
         grid: GridPlaces | None = None,
+        nominal: bool = False,
     ) -> Sequence[EvaluatedEpisode]:
         """Episodes in ``n_envs`` fresh environments, as many at each place of ``grid``, or in all,
         as the spec says.
@@ -246,7 +256,13 @@ class _Evaluation:
         seed = self.seed
         with _seed_generators(_seed(spec, _ACTIONS), self.model.device):
             venv = env_factory.make(
-                spec, self.job_dir, n_envs=n_envs, seed=seed, measuring=True, grid=grid
+                spec,
+                self.job_dir,
+                n_envs=n_envs,
+                seed=seed,
+                measuring=True,
+                grid=grid,
+                nominal=nominal,
             )
             try:
                 venv.seed(seed)

@@ -29,6 +29,7 @@ from orchestrator.worker.envs.randomization.disturbances import Disturbances
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, randomized_keys
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.mjspec.spec_attributes import attribute_names, set_attribute
 from orchestrator.worker.mjspec.spec_elements import matching_elements
@@ -527,6 +528,31 @@ def test_each_element_of_a_pattern_draws_its_own_value() -> None:
     )
     again.reset()
     assert made.drawn.tobytes() == again.drawn.tobytes()
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_nothing_is_drawn_for_the_nominal_robot(asymmetric: bool) -> None:
+    randomize = {
+        **DRAWN,
+        **DISTURBED,
+        "terrain": "rough(0.05)",
+        "start.height": "uniform(0.1, 0.2)",
+    }
+    settings: dict[str, Any] = {"n_envs": 3, "seed": 7, "asymmetric": asymmetric}
+    options = {"max_episode_steps": 40}
+    drawn = make_simulation(QUADRUPED, "auto", options, randomize, **settings)
+    nominal = make_simulation(QUADRUPED, "auto", options, randomize, nominal=True, **settings)
+    plain = make_simulation(QUADRUPED, "auto", options, {}, **{**settings, "asymmetric": False})
+    assert nominal.observation_size == drawn.observation_size
+    assert nominal.observation_names() == drawn.observation_names()
+    size = plain.observation_size
+    chance = np.random.default_rng(0)
+    observed, expected = nominal.reset(), plain.reset()
+    for _ in range(60):
+        np.testing.assert_array_equal(observed[:, :size], expected)
+        assert not observed[:, size:].any()
+        actions = chance.uniform(-1, 1, (3, plain.model.nu))
+        observed, expected = (made.step(actions).observations for made in (nominal, plain))
 
 
 def test_the_critic_sees_what_each_element_has_drawn() -> None:

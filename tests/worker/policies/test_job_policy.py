@@ -44,7 +44,7 @@ def trained(directory: Path, **changes: Any) -> JobPaths:
     return paths
 
 
-def trained_task(directory: Path, task: str) -> JobPaths:
+def trained_task(directory: Path, task: str, **changes: Any) -> JobPaths:
     """A job of a built-in task, with the robot's copy and its hash as the supervisor leaves
     them."""
     robot = directory / f"robot/{ROBOTS[task]}.xml"
@@ -52,7 +52,8 @@ def trained_task(directory: Path, task: str) -> JobPaths:
     shutil.copyfile(helpers.REPOSITORY / "mjcf" / robot.name, robot)
     JobPaths(directory).robot_hash.write_text(hash_of_copy(robot.parent, robot.name) or "")
     job = {"job_id": directory.name, "task": task, "xml": f"robot/{robot.name}", "normalize": True}
-    return trained(directory, task_options={"max_episode_steps": 60}, eval_episodes=EPISODES, **job)
+    evaluated = {"task_options": {"max_episode_steps": 60}, "eval_episodes": EPISODES}
+    return trained(directory, **evaluated, **job, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,23 @@ def test_a_loaded_policy_has_the_returns_of_the_evaluation_to_the_bit(balancer: 
     assert returns(balancer) == (expected["returns"], expected["lengths"])
     assert returns(balancer, checkpoint="latest") == (expected["returns"], expected["lengths"])
     assert returns(balancer, seed=1) != (expected["returns"], expected["lengths"])
+
+
+def test_the_robot_of_the_file_is_evaluated_and_loaded_beside_the_drawn_ones(
+    tmp_path: Path,
+) -> None:
+    randomize = {"body.*.mass": "each scale(0.5, 2)", "action.delay": "choice(1, 2)"}
+    paths = trained_task(tmp_path / "balancer-s0", "balance", randomize=randomize, asymmetric=True)
+    evaluation = json.loads(paths.eval.read_text())
+    drawn, nominal = evaluation["deterministic"], evaluation["nominal"]
+    assert "drawn" in drawn
+    assert "drawn" not in nominal
+    assert nominal["returns"] != drawn["returns"]
+    assert returns(paths) == (drawn["returns"], drawn["lengths"])
+    assert returns(paths, randomize=False) == (nominal["returns"], nominal["lengths"])
+    one = orchestrator.make_env(paths.root, None, randomize=False)
+    batch = orchestrator.make_env(paths.root, 1, randomize=False)
+    np.testing.assert_array_equal(one.reset()[0], batch.reset()[0])
 
 
 SCRIPT = """

@@ -48,10 +48,17 @@ class RandomizedState(SimulationState):
     disturbances: DisturbanceState
 
 
+def _drawn(keys: Sequence[RandomizedKey]) -> list[RandomizedKey]:
+    """``keys`` without the numbers of lists, which nothing is drawn from."""
+    return [key for key in keys if not key.distribution.is_constant]
+
+
 class RandomizedSimulation(Simulation):
     """A :class:`Simulation` that draws the values of ``randomize`` whenever an episode begins.
 
     :param randomize: dotted keys of the robot → distributions, as in the job file.
+    With ``nominal``, nothing is drawn, and the critic is told zeros: the actor does not see them.
+
     :param asymmetric: whether the last observations are what the episode has drawn, for the critic
         alone.
     :param grid: of an evaluation: its keys have the values of its points, whatever ``randomize``
@@ -71,7 +78,9 @@ class RandomizedSimulation(Simulation):
         **settings: Unpack[BatchSettings],
     ) -> None:
         model = load_model(xml)
-        randomize = by_number(randomize)
+        declared = by_number(randomize)
+        self._nominal = settings.get("nominal", False)
+        randomize = {} if self._nominal else declared
         self._grid = grid
         made = make_task(task, model, task_options)
         self.terrain = terrain_of(randomize)
@@ -82,7 +91,7 @@ class RandomizedSimulation(Simulation):
             on_floor = self._terrain.model
         super().__init__(on_floor, made, robot=Path(xml).name, asymmetric=asymmetric, **settings)
         found = randomized_keys(Path(xml), model, randomize, None if grid is None else grid.grid)
-        self.keys = [key for key in found if not key.distribution.is_constant]
+        self.keys = _drawn(found)
         self.drawn = np.zeros((self.n_envs, len(self.keys)))
         """``(n_envs, len(keys))`` values of the running episodes."""
         for key in found:
@@ -104,19 +113,24 @@ class RandomizedSimulation(Simulation):
         """Columns of :attr:`drawn` that the critic sees."""
         self._privileged_delays: list[str] = []
         """Keys of delays and periods that the critic sees."""
-        if asymmetric:
-            self._show_critic(randomize)
+        if asymmetric and self._nominal:
+            self._show_critic(declared, _drawn(randomized_keys(Path(xml), model, declared)))
+        elif asymmetric:
+            self._show_critic(declared, self.keys)
         # Contact forces are computed outside of the batch, at every step.
         self._models = [
             copy.copy(on_floor) if self._contact_forces else None for _ in range(self.n_envs)
         ]
 
-    def _show_critic(self, randomize: Mapping[str, str]) -> None:
-        """Add what ``randomize`` draws to the observations; only the critic sees these."""
-        declared = enumerate(key.declared for key in self.keys)
+    def _show_critic(self, randomize: Mapping[str, str], keys: Sequence[RandomizedKey]) -> None:
+        """Add what ``randomize`` draws to the observations; only the critic sees these.
+
+        :param keys: of the robot.
+        """
+        declared = enumerate(key.declared for key in keys)
         self._privileged = [number for number, key in declared if key in randomize]
         self._privileged_delays = [key for key in PRIVILEGED if key in randomize]
-        of_robot = [self.keys[number].key for number in self._privileged]
+        of_robot = [keys[number].key for number in self._privileged]
         drawn = (*of_robot, *self._privileged_delays)
         self.privileged_names = (*self.privileged_names, *drawn)
         self.observation_size += len(drawn)
@@ -177,6 +191,9 @@ class RandomizedSimulation(Simulation):
         return super()._start_episodes(envs)
 
     def _privileged_values(self, envs: NDArray[np.intp]) -> list[NDArray[Any]]:
+        if self._nominal:
+            zeros = np.zeros((len(envs), len(self._privileged) + len(self._privileged_delays)))
+            return [*super()._privileged_values(envs), zeros]
         of_robot = self.drawn[envs][:, self._privileged]
         delays = [self._disturbances.drawn[key][envs] for key in self._privileged_delays]
         return [*super()._privileged_values(envs), of_robot, *delays]
