@@ -31,15 +31,17 @@ from orchestrator.features.export.worker import (
     c_header,
     c_library,
     exported_check,
+    exported_policy,
     job_export,
     numpy_policy,
     onnx_file,
     policy_files,
 )
 from orchestrator.features.export.worker.exported_policy import OF_MJLAB, ExportError
+from orchestrator.features.export.worker.joint_drives import joint_drives
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.policies import job_policy
-from orchestrator.worker.tasks import observation_limits, units
+from orchestrator.worker.tasks import make_task, observation_limits, units
 from orchestrator.worker.training import trained_policy
 
 SQUASHED_SDE = {
@@ -299,7 +301,11 @@ def test_names_units_and_period_are_in_every_format(tmp_path: Path) -> None:
     extra = {"metadata.json": ""}
     with pytest.deprecated_call():
         torch.jit.load(export(paths, ".pt"), _extra_files=extra)
-    assert json.loads(extra["metadata.json"]) == npz
+    of_controls = {f"ctrl_{name}" for name in ("middle", "half", "low", "high")}
+    told = json.loads(extra["metadata.json"])
+    assert {name: told[name] for name in told.keys() - of_controls} == npz
+    assert told["ctrl_half"] == json.loads(onnx["ctrl_half"]) == [1.0, 1.0, 1.0]
+    assert npz["joint_force_limit"] == [110.0, 110.0, 60.0]
 
     header = export(paths, ".h").read_text()
     for text in (
@@ -325,7 +331,7 @@ def test_a_controller_learns_how_the_joints_were_driven(suffix: str, tmp_path: P
         found = onnxruntime.InferenceSession(file).get_modelmeta().custom_metadata_map
         expected: dict[str, Any] = {name: [] for name in found}
         facts = {name: read_as_text(name, found[name], expected[name]) for name in OF_MJLAB}
-        others = ("observation_names", "observation_frames", "action_names")
+        others = ("observation_names", "observation_frames", "action_names", "joint_force_limit")
         facts |= {name: json.loads(found[name]) for name in others}
     model = mujoco.MjModel.from_xml_path(str(paths.robot / "quadruped.xml"))
     names = facts["observation_names"]
@@ -341,6 +347,8 @@ def test_a_controller_learns_how_the_joints_were_driven(suffix: str, tmp_path: P
         servo = servos[joint.id]
         assert facts["joint_stiffness"][place] == model.actuator_gainprm[servo, 0] > 0
         assert facts["joint_damping"][place] == -model.actuator_biasprm[servo, 2]
+        limit = abs(model.actuator_forcerange[servo]).max() * model.actuator_gear[servo, 0]
+        assert facts["joint_force_limit"][place] == limit > 0
     _, actions, controls = observations_and_actions(paths)
     default = dict(zip(facts["joint_names"], facts["default_joint_pos"], strict=True))
     scales = facts["action_scale"]
@@ -444,6 +452,22 @@ def test_the_example_of_the_document_runs_with_numpy_alone(tmp_path: Path) -> No
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, '.')\n{code}"]
     subprocess.run(command, cwd=elsewhere, check=True)
     np.testing.assert_allclose(np.load(elsewhere / "actions.npy"), actions, rtol=0, atol=1e-6)
+
+
+def test_a_joint_without_a_limit_or_an_actuator_says_so(tmp_path: Path) -> None:
+    xml = tmp_path / "arm.xml"
+    xml.write_text(
+        """<mujoco><worldbody><body><joint name="a" axis="0 1 0"/><geom size="0.1"/>
+        <body pos="0 0 0.3"><joint name="b" axis="0 1 0" actuatorfrcrange="-3 3"/><geom size="0.1"/>
+        <body pos="0 0 0.3"><joint name="c" axis="0 1 0"/><geom size="0.1"/></body></body></body>
+        </worldbody><actuator><position joint="a" kp="5" ctrlrange="-1 1"/>
+        <motor joint="b" gear="4" ctrlrange="-1 1"/></actuator></mujoco>"""
+    )
+    model = mujoco.MjModel.from_xml_path(str(xml))
+    drives = joint_drives(model, make_task("reach", model, {}))
+    limits = dict(zip(drives.joint_names, drives.joint_force_limit, strict=True))
+    assert limits == {"a": math.inf, "b": 3.0, "c": 0.0}
+    assert exported_policy.finite(drives.joint_force_limit) == [None, 3.0, 0.0]
 
 
 # -- what cannot be exported, or read again

@@ -107,7 +107,13 @@ class _Header:
             return
         yield f"#define {self._macro}_JOINTS {len(facts.joint_names)}"
         yield from self._strings("joint_names", facts.joint_names)
-        for name in ("default_joint_pos", "joint_stiffness", "joint_damping", "action_scale"):
+        for name in (
+            "default_joint_pos",
+            "joint_stiffness",
+            "joint_damping",
+            "joint_force_limit",
+            "action_scale",
+        ):
             yield from self._array(name, np.array(getattr(facts, name), np.float32))
         if facts.command_names:
             yield from self._strings("command_names", facts.command_names)

@@ -17,6 +17,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,15 +82,11 @@ class Metadata:
     default_joint_pos: Sequence[float] = ()
     joint_stiffness: Sequence[float] = ()
     joint_damping: Sequence[float] = ()
+    joint_force_limit: Sequence[float] = ()
+    """inf without a limit, 0 without an actuator."""
     action_scale: Sequence[float] = ()
     """By how much an action of 1 moves the target of its joint; 0 where it has no position servo."""
     command_names: Sequence[str] = ()
-
-    def as_text(self) -> dict[str, str]:
-        """Each field as text: numbers and lists as JSON, those of :data:`OF_MJLAB` with commas
-        between them.
-        """
-        return {name: _text(name, value) for name, value in field_values(self).items()}
 
 
 def _text(name: str, value: object) -> str:
@@ -99,6 +96,13 @@ def _text(name: str, value: object) -> str:
         assert isinstance(value, Sequence)
         return ",".join(map(str, value))
     return json.dumps(value)
+
+
+def finite(value: Any) -> Any:
+    """``value``, with None for numbers in it that are not finite."""
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +158,22 @@ class ExportedPolicy:
     high: Floats
     controls: Controls | None
     """None where only the environment knows how actions become controls."""
+
+    def facts(self) -> dict[str, Any]:
+        """The metadata and, where they are known, how actions become controls; numbers that are
+        not finite, which JSON does not have, as None.
+        """
+        found = dict(field_values(self.metadata))
+        if self.controls is not None:
+            controls = field_values(self.controls)
+            found |= {f"ctrl_{name}": values.tolist() for name, values in controls.items()}
+        return {name: finite(value) for name, value in found.items()}
+
+    def facts_as_text(self) -> dict[str, str]:
+        """Each of them as text: numbers and lists as JSON, those of :data:`OF_MJLAB` with commas
+        between them.
+        """
+        return {name: _text(name, value) for name, value in self.facts().items()}
 
     @property
     def half_range(self) -> Floats:

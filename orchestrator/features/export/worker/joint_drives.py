@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestrator.worker.mjmodel.actuators import position_servos, scalar_gear, scalar_joints
+from orchestrator.worker.mjmodel.actuators import (
+    actuator_kind,
+    position_servos,
+    scalar_gear,
+    scalar_joints,
+)
+from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.observations import joints_with_encoders
 
@@ -31,6 +37,9 @@ class JointDrives:
     """Of all position servos of the joint; N m/rad or N/m. 0 where it has none."""
     joint_damping: Sequence[float]
     """Of the same; N m s/rad or N s/m."""
+    joint_force_limit: Sequence[float]
+    """The most that all actuators of the joint together may give, in N m or N; inf without a limit,
+    0 without an actuator."""
     action_scale: Sequence[float]
     """By how much an action of 1 moves the target of its joint, in rad or m, for each control; 0
     where its actuator is no position servo of a hinge or slide."""
@@ -55,5 +64,24 @@ def joint_drives(model: mujoco.MjModel, task: Task) -> JointDrives:
         default_joint_pos=task.pose[model.jnt_qposadr[joints]].tolist(),
         joint_stiffness=stiffness[joints].tolist(),
         joint_damping=damping[joints].tolist(),
+        joint_force_limit=_force_limits(model)[joints].tolist(),
         action_scale=scales.tolist(),
     )
+
+
+def _force_limits(model: mujoco.MjModel) -> Floats:
+    """``(njnt,)``; see :attr:`JointDrives.joint_force_limit`."""
+    limits = np.zeros(model.njnt)
+    driven = scalar_joints(model)
+    for actuator in np.flatnonzero(driven >= 0).tolist():
+        most = np.inf
+        if model.actuator_forcelimited[actuator]:
+            most = float(np.abs(model.actuator_forcerange[actuator]).max())
+        control = int(model.actuator_ctrladr[actuator])
+        if actuator_kind(model, actuator) == "motor" and model.actuator_ctrllimited[control]:
+            largest = float(np.abs(model.actuator_ctrlrange[control]).max())
+            most = min(most, largest * abs(float(model.actuator_gainprm[actuator, 0])))
+        limits[driven[actuator]] += most * abs(scalar_gear(model, actuator))
+    of_joints = np.where(model.jnt_actfrclimited, np.abs(model.jnt_actfrcrange).max(axis=1), np.inf)
+    found: Floats = np.minimum(limits, of_joints)
+    return found

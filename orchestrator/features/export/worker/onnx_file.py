@@ -82,7 +82,7 @@ def content(policy: ExportedPolicy) -> bytes:
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
     )
-    helper.set_model_props(model, policy.metadata.as_text())
+    helper.set_model_props(model, policy.facts_as_text())
     onnx.checker.check_model(model, full_check=True)
     file: bytes = model.SerializeToString()
     return file

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from orchestrator.core.decoding import field_values
 from orchestrator.features.export.worker.exported_policy import ExportedPolicy, Floats
 from orchestrator.worker.training import algorithms
 
@@ -28,7 +27,7 @@ def content(policy: ExportedPolicy) -> bytes:
     file = io.BytesIO()
     with _without_deprecation():
         scripted = torch.jit.script(_Module(policy).eval())
-        text = json.dumps(field_values(policy.metadata), ensure_ascii=False)
+        text = json.dumps(policy.facts(), ensure_ascii=False)
         torch.jit.save(scripted, file, _extra_files={METADATA: text.encode()})
     return file.getvalue()
 
