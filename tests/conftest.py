@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import compileall
 import fcntl
+import functools
 import gc
 import os
 import shutil
@@ -249,6 +250,7 @@ def _itself_and_folders(path: Path) -> set[Path]:
     return {path, *(folder for folder in path.parents if folder.is_relative_to(TESTS))} - {TESTS}
 
 
+@functools.cache
 def _tier(path: Path) -> str:
     """The tier of a file of tests: its folder of :data:`TESTS`, or the feature whose ``full`` it is
     in.

@@ -43,6 +43,11 @@ def importing(modules: str) -> str:
     return "; ".join(f"import orchestrator.{module}" for module in modules.split())
 
 
+OF_DRAWS = {
+    "orchestrator.worker.envs.randomization.randomized_simulation",
+    "orchestrator.worker.envs.randomization.randomized_fields",
+}
+"""Needed by jobs whose episodes draw properties of the robot."""
 PROGRAMS: dict[str, tuple[str, set[str]]] = {
     "a supervisor": (
         importing(f"{SUPERVISOR} experiment.session api"),
@@ -74,16 +79,10 @@ PROGRAMS: dict[str, tuple[str, set[str]]] = {
         "import orchestrator.machine.topology as m; m.detect()",
         {"psutil", "torch", "numpy", "mujoco", "rich", "pydantic"},
     ),
-    "a task whose job draws nothing": (
-        importing("worker.envs.vec_env"),
-        {
-            "orchestrator.worker.envs.randomization.randomized_simulation",
-            "orchestrator.worker.envs.randomization.randomized_fields",
-        },
-    ),
-    "a simulation": (
-        importing("worker.envs.simulation"),
-        {"torch", "stable_baselines3", "gymnasium"},
+    "a task whose job draws nothing": (importing("worker.envs.vec_env"), OF_DRAWS),
+    "a simulation of a job that draws nothing": (
+        importing("worker.envs.simulation_factory worker.envs.changing_task"),
+        {"torch", "stable_baselines3", "gymnasium", *OF_DRAWS},
     ),
     "whether a job qualifies": (
         importing("worker.training.fast.qualify"),
@@ -104,7 +103,16 @@ PROGRAMS: dict[str, tuple[str, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+IMPORTS_TORCH = ("a task whose job draws nothing",)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in IMPORTS_TORCH else name
+        for name in PROGRAMS
+    ],
+)
 def test_no_more_is_loaded_than_is_needed(program: str) -> None:
     code, unwanted = PROGRAMS[program]
     assert not loaded_by("-c", code) & unwanted

@@ -78,10 +78,22 @@ def names_in(module: str) -> frozenset[str] | None:
     return None
 
 
+def statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """These and all within them, without their expressions, which are most of a tree."""
+    for node in nodes:
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            within = getattr(node, name, ())
+            if isinstance(within, list):
+                yield from statements(within)
+
+
 def imported_names(path: Path) -> Iterator[tuple[int, str, str]]:
     """Line, module and name of what a file imports by name, also late, or replaces by
     ``setattr("module.name", …)``; the name is empty where the module itself is imported."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    for node in ast.walk(tree) if ".setattr(" in source else statements(tree.body):
         match node:
             case ast.Import(names=names):
                 for alias in names:

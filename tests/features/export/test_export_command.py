@@ -9,15 +9,23 @@ import pytest
 from command_helpers import Experiment, invoke, succeed
 from supervisor_helpers import edit_robot, staged_robot, with_robots
 
+from orchestrator.core.paths import JobPaths
 from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.experiment.processes import policy_process
-from orchestrator.features.export.worker import numpy_policy
+from orchestrator.experiment.processes.policy_process import PolicyRequest
+from orchestrator.features.export.worker import job_export, numpy_policy
 from orchestrator.supervisor import job_directory
 
 
 def test_export_writes_the_policy_of_a_finished_job(
-    finished_once: Experiment, tmp_path: Path
+    finished_once: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def use(job: JobPaths, request: PolicyRequest) -> None:
+        assert request.module == job_export.__name__
+        asked = [str(job.root), *request.arguments()]
+        job_export.export(job_export._parser().parse_args(asked))
+
+    monkeypatch.setattr(policy_process, "use", use)
     to = tmp_path / "new/balancer.npz"
     succeed(
         "export", finished_once.run_dir, "bal", "--to", to, "--checkpoint", "latest", cwd=tmp_path

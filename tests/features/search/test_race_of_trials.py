@@ -151,6 +151,7 @@ WORKER = commands.INSTANT.replace(
 
 @pytest.fixture
 def noisy_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands.examine_nothing(monkeypatch)
     monkeypatch.setattr(commands, "INSTANT", WORKER)
     commands.instant_workers(monkeypatch, tmp_path)
 

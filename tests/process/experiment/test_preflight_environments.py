@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.experiment.examination.examination_requests import requests_of
-from orchestrator.experiment.examination.preflight import examine
+from orchestrator.experiment.examination.preflight import JobVerdict, examine
 from orchestrator.jobfile import from_mapping
 from orchestrator.worker.robots.preflight_child import check
 
@@ -222,39 +223,43 @@ def test_a_policy_that_does_not_fit_the_spaces_is_told_before_launch(
     assert (problem is None) if message is None else (problem is not None and message in problem)
 
 
-@pytest.mark.parametrize(
-    ("observation", "policy_kwargs", "is_fit"),
-    [
-        ("image", {}, True),
-        ("image", {"normalize_images": False}, True),
-        ("grid", {}, False),
-        ("scaled", {}, False),
-        ("scaled", {"normalize_images": False}, True),
-        ("choice", {"normalize_images": False}, False),
-    ],
-)
+def verdicts_of(jobs: Sequence[Mapping[str, Any]], base: Path, staging: Path) -> list[JobVerdict]:
+    """Of each of these jobs, by one process."""
+    named = [{"name": f"j{number}", **job} for number, job in enumerate(jobs)]
+    made = from_mapping({"name": "x", "jobs": named}, source="x.toml", base=base).jobs
+    return list(examine(made, staging=staging, at_once=1).values())
+
+
+THREE_DIMENSIONAL: list[tuple[str, dict[str, object], bool]] = [
+    ("image", {}, True),
+    ("image", {"normalize_images": False}, True),
+    ("grid", {}, False),
+    ("scaled", {}, False),
+    ("scaled", {"normalize_images": False}, True),
+    ("choice", {"normalize_images": False}, False),
+]
+
+
 def test_three_dimensional_observations_that_are_no_images_are_refused_before_launch(
-    observation: str,
-    policy_kwargs: dict[str, object],
-    is_fit: bool,
-    tmp_path: Path,
-    search_path: str,
+    tmp_path: Path, search_path: str
 ) -> None:
-    job = {
-        "name": "a",
-        "entry_point": "my_envs:Shaped",
-        "env_kwargs": {"observation": observation},
-        "policy": "CnnPolicy",
-        "policy_kwargs": policy_kwargs,
-    }
-    jobs = from_mapping({"name": "x", "jobs": [job]}, source="x.toml", base=Path(search_path)).jobs
-    (verdict,) = examine(jobs, staging=tmp_path / "staged", at_once=1).values()
-    assert (verdict.problem is None) == is_fit, verdict
-    if verdict.problem is not None:
-        text = str(verdict.problem)
-        assert "my_envs:Shaped: its observation space is" in text
-        assert "use MlpPolicy" in text
-        assert ("policy_kwargs.normalize_images = false" in text) == (observation != "choice")
+    jobs = [
+        {
+            "entry_point": "my_envs:Shaped",
+            "env_kwargs": {"observation": observation},
+            "policy": "CnnPolicy",
+            "policy_kwargs": policy_kwargs,
+        }
+        for observation, policy_kwargs, _ in THREE_DIMENSIONAL
+    ]
+    verdicts = verdicts_of(jobs, Path(search_path), tmp_path / "staged")
+    for (observation, _, is_fit), verdict in zip(THREE_DIMENSIONAL, verdicts, strict=True):
+        assert (verdict.problem is None) == is_fit, verdict
+        if verdict.problem is not None:
+            text = str(verdict.problem)
+            assert "my_envs:Shaped: its observation space is" in text
+            assert "use MlpPolicy" in text
+            assert ("policy_kwargs.normalize_images = false" in text) == (observation != "choice")
 
 
 PIXELS = """
@@ -293,25 +298,26 @@ TOO_SMALL: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("env_kwargs", "policy_kwargs", "size"), TOO_SMALL)
 def test_images_too_small_for_the_network_are_refused_before_launch_and_no_others(
-    env_kwargs: dict[str, Any], policy_kwargs: dict[str, Any], size: str | None, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "pixels.py").write_text(PIXELS)
-    job = {
-        "name": "a",
-        "entry_point": "pixels:Pixels",
-        "env_kwargs": env_kwargs,
-        "policy": "MultiInputPolicy" if "among_others" in env_kwargs else "CnnPolicy",
-        "policy_kwargs": policy_kwargs,
-    }
-    jobs = from_mapping({"name": "x", "jobs": [job]}, source="x.toml", base=tmp_path).jobs
-    (verdict,) = examine(jobs, staging=tmp_path / "staged", at_once=1).values()
-    if size is None:
-        assert verdict.problem is None
-    else:
-        assert "needs images of at least 36 by 36 pixels" in str(verdict.problem)
-        assert size in str(verdict.problem)
+    jobs = [
+        {
+            "entry_point": "pixels:Pixels",
+            "env_kwargs": env_kwargs,
+            "policy": "MultiInputPolicy" if "among_others" in env_kwargs else "CnnPolicy",
+            "policy_kwargs": policy_kwargs,
+        }
+        for env_kwargs, policy_kwargs, _ in TOO_SMALL
+    ]
+    verdicts = verdicts_of(jobs, tmp_path, tmp_path / "staged")
+    for (env_kwargs, _, size), verdict in zip(TOO_SMALL, verdicts, strict=True):
+        if size is None:
+            assert verdict.problem is None, env_kwargs
+        else:
+            assert "needs images of at least 36 by 36 pixels" in str(verdict.problem)
+            assert size in str(verdict.problem)
 
 
 FAST_LEARNER = [

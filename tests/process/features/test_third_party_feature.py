@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from command_helpers import DOCTOR, HOPPER, INSTANT, STUBS, invoke, summary, write_experiment
+from report_helpers import leave_undrawn
 from stable_baselines3 import PPO
 
 from orchestrator.core.paths import RunPaths
@@ -283,6 +284,7 @@ def test_a_run_whose_feature_is_gone_is_shown_and_ended_but_not_trained(
     packages: Path, calmed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", search_path(packages))  # its task is there still
+    leave_undrawn(monkeypatch)
     shutil.copytree(calmed / "run", tmp_path / "run")
     with sqlite3.connect(tmp_path / "run/ledger.sqlite3") as ledger:
         ledger.execute("UPDATE jobs SET state = 'PENDING' WHERE job_id = 'never-s0'")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from orchestrator.analysis import sequential
 from orchestrator.analysis.sequential import (
@@ -120,7 +120,9 @@ def test_intervals_are_wider_than_those_of_one_look_and_wider_the_earlier_the_lo
     stretches = []
     for seeds in (3, 6, 12, 20):
         found = look(a[:seeds], b[:seeds], Rules(most_seeds=20))
-        once = stats.ttest_ind(b[:seeds], a[:seeds], equal_var=False).confidence_interval(0.95)
+        once = scipy.stats.ttest_ind(b[:seeds], a[:seeds], equal_var=False).confidence_interval(
+            0.95
+        )
         assert found.reach is not None
         stretches.append(found.reach / ((once.high - once.low) / 2))
     assert stretches == sorted(stretches, reverse=True)
@@ -200,7 +202,7 @@ def test_one_standard_deviation_takes_fewer_seeds_than_a_fixed_test_of_the_same_
     while found < power:
         fixed += 1
         freedom = 2 * fixed - 2
-        found = stats.nct.sf(stats.t.ppf(0.975, freedom), freedom, np.sqrt(fixed / 2))
+        found = scipy.stats.nct.sf(scipy.stats.t.ppf(0.975, freedom), freedom, np.sqrt(fixed / 2))
     assert power >= 0.9
     assert mean_seeds / (fixed - 1) <= 0.75
     assert sum(outcome == "lower" for outcome, _ in ended) <= 5

@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from orchestrator.analysis.two_groups import Figure, compare, interquartile_mean, mean
 
@@ -23,7 +23,7 @@ def ends(figure: Figure | None) -> tuple[float, float]:
 
 def test_the_difference_and_its_interval_are_those_of_welch() -> None:
     found = compare([A], [B]).difference
-    expected = stats.ttest_ind(B, A, equal_var=False)
+    expected = scipy.stats.ttest_ind(B, A, equal_var=False)
     assert found.value == pytest.approx(np.mean(B) - np.mean(A))
     interval = expected.confidence_interval(0.95)
     # Degrees of freedom are rounded down: a little wider.
@@ -35,13 +35,13 @@ def test_the_difference_and_its_interval_are_those_of_welch() -> None:
 
 def test_probability_and_p_are_those_of_scipy() -> None:
     found = compare([A], [B])
-    pairs = stats.mannwhitneyu(B, A).statistic / 25
+    pairs = scipy.stats.mannwhitneyu(B, A).statistic / 25
     assert found.probability_higher.value == pytest.approx(pairs)
 
     def difference(one: np.ndarray, other: np.ndarray, axis: int) -> np.ndarray:
         return np.mean(one, axis=axis) - np.mean(other, axis=axis)
 
-    expected = stats.permutation_test((B, A), difference, n_resamples=np.inf, vectorized=True)
+    expected = scipy.stats.permutation_test((B, A), difference, n_resamples=np.inf, vectorized=True)
     assert found.p == pytest.approx(expected.pvalue)
     assert found.least_p == pytest.approx(2 / 252)
 
@@ -50,7 +50,7 @@ def test_probability_and_p_are_those_of_scipy() -> None:
 def test_the_interquartile_mean_is_as_agarwal_et_al_define_it(n: int) -> None:
     """The mean of all scores but the lowest and the highest quarter: scipy's trimmed mean."""
     values = np.random.default_rng(n).normal(size=(2, n))
-    expected = stats.trim_mean(values, proportiontocut=0.25, axis=None)
+    expected = scipy.stats.trim_mean(values, proportiontocut=0.25, axis=None)
     assert interquartile_mean(values.tolist()).value == pytest.approx(expected)
 
 
@@ -59,7 +59,9 @@ def test_the_probability_of_improvement_is_as_agarwal_et_al_define_it() -> None:
     rng = np.random.default_rng(0)
     a = rng.integers(0, 4, (6, 5)).astype(float)
     b = rng.integers(1, 5, (6, 7)).astype(float)
-    expected = np.mean([stats.mannwhitneyu(y, x).statistic / 35 for x, y in zip(a, b, strict=True)])
+    expected = np.mean(
+        [scipy.stats.mannwhitneyu(y, x).statistic / 35 for x, y in zip(a, b, strict=True)]
+    )
     found = compare(a.tolist(), b.tolist()).probability_higher
     assert found.value == pytest.approx(expected)
     assert ends(found)[0] > 0.5
@@ -73,7 +75,7 @@ def test_the_interval_of_a_ratio_is_fiellers() -> None:
     ratio = np.mean(B) / np.mean(A)
     of_a, of_b = ratio**2 * np.var(A, ddof=1) / 5, np.var(B, ddof=1) / 5
     freedom = np.floor((of_a + of_b) ** 2 / (of_a**2 / 4 + of_b**2 / 4))
-    t = stats.t.ppf(0.975, freedom)
+    t = scipy.stats.t.ppf(0.975, freedom)
     for end in (low, high):
         error = np.sqrt(np.var(B, ddof=1) / 5 + end**2 * np.var(A, ddof=1) / 5)
         assert abs(np.mean(B) - end * np.mean(A)) == pytest.approx(t * error, rel=1e-3)

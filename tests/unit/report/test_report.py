@@ -19,6 +19,7 @@ from report_helpers import (
     Page,
     Trained,
     film_strip,
+    leave_undrawn,
     made,
     make_run_dir,
 )
@@ -344,7 +345,8 @@ def varied(lr: float, size: str, evaluated: float | None = None) -> Trained:
 POINTS = [(lr, size) for lr in (1e-4, 1e-3) for size in ("*0.8", "*1.2")]
 
 
-def test_varied_parameters_have_a_figure(tmp_path: Path) -> None:
+def test_varied_parameters_have_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_undrawn(monkeypatch)
     _, facts, _ = made(tmp_path / "run", [varied(*point) for point in POINTS])
     assert facts["varied"] == ["ppo.learning_rate", "model.geom.leg.size"]
     assert facts["figures"]["varied-parameters"].startswith("Last return of training")
