@@ -21,7 +21,6 @@ import pytest
 
 from orchestrator import cli
 from orchestrator.core.job import Job
-from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment.examination import preflight
 
@@ -414,19 +413,6 @@ def examine_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         return {job.job_id: preflight.JobVerdict() for job in jobs}
 
     monkeypatch.setattr("orchestrator.experiment.examination.preflight.examine", examine)
-    monkeypatch.setattr(
-        "orchestrator.experiment.examination.examining_process.Child", contextlib.nullcontext
-    )
-
-
-def examine_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in this process examine robots themselves, which saves the start of a child process."""
-    from orchestrator.worker.robots.preflight_child import check
-
-    def ask(requests: Sequence[ExaminationRequest], **_: Any) -> list[ExaminationAnswer]:
-        return [check(request) for request in requests]
-
-    monkeypatch.setattr("orchestrator.experiment.examination.side_by_side.ask", ask)
     monkeypatch.setattr(
         "orchestrator.experiment.examination.examining_process.Child", contextlib.nullcontext
     )

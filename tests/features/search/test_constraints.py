@@ -11,6 +11,7 @@ from typing import Any
 import command_helpers as commands
 import pytest
 from jobfile_helpers import HOPPER
+from searcher_helpers import examine_here
 
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.paths import RunPaths
@@ -301,7 +302,7 @@ def test_a_search_trains_bodies_within_the_constraints_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the middle of the space violates one."""
-    commands.examine_here(monkeypatch)
+    examine_here(monkeypatch)
     monkeypatch.setattr(constraint_check, "POINTS", FEWER_POINTS)
     kg = masses(search_file(tmp_path, "mass_kg = { high = -1e-9 }"))
     assert kg[0.5] < kg[1.0] < kg[1.25] < kg[2.0]
@@ -348,7 +349,7 @@ def test_constraints_that_no_point_satisfies_are_refused_before_anything_is_laun
 def test_an_initial_point_that_violates_a_constraint_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands.examine_here(monkeypatch)
+    examine_here(monkeypatch)
     kg = masses(search_file(tmp_path, "mass_kg = { high = -1e-9 }"))
     table = f'trials = 3\ninitial = [{{ "{SIZE}" = 0.9 }}, {{ "{SIZE}" = 1.9 }}]'
     jobs = search_file(tmp_path, f"mass_kg = {{ high = {kg[1.0]} }}", table)
