@@ -9,6 +9,7 @@ from typing import Any
 import command_helpers as commands
 import pytest
 from jobfile_helpers import HOPPER
+from searcher_helpers import examine_no_trials
 from trial_helpers import Told, search_run
 
 from orchestrator.core.errors import LedgerError, SpecError, UsageError
@@ -240,6 +241,7 @@ def test_a_resumed_search_keeps_its_sampler_when_trials_are_raised(
     )
     monkeypatch.setattr(rules, "is_installed", lambda _: True)
     commands.instant_workers(monkeypatch, tmp_path)
+    examine_no_trials(monkeypatch)
 
     def command(*options: str) -> str:
         done = commands.invoke("run", "jobs.toml", "--run-dir", "run", *options, cwd=tmp_path)

@@ -18,6 +18,7 @@ import command_helpers as commands
 import pytest
 from jobfile_helpers import HOPPER
 from kill_helpers import killable
+from searcher_helpers import examine_no_trials
 from trial_helpers import Told, search_run
 
 from orchestrator.core.errors import OrchestratorError, SpecError
@@ -151,7 +152,7 @@ WORKER = commands.INSTANT.replace(
 
 @pytest.fixture
 def noisy_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands.examine_nothing(monkeypatch)
+    examine_no_trials(monkeypatch)
     monkeypatch.setattr(commands, "INSTANT", WORKER)
     commands.instant_workers(monkeypatch, tmp_path)
 

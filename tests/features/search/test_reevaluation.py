@@ -10,6 +10,7 @@ from typing import Any
 import command_helpers as commands
 import pytest
 from jobfile_helpers import HOPPER
+from searcher_helpers import examine_no_trials
 from trial_helpers import Told, point_of, search_run
 
 from orchestrator.core.errors import SpecError
@@ -174,7 +175,7 @@ def test_those_with_the_best_estimates_are_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One value had luck: none of its neighbours is good."""
-    commands.examine_nothing(monkeypatch)
+    examine_no_trials(monkeypatch)
     value = "(lambda gamma: 5.0 if gamma < 0.15 else -10 * (gamma - 0.8) ** 2)"
     read = '(json.loads((job / "spec.json").read_text())["hyperparameters"]["gamma"])}'
     worker = commands.INSTANT.replace("1.0}", value + read)

@@ -105,6 +105,9 @@ def test_a_search_makes_its_trials_one_by_one_and_ends(
     assert [spec.model_edits["geom.*thigh*.size"] for spec in specs] == [
         f"*{size}" for size in sizes
     ]
+    for job_id in rows:
+        copy = tmp_path / "run/jobs" / job_id / "robot/hopper.xml"
+        assert copy.is_file(), "its robot was examined, and is the one that was"
 
 
 @pytest.mark.slow

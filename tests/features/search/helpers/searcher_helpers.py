@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import command_helpers as commands
 import pytest
 from supervisor_helpers import RecordingReporter
 
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.paths import RunPaths
-from orchestrator.features.search import changed_search
+from orchestrator.experiment.processes.side_process import SideProcess
+from orchestrator.features.search import changed_search, search_process
 from orchestrator.features.search.search_process import SearchBesideRun
 from orchestrator.worker.robots.preflight_child import check
 
@@ -42,3 +46,16 @@ def examine_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "orchestrator.experiment.examination.examining_process.Child", contextlib.nullcontext
     )
+
+
+def examine_no_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches that run in this process take the robots of the job file and of trials for good,
+    which saves the processes that examine them."""
+    commands.examine_nothing(monkeypatch)
+    folders = [str(Path(__file__).parent), str(commands.REPOSITORY), os.environ.get("PYTHONPATH")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
+
+    def unexamining(*, arguments: Sequence[str], **how: Any) -> SideProcess:
+        return SideProcess(arguments=["unexamining_searcher", *arguments[1:]], **how)
+
+    monkeypatch.setattr(search_process, "SideProcess", unexamining)
