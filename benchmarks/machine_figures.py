@@ -94,24 +94,19 @@ def _failed(failed: samples.Failed) -> list[str]:
 
 
 def of_makespans(folder: str, out: Path) -> Content:
-    strong = samples.read(out / folder).strong
+    strong = strong_scaling.read(RunPaths(out / folder).bench / strong_scaling.FILE)
     if strong is None:
         raise UsageError("no makespan is measured yet")
-    entries = strong["levels"]
-    job_ids = strong["total_timesteps"]
-    lost = {
-        level: strong_scaling.incomplete(strong_scaling.states_of(entry), job_ids)
-        for level, entry in entries.items()
-    }
-    seconds = {
-        int(level): entry["makespan_s"] for level, entry in entries.items() if not lost[level]
-    }
+    lost = {level: strong.incomplete(level) for level in strong.levels}
+    complete = {int(level): one for level, one in strong.levels.items() if not lost[level]}
+    seconds = {level: one.makespan_s for level, one in complete.items()}
     cases: dict[str, Values] = {}
     for level in sorted(seconds):
         values = {
             MAKESPAN: [seconds[level]],
-            OF_BOUND: [seconds[level] / entries[str(level)]["lower_bound_s"]],
         }
+        if bound_s := complete[level].lower_bound_s:
+            values[OF_BOUND] = [seconds[level] / bound_s]
         values |= {"speed-up": [seconds[1] / seconds[level]]} if 1 in seconds else {}
         cases[f"robots.toml, {level} at once"] = values
     return Content(

@@ -135,7 +135,6 @@ class Benchmark:
     """Lines of ``cells.jsonl`` that cannot be read, other than a torn last one."""
     learners: Sequence[str] = ()
     """The learners that the processes have used."""
-    strong: Mapping[str, Any] | None = None
     tune: Mapping[str, Any] | None = None
 
     @property
@@ -181,7 +180,7 @@ def damage_explained(run_dir: Path) -> Iterator[None]:
 
 
 def read(run_dir: Path) -> Benchmark:
-    """Everything but the measurements of ranks; ``strong.json`` and ``tune.json`` as they are.
+    """Everything but the measurements of ranks and strong scaling; ``tune.json`` as it is.
 
     Where ranks alone were measured, ``plan`` has what both kinds of plan say.
 
@@ -197,9 +196,9 @@ def read(run_dir: Path) -> Benchmark:
         why = "bench/plan.json is missing or unreadable. `bench` makes one"
         raise UsageError(f"{run_dir}: not a benchmark's directory: {why}")
     measurements, unreadable = records(folder / "cells.jsonl")
-    strong = read_json_object(folder / "strong.json")
     tune = read_json_object(folder / "tune.json")
-    if not measurements and strong is None and tune is None and ranks is None:
+    has_strong = (folder / "strong.json").exists()
+    if not measurements and not has_strong and tune is None and ranks is None:
         advice = "run the same `bench` command to resume it"
         raise UsageError(f"{run_dir}: no measurement of this benchmark is finished yet; {advice}")
     baselines, failed = by_baseline(measurements, plan.get("arms", ()))
@@ -212,7 +211,6 @@ def read(run_dir: Path) -> Benchmark:
         statuses=_statuses(measurements),
         unreadable=unreadable,
         learners=sorted(learners),
-        strong=strong,
         tune=tune,
     )
 

@@ -322,7 +322,15 @@ def make_bench_dir(
         }
         for level in levels
     }
-    (folder / "strong.json").write_text(json.dumps({"levels": schedule}))
+    names = [f"robot-{number}-s0" for number in range(7)]
+    strong = {
+        "format": 1,
+        "fingerprints": dict.fromkeys(names, "0" * 64),
+        "part": 0.5,
+        "total_timesteps": dict.fromkeys(names, 2048),
+        "levels": schedule,
+    }
+    (folder / "strong.json").write_text(json.dumps(strong))
     points = [
         {
             "processes": processes,

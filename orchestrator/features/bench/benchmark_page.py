@@ -17,7 +17,7 @@ from orchestrator.features.bench import benchmark_tables as tables
 from orchestrator.features.bench.benchmark_tables import Baselines
 from orchestrator.features.bench.ranks_section import benchmark_section
 from orchestrator.features.bench.scaling_analysis import LevelFacts, analyse
-from orchestrator.features.bench.strong_scaling import incomplete, states_of
+from orchestrator.features.bench.strong_scaling import incomplete
 from orchestrator.report import scaling_figures
 from orchestrator.report.document import (
     Columns,
@@ -71,7 +71,7 @@ def document(analysis: Facts) -> Document:
         *_phases(baselines),
         *_latency(baselines),
         *_law(facts["usl"], baselines),
-        *_makespan(facts["strong"]),
+        *_makespan(facts["strong"], facts["strong_problem"]),
         *_packing(facts["tune"]),
         *benchmark_section(facts["ranks"], facts["cores"]),
         _method(facts),
@@ -267,12 +267,17 @@ def _gains(fit: Facts, speedups: Mapping[int, EstimateFacts]) -> bool:
     return most is not None and most["median"] > 1
 
 
-def _makespan(strong: Facts | None) -> list[Section]:
-    measured = _by_level((strong or {}).get("levels") or {})
-    expected = (strong or {}).get("total_timesteps")
+def _makespan(strong: Facts | None, problem: str) -> list[Section]:
+    """:param problem: why what was measured cannot be read."""
+    if strong is None:
+        parts: list[Part] = [Text(sentences=[one_line(problem, 500)], tone="bad")]
+        return [Section(title="Makespan", parts=parts)] if problem else []
+    measured = _by_level(strong["levels"])
     lost = {
-        level: incomplete(states, expected or states)
-        for level, states in ((level, states_of(one)) for level, one in measured.items())
+        level: incomplete(
+            {job["job_id"]: job["state"] for job in one["jobs"]}, strong["total_timesteps"]
+        )
+        for level, one in measured.items()
     }
     levels = {level: one for level, one in measured.items() if one["jobs"] and not lost[level]}
     sentences = [
@@ -280,13 +285,10 @@ def _makespan(strong: Facts | None) -> list[Section]:
         for level, jobs in lost.items()
         if jobs
     ]
-    parts: list[Part] = [Text(sentences=sentences, tone="bad")] if sentences else []
+    parts = [Text(sentences=sentences, tone="bad")] if sentences else []
     if not levels:
         return [Section(title="Makespan", parts=parts)] if parts else []
-    lanes = sum(
-        len({cpu for job in one["jobs"] for cpu in job.get("cpus") or ()})
-        for one in levels.values()
-    )
+    lanes = sum(len({cpu for job in one["jobs"] for cpu in job["cpus"]}) for one in levels.values())
     columns: Columns[int] = {
         "jobs at once": str,
         "makespan": lambda level: duration(levels[level]["makespan_s"]),

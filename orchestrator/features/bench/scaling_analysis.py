@@ -6,6 +6,7 @@ A benchmark that is still running, or was stopped, gives a report of its finishe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from orchestrator.analysis.throughput_ratios import (
     speed_up,
     throughput,
 )
+from orchestrator.core.errors import UsageError
+from orchestrator.core.paths import RunPaths
 from orchestrator.core.text import joined
-from orchestrator.features.bench import rank_analysis, usl
+from orchestrator.features.bench import rank_analysis, strong_scaling, usl
 from orchestrator.features.bench.attribution import attribute
 
 REFERENCE = "pinned"
@@ -71,7 +74,7 @@ def analyse(run_dir: Path) -> dict[str, Any]:
         },
         "usl": {name: _law(bench, measured) for name, measured in bench.baselines.items()},
         "attribution": attribute(bench),
-        "strong": bench.strong,
+        **_strong_scaling(RunPaths(run_dir).bench / strong_scaling.FILE),
         "tune": bench.tune,
         "ranks": rank_analysis.facts(run_dir),
         "cores": bench.capacity,
@@ -85,6 +88,16 @@ def analyse(run_dir: Path) -> dict[str, Any]:
         "how": _method(bench),
         "notes": list(bench.plan.get("notes") or ()),
     }
+
+
+def _strong_scaling(path: Path) -> dict[str, Any]:
+    """``strong``, a :class:`.StrongScaling`; ``strong_problem``: why it cannot be read."""
+    try:
+        strong = strong_scaling.read(path)
+    except UsageError as error:
+        return {"strong": None, "strong_problem": str(error)}
+    facts = None if strong is None else dataclasses.asdict(strong)
+    return {"strong": facts, "strong_problem": ""}
 
 
 def _baseline(

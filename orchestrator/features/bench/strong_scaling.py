@@ -168,7 +168,7 @@ def run(
         total_timesteps={job.job_id: job.spec.total_timesteps for job in jobs},
         levels={},
     )
-    earlier = _read(path)
+    earlier = read(path)
     if earlier is not None:  # the levels measured before determine the length of the jobs
         steps = earlier.total_timesteps
         if (
@@ -203,13 +203,13 @@ def missing_levels(paths: RunPaths, levels: Sequence[int]) -> list[int]:
 
     :raises UsageError: ``strong.json`` cannot be read.
     """
-    strong = _read(paths.bench / FILE)
+    strong = read(paths.bench / FILE)
     if strong is None:
         return list(levels)
     return [level for level in levels if strong.incomplete(level)]
 
 
-def _read(path: Path) -> StrongScaling | None:
+def read(path: Path) -> StrongScaling | None:
     """What was measured before; None: nothing.
 
     :raises UsageError: the file is damaged, or of another version of this program.
@@ -248,11 +248,6 @@ def incomplete(states: Mapping[str, str], job_ids: Iterable[str]) -> list[str]:
         for name in job_ids
         if (state := states.get(name, "PENDING")) != "SUCCEEDED"
     ]
-
-
-def states_of(level: Mapping[str, Any]) -> dict[str, str]:
-    """As :attr:`Level.states`, of a level as the file has it, maybe of an earlier version of this program."""
-    return {job["job_id"]: job.get("state", "SUCCEEDED") for job in level.get("jobs", ())}
 
 
 def _measure(jobs: Sequence[Job], level: int, setup: Setup) -> Level:

@@ -28,6 +28,20 @@ def test_a_level_with_jobs_that_failed_is_named_and_not_compared(tmp_path: Path)
     ] == ["1", "2"]
 
 
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("content", ['{"format"', '{"format": 2}', '{"levels": {"1": {}}}'])
+def test_strong_scaling_that_cannot_be_read_is_said_beside_all_the_rest(
+    tmp_path: Path, content: str
+) -> None:
+    make_bench_dir(tmp_path)
+    (tmp_path / "bench/strong.json").write_text(content)
+    text = report.make(tmp_path).markdown()
+    section = text.partition("## Makespan")[2].partition("\n## ")[0]
+    assert "strong.json: expected what this version of" in section
+    assert "Remove the file" in section
+    assert "## Scaling" in text
+
+
 def test_headlines_show_bounds_as_bounds(tmp_path: Path) -> None:
     path = make_bench_dir(tmp_path) / "bench/cells.jsonl"
     cells = [json.loads(line) for line in path.read_text().splitlines()[:-1]]
