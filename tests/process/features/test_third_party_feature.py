@@ -287,7 +287,7 @@ def test_a_run_whose_feature_is_gone_is_shown_and_ended_but_not_trained(
     leave_undrawn(monkeypatch)
     shutil.copytree(calmed / "run", tmp_path / "run")
     with sqlite3.connect(tmp_path / "run/ledger.sqlite3") as ledger:
-        ledger.execute("UPDATE jobs SET state = 'PENDING' WHERE job_id = 'never-s0'")
+        ledger.execute("UPDATE jobs SET state = 'PENDING' WHERE job_id = 'hopper-s0'")
     ledger.close()
 
     def without(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
