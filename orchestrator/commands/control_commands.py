@@ -319,7 +319,8 @@ def play(
         bool,
         Option(
             "--nominal",
-            help="Show the robot of the file, without noise, delays and pushes, where the job randomizes these.",
+            help="Show the robot of the file, without noise, delays, pushes and terrain, where the job randomizes "
+            "these.",
         ),
     ] = False,
     policy: Annotated[

@@ -98,7 +98,7 @@ def load(
         environments as in ``eval.json``, ``evaluate_policy`` gives the deterministic returns of
         that file.
     :param randomize: whether episodes draw what the job's ``randomize`` says; False for the robot
-        of the file, without noise, delays and pushes.
+        of the file, without noise, delays, pushes and terrain.
     :raises UsageError: there is no such job, policy or checkpoint, it cannot be loaded, or its
         environment cannot be made here.
     """

@@ -189,7 +189,7 @@ def _let_controls_follow(
         given = after.key_ctrl[number]
         moved = given + _lengths_of_servos(after, number) - _lengths_of_servos(before, number)
         # Without any, tasks take those that hold the pose.
-        if given.any() and not np.array_equal(moved, given):
+        if given.any() and not np.allclose(moved, given, rtol=0, atol=1e-9):
             keyframes[number].ctrl = moved.tolist()
             has_moved = True
     return has_moved

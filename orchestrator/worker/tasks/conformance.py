@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from orchestrator.core.text import joined
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.runtime import failures
-from orchestrator.worker.tasks import input_names
+from orchestrator.worker.tasks import input_names, observation_limits
 from orchestrator.worker.tasks.base import States, Task
 from orchestrator.worker.tasks.observations import Observation
 from orchestrator.worker.tasks.task_options import TaskError
@@ -148,6 +148,11 @@ def first_observation(task: Task, states: States) -> NDArray[Any]:
         )
     size = array.shape[1]
     _call(task, "observation_names", lambda: input_names.of_full_observation(task, size))
+    limits = _call(task, "observation_limits", lambda: observation_limits.of_full_observation(task))
+    if isinstance(limits, np.ndarray) and limits.dtype.kind == "f":
+        limits = np.where(np.isinf(limits), 0.0, limits)  # which is no bound
+    if limits is not None:
+        _check_result(task, "observation_limits", "bounds", limits, (2, size))
     return array
 
 

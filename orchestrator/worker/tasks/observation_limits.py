@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.worker.mjmodel.structure import Floats
 from orchestrator.worker.tasks import input_names
@@ -18,18 +17,16 @@ def limits(size: int, columns: slice, bounds: Range) -> Floats:
     return found
 
 
-def of_task(task: Task, size: int) -> NDArray[np.float64] | None:
-    """``(2, size)`` the bounds of what a policy observes of ``task`` at once; None where nothing is
+def of_task(task: Task) -> Floats | None:
+    """``(2, n)`` the bounds of what a policy observes of ``task`` at once; None where nothing is
     clipped, or it is not known.
-
-    :param size: how many observations there are.
     """
-    if task.observed_by is not None:
-        found: Floats | None = task.observed_by.limits
-    elif input_names.is_overridden(task, "observation_limits"):
-        found = None
-    else:
-        found = task.observation_limits()
-    if found is None or found.shape != (2, size) or np.isinf(found).all():
-        return None
-    return found.astype(np.float64)
+    observed_by = task.observed_by
+    found = of_full_observation(task) if observed_by is None else observed_by.limits
+    return None if found is None or np.isinf(found).all() else found
+
+
+def of_full_observation(task: Task) -> Floats | None:
+    """``(2, n)`` the bounds that ``task`` gives of its own observations."""
+    is_overridden = input_names.is_overridden(task, "observation_limits")
+    return None if is_overridden else task.observation_limits()

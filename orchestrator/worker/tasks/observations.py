@@ -86,8 +86,11 @@ class Observation:
             raise ValueError(f"names come twice: {joined(sorted(twice))}")
         limits = [term.limit for term in self.terms for _ in term.names]
         self._highest = np.array(limits, np.float32)
-        self.limits: Floats = np.stack((-self._highest, self._highest))
-        """``(2, len(names))`` lower and upper bounds of the values."""
+        self.limits: Floats | None = None
+        """``(2, len(names))`` lower and upper bounds of the values; None where a class of the user
+        makes them in another way."""
+        if type(self).observe is Observation.observe:
+            self.limits = np.stack((-self._highest, self._highest))
 
     def make_terms(self) -> Sequence[Term]:
         """The terms, in the order of their columns."""

@@ -250,8 +250,8 @@ class _Evaluation:
         remaining = np.array(
             [(spec.eval_episodes + index % at_each) // at_each for index in range(n_envs)]
         )
-        if grid is not None:
-            # A diverging robot far from the one trained on is a result, and the training succeeded.
+        if grid is not None or nominal:
+            # A diverging robot far from those trained on is a result, and the training succeeded.
             spec = dataclasses.replace(spec, on_divergence="end-episode")
         seed = self.seed
         with _seed_generators(_seed(spec, _ACTIONS), self.model.device):

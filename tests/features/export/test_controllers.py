@@ -45,7 +45,7 @@ void read_sensors(struct sensors *sensors)
     take(sensors->position, WALKER_JOINTS);
     take(sensors->velocity, WALKER_JOINTS);
 }
-void read_command(float *command) { take(command, 3); }
+void read_command(float *command) { take(command, WALKER_COMMANDS); }
 void write_ctrl(const float *ctrl)
 {
     fwrite(ctrl, sizeof *ctrl, WALKER_ACTIONS, stdout);
@@ -85,6 +85,19 @@ class Robot:
     def write(self, ctrl: NDArray[Any]) -> None:
         self.data.ctrl[:] = ctrl
         mujoco.mj_step(self.model, self.data, nstep=self._steps)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_policy_that_observes_something_else_does_not_compile(tmp_path: Path) -> None:
+    options = {"observe": "proprioception", "history": 2}
+    other = job(tmp_path / "walker", "quadruped", task="track", task_options=options)
+    shutil.copyfile(export(other, ".h"), tmp_path / "walker.h")
+    [code] = re.findall(r"```c\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (tmp_path / "controller.c").write_text(code)
+    command = ["cc", "-std=c99", "-c", "controller.c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "fits" in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -98,10 +98,9 @@ def observations_and_actions(
 
 def clipped_by_task(task: Any, observations: NDArray[np.float32]) -> NDArray[np.float32]:
     """``observations``, which may be those of several steps, as ``task`` would give them."""
-    steps = task.observed_steps
-    bounds = observation_limits.of_task(task, observations.shape[1] // steps)
+    bounds = observation_limits.of_task(task)
     assert bounds is not None
-    return np.clip(observations, *np.tile(bounds, steps).astype(np.float32))
+    return np.clip(observations, *np.tile(bounds, task.observed_steps).astype(np.float32))
 
 
 # -- the same actions
@@ -239,6 +238,11 @@ def test_a_privileged_policy_and_one_with_a_history_are_checked(tmp_path: Path) 
     changes = {"task": "track", "asymmetric": True, "task_options": options}
     paths = job(tmp_path / "legs-s0", "quadruped", **changes)
     export(paths, ".onnx", check=True)
+
+
+def test_noise_of_the_training_does_not_tell_a_file_from_the_policy(tmp_path: Path) -> None:
+    changes = {"task": "track", "randomize": {"observation.noise": "normal(0, 1)"}}
+    export(job(tmp_path / "legs-s0", "quadruped", **changes), ".npz", check=True)
 
 
 def test_a_header_that_cannot_be_compiled_is_told(

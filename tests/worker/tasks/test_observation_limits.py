@@ -14,6 +14,8 @@ import pytest
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.tasks import Forward, States, observation_limits
+from orchestrator.worker.tasks.observations import Sensors
+from orchestrator.worker.tasks.task_options import TaskError
 
 ROOT = Path(__file__).parents[3]
 ASSETS = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
@@ -76,7 +78,7 @@ def test_bounds_are_those_to_which_a_task_of_gymnasium_clips(name: str) -> None:
 def look_at(made: Simulation, *, is_clipped: bool) -> None:
     values = observed(made)
     size = values.shape[1]
-    bounds = observation_limits.of_task(made.task, size)
+    bounds = observation_limits.of_task(made.task)
     assert (bounds is not None) == is_clipped
     low, high = np.full((2, size), [[-np.inf], [np.inf]]) if bounds is None else bounds
     assert (low <= values).all()
@@ -94,11 +96,34 @@ class Own(Forward):
     """Observes something else, and says nothing of its bounds."""
 
     def observe(self, states: States) -> Any:
-        return states.qvel * 1000.0
+        return super().observe(states) * 1000.0
 
 
-def test_bounds_do_not_count_for_a_class_that_observes_something_else(tmp_path: Path) -> None:
+class OwnSensors(Sensors):
+    """Clips nothing."""
+
+    def observe(self, states: States) -> Any:
+        return super().observe(states) * 1000.0
+
+
+class Wrong(Own):
+    def observation_limits(self) -> Any:
+        return np.zeros((2, 3))
+
+
+def test_bounds_do_not_count_for_a_class_that_observes_something_else() -> None:
     made = make_simulation(ROOT / "mjcf" / "hopper.xml", "forward", {}, {}, n_envs=2, seed=0)
-    assert observation_limits.of_task(made.task, made.observation_size) is not None
+    assert observation_limits.of_task(made.task) is not None
     own = Own(made.model, made.task.options)
-    assert observation_limits.of_task(own, made.model.nv) is None
+    assert observation_limits.of_task(own) is None
+    made.task.observed_by = Sensors(made.model, made.task)
+    assert observation_limits.of_task(made.task) is not None
+    made.task.observed_by = OwnSensors(made.model, made.task)
+    assert observation_limits.of_task(made.task) is None
+
+
+def test_bounds_of_another_shape_are_refused() -> None:
+    made = make_simulation(ROOT / "mjcf" / "hopper.xml", "forward", {}, {}, n_envs=2, seed=0)
+    wrong = Wrong(made.model, made.task.options)
+    with pytest.raises(TaskError, match=r"observation_limits.*\(2, 3\).*\(2, 11\)"):
+        Simulation(made.model, wrong, robot="hopper.xml", n_envs=2, seed=0)

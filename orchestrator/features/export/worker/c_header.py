@@ -74,6 +74,7 @@ class _Header:
             "",
             f"#define {macro}_OBSERVATIONS {self._widths[0]}",
             f"#define {macro}_ACTIONS {self._widths[-1]}",
+            f"#define {macro}_COMMANDS {len(facts.command_names)}",
             f"#define {macro}_CONTROL_PERIOD_S {period}",
             f"#define {macro}_ROBOT_SHA256 {_string(facts.robot_sha256)}",
             "",

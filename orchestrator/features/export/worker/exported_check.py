@@ -15,6 +15,7 @@ from orchestrator.core.text import count
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.export.worker import c_library, policy_files
 from orchestrator.features.export.worker.exported_policy import ACTION, CTRL, ExportError
+from orchestrator.worker.tasks.actions import control_limits
 from orchestrator.worker.training import trained_policy
 from orchestrator.worker.training.asymmetric_critic import privileged_values
 
@@ -50,7 +51,8 @@ def _compare(
     """
     from orchestrator.worker.envs import env_factory
 
-    venv: Any = env_factory.make(spec, paths.root, n_envs=1, seed=0)
+    # Noise comes after the task has clipped what it observes, and the file clips that again.
+    venv: Any = env_factory.make(spec, paths.root, n_envs=1, seed=0, nominal=True)
     model = trained_policy.load_model(spec, paths, venv, trained)
     env: Any = trained_policy.normalized_env(spec, paths, venv, trained)
     hidden = privileged_values(venv)
@@ -79,4 +81,7 @@ def _outputs(venv: Any, actions: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
     if simulation is None:
         return {ACTION: actions}
     mapping = simulation.task.actions
-    return {ACTION: actions, CTRL: mapping.ctrl(mapping.taken(actions))}
+    limits = control_limits(simulation.model)
+    low = np.where(limits.is_limited, limits.low, -np.inf)
+    high = np.where(limits.is_limited, limits.high, np.inf)
+    return {ACTION: actions, CTRL: np.clip(mapping.ctrl(mapping.taken(actions)), low, high)}

@@ -183,7 +183,7 @@ def _of_task(simulation: Simulation) -> _Interface:
         action_names=action_names,
         ctrl_units=ctrl_units,
         controls=controls,
-        limits=_limits(simulation.task, size),
+        limits=_limits(simulation.task),
         command_names=list(simulation.task.names_of_goal()),
         drives=joint_drives(model, simulation.task),
     )
@@ -203,14 +203,14 @@ def _units(task: Task, model: mujoco.MjModel, names: Sequence[str]) -> list[str]
     return units.of_observations(model, at_once) * task.observed_steps
 
 
-def _limits(task: Task, size: int) -> Limits | None:
-    """The bounds of ``size`` observations, which may be those of several steps."""
+def _limits(task: Task) -> Limits | None:
+    """The bounds of the observations, which may be those of several steps."""
     from orchestrator.worker.tasks import observation_limits
 
-    bounds = observation_limits.of_task(task, size // task.observed_steps)
+    bounds = observation_limits.of_task(task)
     if bounds is None:
         return None
-    low, high = np.tile(bounds, task.observed_steps)
+    low, high = np.tile(bounds.astype(np.float64), task.observed_steps)
     return Limits(low=low, high=high)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,7 @@ def randomized_keys(
         if disturbance(axis.key) is None:
             drawn[axis.key] = _declared(GRID_TABLE, axis.key, axis.range)
     examined = _examine_all(xml, model, [drawn[key] for key in sorted(drawn)])
-    kept = _without_values_of_grid(sorted(examined, key=lambda one: one.key))
+    kept = _without_values_of_grid(examined)
     _refuse_overlaps(kept)
     return kept
 
@@ -177,36 +177,34 @@ def _declared(table: str, key: str, distribution: Distribution) -> RandomizedKey
 def _without_values_of_grid(keys: Sequence[RandomizedKey]) -> list[RandomizedKey]:
     """``keys``, of which those of ``randomize`` change nothing that those of the grid set."""
     of_grid = [one for one in keys if one.table == GRID_TABLE]
-    entries: dict[str, NDArray[np.intp]] = {}
-    for change in (change for one in of_grid for change in one.changes):
-        before = entries.get(change.name, np.zeros(0, np.intp))
-        entries[change.name] = np.union1d(before, change.entries)
-    places = frozenset[tuple[str, int]]().union(*(one.places for one in of_grid))
-    kept = []
+    taken = {entry for one in of_grid for entry in _entries(one)}
+    places = frozenset(place for one in of_grid for place in one.places)
+    names = {one.key for one in of_grid}
+    kept = list(of_grid)
     for one in keys:
-        if one.table == GRID_TABLE or not of_grid:
-            kept.append(one)
+        if one.table == GRID_TABLE or one.key in names:
             continue
-        parts = [_without(change, entries.get(change.name)) for change in one.changes]
-        changes = [part for part in parts if part is not None]
+        parts = [_without(change, taken) for change in one.changes]
+        changes = [part for part in parts if len(part.entries)]
         if changes or not one.changes:
-            left = one.places - places
-            kept.append(dataclasses.replace(one, changes=changes, places=left))
-    return kept
+            kept.append(dataclasses.replace(one, changes=changes, places=one.places - places))
+    return sorted(kept, key=lambda one: one.key)
 
 
-def _without(change: FieldChange, entries: NDArray[np.intp] | None) -> FieldChange | None:
-    """``change`` of other entries; None where there are none."""
-    if entries is None:
-        return change
-    others = ~np.isin(change.entries, entries)
-    if not others.any():
-        return None
+def _entries(key: RandomizedKey) -> list[tuple[str, int]]:
+    """Fields, and places in them, that ``key`` changes."""
+    return [(change.name, entry) for change in key.changes for entry in change.entries.tolist()]
+
+
+def _without(change: FieldChange, taken: Set[tuple[str, int]]) -> FieldChange:
+    """``change`` of other entries than those that are ``taken``."""
+    is_left = [(change.name, entry) not in taken for entry in change.entries.tolist()]
+    left = np.array(is_left, bool)
     return dataclasses.replace(
         change,
-        entries=change.entries[others],
-        at_zero=change.at_zero[others],
-        slope=change.slope[others],
+        entries=change.entries[left],
+        at_zero=change.at_zero[left],
+        slope=change.slope[left],
     )
 
 
@@ -214,10 +212,7 @@ def _refuse_overlaps(keys: Sequence[RandomizedKey]) -> None:
     """:raises RandomizeError: two of them set or draw the same value."""
     owner: dict[tuple[str, int], RandomizedKey] = {}
     for one in keys:
-        entries = [
-            (change.name, entry) for change in one.changes for entry in change.entries.tolist()
-        ]
-        for name, place in [*sorted(one.places), *entries]:
+        for name, place in [*sorted(one.places), *_entries(one)]:
             other = owner.setdefault((name, place), one)
             if other is not one:
                 cure = "leave one of them out, or name other elements"
@@ -271,11 +266,13 @@ def _examine_each(
             f'"{kind}.*.{attribute}", and this key names one; leave it out'
         )
     names = [element.name for _, element in _elements(spec, drawn)]
+    if (kind, attribute) == ("body", "mass"):
+        names = [name for name in names if _has_mass(model, name)]
     found = []
     nothing: RandomizeError | None = None
     for name in names:
         one = dataclasses.replace(drawn, key=f"{kind}.{name}.{attribute}")
-        if not name or names.count(name) > 1:
+        if not name:
             raise RandomizeError(
                 f"{drawn.where}: a {kind} that it matches has no name of its own, so that it cannot be drawn by "
                 f'itself; name it in the MJCF, or leave "{EACH.strip()}" out'
@@ -491,6 +488,12 @@ def _with_others(element: Any, attribute: str, index: int, written: Any) -> list
             has = f"has {size} numbers, counted from 0"
         raise AttributeEditError(f"there is no {attribute}[{index}]: {attribute} {has}")
     return [written if place == index else "*1" for place in range(size)]
+
+
+def _has_mass(model: mujoco.MjModel, name: str) -> bool:
+    """Whether the body ``name`` is one of its own, with a mass: the world has none."""
+    number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, name)
+    return number >= 0 and float(model.body_mass[number]) > 0
 
 
 def _mass(model: mujoco.MjModel, name: str) -> float:

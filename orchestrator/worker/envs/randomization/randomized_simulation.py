@@ -28,6 +28,7 @@ from orchestrator.worker.envs.randomization.disturbances import Disturbances, Di
 from orchestrator.worker.envs.randomization.draws import draw
 from orchestrator.worker.envs.randomization.episode_starts import EpisodeStarts
 from orchestrator.worker.envs.randomization.randomized_fields import (
+    GRID_TABLE,
     RandomizedKey,
     randomized_keys,
     write,
@@ -56,11 +57,11 @@ def _drawn(keys: Sequence[RandomizedKey]) -> list[RandomizedKey]:
 class RandomizedSimulation(Simulation):
     """A :class:`Simulation` that draws the values of ``randomize`` whenever an episode begins.
 
-    :param randomize: dotted keys of the robot → distributions, as in the job file.
-    With ``nominal``, nothing is drawn, and the critic is told zeros: the actor does not see them.
+    With ``nominal``, nothing is drawn.
 
+    :param randomize: dotted keys of the robot → distributions, as in the job file.
     :param asymmetric: whether the last observations are what the episode has drawn, for the critic
-        alone.
+        alone; zeros for what is not drawn here, as with ``nominal``.
     :param grid: of an evaluation: its keys have the values of its points, whatever ``randomize``
         says.
     :raises ValueError: a key does not fit the robot.
@@ -79,8 +80,7 @@ class RandomizedSimulation(Simulation):
     ) -> None:
         model = load_model(xml)
         declared = by_number(randomize)
-        self._nominal = settings.get("nominal", False)
-        randomize = {} if self._nominal else declared
+        randomize = {} if settings.get("nominal", False) else declared
         self._grid = grid
         made = make_task(task, model, task_options)
         self.terrain = terrain_of(randomize)
@@ -109,31 +109,26 @@ class RandomizedSimulation(Simulation):
         self._places = np.zeros((self.n_envs, 2))
         """``(n_envs, 2)`` where the terrain's middle lies in the world, in metres."""
         self._starts = EpisodeStarts(randomize, self.task, self._terrain, self._places, grid)
-        self._privileged: list[int] = []
-        """Columns of :attr:`drawn` that the critic sees."""
-        self._privileged_delays: list[str] = []
-        """Keys of delays and periods that the critic sees."""
-        if asymmetric and self._nominal:
-            self._show_critic(declared, _drawn(randomized_keys(Path(xml), model, declared)))
-        elif asymmetric:
-            self._show_critic(declared, self.keys)
+        self._privileged: list[str] = []
+        """Keys that the critic sees: those of the robot, then delays and the period of pushes."""
+        if asymmetric:
+            of_robot = _drawn(randomized_keys(Path(xml), model, declared))
+            self._privileged += [key.key for key in of_robot]
+            self._privileged += [key for key in PRIVILEGED if key in declared]
+        columns: dict[str, NDArray[Any]] = {
+            key.key: self.drawn[:, number] for number, key in enumerate(self.keys)
+        }
+        columns |= self._disturbances.drawn
+        self._shown = [
+            (place, columns[key]) for place, key in enumerate(self._privileged) if key in columns
+        ]
+        """Places among these, and ``(n_envs,)`` views of what the running episodes have drawn."""
+        self.privileged_names = (*self.privileged_names, *self._privileged)
+        self.observation_size += len(self._privileged)
         # Contact forces are computed outside of the batch, at every step.
         self._models = [
             copy.copy(on_floor) if self._contact_forces else None for _ in range(self.n_envs)
         ]
-
-    def _show_critic(self, randomize: Mapping[str, str], keys: Sequence[RandomizedKey]) -> None:
-        """Add what ``randomize`` draws to the observations; only the critic sees these.
-
-        :param keys: of the robot.
-        """
-        declared = enumerate(key.declared for key in keys)
-        self._privileged = [number for number, key in declared if key in randomize]
-        self._privileged_delays = [key for key in PRIVILEGED if key in randomize]
-        of_robot = [keys[number].key for number in self._privileged]
-        drawn = (*of_robot, *self._privileged_delays)
-        self.privileged_names = (*self.privileged_names, *drawn)
-        self.observation_size += len(drawn)
 
     def seed(self, seed: int | Sequence[int]) -> None:
         """As :meth:`Simulation.seed`."""
@@ -191,12 +186,10 @@ class RandomizedSimulation(Simulation):
         return super()._start_episodes(envs)
 
     def _privileged_values(self, envs: NDArray[np.intp]) -> list[NDArray[Any]]:
-        if self._nominal:
-            zeros = np.zeros((len(envs), len(self._privileged) + len(self._privileged_delays)))
-            return [*super()._privileged_values(envs), zeros]
-        of_robot = self.drawn[envs][:, self._privileged]
-        delays = [self._disturbances.drawn[key][envs] for key in self._privileged_delays]
-        return [*super()._privileged_values(envs), of_robot, *delays]
+        values = np.zeros((len(envs), len(self._privileged)))
+        for place, drawn in self._shown:
+            values[:, place] = drawn[envs]
+        return [*super()._privileged_values(envs), values]
 
     def _initial_state(self, env: int) -> tuple[Floats, Floats]:
         qpos, qvel = super()._initial_state(env)
@@ -212,7 +205,7 @@ class RandomizedSimulation(Simulation):
                 self._batch.get_model(env, model)
 
     def _drawn_from(self, key: RandomizedKey, env: int) -> Distribution:
-        if self._grid is None:
+        if self._grid is None or key.table != GRID_TABLE:
             return key.distribution
         return self._grid.drawn_from(key.key, env) or key.distribution
 
