@@ -1,8 +1,9 @@
 """Simulation stability test of a robot: a few simulated seconds at rest and under no, random and
 extreme actions.
 
-Limited by simulated time and by CPU time (so that other load makes no difference), whichever ends
-first.
+Limited by simulated time and by the CPU time that the steps are estimated to take, whichever ends
+first. The estimate is of sizes of the model and numbers of constraints alone, so that a robot has
+the same verdict on any machine, whatever else runs there.
 """
 
 from __future__ import annotations
@@ -34,6 +35,17 @@ TIMESTEP_DIVISORS = (2, 5, 20)
 """Shorter timesteps that are tried where physics diverged."""
 MAX_STEPS = 5_000
 """Physics steps of one trial, which limit it where the timestep is tiny."""
+STEP_S = 1e-5
+"""Estimated CPU seconds of a physics step of any robot; the next are for each of these in it. A
+modern core takes half as long, or twice."""
+DOF_S = 1e-6
+GEOM_S = 5e-7
+CONSTRAINT_S = 2e-6
+RUNGE_KUTTA = 4
+"""So many evaluations does the integrator RK4 take for a step."""
+MOST_TIMES = 10
+"""A trial ends where it takes so many times the CPU seconds that were estimated: what is costly in
+another way, such as collisions of detailed meshes."""
 _BAD = tuple(map(int, divergence.quantities()))
 _FULL = (int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL))
 _SINGULAR = int(mujoco.mjtWarning.mjWARN_INERTIA)
@@ -45,7 +57,8 @@ Controls = Callable[[np.random.Generator], Floats]
 class StabilityTrial:
     steps_per_s: float
     """Physics steps per CPU second in MuJoCo alone."""
-    cpu_s: float
+    cost_s: float
+    """CPU seconds that its steps are estimated to take."""
     divergence: str | None
     """Time and place at which physics diverged."""
     energy_growth: float
@@ -66,6 +79,7 @@ def check_stability(
     """Add to ``findings``; return physics steps per second under random actions, None where physics
     diverges.
 
+    :param cpu_s: of all trials together, as estimated.
     :param start: ``(nq,)`` pose from which every trial starts, at rest.
     :param rest: ``(nu,)`` controls of an action of zeros.
     :param actions: maps a policy's actions to controls; None without actuators.
@@ -162,22 +176,25 @@ class _Test:
     def simulate(
         self, when: str, controls: Controls, *, share: float, hold_s: float = HOLD_S
     ) -> _Verdict:
-        """One trial. :param share: of the CPU time."""
-        trial = self._trial(controls, hold_s, cpu_s=share * self.cpu_s)
+        """One trial. :param share: of the CPU seconds."""
+        trial = self._trial(controls, hold_s, most_s=share * self.cpu_s)
         if trial.divergence is None:
             return _Verdict(trial=trial, problem=None)
         disabled = self.model.opt.disableflags
         is_passive = bool(disabled & int(mujoco.mjtDisableBit.mjDSBL_ACTUATION))
         remedy = None if is_passive else self.cause
         if not remedy:
-            remedy = self._remedy(controls, hold_s, cpu_s=2 * max(trial.cpu_s, 0.01))
+            remedy = self._remedy(controls, hold_s, most_s=2 * max(trial.cost_s, 0.01))
         problem = f"physics diverges {when} ({trial.divergence}); {remedy}"
         return _Verdict(trial=trial, problem=problem)
 
     def _trial(
-        self, controls: Controls, hold_s: float, cpu_s: float, most_steps: int = MAX_STEPS
+        self, controls: Controls, hold_s: float, most_s: float, most_steps: int = MAX_STEPS
     ) -> StabilityTrial:
-        """Simulate from the start until the time is over or physics diverges."""
+        """Simulate from the start until the time is over or physics diverges.
+
+        :param most_s: estimated CPU seconds.
+        """
         model = self.model
         data = self.data
         step_s = float(model.opt.timestep)
@@ -192,6 +209,7 @@ class _Test:
         diverged = None
         steps = 0
         stepping_s = 0.0
+        cost_s = 0.0
         begun = time.thread_time()
         for _ in range(max(1, count)):
             data.ctrl[:] = controls(rng)
@@ -200,36 +218,45 @@ class _Test:
             mujoco.mj_step(model, data, nstep=held)
             stepping_s += time.thread_time() - started
             steps += held
+            cost_s += held * _step_cost_s(model, data)
             diverged = _divergence(model, data, before)
-            if diverged or time.thread_time() - begun > cpu_s:
+            is_over = cost_s > most_s or time.thread_time() - begun > MOST_TIMES * most_s
+            if diverged or is_over:
                 break
             if data.time < SETTLED_S:
                 at_start = max(at_start, float(data.energy.sum()))
             growth = max(growth, float(data.energy.sum()) - at_start)
         return StabilityTrial(
             steps_per_s=steps / max(stepping_s, 1e-9),
-            cpu_s=time.thread_time() - begun,
+            cost_s=cost_s,
             divergence=diverged,
             energy_growth=growth,
         )
 
-    def _remedy(self, controls: Controls, hold_s: float, cpu_s: float) -> str:
+    def _remedy(self, controls: Controls, hold_s: float, most_s: float) -> str:
         """A shorter timestep with which physics does not diverge, if there is one.
 
-        :param cpu_s: limit of a trial with the usual timestep.
+        :param most_s: estimated CPU seconds of a trial with the usual timestep.
         """
         options = self.model.opt
         usual = options.timestep
         try:
             for divisor in TIMESTEP_DIVISORS:
                 options.timestep = usual / divisor
-                trial = self._trial(controls, hold_s, divisor * cpu_s, divisor * MAX_STEPS)
+                trial = self._trial(controls, hold_s, divisor * most_s, divisor * MAX_STEPS)
                 if trial.divergence is None:
                     return f"with timestep = {options.timestep:g} it does not: shorten the timestep"
             remedy = "weaken the actuators, add damping or armature, check the inertias"
             return f"even with timestep = {options.timestep:g}: {remedy}"
         finally:
             options.timestep = usual
+
+
+def _step_cost_s(model: mujoco.MjModel, data: mujoco.MjData) -> float:
+    """CPU seconds that the last physics step is estimated to have taken."""
+    of_evaluation = STEP_S + DOF_S * model.nv + GEOM_S * model.ngeom + CONSTRAINT_S * data.nefc
+    is_runge_kutta = int(model.opt.integrator) == int(mujoco.mjtIntegrator.mjINT_RK4)
+    return float(of_evaluation) * (RUNGE_KUTTA if is_runge_kutta else 1)
 
 
 def _divergence(model: mujoco.MjModel, data: mujoco.MjData, before: float) -> str | None:

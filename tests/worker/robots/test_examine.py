@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import mujoco
@@ -94,6 +95,27 @@ def test_no_timestep_is_named_where_physics_diverges_with_every_one() -> None:
     found = found_in(arm(actuator=pushing))
     (told,) = [text for text in (*found.problems, *found.warnings) if "diverges" in text]
     assert "even with timestep" in told
+
+
+@pytest.mark.parametrize("integrator", ["Euler", "RK4"])
+def test_as_many_steps_are_simulated_however_busy_the_machine_is(
+    integrator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    step = mujoco.mj_step
+
+    def counted(model: mujoco.MjModel, data: mujoco.MjData, nstep: int) -> None:
+        steps[-1] += nstep
+        step(model, data, nstep=nstep)
+
+    monkeypatch.setattr(mujoco, "mj_step", counted)
+    clock = time.thread_time
+    for slower in (0.2, 1.0, 2.0):
+        steps.append(0)
+        monkeypatch.setattr(time, "thread_time", lambda slower=slower: slower * clock())
+        examine(arm(option=f'integrator="{integrator}"'), ModelFindings(), simulate_s=0.02)
+    whole = 4 * round(stability_test.SIMULATED_S / 0.002)
+    assert steps[0] == steps[1] == steps[2] < whole
 
 
 def test_a_ctrlrange_in_degrees_is_named_as_the_cause_and_the_timestep_is_not() -> None:
