@@ -218,7 +218,7 @@ def from_mapping(
     )
     warnings = list(expansion.warnings)
     if job_source is not None:
-        job_source = job_source.settled(expansion.jobs, expansion.template, problems)
+        job_source = job_source.settled(expansion.jobs, expansion.template)
         warnings += job_source.check_jobs(expansion.jobs, expansion.template, problems)
     if problems:
         raise SpecError(source, problems.in_order())

@@ -70,11 +70,9 @@ class JobSource:
     def check_settings(self, settings: Mapping[str, Any], problems: Problems) -> None:
         """Check the settings of the job of :meth:`example`."""
 
-    def settled(
-        self, jobs: Sequence[Job], template: JobTemplate | None, problems: Problems
-    ) -> JobSource:
+    def settled(self, jobs: Sequence[Job], template: JobTemplate | None) -> JobSource:
         """The same with what follows from the job, such as what ``auto`` is; asked before
-        :meth:`check_jobs`, with the same arguments.
+        :meth:`check_jobs`, with the same jobs.
         """
         return self
 

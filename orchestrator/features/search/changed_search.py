@@ -49,42 +49,26 @@ def on_change_applied(experiment: Experiment, options: RunOptions) -> tuple[Expe
     paths = RunPaths(options.run_dir)
     if options.fresh or not SearchPaths(paths.root).declaration.exists():
         return experiment, options
-    search = declaration_of(experiment).search
-    has_auto_sampler = search is not None and search.has_auto_sampler
-    is_asked = options.on_change in ("restart", "keep")
-    if not (is_asked or has_auto_sampler):
-        return experiment, options
     before = read_declaration(paths)
-    begun = _as_begun(experiment, before, paths)
-    if not is_asked:
-        return begun, options
     lines = differences(before, experiment.declaration)
-    if options.on_change == "restart":
-        is_other = bool(lines) or search_robots.is_another(
-            search_robots.recorded_robots(before), experiment
-        )
-        chosen = experiment if is_other else begun
-        return chosen, dataclasses.replace(options, fresh=is_other)
-    if not lines:
-        return begun, options
-    return _as_begun(_merge_declaration(before, experiment, lines), before, paths), options
+    if options.on_change == "restart" and (lines or _is_another_robot(before, experiment)):
+        return experiment, dataclasses.replace(options, fresh=True)
+    if options.on_change == "keep" and lines:
+        experiment = _merge_declaration(before, experiment, lines)
+    return _as_begun(experiment, before), options
 
 
-def _as_begun(
-    experiment: Experiment, declaration: Mapping[str, Any], paths: RunPaths
-) -> Experiment:
-    """With the sampler that ``auto`` was when the search of this declaration began.
+def _is_another_robot(before: Mapping[str, Any], experiment: Experiment) -> bool:
+    return search_robots.is_another(search_robots.recorded_robots(before), experiment)
 
-    :raises LedgerError: the declaration cannot be read.
-    """
+
+def _as_begun(experiment: Experiment, before: Mapping[str, Any]) -> Experiment:
+    """With the sampler that ``auto`` was when the search of this declaration began."""
     source = experiment.job_source
-    try:
-        chosen = chosen_sampler(declaration)
-    except (TypeError, KeyError) as error:
-        raise unreadable(paths, error) from error
     if not isinstance(source, SearchDeclaration):
         return experiment
-    return dataclasses.replace(experiment, job_source=source.begun_with(chosen))
+    begun = source.begun_with(chosen_sampler(before))
+    return dataclasses.replace(experiment, job_source=begun)
 
 
 def _merge_declaration(
@@ -177,7 +161,7 @@ def take_over(experiment: Experiment, paths: RunPaths) -> list[str]:
     earlier = _refuse_another(experiment, paths)
     lines = budget_differences(earlier, experiment.declaration)
     if lines:
-        begun = _as_begun(experiment, earlier, paths)
+        begun = _as_begun(experiment, earlier)
         declare(paths, begun, search_robots.recorded_robots(earlier))
     return lines
 
@@ -248,4 +232,4 @@ def declared_experiment(paths: RunPaths) -> Experiment:
         experiment = resume.from_declaration(declaration)
     except (ValueError, KeyError, TypeError) as error:
         raise unreadable(paths, error) from error
-    return _as_begun(experiment, declaration, paths)
+    return _as_begun(experiment, declaration)

@@ -1,5 +1,5 @@
-"""Whether a sampler of the user's own can be made, examined in a child process before anything is
-launched.
+"""Whether the sampler of a search can be made, examined before anything is launched: one of the
+user's own in a child process.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.processes.side_process import SideProcess
 from orchestrator.features.search.declaration import written
 from orchestrator.features.search.declaration.declared_search import declaration_of
+from orchestrator.features.search.declaration.rules import missing_package
 from orchestrator.features.search.declaration.spec import SAMPLERS
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.jobfile import Experiment
@@ -25,14 +26,17 @@ LOOK_EVERY_S = 0.02
 def examine(
     experiment: Experiment, *, time_limit_s: float, turn: Callable[[], object] = lambda: None
 ) -> Problem | None:
-    """Make the sampler once; returns why that cannot be done. Nothing is made of the samplers of
-    this program.
+    """Make the sampler of the user's once; returns why that cannot be done. One of this program
+    needs its package.
 
     :param turn: called repeatedly; an exception that it raises ends the examination.
     """
     search = declaration_of(experiment).search
-    if search is None or search.sampler in SAMPLERS:
+    if search is None:
         return None
+    if search.sampler in SAMPLERS:
+        missing = missing_package(search)
+        return None if missing is None else Problem(where="search.sampler", message=missing)
     with TemporaryFolder() as folder:
         paths = RunPaths(Path(folder))
         own = SearchPaths(paths.root)

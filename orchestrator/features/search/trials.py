@@ -65,12 +65,11 @@ class TrialReader:
         try:
             top = check(declaration["data"], problems).top
             declared = SearchDeclaration.of_tables(top, problems)
-            chosen = chosen_sampler(declaration)
         except (ValueError, KeyError, TypeError) as error:
             raise unreadable(paths, error) from error
         if declared is None:
             return None
-        declared = declared.begun_with(chosen)
+        declared = declared.begun_with(chosen_sampler(declaration))
         return cls(
             paths=paths,
             search=declared.search,

@@ -15,7 +15,13 @@ from trial_helpers import Told, search_run
 from orchestrator.core.errors import LedgerError, SpecError, UsageError
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import auto_sampler, changed_search, report_seeds
+from orchestrator.experiment.planning.run_plan import RunOptions
+from orchestrator.features.search import (
+    auto_sampler,
+    changed_search,
+    report_seeds,
+    sampler_check,
+)
 from orchestrator.features.search.auto_sampler import SearchTraits
 from orchestrator.features.search.declaration import rules
 from orchestrator.features.search.declaration.declared_search import declaration_of
@@ -70,6 +76,18 @@ def searched(place: Path, seeds: int = 1, **search: Any) -> Experiment:
     job = {**HOPPER, "task": "forward", "total_timesteps": 100_000, "seeds": list(range(seeds))}
     data = {"name": "test", "jobs": [job], "search": table}
     return from_mapping(data, source="search.toml", base=place)
+
+
+def sampler_problem(experiment: Experiment) -> str:
+    """What a run of it would be refused with; empty for nothing."""
+    return str(sampler_check.examine(experiment, time_limit_s=60) or "")
+
+
+def declare_chosen(paths: RunPaths, sampler: str) -> None:
+    """As if the search had begun where the rules were others."""
+    file = SearchPaths(paths.root).declaration
+    chosen = {"sampler": sampler, "reason": "the rules were others"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "auto_sampler": chosen}))
 
 
 def search_of(experiment: Experiment) -> SearchSpec:
@@ -157,13 +175,35 @@ def test_a_package_that_is_missing_is_said_with_what_was_chosen(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "is_installed", lambda _: False)
-    with pytest.raises(SpecError) as error:
-        searched(place, trials=20)
-    (problem,) = error.value.problems
-    assert "search.sampler: auto is gp, which needs the package optuna" in str(problem)
+    problem = sampler_problem(searched(place, trials=20))
+    assert "search.sampler: auto is gp, which needs the package optuna" in problem
+    job_file(place, 20)
+    checked = commands.invoke("check", "jobs.toml", cwd=place)
+    assert checked.returncode != 0
+    assert "auto is gp, which needs the package optuna" in " ".join(checked.stdout.split())
 
 
 # -- begun
+
+
+def test_the_package_of_the_sampler_that_a_search_began_with_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = search_run(tmp_path / "run", [Told(values=[3.0])], sampler="auto")
+    declare_chosen(paths, "cmaes")
+    data = json.loads(SearchPaths(paths.root).declaration.read_text())["data"]
+    for installed, problem in (
+        (["cmaes"], ""),
+        (["optuna"], "search.sampler: auto is cmaes, which needs the package cmaes"),
+    ):
+        monkeypatch.setattr(rules, "is_installed", installed.__contains__)
+        now = from_mapping(data, source="jobs.toml", base=tmp_path)
+        assert search_of(now).sampler == "tpe"
+        for on_change in ("refuse", "keep", "restart"):
+            options = RunOptions(run_dir=paths.root, on_change=on_change)
+            resumed, _ = changed_search.on_change_applied(now, options)
+            assert problem in sampler_problem(resumed)
+            assert bool(problem) == bool(sampler_problem(resumed))
 
 
 def test_what_reads_a_search_that_has_begun_has_the_sampler_that_it_began_with(
@@ -177,8 +217,7 @@ def test_what_reads_a_search_that_has_begun_has_the_sampler_that_it_began_with(
     assert reader is not None
     assert reader.search == search_of(changed_search.declared_experiment(paths))
     assert reader.search.sampler == "tpe"
-    declared["auto_sampler"] = {"sampler": "random", "reason": "the rules were others"}
-    file.write_text(json.dumps(declared))
+    declare_chosen(paths, "random")
     reader = TrialReader.of(paths)
     begun = search_of(changed_search.declared_experiment(paths))
     for search in (None if reader is None else reader.search, begun):
@@ -193,10 +232,8 @@ def test_what_reads_a_search_that_has_begun_has_the_sampler_that_it_began_with(
 
 def test_reload_with_more_trials_keeps_the_sampler(tmp_path: Path) -> None:
     paths = search_run(tmp_path / "run", [Told(values=[3.0])], sampler="auto")
-    file = SearchPaths(paths.root).declaration
-    chosen = {"sampler": "random", "reason": "the rules were others"}
-    declared = {**json.loads(file.read_text()), "auto_sampler": chosen}
-    file.write_text(json.dumps(declared))
+    declare_chosen(paths, "random")
+    declared = json.loads(SearchPaths(paths.root).declaration.read_text())
     data = {**declared["data"], "search": {**declared["data"]["search"], "trials": 9}}
     experiment = from_mapping(data, source="jobs.toml", base=tmp_path)
     assert search_of(experiment).sampler == "tpe"
@@ -208,10 +245,7 @@ def test_reload_with_more_trials_keeps_the_sampler(tmp_path: Path) -> None:
 def test_several_seeds_of_a_search_have_one_sampler(tmp_path: Path) -> None:
     first = search_run(tmp_path / "one", [Told(values=[3.0])], sampler="auto")
     other = search_run(tmp_path / "two", [Told(values=[3.0])], sampler="auto", seed=1)
-    file = SearchPaths(other.root).declaration
-    declared = json.loads(file.read_text())
-    declared["auto_sampler"]["sampler"] = "random"
-    file.write_text(json.dumps(declared))
+    declare_chosen(other, "random")
     facts: Any = {}
     with pytest.raises(UsageError, match=r'search\.sampler: "tpe" → "random"'):
         report_seeds.gather(first.root, facts, [other.root])
@@ -232,8 +266,9 @@ def job_file(folder: Path, trials: int) -> Path:
 def test_a_resumed_search_keeps_its_sampler_when_trials_are_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rules here choose random points for 4 trials and fewer. The process of the search has
-    other rules: those of the program.
+    """The rules here choose random points for 4 trials and fewer, and otherwise a sampler whose
+    package is not installed in the end. The process of the search has other rules: those of the
+    program.
     """
     few_trials = auto_sampler.SamplerRule(sampler="random", most_trials=4)
     monkeypatch.setattr(
@@ -253,6 +288,7 @@ def test_a_resumed_search_keeps_its_sampler_when_trials_are_raised(
     assert first in command("--dry-run")
     assert first in command()
     job_file(tmp_path, 6)
+    monkeypatch.setattr(rules, "is_installed", lambda _: False)
     for options in (["--dry-run"], []):
         shown = command(*options)
         assert f"{first}, and the first budget is 4 trials" in shown
@@ -271,4 +307,5 @@ def test_a_resumed_search_keeps_its_sampler_when_trials_are_raised(
     assert facts["sampler"] == "random"
     page = (tmp_path / "run/report/index.html").read_text()
     assert "Sampler: random (auto, as the space has 1 dimension" in page
+    monkeypatch.setattr(rules, "is_installed", lambda _: True)
     assert "cmaes, as" in command("--dry-run", "--fresh"), "which would begin another search"

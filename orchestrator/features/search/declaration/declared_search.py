@@ -75,18 +75,16 @@ class SearchDeclaration(JobSource):
         assert self.search is not None
         rules.check_in_job(self.search, settings, problems)
 
-    def settled(
-        self, jobs: Sequence[Job], template: JobTemplate | None, problems: Problems
-    ) -> Self:
-        """The search with the sampler that ``auto`` is."""
+    def settled(self, jobs: Sequence[Job], template: JobTemplate | None) -> Self:
+        """The search with the sampler that ``auto`` is. Its package is asked for before a run: then
+        it is known whether a search goes on that has another one.
+        """
         search = self.search
         if search is None or template is None or search.sampler != AUTO:
             return self
         longest = max(lengths_of(search, template))
         chosen = auto_sampler.choose(_traits(search, len(jobs) * longest))
-        search = search.with_sampler(chosen)
-        rules.check_sampler_package(search, problems)
-        return replace(self, search=search)
+        return replace(self, search=search.with_sampler(chosen))
 
     def begun_with(self, chosen: SamplerChoice | None) -> Self:
         """The same as it has begun. :param chosen: what ``auto`` was then."""

@@ -528,17 +528,15 @@ def _is_whole(key: str, low: float, high: float) -> bool:
     return check_one(key, low + 0.5, "", Problems()) is None
 
 
-def check_sampler_package(search: SearchSpec, problems: Problems) -> None:
-    """Check that the package of the sampler is installed."""
+def missing_package(search: SearchSpec) -> str | None:
+    """What is wrong if the package of the sampler is not installed; None: it is."""
     sampler = search.sampler
     module = EXTRAS.get(sampler)
-    if module is not None and not is_installed(module):
-        advice = f'{INSTALL}; sampler = "random" needs nothing'
-        what = f"auto is {sampler}, which" if search.has_auto_sampler else quoted(sampler)
-        problems.add(
-            "search.sampler",
-            f"{what} needs the package {module}, which is not installed here: {advice}",
-        )
+    if module is None or is_installed(module):
+        return None
+    advice = f'{INSTALL}; sampler = "random" needs nothing'
+    what = f"auto is {sampler}, which" if search.has_auto_sampler else quoted(sampler)
+    return f"{what} needs the package {module}, which is not installed here: {advice}"
 
 
 def _check_auto(search: SearchSpec, problems: Problems) -> None:
@@ -560,7 +558,8 @@ def _check_sampler(search: SearchSpec, problems: Problems) -> None:
         return
     if sampler not in SAMPLERS:  # a class of the user's
         return
-    check_sampler_package(search, problems)
+    if missing := missing_package(search):
+        problems.add("search.sampler", missing)
     if sampler in WITHOUT_CHOICES:
         for dimension in search.space:
             if dimension.choices:

@@ -48,6 +48,7 @@ def read_declaration(paths: RunPaths) -> Mapping[str, Any]:
         )
         if not all(isinstance(declaration[key], dict) for key in ("data", "options")):
             raise TypeError("it is no declaration")
+        chosen_sampler(declaration)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise unreadable(paths, error) from error
     return declaration
@@ -62,21 +63,20 @@ def unreadable(paths: RunPaths, error: Exception) -> LedgerError:
 
 def declare(paths: RunPaths, experiment: Experiment, robots: Mapping[str, str]) -> None:
     """Write it. :param robots: see :mod:`orchestrator.features.search.search_robots`."""
-    file = SearchPaths(paths.root).declaration
-    file.parent.mkdir(exist_ok=True)
     from orchestrator.features.search.declaration.declared_search import declaration_of
 
     content = {**experiment.declaration, "robots": dict(robots)}
     search = declaration_of(experiment).search
     if search is not None and search.sampler_reason:
         content[AUTO_SAMPLER] = {"sampler": search.sampler, "reason": search.sampler_reason}
+    file = SearchPaths(paths.root).declaration
+    file.parent.mkdir(exist_ok=True)
     write_whole(file, json.dumps(content, indent=1) + "\n")
 
 
 def chosen_sampler(declaration: Mapping[str, Any]) -> SamplerChoice | None:
-    """What ``sampler = "auto"`` was when the search began; None where a sampler is named.
-
-    :raises TypeError, KeyError: it cannot be read.
+    """What ``sampler = "auto"`` was when the search of a declaration that was read began; None where
+    a sampler is named.
     """
     written = declaration.get(AUTO_SAMPLER)
     return None if written is None else SamplerChoice(**written)
