@@ -1,4 +1,4 @@
-"""Which sampler ``sampler = "auto"`` of a search is: the first of :data:`RULES` that fits. No I/O.
+"""Which sampler ``sampler = "auto"`` of a search is. No I/O.
 
 The numbers are first guesses, to be set by what searches on tables of bodies show
 (``benchmarks/bodies``).
@@ -6,13 +6,16 @@ The numbers are first guesses, to be set by what searches on tables of bodies sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.text import count
 
 AUTO = "auto"
 """The sampler is chosen when the search is declared, and kept when it is resumed."""
+GP_MOST_NUMBERS = 8
+"""Dimensions with numbers up to which it is gp."""
+GP_MOST_TRIALS = 300
+"""Trials up to which it is gp; with more it is cmaes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,42 +32,6 @@ class SearchTraits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerRule:
-    """A sampler, and the searches that it is for."""
-
-    sampler: str
-    has_several_objectives: bool = False
-    takes_choices: bool = True
-    most_numbers: int | None = None
-    fewest_trials: int | None = None
-    most_trials: int | None = None
-
-    def fits(self, traits: SearchTraits) -> bool:
-        if self.has_several_objectives != (traits.objectives > 1):
-            return False
-        if traits.choices and not self.takes_choices:
-            return False
-        if self.most_numbers is not None and traits.numbers > self.most_numbers:
-            return False
-        return self._fits_budget(traits.trials)
-
-    def _fits_budget(self, trials: int | None) -> bool:
-        if trials is None:
-            return self.fewest_trials is self.most_trials is None
-        if self.fewest_trials is not None and trials < self.fewest_trials:
-            return False
-        return self.most_trials is None or trials <= self.most_trials
-
-
-RULES: Sequence[SamplerRule] = (
-    SamplerRule(sampler="nsga2", has_several_objectives=True),
-    SamplerRule(sampler="gp", takes_choices=False, most_numbers=8, most_trials=300),
-    SamplerRule(sampler="cmaes", takes_choices=False, fewest_trials=301),
-    SamplerRule(sampler="tpe"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerChoice:
     """What ``auto`` is in a search."""
 
@@ -73,12 +40,21 @@ class SamplerChoice:
     """What follows "as"."""
 
     def __str__(self) -> str:
-        return f"{self.sampler}, as {self.reason}"
+        return f"sampler auto: {self.sampler}, as {self.reason}"
 
 
 def choose(traits: SearchTraits) -> SamplerChoice:
-    sampler = next(rule.sampler for rule in RULES if rule.fits(traits))
-    return SamplerChoice(sampler=sampler, reason=_reason(traits))
+    return SamplerChoice(sampler=sampler_for(traits), reason=_reason(traits))
+
+
+def sampler_for(traits: SearchTraits) -> str:
+    if traits.objectives > 1:
+        return "nsga2"
+    if traits.choices or traits.trials is None:
+        return "tpe"
+    if traits.trials > GP_MOST_TRIALS:
+        return "cmaes"
+    return "gp" if traits.numbers <= GP_MOST_NUMBERS else "tpe"
 
 
 def _reason(traits: SearchTraits) -> str:

@@ -125,8 +125,8 @@ class SearchedSeed(TypedDict):
 class SearchFacts(TypedDict):
     sampler: str | None
     """None: the jobs of a matrix are compared at rungs."""
-    sampler_reason: str
-    """Why auto was this sampler; empty where the job file names it."""
+    auto_sampler: str | None
+    """The sentence that says why auto was this sampler; None where the job file names it."""
     seed: int | None
     """Of the sampler; None likewise."""
     seeds: Sequence[SearchedSeed]
@@ -196,7 +196,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
     spent = {number: one for number, one in course.spent.items() if number in numbers}
     return {
         "sampler": None if search is None else search.sampler,
-        "sampler_reason": "" if search is None else search.sampler_reason,
+        "auto_sampler": None if search is None or search.auto is None else str(search.auto),
         "seed": None if search is None else search.seed,
         "seeds": [],
         "objectives": names,

@@ -21,7 +21,7 @@ from orchestrator.features.search.report_data import (
 from orchestrator.features.search.shown_trials import MOST_REPORTED, ArchiveElite
 from orchestrator.ledger.lineage import env_steps_before
 from orchestrator.report.document import Cell, Columns, Figure, Headline, Part, Section, Text, table
-from orchestrator.report.number_format import DASH, number, one_line, percent
+from orchestrator.report.number_format import DASH, number, one_line, percent, sentence
 
 LINEAGE = (
     " “lineage” has its env_steps with those of all trainings of the policy that it started from."
@@ -93,8 +93,8 @@ def _drawn_trials(
     step = len(others) / (MOST_DRAWN - len(best))
     spread = [others[int(place * step)] for place in range(MOST_DRAWN - len(best))]
     which = "the best, and others spread over the search" if best else "spread over all of them"
-    sentence = f" The figure shows {MOST_DRAWN} of {len(trials):,} trials: {which}."
-    return sorted((*best, *spread), key=lambda one: one["trial"]), sentence
+    shown = f" The figure shows {MOST_DRAWN} of {len(trials):,} trials: {which}."
+    return sorted((*best, *spread), key=lambda one: one["trial"]), shown
 
 
 def _finished_trials(facts: SearchFacts) -> list[ReportedTrial]:
@@ -103,12 +103,6 @@ def _finished_trials(facts: SearchFacts) -> list[ReportedTrial]:
 
 
 # -- the best
-
-
-def _sampler(facts: SearchFacts) -> str:
-    named = one_line(facts["sampler"])
-    reason = facts["sampler_reason"]
-    return f"{named} (auto, as {reason})" if reason else named
 
 
 def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
@@ -121,7 +115,8 @@ def _best(facts: SearchFacts, images: Mapping[str, str]) -> Section:
         if facts["is_over"]
         else "The search has not ended; this is its state so far."
     )
-    sentences = [over, f"Objective: {', '.join(goals)}. Sampler: {_sampler(facts)}."]
+    sampler = facts["auto_sampler"] or f"sampler: {facts['sampler']}"
+    sentences = [over, f"Objective: {', '.join(goals)}.", sentence(sampler)]
     if facts["starts_from_reference"]:
         sentences.append(
             "Every trial started from the same policy, that of the unchanged job, which was trained first."

@@ -116,10 +116,8 @@ class SearchBesideRun(BesideRun):
         if not self.is_needed:
             return
         search = declaration_of(self._experiment).search
-        if search is not None and search.sampler_reason:
-            self.reporter.event(
-                "chosen", f"sampler auto: {search.sampler}, as {search.sampler_reason}"
-            )
+        if search is not None and search.auto is not None:
+            self.reporter.event("chosen", str(search.auto))
         holder = run_directory.holder(self.paths)
         written.declare(self.paths, self._experiment, self._robots)
         self._process = SideProcess(

@@ -25,7 +25,7 @@ from orchestrator.features.search import (
 from orchestrator.features.search.auto_sampler import SearchTraits
 from orchestrator.features.search.declaration import rules
 from orchestrator.features.search.declaration.declared_search import declaration_of
-from orchestrator.features.search.declaration.spec import SAMPLERS, SearchSpec
+from orchestrator.features.search.declaration.spec import SearchSpec
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.searcher.simple_samplers import RandomSampler
 from orchestrator.features.search.trials import TrialReader
@@ -56,13 +56,6 @@ def test_auto_depends_on_numbers_choices_and_budget(
     assert auto_sampler.choose(traits).sampler == sampler
     several = SearchTraits(numbers=numbers, choices=choices, trials=trials, objectives=2)
     assert auto_sampler.choose(several).sampler == "nsga2"
-
-
-def test_every_rule_is_for_a_sampler_of_this_program_and_one_fits_always() -> None:
-    assert {rule.sampler for rule in auto_sampler.RULES} <= {*SAMPLERS}
-    for objectives in (1, 2):
-        unlike_all = SearchTraits(numbers=0, choices=0, trials=None, objectives=objectives)
-        assert any(rule.fits(unlike_all) for rule in auto_sampler.RULES)
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +122,7 @@ def test_a_job_file_with_auto_has_a_sampler_and_says_why(
 
 def test_a_sampler_that_is_named_has_no_reason(place: Path) -> None:
     experiment = searched(place, sampler="random", trials=3)
-    assert search_of(experiment).sampler_reason == ""
+    assert search_of(experiment).auto is None
     lines = declaration_of(experiment).lines(experiment)
     assert not any(line.startswith("sampler") for line in lines)
     default = from_mapping(
@@ -222,7 +215,8 @@ def test_what_reads_a_search_that_has_begun_has_the_sampler_that_it_began_with(
     begun = search_of(changed_search.declared_experiment(paths))
     for search in (None if reader is None else reader.search, begun):
         assert search is not None
-        assert (search.sampler, search.sampler_reason) == ("random", "the rules were others")
+        assert search.sampler == "random"
+        assert str(search.auto) == "sampler auto: random, as the rules were others"
     file.write_text(json.dumps({**declared, "auto_sampler": {"sampler": "random"}}))
     with pytest.raises(LedgerError, match="cannot be read"):
         changed_search.declared_experiment(paths)
@@ -270,10 +264,11 @@ def test_a_resumed_search_keeps_its_sampler_when_trials_are_raised(
     package is not installed in the end. The process of the search has other rules: those of the
     program.
     """
-    few_trials = auto_sampler.SamplerRule(sampler="random", most_trials=4)
-    monkeypatch.setattr(
-        auto_sampler, "RULES", (few_trials, auto_sampler.SamplerRule(sampler="cmaes"))
-    )
+
+    def by_trials(traits: SearchTraits) -> str:
+        return "random" if traits.trials is not None and traits.trials <= 4 else "cmaes"
+
+    monkeypatch.setattr(auto_sampler, "sampler_for", by_trials)
     monkeypatch.setattr(rules, "is_installed", lambda _: True)
     commands.instant_workers(monkeypatch, tmp_path)
     examine_no_trials(monkeypatch)
@@ -306,6 +301,6 @@ def test_a_resumed_search_keeps_its_sampler_when_trials_are_raised(
     facts = json.loads((tmp_path / "run/report/report.json").read_text())["search"]
     assert facts["sampler"] == "random"
     page = (tmp_path / "run/report/index.html").read_text()
-    assert "Sampler: random (auto, as the space has 1 dimension" in page
+    assert f"S{first[1:]}" in page
     monkeypatch.setattr(rules, "is_installed", lambda _: True)
     assert "cmaes, as" in command("--dry-run", "--fresh"), "which would begin another search"

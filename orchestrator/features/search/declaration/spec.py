@@ -233,8 +233,8 @@ class SearchSpec:
     sampler: str
     """A name of :data:`SAMPLERS`, or ``"module:Class"``; :data:`~.auto_sampler.AUTO` before it is
     settled."""
-    sampler_reason: str = ""
-    """Why it is this one, where the job file has ``auto``; empty where it names the sampler."""
+    auto: SamplerChoice | None = None
+    """Why it is this one, where the job file has ``auto``; None where it names the sampler."""
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the sampler."""
     seed: int = 0
@@ -270,11 +270,11 @@ class SearchSpec:
 
     @property
     def has_auto_sampler(self) -> bool:
-        return self.sampler == AUTO or bool(self.sampler_reason)
+        return self.sampler == AUTO or self.auto is not None
 
     def with_sampler(self, chosen: SamplerChoice) -> SearchSpec:
         """The same, whose sampler ``auto`` is ``chosen``."""
-        return replace(self, sampler=chosen.sampler, sampler_reason=chosen.reason)
+        return replace(self, sampler=chosen.sampler, auto=chosen)
 
     @property
     def has_lineages(self) -> bool:

@@ -108,8 +108,8 @@ def sentences(
             *_ends(search, most),
         ]
     )
-    if search.sampler_reason:
-        yield f"sampler auto: {search.sampler}, as {search.sampler_reason}"
+    if search.auto is not None:
+        yield str(search.auto)
     yield f"space: {'; '.join(map(_dimension, search.space))}"
     if search.constraints:
         bounds = (f"{one.measure} {one.expected}" for one in search.constraints)

@@ -5,6 +5,7 @@ rungs, was declared as.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -67,8 +68,8 @@ def declare(paths: RunPaths, experiment: Experiment, robots: Mapping[str, str]) 
 
     content = {**experiment.declaration, "robots": dict(robots)}
     search = declaration_of(experiment).search
-    if search is not None and search.sampler_reason:
-        content[AUTO_SAMPLER] = {"sampler": search.sampler, "reason": search.sampler_reason}
+    if search is not None and search.auto is not None:
+        content[AUTO_SAMPLER] = dataclasses.asdict(search.auto)
     file = SearchPaths(paths.root).declaration
     file.parent.mkdir(exist_ok=True)
     write_whole(file, json.dumps(content, indent=1) + "\n")
