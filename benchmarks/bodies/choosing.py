@@ -16,7 +16,7 @@ from orchestrator.features.search.racing import shrunken
 from orchestrator.features.search.searcher.further_seeds import contenders
 from orchestrator.features.search.trials import best
 
-DIRECTIONS: tuple[Direction] = ("maximize",)
+DIRECTION: Direction = "maximize"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ Choose = Callable[[Landscape, Found], Choice]
 
 def best_seen(_landscape: Landscape, found: Found) -> Choice:
     """That of the command ``best``. Where none came to its end: the best at the highest rung."""
-    finished = best(found.trials, DIRECTIONS)
+    finished = best(found.trials, [DIRECTION])
     if not finished:
         last = max(found.trials, key=_progress)
         return Choice(body=found.body(last), mean=math.nan, error=math.nan)
@@ -46,7 +46,7 @@ def best_seen(_landscape: Landscape, found: Found) -> Choice:
 def best_shrunken(landscape: Landscape, found: Found) -> Choice:
     """The best mean over the seeds, each drawn to the mean of all by as much as it is noisy: the
     leader of a race."""
-    worth = shrunken(contenders(found.history, *DIRECTIONS, lambda _: True))
+    worth = shrunken(contenders(found.history, DIRECTION, is_known=_has_ended))
     if not worth:
         return best_seen(landscape, found)
     number = max(worth, key=lambda number: worth[number].mean)
@@ -57,9 +57,9 @@ def best_shrunken(landscape: Landscape, found: Found) -> Choice:
 
 def best_estimated(landscape: Landscape, found: Found) -> Choice:
     """That of ``best --by estimate``; without enough trials for that the best seen."""
-    finished = best(found.trials, DIRECTIONS)
+    finished = best(found.trials, [DIRECTION])
     of_model = estimates.estimates(landscape.space, finished)
-    ranked = ranked_by(of_model, finished, *DIRECTIONS)
+    ranked = ranked_by(of_model, finished, DIRECTION)
     if not ranked:
         return best_seen(landscape, found)
     first = of_model[ranked[0].number]
@@ -71,6 +71,10 @@ CHOICES: Mapping[str, Choose] = {
     "the best shrunken": best_shrunken,
     "the best estimated": best_estimated,
 }
+
+
+def _has_ended(trial: Trial) -> bool:
+    return trial.is_over
 
 
 def _progress(trial: Trial) -> tuple[int, float]:
