@@ -22,8 +22,8 @@ from orchestrator.features.search.history import Trial
 FEWEST = 8
 """Finished trials that a model is fitted to at least."""
 MOST = 300
-"""Of more, it is fitted to the latest, with all of their seeds: its cost grows with the third power
-of the number of values."""
+"""Values that it is fitted to at most, those of the latest trials: its cost grows with the third
+power of their number."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -48,13 +48,26 @@ def estimates(space: Sequence[Dimension], trials: Sequence[Trial]) -> Mapping[in
     places = np.array([_place(space, trial) for trial in in_order])
     # The model takes each seed as a value of its own with the same noise, so that the mean of n of
     # them has an n-th of it.
-    values = [trial.seed_values for trial in in_order[-MOST:]]
-    observed = np.repeat(places[-MOST:], [len(of_trial) for of_trial in values], axis=0)
+    values = [trial.seed_values for trial in _fitted_to(in_order)]
+    seeds = [len(of_trial) for of_trial in values]
+    observed = np.repeat(places[-len(values) :], seeds, axis=0)
     means, errors = believed(observed, np.concatenate(values), places)
     return {
         trial.number: Estimate(mean=float(mean), error=float(error))
         for trial, mean, error in zip(in_order, means, errors, strict=True)
     }
+
+
+def _fitted_to(trials: Sequence[Trial]) -> Sequence[Trial]:
+    """The latest, each with all of its seeds, as long as these have at most :data:`MOST` values;
+    at least one.
+    """
+    values = 0
+    for place, trial in enumerate(reversed(trials)):
+        values += len(trial.seed_values)
+        if values > MOST and place > 0:
+            return trials[-place:]
+    return trials
 
 
 def ranked_by(

@@ -137,7 +137,7 @@ def test_trials_before_those_that_the_model_is_fitted_to_have_estimates_too(
 
 
 def test_what_the_model_is_fitted_to_are_whole_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The latest ones with all of their seeds, however many these are."""
+    """The latest ones with all of their seeds, as many as have 20 values; at least one."""
     monkeypatch.setattr("orchestrator.features.search.estimates.MOST", 20)
     trials, _ = noisy_trials(30)
     fitted: list[int] = []
@@ -153,4 +153,7 @@ def test_what_the_model_is_fitted_to_are_whole_trials(monkeypatch: pytest.Monkey
             seed = Trial(number=30 + place, point=trial.point, jobs=(), values=[2.0], is_over=True)
             trial.further.append(seed)
     assert list(estimates(SPACE, trials)) == list(range(30))
-    assert fitted == [sum(1 + number % 3 for number in range(10, 30))]
+    assert fitted == [sum(1 + number % 3 for number in range(21, 30))] == [18]
+    trials[-1].further *= 20
+    assert list(estimates(SPACE, trials)) == list(range(30))
+    assert fitted[1:] == [41]
