@@ -22,7 +22,7 @@ from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
 from orchestrator.features.search.history import History
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.searcher.proposals import Proposals
-from orchestrator.features.search.searcher.samplers import TrialOutcome, make
+from orchestrator.features.search.searcher.samplers import FurtherOutcome, TrialOutcome, make
 from orchestrator.features.search.searcher.watchdog import Watchdog
 from orchestrator.jobfile import Experiment, from_mapping
 
@@ -206,10 +206,26 @@ def test_cmaes_leaves_a_better_point_that_was_told_before_for_no_added_one(
     assert (sum(drawn) / len(drawn) > 0.6) == moves
 
 
+def test_cmaes_begins_around_the_best_added_point_by_the_values_over_all_seeds() -> None:
+    """The first one had luck with its first seed."""
+    lucky, known = make(spec_for("cmaes")), make(spec_for("cmaes"))
+    points = ({"a": 0.1, "b": 0.9}, {"a": 0.9, "b": 0.9})
+    for sampler, value in ((lucky, 9.0), (known, 1.0)):
+        for number, point in enumerate(points):
+            sampler.add(number, point)
+        sampler.tell(0, points[0], TrialOutcome(values=(value,)))
+    lucky.tell_again(0, points[0], FurtherOutcome(value=-7.0, value_of_trial=1.0))
+    for sampler in (lucky, known):
+        sampler.tell(1, points[1], TrialOutcome(values=(2.0,)))
+    drawn = [lucky.ask(number) for number in range(2, 60)]
+    assert drawn == [known.ask(number) for number in range(2, 60)]
+    assert sum(point["a"] for point in drawn) / len(drawn) > 0.6
+
+
 def test_a_saved_cmaes_of_an_earlier_version_goes_on() -> None:
     sampler = make(spec_for("cmaes"))
     asked = sampler.ask(0)
-    assert "_best" not in vars(sampler)
+    del vars(sampler)["_losses"]
     sampler = pickle.loads(pickle.dumps(sampler))
     sampler.tell(0, asked, TrialOutcome(values=(1.0,)))
     assert sampler.ask(1) != asked

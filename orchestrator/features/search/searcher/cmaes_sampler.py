@@ -129,16 +129,18 @@ class CmaesSampler:
     (IPOP-CMA-ES, Auger and Hansen 2005.)
     """
 
-    _best: float | None = None
-    """The smallest loss of all points; of the class, as a sampler that an earlier version saved has
-    none."""
-
     def __init__(self, spec: SearchSpec) -> None:
         self._space = Space(spec.space)
         self._seed = spec.seed
         self._sign = -1.0 if spec.directions[0] == "maximize" else 1.0
         self._distribution = AsynchronousCma(self._space, spec.seed, spec.sampler_options)
         self._worst: float | None = None
+        self._losses: dict[int, float] = {}
+        """Of the trials that have a value, by number, over the seeds that are known."""
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        # One that an earlier version saved has no losses.
+        self.__dict__.update({"_losses": {}, **state})
 
     def add(self, number: int, point: Point) -> None:
         """Nothing is known of it before it is told."""
@@ -151,12 +153,10 @@ class CmaesSampler:
         return self._space.decode(self._distribution.ask(number))
 
     def tell(self, number: int, point: Point, outcome: TrialOutcome) -> None:
-        is_best = False
         if outcome.values is not None:
             loss = self._sign * outcome.values[0]
             self._note_worst(loss)
-            is_best = self._best is None or loss < self._best
-            self._best = loss if is_best else self._best
+            self._losses[number] = loss
         elif self._worst is not None:
             loss = self._worst
         else:
@@ -164,7 +164,7 @@ class CmaesSampler:
                 self._distribution.drop(number)
             return
         if not self._distribution.knows(number):
-            if is_best and not self._distribution.has_adapted:
+            if not self._distribution.has_adapted and self._is_best(number):
                 self._begin_around(point)
         elif self._distribution.tell(number, (loss,)) and self._distribution.has_converged:
             place = np.random.default_rng([self._seed, number]).random(len(self._space.dimensions))
@@ -173,7 +173,12 @@ class CmaesSampler:
     def tell_again(self, number: int, point: Point, outcome: FurtherOutcome) -> None:
         loss = self._sign * outcome.value_of_trial
         self._note_worst(loss)
+        self._losses[number] = loss
         self._distribution.tell_again(point, (loss,))
+
+    def _is_best(self, number: int) -> bool:
+        """Whether this trial is better than all before it, as far as they are known now."""
+        return number == min(self._losses, key=self._losses.__getitem__, default=None)
 
     def _note_worst(self, loss: float) -> None:
         """Failed trials have the largest loss of all."""
