@@ -21,7 +21,7 @@ def denser(scenario: Scenario, chance: random.Random) -> Scenario:
         return scenario
     jobs = list(scenario.jobs)
     troubles = list(scenario.troubles)
-    for _ in range(chance.choice((20, 40, 80))):
+    for _ in range(chance.choice((30, 60, 90))):
         troubles.append(drawn.made_trouble(chance, jobs))
     for _ in range(chance.choice((20, 40))):
         troubles.append(drawn.made_delivery(chance))

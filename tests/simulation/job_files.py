@@ -242,6 +242,8 @@ class JobFiles:
         self.is_damaged = self._is_rebuilding = False
         if not self.call.is_directory:
             self.accepted = dict(self.file if self.scenario.searcher_s else self.call.jobs)
+        elif not self.accepted:  # a run had entered them, and came no further
+            self.accepted = dict(self.call.jobs)
 
     def refused(self, error: ChangedError) -> None:
         """`run` has refused jobs that have changed."""
