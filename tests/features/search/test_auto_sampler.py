@@ -38,7 +38,9 @@ NETWORK = {"policy_kwargs.net_arch": {"choices": [[32], [64]]}}
 @pytest.mark.parametrize(
     ("numbers", "choices", "trials", "sampler"),
     [
-        (1, 0, 1, "gp"),
+        (1, 0, 1, "tpe"),
+        (8, 0, 24, "tpe"),
+        (8, 0, 25, "gp"),
         (8, 0, 300, "gp"),
         (9, 0, 300, "tpe"),
         (8, 0, 301, "cmaes"),
@@ -96,8 +98,8 @@ def search_of(experiment: Experiment) -> SearchSpec:
         (1, {"trials": 400}, "cmaes", "the first budget is 400 trials"),
         (1, {"max_env_steps": 40_000_000}, "cmaes", "400 trials"),
         (2, {"max_env_steps": 40_000_000}, "gp", "200 trials"),
-        (1, {"max_env_steps": 40_000_000, "trials": 20}, "gp", "20 trials"),
-        (1, {"max_env_steps": 10}, "gp", "1 trial"),
+        (1, {"max_env_steps": 40_000_000, "trials": 30}, "gp", "30 trials"),
+        (1, {"max_env_steps": 10}, "tpe", "1 trial"),
         (1, {"max_time": "8h"}, "tpe", "the first budget is a time"),
         (1, {"trials": 20, "space": {**RATE, **NETWORK}}, "tpe", "and 1 with choices"),
         (
@@ -168,9 +170,9 @@ def test_a_package_that_is_missing_is_said_with_what_was_chosen(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "is_installed", lambda _: False)
-    problem = sampler_problem(searched(place, trials=20))
+    problem = sampler_problem(searched(place, trials=30))
     assert "search.sampler: auto is gp, which needs the package optuna" in problem
-    job_file(place, 20)
+    job_file(place, 30)
     checked = commands.invoke("check", "jobs.toml", cwd=place)
     assert checked.returncode != 0
     assert "auto is gp, which needs the package optuna" in " ".join(checked.stdout.split())
