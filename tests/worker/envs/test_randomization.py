@@ -715,12 +715,12 @@ def test_one_environment_of_gymnasium_draws_as_the_batch_does() -> None:
 
 
 def test_divergence_names_what_the_episode_had_drawn() -> None:
-    batch = simulation({"geom.floor.friction": "uniform(0.5, 1)"}, n_envs=1)
+    randomize = {"geom.floor.friction": "uniform(0.5, 1)", "action.delay": "choice(3, 4)"}
+    batch = simulation(randomize, n_envs=1)
     batch.reset()
     batch.states.qvel[0] = np.nan
-    with pytest.raises(
-        PhysicsDiverged, match=r"the episode had drawn geom.floor.friction = 0\.\d+"
-    ):
+    said = r"the episode had drawn geom.floor.friction = 0\.\d+, action.delay = [34]"
+    with pytest.raises(PhysicsDiverged, match=said):
         batch.step(np.zeros((1, 8)))
 
 

@@ -224,9 +224,7 @@ class RandomizedSimulation(Simulation):
         episode = super()._episode(env, terminal_observation, terminated, diverged)
         if not self._is_measuring:
             return episode
-        names = [key.key for key in self.keys]
-        drawn = dict(zip(names, self.drawn[env].tolist(), strict=True))
-        return dataclasses.replace(episode, drawn=drawn | self._disturbances.drawn_by(env))
+        return dataclasses.replace(episode, drawn=self._drawn_by(env))
 
     def _write_robots(self, envs: NDArray[np.intp]) -> None:
         for env in envs:
@@ -238,11 +236,14 @@ class RandomizedSimulation(Simulation):
             if (model := self._models[env]) is not None:
                 self._batch.get_model(env, model)
 
+    def _drawn_by(self, env: int) -> dict[str, float]:
+        """Keys, and what the running episode of environment ``env`` has drawn."""
+        names = [key.key for key in self.keys]
+        of_robot = dict(zip(names, self.drawn[env].tolist(), strict=True))
+        return of_robot | self._disturbances.drawn_by(env)
+
     def _describe_divergence(self, env: int) -> str:
-        drawn = [
-            f"{key.key} = {value:.4g}"
-            for key, value in zip(self.keys, self.drawn[env].tolist(), strict=True)
-        ]
+        drawn = [f"{key} = {value:.4g}" for key, value in self._drawn_by(env).items()]
         return super()._describe_divergence(env) + (
             f"; the episode had drawn {', '.join(drawn)}" if drawn else ""
         )
