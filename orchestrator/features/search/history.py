@@ -4,6 +4,7 @@ told.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -100,6 +101,11 @@ class Trial:
     def is_waiting(self) -> bool:
         """Whether it stands at a rung."""
         return not self.is_over and len(self.reached) > self.goal
+
+
+def is_measured(trial: Trial) -> bool:
+    """Whether it has finished with values."""
+    return bool(trial.values) and all(map(math.isfinite, trial.values or ()))
 
 
 class InconsistentEventError(ValueError):

@@ -17,8 +17,8 @@ from orchestrator.experiment.from_outside.run_watch import (
     LiveSeries,
     LiveTable,
 )
-from orchestrator.features.search.history import Trial
-from orchestrator.features.search.report_data import records, value_text
+from orchestrator.features.search.history import Trial, is_measured
+from orchestrator.features.search.report_data import value_text
 from orchestrator.features.search.trials import TrialReader
 
 LEADERS = 10
@@ -49,22 +49,26 @@ def of(
 
 
 def _value_charts(reader: TrialReader, trials: Sequence[Trial]) -> list[LiveChart]:
-    """The values of finished trials by the first objective, and the best one so far."""
+    """The values of finished trials by the first objective, and the best one so far as it was known
+    then.
+    """
     if reader.search is None:
         return []
-    values = [
-        (trial.number, trial.values[0])
-        for trial in trials
-        if trial.values and math.isfinite(trial.values[0])
-    ]
-    if not values:
+    measured = [trial for trial in trials if is_measured(trial)]
+    if not measured:
         return []
-    best_so_far = records(values, reader.directions[0])
-    stride = max(1, math.ceil(len(values) / MOST_DRAWN))
-    best_ones = set(best_so_far)
-    shown = [one for place, one in enumerate(values) if place % stride == 0 or one in best_ones]
-    if best_so_far[-1][0] != values[-1][0]:
-        best_so_far.append((values[-1][0], best_so_far[-1][1]))
+    improvements = reader.course.improvements[0]
+    best_ones = {one["trial"] for one in improvements}
+    stride = math.ceil(len(measured) / MOST_DRAWN)
+    shown = [
+        (trial.number, trial.values[0])
+        for place, trial in enumerate(measured)
+        if trial.values and (place % stride == 0 or trial.number in best_ones)
+    ]
+    best_so_far = [(one["latest"], one["value"]) for one in improvements]
+    last = max(reader.course.spent)
+    if best_so_far[-1][0] != last:
+        best_so_far.append((last, best_so_far[-1][1]))
     objective = reader.objectives[0]
     return [
         LiveChart(

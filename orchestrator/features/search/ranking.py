@@ -25,14 +25,13 @@ from orchestrator.features.search.declaration.spec import (
     SearchSpec,
 )
 from orchestrator.features.search.estimates import Estimate
-from orchestrator.features.search.history import Trial
+from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.job_values import (
     aggregated_value,
     figures_of,
     job_values,
     shown_names,
 )
-from orchestrator.features.search.shown_trials import is_measured
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import safe_name
 from orchestrator.keys.problems import suggestion

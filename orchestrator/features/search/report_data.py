@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypedDict
 
 from orchestrator.core.paths import RunPaths
-from orchestrator.features.search import search_events
-from orchestrator.features.search.declaration.spec import (
-    ArchiveAxis,
-    Dimension,
-    Direction,
-    SearchSpec,
-)
-from orchestrator.features.search.history import History, Trial
+from orchestrator.features.search.course import Improvement, SpentByThen
+from orchestrator.features.search.declaration.spec import ArchiveAxis, Dimension
+from orchestrator.features.search.history import Trial, is_measured
 from orchestrator.features.search.shown_trials import (
     MOST_REPORTED,
     ArchiveElite,
     Leaders,
-    is_measured,
     leaders,
 )
 from orchestrator.features.search.trials import TrialReader, failed_further_seeds, lineage_env_steps
@@ -62,25 +55,6 @@ class ReportedTrial(TypedDict):
     """Why further seeds have failed, which have no part in the values."""
     repeated_jobs: Sequence[str]
     why: str
-
-
-class SpentByThen(NamedTuple):
-    """What a search had spent at one moment; in ``report.json`` a list."""
-
-    env_steps: int
-    """Of all trials."""
-    elapsed_s: float
-
-
-class Improvement(TypedDict):
-    """The best trial from one moment on, with its value over the seeds that had ended by then, and
-    what had been spent. The next one is better, or the same with another seed, which may be worse.
-    """
-
-    trial: int
-    value: float
-    env_steps: int
-    elapsed_s: float
 
 
 class ReportedEffect(TypedDict):
@@ -171,7 +145,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
     reader = TrialReader.of(paths)
     if reader is None:
         return None
-    events = reader.update(ledger)
+    reader.update(ledger)
     if reader.history.is_withdrawn:
         return None
     search = reader.search
@@ -191,9 +165,8 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
             one.number: value for one in asked if (value := _first_return(one)) is not None
         }
     lineages = lineage_env_steps(ledger, asked)
-    course = _course(events, search)
     numbers = {trial.number for trial in finished}
-    spent = {number: one for number, one in course.spent.items() if number in numbers}
+    spent = {number: one for number, one in reader.course.spent.items() if number in numbers}
     return {
         "sampler": None if search is None else search.sampler,
         "auto_sampler": None if search is None or search.auto is None else str(search.auto),
@@ -217,7 +190,7 @@ def gather(paths: RunPaths, ledger: Ledger) -> SearchFacts | None:
         ],
         "best": leading.best,
         "front": leading.front,
-        "improvements": dict(zip(names, course.improvements, strict=True)),
+        "improvements": dict(zip(names, reader.course.improvements, strict=True)),
         "spent": spent,
         "dimensions": []
         if search is None
@@ -276,86 +249,6 @@ def _trial(
 
 def _axis(axis: ArchiveAxis) -> ReportedAxis:
     return {"name": axis.name, "low": axis.low, "high": axis.high, "cells": axis.cells}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Course:
-    """What was known of a search, and what it had spent, while it went on."""
-
-    spent: Mapping[int, SpentByThen]
-    """Trial that has ended with a value → what had been spent by then."""
-    improvements: Sequence[Sequence[Improvement]]
-    """For each objective: as in :class:`SearchFacts`."""
-
-
-def _course(events: Iterable[search_events.SearchEvent], search: SearchSpec | None) -> _Course:
-    history = History(search=search)
-    total = 0
-    spent = {}
-    best = [_BestSoFar(direction=way) for way in (() if search is None else search.directions)]
-    for event in events:
-        before = history.trials[event.trial].env_steps if event.trial is not None else 0
-        history.apply(event)
-        if event.trial is None:
-            continue
-        trial = history.trials[event.trial]
-        total += trial.env_steps - before
-        if event.kind != "over" or event.content["values"] is None:
-            continue
-        by_then = SpentByThen(env_steps=total, elapsed_s=history.elapsed_s)
-        spent[trial.number] = by_then
-        if trial.is_further_seed:
-            assert trial.reevaluates is not None
-            trial = history.trials[trial.reevaluates]
-        if trial.is_of_search and is_measured(trial):
-            for one, value in zip(best, trial.values or (), strict=False):
-                one.note(trial.number, value, by_then)
-    return _Course(spent=spent, improvements=[one.course for one in best])
-
-
-@dataclass(slots=True, kw_only=True)
-class _BestSoFar:
-    """The best trial by one objective, while values come in."""
-
-    direction: Direction
-    course: list[Improvement] = field(default_factory=list)
-    _values: dict[int, float] = field(default_factory=dict)
-    """By number, over the seeds that have ended so far; in the order in which the first ones
-    did."""
-
-    def note(self, number: int, value: float, by_then: SpentByThen) -> None:
-        """``value`` is now that of this trial."""
-        self._values[number] = value
-        before = self.course[-1] if self.course else None
-        if before is not None and number == before["trial"]:
-            choose = max if self.direction == "maximize" else min
-            number, value = choose(self._values.items(), key=lambda item: item[1])
-            if (number, value) == (before["trial"], before["value"]):
-                return
-        elif before is not None and not _is_better(value, before["value"], self.direction):
-            return
-        self.course.append(
-            {
-                "trial": number,
-                "value": value,
-                "env_steps": by_then.env_steps,
-                "elapsed_s": by_then.elapsed_s,
-            }
-        )
-
-
-def records(values: Iterable[tuple[int, float]], direction: str) -> list[tuple[int, float]]:
-    """Numbers of trials and their values: those that were better than all before them."""
-    found: list[tuple[int, float]] = []
-    for number, value in values:
-        before = found[-1][1] if found else None
-        if before is None or _is_better(value, before, direction):
-            found.append((number, value))
-    return found
-
-
-def _is_better(value: float, before: float, direction: str) -> bool:
-    return value > before if direction == "maximize" else value < before
 
 
 # -- effects of dimensions

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypedDict
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search.declaration.spec import ArchiveAxis, SearchSpec
-from orchestrator.features.search.history import Trial, ranked_trials
+from orchestrator.features.search.history import Trial, is_measured, ranked_trials
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.trials import best, with_further_seeds
 
@@ -74,11 +74,6 @@ def leaders(trials: Iterable[Trial], search: SearchSpec) -> Leaders:
         front=[trial.number for trial in front],
         archive=archive(finished, search),
     )
-
-
-def is_measured(trial: Trial) -> bool:
-    """Whether it has finished with values."""
-    return bool(trial.values) and all(map(math.isfinite, trial.values or ()))
 
 
 def archive(trials: Iterable[Trial], search: SearchSpec) -> list[ArchiveElite]:

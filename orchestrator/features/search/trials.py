@@ -13,6 +13,7 @@ from orchestrator.core import job_parts
 from orchestrator.core.job import TERMINAL
 from orchestrator.core.paths import RunPaths
 from orchestrator.features.search import search_events
+from orchestrator.features.search.course import Course
 from orchestrator.features.search.declaration.declared_search import SearchDeclaration
 from orchestrator.features.search.declaration.spec import Direction, SchedulerSpec, SearchSpec
 from orchestrator.features.search.declaration.written import (
@@ -40,6 +41,7 @@ class TrialReader:
     """None where the jobs of a matrix are compared at rungs (``[scheduler]`` alone)."""
     scheduler: SchedulerSpec | None
     history: History = field(default_factory=History)
+    course: Course = field(default_factory=Course)
     totals: dict[str, int] = field(default_factory=dict)
     """``total_timesteps`` of every job of a trial, by ``job_id``."""
     env_steps: int = 0
@@ -75,6 +77,7 @@ class TrialReader:
             search=declared.search,
             scheduler=declared.scheduler,
             history=History(search=declared.search),
+            course=Course(directions=() if declared.search is None else declared.search.directions),
         )
 
     def update(self, ledger: Ledger) -> Sequence[SearchEvent]:
@@ -85,7 +88,9 @@ class TrialReader:
         """
         events = search_events.events(ledger, after=self.history.last_id)
         known = len(self.history.trials)
-        self.history.take_in(events, ledger.path)
+        for event in events:
+            self.history.take_in([event], ledger.path)
+            self.course.note(event, self.history)
         # It has begun again, perhaps with another budget.
         if any(event.kind == "began" for event in events):
             declared = TrialReader.of(self.paths)

@@ -71,6 +71,24 @@ def test_its_chart_has_the_finished_trials_and_the_best_so_far(tmp_path: Path) -
     assert list(chart.series[1].points) == [(0, 3.0), (1, 1.0), (4, 1.0)]
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_best_so_far_of_a_race_is_what_was_known_then(tmp_path: Path, sign: float) -> None:
+    """The first seeds are 3, 9 and 8; then trial 1 has 1, too, and trial 2 has 7."""
+    told = [
+        *(Told(values=[sign * value]) for value in (3.0, 9.0, 8.0)),
+        Told(values=[sign * 1.0], reevaluates=1, role="race"),
+        Told(values=[sign * 7.0], reevaluates=2, role="race"),
+        Told(values=[sign * 2.0], reevaluates=1, role="race", seed=1001),
+    ]
+    direction = "maximize" if sign > 0 else "minimize"
+    (chart,) = shown(search_run(tmp_path / "run", told, race=3, direction=direction)).charts
+    trials, best = [
+        [(number, sign * (value or 0.0)) for number, value in one.points] for one in chart.series
+    ]
+    assert trials == [(0, 3.0), (1, 2.0), (2, 7.5)]
+    assert best == [(0, 3.0), (1, 9.0), (3, 8.0), (4, 7.5), (5, 7.5)]
+
+
 def test_of_many_trials_some_are_drawn_and_all_that_were_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

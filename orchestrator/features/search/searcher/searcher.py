@@ -50,7 +50,7 @@ from orchestrator.features.search.declaration.declared_search import (
 from orchestrator.features.search.declaration.spec import SchedulerSpec, SearchSpec
 from orchestrator.features.search.estimates import estimates, ranked_by
 from orchestrator.features.search.event_contents import RACED
-from orchestrator.features.search.history import History, Trial, commonest
+from orchestrator.features.search.history import History, Trial, commonest, is_measured
 from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import CANNOT_GO_ON, ENDED, WAITS_FOR_USER
@@ -64,7 +64,6 @@ from orchestrator.features.search.searcher.further_seeds import (
 from orchestrator.features.search.searcher.proposals import Proposals
 from orchestrator.features.search.searcher.trial_examiner import TrialExaminer
 from orchestrator.features.search.searcher.watchdog import Watchdog, tell
-from orchestrator.features.search.shown_trials import is_measured
 from orchestrator.features.search.trials import best
 from orchestrator.jobfile import Experiment
 from orchestrator.ledger import Ledger, Request, job_figures
