@@ -259,7 +259,8 @@ class CommonSettings(TomlTable):
     )
     allow_outside: bool = key(
         False,
-        "Whether the robot may use files outside of the folder of its MJCF. They are copied into the run directory.",
+        "Whether the robot may use files outside of the folder of its MJCF that "
+        "are no meshes, images or MJCFs by their content. They are copied into the run directory.",
         True,
     )
     params: value_types.Options = key(

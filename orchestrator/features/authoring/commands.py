@@ -45,7 +45,8 @@ def init(
         bool,
         Option(
             "--allow-outside",
-            help="Include robots that use files outside of their folders, which are copied into the run directory. "
+            help="Include robots that use files outside of their folders that are no meshes, images or "
+            "MJCFs. They are copied into the run directory. "
             "Only for robots that you trust.",
         ),
     ] = False,

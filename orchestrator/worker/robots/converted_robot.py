@@ -22,8 +22,6 @@ class ConvertedRobot:
     added: Sequence[str] = ()
     """What was added to the file of the user, in sentences."""
     warnings: Sequence[str] = ()
-    outside: str | None = None
-    """Which file lies in none of the robot's folders; None: all lie there."""
 
 
 def convert(robot: RobotFormat, request: ExaminationRequest, folder: Path) -> ConvertedRobot:
@@ -44,9 +42,7 @@ def answer_about_source(
     def with_users_file(text: str) -> str:
         return text.replace(str(made.xml), str(request.xml))
 
-    outside = made.outside if request.alone else None
-    warnings = [] if outside is None else [outside]
-    warnings += made.warnings
+    warnings = list(made.warnings)
     warnings += [with_users_file(text) for text in answer.warnings]
     notes = [f"added: {text}" for text in made.added]
     notes += [with_users_file(text) for text in answer.notes]
@@ -55,6 +51,6 @@ def answer_about_source(
         problem=None if answer.problem is None else with_users_file(answer.problem),
         warnings=tuple(warnings),
         notes=tuple(notes),
-        outside=outside,
+        outside=None,
         includes=(),
     )

@@ -9,8 +9,8 @@ beside the main file, and the attribute that names it is rewritten in the copy; 
 as they are. So names and contents do not depend on where the robot lies.
 
 A robot may come from strangers: no file is taken that MuJoCo would not read, and none of the
-kernel's. The first one outside of the robot's own folder is noted, for who decides whether it is
-allowed.
+kernel's. Outside of the robot's own folder a file may be what its element reads, which its content
+shows. The first other one there is noted, for who decides whether it is allowed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.files.regular_files import open_regular, read_up_to
+from orchestrator.worker.robots.file_kinds import KINDS
 from orchestrator.worker.robots.mjcf_elements import Attribute, Element, elements, escaped
 
 ASSET_TAGS = frozenset({"mesh", "texture", "hfield", "skin", "flexcomp"})
@@ -109,6 +110,14 @@ class _Mjcf:
     is_included: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """The element and the attribute of it that lead to a file."""
+
+    tag: str
+    attribute: str
+
+
 class FileCollector:
     """Reads a main MJCF and every file that it refers to.
 
@@ -122,8 +131,8 @@ class FileCollector:
         self.modes: dict[Path, int] = {}
         """Path in the copy → permission bits of the file that was read."""
         self.outside: str | None = None
-        """Which attribute leads out of the folder of ``xml``, if any does, after resolving
-        links."""
+        """Which attribute leads, after resolving links, out of the folder of ``xml`` to a file
+        that its element does not read, if any does."""
         self.folders: list[Path] = []
         """Absolute folders that were named, in order."""
         self.climbs = 0
@@ -182,7 +191,8 @@ class FileCollector:
             raise BundleError(f"{named}: includes itself: {cycle}; remove one of these includes")
         if any(file.mapped.target == mapped.target for file in files):
             return
-        content = self._read(mapped, named, "file" if including else None)
+        tag = "include" if files else "model"
+        content = self._read(mapped, named, _Reader(tag, "file") if including else None)
         if content.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise BundleError(
                 f"{named}: is encoded in UTF-16, which MuJoCo cannot read; save it as UTF-8"
@@ -249,7 +259,7 @@ class FileCollector:
             candidates += [MappedPath(absolute, absolute)] if absolute else []
             raise _missing_file_error(attribute.value, candidates, here)
         for mapped in existing:
-            self._put(mapped, self._read(mapped, named, attribute.name), named)
+            self._put(mapped, self._read(mapped, named, _Reader(tag, attribute.name)), named)
 
     def _find(
         self, attribute: Attribute, folders: list[MappedPath], file: _Mjcf, here: str
@@ -284,10 +294,10 @@ class FileCollector:
         edits[attribute.start, attribute.end] = escaped(moved)
         return moved
 
-    def _read(self, mapped: MappedPath, named: str, attribute: str | None) -> bytes:
-        """The content of a file, noting whether it lies outside of the robot's folder.
+    def _read(self, mapped: MappedPath, named: str, reader: _Reader | None) -> bytes:
+        """The content of a file, noting whether it is a strange one outside of the robot's folder.
 
-        :param attribute: the one that leads to the file; None for the main file.
+        :param reader: what leads to the file; None for the main file.
         """
         earlier = self._contents.get(mapped.target, b"")  # of the same file, which counts once
         left = self._limit_bytes - self._total_bytes + len(earlier)
@@ -299,13 +309,22 @@ class FileCollector:
                     f"{self._limit_bytes:_} bytes together, which have to fit into memory"
                 )
         content = read_regular_file(mapped.source, named, min(left, MAX_BYTES))
-        real = Path(os.path.realpath(mapped.source))
-        if attribute is not None and self.outside is None and not real.is_relative_to(self._inside):
-            self.outside = (
-                f"{named}: the attribute {attribute} leads to {real}, outside of the robot's folder {self._inside};"
-                " move that file into it or, if you trust the robot, set allow_outside = true in its job or [defaults]"
-            )
+        if reader is not None and self.outside is None:
+            self.outside = self._outside(mapped.source, content, named, reader)
         return content
+
+    def _outside(self, source: Path, content: bytes, named: str, reader: _Reader) -> str | None:
+        """Why a file needs permission; None: it needs none."""
+        real = Path(os.path.realpath(source))
+        kind = KINDS[reader.tag]
+        if real.is_relative_to(self._inside) or kind.fits(content):
+            return None
+        return (
+            f"{named}: the attribute {reader.attribute} leads to {real}, outside of the robot's "
+            f"folder {self._inside}, which is not {kind.expected}; correct the name, move the file "
+            "into that folder or, if you trust the robot, set allow_outside = true in its job or "
+            "[defaults]"
+        )
 
     def _put(self, mapped: MappedPath, content: bytes, named: str) -> None:
         mode = stat.S_IMODE(mapped.source.stat().st_mode)

@@ -262,8 +262,6 @@ class _Examination:
         """A robot in a file of another format."""
         folder = self._cleanup.enter_context(TemporaryFolder())
         made = converted_robot.convert(robot_format, request, Path(folder))
-        if made.outside is not None and not (request.allow_outside or request.alone):
-            raise UnfitError(made.outside)
         try:
             answer = self.examine(dataclasses.replace(request, xml=str(made.xml)))
         except (BundleError, UnfitError) as error:

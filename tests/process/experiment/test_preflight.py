@@ -402,13 +402,13 @@ def test_a_dry_run_tells_how_many_robots_it_has_examined(tmp_path: Path) -> None
     assert counts[-1] == (2, 2)
 
 
-def test_a_file_outside_of_the_robots_folder_needs_the_jobs_permission(tmp_path: Path) -> None:
+def test_a_file_elsewhere_that_is_no_mjcf_needs_the_jobs_permission(tmp_path: Path) -> None:
     robot = tmp_path / "robot/main.xml"
     robot.parent.mkdir()
     robot.write_text(
         HOPPER.read_text().replace("</mujoco>", '<include file="../key.xml"/></mujoco>')
     )
-    (tmp_path / "key.xml").write_text("<mujoco><size memory='1M'/></mujoco>")
+    (tmp_path / "key.xml").write_text("<settings><size memory='1M'/></settings>")
     jobs = [{"name": name, "xml": str(robot), "allow_outside": name == "b"} for name in "ab"]
     declared = from_mapping({"name": "x", "jobs": jobs}, source="x.toml", base=tmp_path).jobs
     verdicts = examine(declared, staging=tmp_path / "staging", at_once=1)

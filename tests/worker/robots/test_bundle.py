@@ -229,7 +229,7 @@ def test_a_file_of_the_kernel_is_never_taken(path: str, tmp_path: Path) -> None:
         ('<include file="part/inner.xml"/>', "file"),
     ],
 )
-def test_what_leads_out_of_the_robots_folder_is_noted(
+def test_what_leads_out_of_the_robots_folder_to_another_kind_of_file_is_noted(
     text: str, attribute: str, tmp_path: Path
 ) -> None:
     inner = '<mujoco><mesh file="../a.obj"/></mujoco>'
@@ -237,7 +237,8 @@ def test_what_leads_out_of_the_robots_folder_is_noted(
         tmp_path,
         {"r/main.xml": f"<mujoco>\n{text}</mujoco>", "a.obj": "mesh", "r/part/inner.xml": inner},
     )
-    (tmp_path / "part.xml").write_text("<mujoco/>")
+    (tmp_path / "a.obj").write_text("secret")
+    (tmp_path / "part.xml").write_text("<settings/>")
     (tmp_path / "r/link.obj").symlink_to("../a.obj")
     outside = str(collect(tmp_path / "r/main.xml").outside)
     assert f"attribute {attribute} leads to {tmp_path}/" in outside

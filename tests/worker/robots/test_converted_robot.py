@@ -33,8 +33,7 @@ def make_robot(request, folder):
     xml.write_text(f'''<mujoco><worldbody><body><joint name="slide" type="slide" axis="1 0 0" range="-1 1"/>
         <geom type="capsule" size=".04" fromto="0 0 0 0 0 {length}" mass="1"/></body></worldbody>
         {motor if "driven" in text else ""}</mujoco>''')
-    outside = f"{request.xml}: uses a file elsewhere" if "outside" in text else None
-    return ConvertedRobot(xml=xml, added=["a pole"], warnings=["it is thin"], outside=outside)
+    return ConvertedRobot(xml=xml, added=["a pole"], warnings=["it is thin"])
 """
 NUMBERS = itertools.count()
 
@@ -77,16 +76,6 @@ def test_what_is_wrong_with_it_is_told_of_the_users_file(robot: Path) -> None:
         robot.write_text(text)
         answer = check(ExaminationRequest(xml=str(robot), task="stand"))
         assert str(answer.problem).startswith(problem)
-
-
-def test_a_file_elsewhere_has_to_be_allowed(robot: Path) -> None:
-    robot.write_text("driven outside")
-    elsewhere = f"{robot}: uses a file elsewhere"
-    assert check(ExaminationRequest(xml=str(robot), task="stand")).problem == elsewhere
-    allowed = ExaminationRequest(xml=str(robot), task="stand", allow_outside=True)
-    assert check(allowed).problem is None
-    alone = check(ExaminationRequest(xml=str(robot), alone=True))
-    assert (alone.problem, alone.outside, alone.warnings[0]) == (None, elsewhere, elsewhere)
 
 
 def test_a_file_of_another_name_is_known_by_its_root_element(robot: Path) -> None:

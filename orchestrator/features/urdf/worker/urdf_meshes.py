@@ -6,9 +6,8 @@ package or be the package; then in the folders above the URDF that are called NA
 ``NAME/urdf/robot.urdf``. Any other name is relative to ``meshdir`` of the URDF's own
 ``<mujoco><compiler>``, to its folder, or to a folder of ``asset_paths``.
 
-A robot may come from strangers: a mesh that lies neither in the folder of the URDF nor in one of
-``asset_paths`` needs ``allow_outside``. So does one that is found in a package's folder above the
-URDF, unless that is one of ``asset_paths``.
+A robot may come from strangers: what lies neither in the folder of the URDF nor in one of
+``asset_paths`` has to be a mesh by its content.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from orchestrator.worker.robots.file_collector import (
     BundleError,
     read_regular_file,
 )
+from orchestrator.worker.robots.file_kinds import MESH
 
 READABLE = (".stl", ".obj", ".msh")
 PACKAGES = ("package", "model")
@@ -39,8 +39,6 @@ class UrdfMeshes:
     def __init__(
         self, xml: Path, asset_paths: Sequence[str], compiler: Node, folder: Path, limit_bytes: int
     ) -> None:
-        self.outside: str | None = None
-        """Which mesh lies in none of the robot's folders; None: all lie there."""
         self.copied: dict[Path, tuple[Path, int]] = {}
         """Copy → the file that it is of, and the line that names it first."""
         self._xml = xml
@@ -111,22 +109,27 @@ class UrdfMeshes:
 
     def _copy_of(self, source: Path, here: str, line: int) -> str:
         real = os.path.realpath(source)
-        if self.outside is None and not any(map(Path(real).is_relative_to, self._inside)):
-            self.outside = (
-                f"{self._xml}, line {line}: {here} leads to {real}, outside of the robot's folder {self._inside[0]}; "
-                "add its folder to urdf.asset_paths or, if you trust the robot, set allow_outside = true"
-            )
         if real not in self._copies:
             try:
                 content = read_regular_file(source, f"{here} {source}", self._left)
             except BundleError as error:
                 raise UrdfError(str(error), line) from None
+            self._refuse_strange(Path(real), content, here, line)
             self._left -= len(content)
             self._copies[real] = self._unused_name(source)
             copy = self._folder / self._copies[real]
             copy.write_bytes(content)
             self.copied[copy] = source, line
         return self._copies[real]
+
+    def _refuse_strange(self, real: Path, content: bytes, here: str, line: int) -> None:
+        if any(map(real.is_relative_to, self._inside)) or MESH.fits(content):
+            return
+        raise UrdfError(
+            f"{here} leads to {real}, outside of the robot's folder {self._inside[0]}, "
+            f"which is not {MESH.expected}; correct the name",
+            line,
+        )
 
     def _unused_name(self, source: Path) -> str:
         """A file name whose stem, by which MuJoCo calls the mesh, no other copy has."""

@@ -137,7 +137,7 @@ def _complete_robot(
     finally:
         copy.unlink()
     added += _about_not_driven(structure)
-    return ConvertedRobot(xml=target, added=added, warnings=warnings, outside=meshes.outside)
+    return ConvertedRobot(xml=target, added=added, warnings=warnings)
 
 
 def _options(robot: Node) -> dict[str, str]:
