@@ -323,6 +323,15 @@ def play(
             "these.",
         ),
     ] = False,
+    xml: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Show the policy with the robot or in the surroundings of this MJCF. Changes by model of the job are "
+            "not made in it.",
+            show_default="the job's own robot",
+        ),
+    ] = None,
     policy: Annotated[
         Path | None,
         Option(
@@ -345,9 +354,9 @@ def play(
         raise UsageError(
             "play: the policy in a file has no checkpoints and no noise; leave out --checkpoint, --stochastic"
         )
-    if all_robots and (checkpoint is not None or policy is not None):
+    if all_robots and any(given is not None for given in (checkpoint, policy, xml)):
         raise UsageError(
-            "play: --all shows the trained policies of all robots; leave out --checkpoint, --policy"
+            "play: --all shows the trained policies of all robots; leave out --checkpoint, --policy, --xml"
         )
     is_job_named = job is not None
     if is_job_named == all_robots:  # both, or neither
@@ -363,6 +372,7 @@ def play(
         seed=seed,
         stochastic=stochastic,
         nominal=nominal,
+        xml=xml,
         output=output,
     )
     with shared.interruptible("stopped"):

@@ -64,6 +64,8 @@ class PlayRequest:
     stochastic: bool = False
     nominal: bool = False
     """Whether nothing of the job's ``randomize`` is drawn."""
+    xml: Path | None = None
+    """An MJCF in the place of the job's robot."""
     output: Path | None = None
     """Folder for video and film strip; None for the job's own."""
 
@@ -72,7 +74,7 @@ class PlayRequest:
         found = [
             f"--{name}" for name in ("interactive", "stochastic", "nominal") if getattr(self, name)
         ]
-        for name in ("checkpoint", "policy", "seconds", "episodes", "seed", "output"):
+        for name in ("checkpoint", "policy", "seconds", "episodes", "seed", "xml", "output"):
             value = getattr(self, name)
             if value is not None:
                 found.append(f"--{name}={value}")

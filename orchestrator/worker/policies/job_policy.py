@@ -31,7 +31,7 @@ from orchestrator.core.job_reader import outcome_sentence, read_job
 from orchestrator.core.paths import JobPaths, absolute
 from orchestrator.core.robot_hash import altered_since_training
 from orchestrator.core.worker_spec import WorkerSpec
-from orchestrator.worker.envs import env_factory
+from orchestrator.worker.envs import another_robot, env_factory
 from orchestrator.worker.policies.normalized_env import NormalizedEnv
 from orchestrator.worker.policies.rendered_vec_env import RenderedVecEnv
 from orchestrator.worker.policies.seeded_env import SeededEnv
@@ -58,6 +58,7 @@ def load(
     render_mode: str | None = None,
     seed: int | None = None,
     randomize: bool = True,
+    xml: StrPath | None = None,
 ) -> tuple[Model, VecEnv]: ...
 @overload
 def load(
@@ -68,6 +69,7 @@ def load(
     render_mode: str | None = None,
     seed: int | None = None,
     randomize: bool = True,
+    xml: StrPath | None = None,
 ) -> tuple[Model, SingleEnv]: ...
 def load(
     job_dir: StrPath,
@@ -77,6 +79,7 @@ def load(
     render_mode: str | None = None,
     seed: int | None = None,
     randomize: bool = True,
+    xml: StrPath | None = None,
 ) -> tuple[Model, VecEnv | SingleEnv]:
     """A job's trained policy and environments for it: ``model.predict(observation)`` and
     ``env.step(action)``.
@@ -99,14 +102,17 @@ def load(
         that file.
     :param randomize: whether episodes draw what the job's ``randomize`` says; False for the robot
         of the file, without noise, delays, pushes and terrain.
+    :param xml: an MJCF in the place of the job's robot: the same robot with other masses, gains or
+        surroundings. It is used as it is: changes by ``model`` of the job are not made in it.
     :raises UsageError: there is no such job, policy or checkpoint, it cannot be loaded, or its
-        environment cannot be made here.
+        environment cannot be made here; or the policy does not fit the robot ``xml``.
     """
     paths, spec = _job(job_dir)
     trained = _checkpoint(paths, spec, None if checkpoint is None else str(checkpoint))
     if seed is None:
         seed = evaluation.environment_seed(spec)
     with _importing_from(spec.search_path):
+        spec = _with_robot(spec, paths, xml)
         venv = _environments(paths, spec, n_envs, render_mode, seed, nominal=not randomize)
         generators = training_state.generators(torch.device("cpu"))
         try:
@@ -132,6 +138,7 @@ def make_env(
     *,
     seed: int | None = None,
     randomize: bool = True,
+    xml: StrPath | None = None,
 ) -> VecEnv: ...
 @overload
 def make_env(
@@ -142,6 +149,7 @@ def make_env(
     *,
     seed: int | None = None,
     randomize: bool = True,
+    xml: StrPath | None = None,
 ) -> SingleEnv: ...
 def make_env(
     job_dir: StrPath,
@@ -151,6 +159,7 @@ def make_env(
     *,
     seed: int | None = None,
     randomize: bool = True,
+    xml: StrPath | None = None,
 ) -> VecEnv | SingleEnv:
     """The environments of a job as :func:`load` gives them, without its policy.
 
@@ -166,6 +175,7 @@ def make_env(
     if seed is None:
         seed = evaluation.environment_seed(spec)
     with _importing_from(spec.search_path):
+        spec = _with_robot(spec, paths, xml)
         venv = _environments(paths, spec, n_envs, render_mode, seed, nominal=not randomize)
         venv.seed(seed)
         env = _normalized_env(spec, paths, venv, trained, single=n_envs is None)
@@ -191,6 +201,13 @@ def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
     if altered is not None:
         warnings.warn(altered, AlteredRobotWarning, stacklevel=3)
     return paths, spec
+
+
+def _with_robot(spec: WorkerSpec, paths: JobPaths, xml: StrPath | None) -> WorkerSpec:
+    if xml is None:
+        return spec
+    with _explaining(spec, f"its environment cannot be made with {xml}"):
+        return another_robot.with_robot(spec, paths.root, absolute(xml))
 
 
 def _checkpoint(paths: JobPaths, spec: WorkerSpec, asked: str | None) -> Checkpoint | None:

@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stochastic", action="store_true")
     parser.add_argument("--nominal", action="store_true")
+    parser.add_argument("--xml", type=Path)
     parser.add_argument("--output", type=Path)
     return parser
 
@@ -68,6 +69,10 @@ def play(options: argparse.Namespace) -> None:
 
     if spec.search_path is not None:
         sys.path.insert(0, spec.search_path)
+    if options.xml is not None:
+        from orchestrator.worker.envs import another_robot
+
+        spec = another_robot.with_robot(spec, paths.root, options.xml)
     scene = scenes.open_scene(spec, paths, options.seed, nominal=options.nominal)
     if in_window and scene.model is None:
         print(

@@ -108,6 +108,55 @@ def test_the_robot_of_the_file_is_evaluated_and_loaded_beside_the_drawn_ones(
     np.testing.assert_array_equal(one.reset()[0], batch.reset()[0])
 
 
+def test_a_policy_acts_with_another_robot_that_fits_it(balancer: JobPaths, tmp_path: Path) -> None:
+    own = (balancer.root / "robot/balancer.xml").read_text()
+    heavier = tmp_path / "heavier.xml"
+    heavier.write_text(own.replace('density="600"', 'density="1200"'))
+    of_file = tmp_path / "same.xml"
+    of_file.write_text(own)
+    assert returns(balancer, xml=of_file) == returns(balancer)
+    assert returns(balancer, xml=str(heavier)) != returns(balancer)
+    one = orchestrator.make_env(balancer.root, None, xml=heavier)
+    batch = orchestrator.make_env(balancer.root, 1, xml=heavier)
+    np.testing.assert_array_equal(one.reset()[0], batch.reset()[0])
+    action = np.ones((1, 1), np.float32)
+    np.testing.assert_array_equal(one.step(action[0])[0], batch.step(action)[0][0])
+
+
+SECOND_POLE = """<body pos="0.2 0 0.06"><joint name="second" axis="0 1 0"/><geom size="0.05"/></body>
+      <body name="pole" """
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('"cart"', '"wagon"', "observation 0 of the policy is 'cart position', and of this robot"),
+        ('<body name="pole" ', SECOND_POLE, r"observations \(5,\), and this robot \(8,\)"),
+        ('name="pole" type="hinge"', 'name="pole" type="ball"', "needs a base driven by slide"),
+        ("<worldbody>", "<world>", "XML parse error"),
+    ],
+)
+def test_another_robot_that_does_not_fit_is_refused_with_what_differs(
+    balancer: JobPaths, tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    other = tmp_path / "other.xml"
+    other.write_text((balancer.root / "robot/balancer.xml").read_text().replace(old, new))
+    with pytest.raises(orchestrator.UsageError, match=expected) as refused:
+        orchestrator.load(balancer.root, xml=other)
+    assert str(refused.value).startswith(f"balancer-s3: xml = {other}: ")
+
+
+def test_a_robot_that_is_not_there_is_told(balancer: JobPaths, tmp_path: Path) -> None:
+    with pytest.raises(orchestrator.UsageError, match="no such file"):
+        orchestrator.load(balancer.root, xml=tmp_path / "gone.xml")
+
+
+def test_a_job_without_a_robot_takes_none(tmp_path: Path) -> None:
+    paths = trained(tmp_path / "cart-s0", env="CartPole-v1", task=None, xml=None)
+    with pytest.raises(orchestrator.UsageError, match="no MJCF that could be replaced"):
+        orchestrator.make_env(paths.root, xml=tmp_path / "robot.xml")
+
+
 SCRIPT = """
 import json, sys
 import torch

@@ -1,0 +1,95 @@
+"""A job's environments with another robot or scene in the place of its own: ``xml=`` of
+``orchestrator.load`` and ``make_env``, and ``play --xml``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecEnv
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.worker.envs import env_factory
+from orchestrator.worker.envs.simulation import Simulation
+from orchestrator.worker.tasks import input_names
+
+
+def with_robot(spec: WorkerSpec, job_dir: Path, xml: Path) -> WorkerSpec:
+    """``spec`` with the MJCF ``xml``, which is used where it lies.
+
+    :raises UsageError: there is no such file, the job has no robot of its own, or a policy of the
+        job would not find what it was trained to observe and control.
+    """
+    if spec.xml is None:
+        raise UsageError(
+            f"{spec.job_id}: xml = {xml}: this job has no MJCF that could be replaced; leave out xml"
+        )
+    if not xml.is_file():
+        raise UsageError(f"{spec.job_id}: xml = {xml}: no such file; expected an MJCF")
+    changed = dataclasses.replace(spec, xml=str(xml.absolute()))
+    with contextlib.closing(env_factory.make(spec, job_dir, n_envs=1, seed=0)) as own:
+        try:
+            other = env_factory.make(changed, job_dir, n_envs=1, seed=0)
+        except ValueError as error:  # MuJoCo cannot compile it, or it does not fit the task
+            raise UsageError(f"{spec.job_id}: xml = {xml}: {error}") from error
+        with contextlib.closing(other):
+            difference = _difference(own, other)
+    if difference is not None:
+        raise UsageError(
+            f"{spec.job_id}: xml = {xml}: {difference}; expected the robot of the job, perhaps with "
+            "other masses, gains or surroundings"
+        )
+    return changed
+
+
+def _difference(own: VecEnv, other: VecEnv) -> str | None:
+    """In what the environments of two robots differ for a policy; None: in nothing."""
+    for what, of_own, of_other in (
+        ("observations", own.observation_space, other.observation_space),
+        ("actions", own.action_space, other.action_space),
+    ):
+        if (sizes := _sizes(of_own, of_other)) is not None:
+            return f"the policy has {what} {sizes[0]}, and this robot {sizes[1]}"
+    names = _names(own)
+    other_names = _names(other)
+    return _first_difference(
+        "observation", names.observations, other_names.observations
+    ) or _first_difference("action", names.actions, other_names.actions)
+
+
+def _first_difference(what: str, own: Sequence[str], other: Sequence[str]) -> str | None:
+    for number, (expected, found) in enumerate(zip(own, other, strict=False)):
+        if expected != found:
+            return f"{what} {number} of the policy is {expected!r}, and of this robot {found!r}"
+    return None
+
+
+def _sizes(own: spaces.Space[Any], other: spaces.Space[Any]) -> tuple[object, object] | None:
+    """The shapes of two spaces, or the spaces themselves, where these differ."""
+    if own.shape is not None and other.shape is not None:
+        return None if own.shape == other.shape else (own.shape, other.shape)
+    return None if own == other else (own, other)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Names:
+    """Of observations and of actions; empty where there are none."""
+
+    observations: Sequence[str] = ()
+    actions: Sequence[str] = ()
+
+
+def _names(venv: VecEnv) -> _Names:
+    simulation: Simulation | None = getattr(venv, "simulation", None)
+    if simulation is None:
+        return _Names()
+    return _Names(
+        observations=simulation.observation_names() or (),
+        actions=input_names.controls(simulation.model).tolist(),
+    )
