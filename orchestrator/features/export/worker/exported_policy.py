@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,12 +89,17 @@ class Metadata:
     command_names: Sequence[str] = ()
 
 
+def with_commas(values: Sequence[object]) -> str:
+    """A list as mjlab writes it."""
+    return ",".join(map(str, values))
+
+
 def _text(name: str, value: object) -> str:
     if isinstance(value, str):
         return value
     if name in OF_MJLAB:
         assert isinstance(value, Sequence)
-        return ",".join(map(str, value))
+        return with_commas(value)
     return json.dumps(value)
 
 
@@ -158,6 +163,8 @@ class ExportedPolicy:
     high: Floats
     controls: Controls | None
     """None where only the environment knows how actions become controls."""
+    mjlab_terms: Mapping[str, Sequence[Any]] | None = None
+    """As :func:`.mjlab_terms.mjlab_terms`, for ONNX, the format of mjlab."""
 
     def facts(self) -> dict[str, Any]:
         """The metadata and, where they are known, how actions become controls; numbers that are

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,6 +54,7 @@ class _Interface(NamedTuple):
     limits: Limits | None = None
     command_names: Sequence[str] = ()
     drives: JointDrives | None = None
+    mjlab_terms: Mapping[str, Sequence[Any]] | None = None
 
 
 def export(options: argparse.Namespace) -> None:
@@ -124,6 +125,7 @@ def policy_of(
     controls = described.pop("controls")
     limits = described.pop("limits")
     drives = described.pop("drives")
+    mjlab_terms = described.pop("mjlab_terms")
     if drives is not None:
         described |= field_values(drives)
     action_space: Any = venv.action_space
@@ -144,6 +146,7 @@ def policy_of(
         low=action_space.low.astype(np.float32),
         high=action_space.high.astype(np.float32),
         controls=controls,
+        mjlab_terms=mjlab_terms,
     )
 
 
@@ -156,6 +159,7 @@ def _normalization(statistics: Any, seen: slice) -> Normalization:
 
 def _of_task(simulation: Simulation) -> _Interface:
     from orchestrator.features.export.worker.joint_drives import joint_drives
+    from orchestrator.features.export.worker.mjlab_terms import mjlab_terms
     from orchestrator.worker.tasks import input_names, units
     from orchestrator.worker.training.start_policy import names_of
 
@@ -168,6 +172,7 @@ def _of_task(simulation: Simulation) -> _Interface:
         _numbered_names("observation", size) if names is None else list(names.observations[:size])
     )
     controls = _controls(simulation)
+    drives = joint_drives(model, simulation.task)
     if controls is None:  # the user's own actions need not be those of the actuators
         actions = len(simulation.task.actions.low)
         action_names = _numbered_names("action", actions)
@@ -185,7 +190,8 @@ def _of_task(simulation: Simulation) -> _Interface:
         controls=controls,
         limits=_limits(simulation.task),
         command_names=list(simulation.task.names_of_goal()),
-        drives=joint_drives(model, simulation.task),
+        drives=drives,
+        mjlab_terms=mjlab_terms(simulation.task, drives),
     )
 
 

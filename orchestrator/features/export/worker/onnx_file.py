@@ -22,6 +22,7 @@ from orchestrator.features.export.worker.exported_policy import (
     ExportedPolicy,
     ExportError,
     Floats,
+    with_commas,
 )
 
 OPSET = 17
@@ -82,10 +83,19 @@ def content(policy: ExportedPolicy) -> bytes:
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
     )
-    helper.set_model_props(model, policy.facts_as_text())
+    helper.set_model_props(model, _metadata(policy))
     onnx.checker.check_model(model, full_check=True)
     file: bytes = model.SerializeToString()
     return file
+
+
+def _metadata(policy: ExportedPolicy) -> dict[str, str]:
+    """The facts of every format; those that mjlab writes, too, in its own terms and form."""
+    facts = policy.facts_as_text()
+    facts["observation_elements"] = facts["observation_names"]
+    for name, values in (policy.mjlab_terms or {}).items():
+        facts[name] = with_commas(values)
+    return facts
 
 
 class OnnxPolicy:
