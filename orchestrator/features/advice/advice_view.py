@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from orchestrator.core.text import count, number_or_dash
+from orchestrator.core.text import count, joined, number_or_dash
 from orchestrator.experiment.examination.robot_check import RobotCheck
 from orchestrator.features.advice.physics_advice import (
     ContactPair,
@@ -48,13 +48,16 @@ def _columns() -> list[Column[PhysicsChange]]:
         Column(
             "change",
             lambda change: change.name,
-            style=lambda change: "green" if change.is_no_worse else "",
+            style=lambda change: "green" if change.is_offered else "",
         ),
         number_column("speed-up", lambda change: _estimate_text(change.speedup, ".2f")),
         number_column("deviation %", lambda change: _estimate_text(change.deviation, ".2g", 100)),
         number_column("× original's", lambda change: _estimate_text(change.relative, ".2f")),
         Column(
-            "remark", lambda change: change.problem or change.remark or NONE, rank=1, is_folded=True
+            "remark",
+            lambda change: change.problem or change.objection or change.remark or NONE,
+            rank=1,
+            is_folded=True,
         ),
     ]
 
@@ -78,12 +81,22 @@ def _introduction(row: RobotCheck, advice: PhysicsAdvice) -> Iterator[str]:
         f"Deviation from the original at a quarter of its timestep, in % of the robot's size ({advice.size_m:.3g} m); "
         f"the original's own: {_estimate_text(advice.deviation, '.2g', 100)}."
     )
+    if advice.trained_env_steps:
+        yield (
+            "Played with what is no worse: random actions, and a policy that was trained for "
+            f"{advice.trained_env_steps:,} env_steps."
+        )
     yield from (f"{note[:1].upper()}{note[1:]}." for note in advice.notes)
 
 
 def _below(advice: PhysicsAdvice, faster: Sequence[PhysicsChange]) -> Iterator[str]:
     if not faster:
         yield "No change is faster."
+    if advice.unmeasured:
+        yield (
+            f"There was no time for {joined(advice.unmeasured)}, as on a busy machine: give a larger --time-limit or a "
+            "smaller --time."
+        )
     measured = [
         change for change in advice.changes if change.speedup is not None and change not in faster
     ]
@@ -98,7 +111,10 @@ def _below(advice: PhysicsAdvice, faster: Sequence[PhysicsChange]) -> Iterator[s
     for change in faster:
         if change.mjcf:
             yield f"In the MJCF, for “{change.name}”: {change.mjcf}"
-    lines = [line for change in faster if change.is_usable for line in job_file_lines(change)]
+    offered = [change for change in faster if change.is_offered]
+    lines = [line for change in offered for line in job_file_lines(change)]
+    if faster and not offered:
+        yield "\nNo change is offered: what each of the faster ones would do is in its remark."
     if lines:
         yield "\nNothing is changed. To follow a piece of advice, add its lines to the job or to [defaults]:\n"
         if advice.own_xml is not None:

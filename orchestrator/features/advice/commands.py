@@ -50,4 +50,5 @@ def advise(
     else:
         check_view.show(rows)
         advice_view.show(rows, advice)
-    raise typer.Exit(robot_check.exit_code(rows))
+    failed = any(one is not None and one.has_failed for one in advice)
+    raise typer.Exit(max(int(failed), robot_check.exit_code(rows)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,8 +34,8 @@ def advice(
     pool = SlotPool(machine, 1, Neighbours.of_this_machine(experiment="advise"))
     slot = pool.acquire(1)
     assert slot is not None, "an empty pool has room for one core"
-    settings = {"cpu_s": cpu_s, "cpu": slot.cpus[0]}
     limit_s = time_limit_s + WALL_PER_CPU_S * cpu_s
+    settings = {"cpu_s": cpu_s, "cpu": slot.cpus[0], "limit_s": limit_s}
     advisable = sum(row.request is not None for row in rows)
     given: list[PhysicsAdvice | None] = []
     done = 0
@@ -63,9 +64,16 @@ def facts(
 ) -> list[dict[str, Any]]:
     """Those of ``check``, each with its ``advice``, None without."""
     return [
-        {**row.facts(), "advice": None if one is None else dataclasses.asdict(one)}
+        {**row.facts(), "advice": None if one is None else _advice_facts(one)}
         for row, one in zip(rows, given, strict=True)
     ]
+
+
+def _advice_facts(given: PhysicsAdvice) -> dict[str, Any]:
+    changes = [
+        {**dataclasses.asdict(change), "is_offered": change.is_offered} for change in given.changes
+    ]
+    return {**dataclasses.asdict(given), "changes": changes}
 
 
 def _not_measurable(row: RobotCheck, request: ExaminationRequest) -> str:
@@ -95,10 +103,13 @@ def _with_measurement(
 def _measure(
     request: ExaminationRequest, limit_s: float, watch: side_by_side.Watch
 ) -> PhysicsAdvice:
+    begun = time.monotonic()
     (answer,) = side_by_side.ask([request], at_once=1, time_limit_s=limit_s, watch=watch)
     if answer.problem is not None:
-        return PhysicsAdvice(problem=answer.problem)
+        is_late = time.monotonic() - begun >= limit_s
+        remedy = "; give a larger --time-limit or a smaller --time" if is_late else ""
+        return PhysicsAdvice(problem=f"{answer.problem}{remedy}", has_failed=True)
     try:
         return from_values(PhysicsAdvice, answer.measured)
     except ValueError as error:  # such as a size that is no number
-        return PhysicsAdvice(problem=f"what was measured cannot be used: {error}")
+        return PhysicsAdvice(problem=f"what was measured cannot be used: {error}", has_failed=True)

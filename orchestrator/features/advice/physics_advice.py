@@ -13,6 +13,8 @@ FASTER = 1.01
 NO_WORSE = 1.2
 """A change whose deviation is at most this multiple of the original's counts as no worse than what
 the robot has."""
+CERTAINLY_NO_WORSE = 1.5
+"""And the upper bound of the interval of that multiple is at most this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,39 @@ class MedianEstimate:
     bounds."""
     low: float | None
     high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The mean of a figure of episodes on two robots."""
+
+    before: float
+    """On the original."""
+    after: float
+    low: float
+    """95 % interval of the difference, in multiples of its noise: the standard deviation over the
+    original's episodes, or 5 % of their mean where that is more."""
+    high: float
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is certainly smaller than the noise."""
+        return self.low > -1.0 and self.high < 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyEffect:
+    """What a policy of the original robot reaches on the changed one."""
+
+    policy: Message
+    """Such as ``random actions``."""
+    returns: Difference
+    lengths: Difference
+    """In control steps."""
+
+    @property
+    def is_small(self) -> bool:
+        return self.returns.is_small and self.lengths.is_small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +84,11 @@ class PhysicsChange:
     """As :attr:`PhysicsAdvice.deviation`."""
     relative: MedianEstimate | None = None
     """``deviation`` as a multiple of the original's from the same state."""
+    effects: Sequence[PolicyEffect] = ()
+    """Empty where it is not faster, or its motion speaks against it already."""
+    objection: Message | None = None
+    """Why the change is not offered, though it may be faster; None: nothing that was measured
+    speaks against it."""
 
     @property
     def is_faster(self) -> bool:
@@ -67,7 +107,14 @@ class PhysicsChange:
             self.relative is not None
             and self.relative.median is not None
             and self.relative.median <= NO_WORSE
+            and self.relative.high is not None
+            and self.relative.high <= CERTAINLY_NO_WORSE
         )
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether lines for the job file are printed."""
+        return self.is_faster and self.is_usable and self.objection is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +136,9 @@ class PhysicsAdvice:
 
     problem: Message | None = None
     """Why there is no advice."""
+    has_failed: bool = False
+    """Whether measuring failed, as at its time limit, and not because there is nothing to
+    measure."""
     cpu_s: float = 0.0
     """CPU seconds of the measurement."""
     env_steps_per_s: float | None = None
@@ -105,6 +155,10 @@ class PhysicsAdvice:
     deviation: MedianEstimate | None = None
     """Of the original from itself at a quarter of its timestep: the RMS, over moving bodies and
     control steps, of the distance between their centres of mass, in multiples of ``size_m``."""
+    trained_env_steps: int = 0
+    """How long the short-trained policy was trained; 0: no change needed it."""
+    unmeasured: Sequence[Message] = ()
+    """Names of changes for which there was no time, as on a busy machine."""
     changes: Sequence[PhysicsChange] = ()
     """The fastest first."""
     contact_pairs: Sequence[ContactPair] = ()

@@ -86,6 +86,12 @@ def test_advice_survives_its_way_between_processes() -> None:
         (UNNAMED, False, False, False),
         (replace(FASTER, speedup=MedianEstimate(median=1.1, low=1.0, high=1.2)), False, True, True),
         (replace(FASTER, relative=about(1.3)), True, False, True),
+        (
+            replace(FASTER, relative=MedianEstimate(median=1.0, low=0.5, high=1.6)),
+            True,
+            False,
+            True,
+        ),
     ],
 )
 def test_a_change_is_judged_by_its_intervals(
@@ -124,6 +130,24 @@ def test_printed_lines_are_taken_by_a_job_file_as_they_are(
     (job,) = from_mapping(tomllib.loads(text), source="x.toml", base=HOPPER.parent).jobs
     assert job.spec.model_edits == FASTER.edits
     assert job.spec.task_options == FASTER.task_options
+
+
+def test_a_change_that_something_speaks_against_has_no_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    objection = "returns of random actions may differ"
+    text = shown(replace(ADVICE, changes=(replace(FASTER, objection=objection),)), capsys)
+    assert objection in text
+    assert "No change is offered" in text
+    assert "model." not in text
+
+
+def test_what_there_was_no_time_for_is_named_with_the_remedy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = shown(replace(ADVICE, unmeasured=("solver CG", "cone elliptic")), capsys)
+    assert "no time for solver CG and cone elliptic" in text
+    assert "--time-limit" in text
 
 
 def test_without_a_gain_or_a_measurement_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,6 +189,7 @@ def test_only_what_can_be_trained_on_a_task_is_measured(monkeypatch: pytest.Monk
     assert "it has no legs" in str(problems[2])
     assert "environment of its own" in str(problems[3])
     assert seen == [(0, 3)]
+    assert [one.has_failed for one in given if one is not None] == [True, False, False]
     assert [row["advice"] is None for row in measuring.facts(rows, given)] == [
         False,
         True,

@@ -27,6 +27,7 @@ from orchestrator.features.advice.worker.collision_census import CollisionCensus
 from orchestrator.features.advice.worker.interleaved_speed import random_actions, state_rows
 from orchestrator.features.advice.worker.median_estimates import median_estimate
 from orchestrator.features.advice.worker.physics_candidates import PhysicsUse
+from orchestrator.features.advice.worker.policy_effects import RANDOM, TRAINED
 from orchestrator.features.advice.worker.trajectory_deviation import MotionTest
 from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.envs.simulation import Simulation
@@ -75,11 +76,17 @@ def census_of(model: mujoco.MjModel, *, seconds: float = 1.0) -> CollisionCensus
 
 
 def advice_on(
-    xml: Path, *, task: str = "forward", cpu_s: float = 0.5, **request: Any
+    xml: Path,
+    *,
+    task: str = "forward",
+    cpu_s: float = 0.5,
+    limit_s: float = 600.0,
+    **request: Any,
 ) -> PhysicsAdvice:
     """Through the examination, as its answer is read by the process that asked."""
     cpu = min(os.sched_getaffinity(0))
-    measurement = MeasurementRequest(module=ADVISOR, settings={"cpu_s": cpu_s, "cpu": cpu})
+    settings = {"cpu_s": cpu_s, "cpu": cpu, "limit_s": limit_s}
+    measurement = MeasurementRequest(module=ADVISOR, settings=settings)
     answer = check(
         ExaminationRequest(
             xml=str(xml), task=task, measurement=measurement, simulate_s=0.005, **request
@@ -344,3 +351,24 @@ def test_a_change_that_makes_physics_diverge_says_so(tmp_path: Path) -> None:
     ]
     assert diverging
     assert not any(change.is_usable for change in diverging)
+
+
+@pytest.mark.slow
+def test_what_was_measured_is_told_when_there_is_no_more_time() -> None:
+    advice = advice_on(HOPPER, limit_s=0.0)
+    assert (advice.problem, list(advice.changes)) == (None, [])
+    assert "timestep 0.01" in advice.unmeasured
+    assert advice.deviation is not None
+
+
+@pytest.mark.slow
+def test_only_what_policies_do_not_notice_is_offered() -> None:
+    advice = advice_on(HOPPER, cpu_s=6.0)
+    assert advice.trained_env_steps > 0
+    offered = [change for change in advice.changes if change.is_offered]
+    assert offered
+    for change in offered:
+        assert [effect.policy for effect in change.effects] == [RANDOM, TRAINED]
+        assert all(effect.is_small for effect in change.effects)
+    refused = [change for change in advice.changes if change.is_faster and change.objection]
+    assert any(change.name == "timestep 0.02" for change in refused), "four times as long"

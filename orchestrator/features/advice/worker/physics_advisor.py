@@ -22,7 +22,11 @@ from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
 from orchestrator.core.robot_sources import format_of
 from orchestrator.core.text import count
-from orchestrator.features.advice.physics_advice import PhysicsAdvice, PhysicsChange
+from orchestrator.features.advice.physics_advice import (
+    PhysicsAdvice,
+    PhysicsChange,
+    PolicyEffect,
+)
 from orchestrator.features.advice.worker import (
     collision_census,
     physics_candidates,
@@ -38,6 +42,8 @@ from orchestrator.features.advice.worker.interleaved_speed import (
 )
 from orchestrator.features.advice.worker.median_estimates import median_estimate
 from orchestrator.features.advice.worker.physics_candidates import ChangeCandidate, PhysicsUse
+from orchestrator.features.advice.worker.policy_effects import EPISODES, PolicyEffects
+from orchestrator.features.advice.worker.short_training import ShortTrainedPolicy
 from orchestrator.features.advice.worker.trajectory_deviation import MotionTest
 from orchestrator.worker.envs.batch_interface import SimulationState
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
@@ -65,11 +71,20 @@ LEAST_RATIOS = 6
 MOST_RATIOS = 100
 SAMPLE_SHARE = 0.1
 """Share of the CPU time for sampling states."""
-MOTION_SHARE = 0.4
-"""Share of the CPU time for comparing motions; the rest is for speed."""
+MOTION_SHARE = 0.3
+"""Share of the CPU time for comparing motions."""
+TRAINING_SHARE = 0.2
+"""Share of the CPU time for training a policy."""
+PLAYING_SHARE = 0.15
+"""Share of the CPU time for episodes of policies; the rest is for speed."""
+LEAST_PLAYED_STEPS = 50
+"""Control steps of an episode that is compared, however little time there is."""
+WALL_SHARE = 0.8
+"""Share of the time limit after which nothing new is begun, so that what was measured is told."""
 SAME_PERIOD = 1e-3
 SHOWN_PAIRS = 5
 LARGE_DEVIATION = 0.1
+NO_TIME = "there was no time to play policies with it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +105,8 @@ def measured(
 ) -> dict[str, Any]:
     """The values of a :class:`.PhysicsAdvice` by name.
 
-    :param settings: measuring takes about ``cpu_s`` of CPU time, on the CPU ``cpu``.
+    :param settings: measuring takes about ``cpu_s`` of CPU time, on the CPU ``cpu``; ``limit_s``
+        seconds of a clock on the wall are the limit.
     """
     # A change may make physics diverge: that is counted, and NumPy need not warn of it.
     with (
@@ -101,7 +117,8 @@ def measured(
         xml = _robot_file(request, cleanup)
         variants = cleanup.enter_context(RobotVariants(collect(xml)))
         folder = Path(cleanup.enter_context(TemporaryFolder()))
-        advisor = _Advisor(request, str(answer.task), simulation, variants, folder)
+        deadline = time.monotonic() + WALL_SHARE * settings["limit_s"]
+        advisor = _Advisor(request, str(answer.task), simulation, variants, folder, deadline)
         advice = advisor.advice(settings["cpu_s"])
         is_named = request.xml is not None or request.robot_maker is not None
         own_xml = None if is_named else str(xml)
@@ -139,17 +156,23 @@ class _Advisor:
         simulation: Simulation,
         variants: RobotVariants,
         folder: Path,
+        deadline: float,
     ) -> None:
-        """:param folder: an empty one, for a copy of the robot."""
+        """:param folder: an empty one, for a copy of the robot.
+        :param deadline: on the monotonic clock; nothing new is begun after it.
+        """
         self._begun = time.thread_time()
         self._request = request
         self._task = task
         self._variants = variants
         self._folder = folder
+        self._deadline = deadline
+        self._unmeasured: list[str] = []
         self._version = RobotVersion(model=simulation.model, task=simulation.task, new_options={})
         self._simulation = self._simulation_of(self._version)
         self._rng = np.random.default_rng(0)
         self._states: list[SimulationState] = []
+        self._trained_env_steps = 0
         self._step_cpu_s = 0.0
         """CPU seconds of one control step of all environments."""
 
@@ -176,6 +199,8 @@ class _Advisor:
             starts=len(test.starts),
             states=use.census.states,
             deviation=trajectory_deviation.estimate(own),
+            trained_env_steps=self._trained_env_steps,
+            unmeasured=self._unmeasured,
             changes=sorted(changes, key=_speed, reverse=True),
             contact_pairs=use.census.contact_pairs(SHOWN_PAIRS),
             notes=_notes(model, use, own),
@@ -194,19 +219,60 @@ class _Advisor:
         What is left of the time is shared among those that are still to be measured.
         """
         measured: list[tuple[ChangeCandidate, PhysicsChange]] = []
+        for_speed_s = (1 - TRAINING_SHARE - PLAYING_SHARE) * budget_s
         for number, candidate in enumerate(candidates):
             still_to_do = len(candidates) - number + 1  # the last one is that of all together
-            cpu_s = (budget_s - self._spent_s) / still_to_do
+            cpu_s = (for_speed_s - self._spent_s) / still_to_do
             change = self._measure(candidate, comparison, cpu_s)
             if change is not None:
                 measured.append((candidate, change))
-        changes = [change for _, change in measured]
-        together = _together(measured)
-        if together is not None:
-            change = self._measure(together, comparison, budget_s - self._spent_s)
-            if change is not None:
-                changes.append(change)
-        return changes
+        n_contenders = sum(change.is_offered for _, change in measured)
+        if n_contenders and self._is_in_time():
+            effects = self._policy_effects(budget_s, n_contenders + 1)
+            measured = [
+                (candidate, self._with_effects(candidate, change, effects))
+                for candidate, change in measured
+            ]
+            together = _together(measured)
+            if together is not None:
+                change = self._measure(together, comparison, budget_s - self._spent_s)
+                if change is not None:
+                    change = self._with_effects(together, change, effects)
+                    measured.append((together, change))
+        return [change for _, change in measured]
+
+    def _is_in_time(self) -> bool:
+        return time.monotonic() < self._deadline
+
+    def _policy_effects(self, budget_s: float, n_contenders: int) -> PolicyEffects:
+        """Trains the policy, and plays it and random actions on the original."""
+        task = self._version.task
+        trained = ShortTrainedPolicy(
+            self._file, self._task, self._request.task_options, TRAINING_SHARE * budget_s
+        )
+        self._trained_env_steps = trained.env_steps
+        step_cpu_s = EPISODES / N_ENVS * self._step_cpu_s
+        affordable = PLAYING_SHARE * budget_s / (2 * (n_contenders + 1) * step_cpu_s)
+        most_steps = max(LEAST_PLAYED_STEPS, min(task.max_episode_steps, int(affordable)))
+        return PolicyEffects(trained, lambda: self._episodes(self._version), most_steps)
+
+    def _episodes(self, version: RobotVersion) -> Simulation:
+        return self._simulation_of(version, n_envs=EPISODES, autoreset=False)
+
+    def _with_effects(
+        self, candidate: ChangeCandidate, change: PhysicsChange, effects: PolicyEffects
+    ) -> PhysicsChange:
+        """``change`` with what policies reach on it, where nothing else speaks against it."""
+        if not change.is_offered:
+            return change
+        if not self._is_in_time():
+            self._unmeasured.append(candidate.name)
+            return dataclasses.replace(change, objection=NO_TIME)
+        found = effects.on(self._episodes(self._robot_version(candidate)))
+        large = next((effect for effect in found if not effect.is_small), None)
+        return dataclasses.replace(
+            change, effects=found, objection=None if large is None else _told(large)
+        )
 
     def _simulation_of(
         self, version: RobotVersion, *, n_envs: int = N_ENVS, autoreset: bool = True
@@ -287,6 +353,9 @@ class _Advisor:
         :param cpu_s: for the motion and the speed together; the least number of ratios is measured
             in any case.
         """
+        if not self._is_in_time():
+            self._unmeasured.append(candidate.name)
+            return None
         until = time.thread_time() + cpu_s
         change = PhysicsChange(
             name=candidate.name, edits=candidate.edits, mjcf=candidate.mjcf, remark=candidate.remark
@@ -311,7 +380,7 @@ class _Advisor:
             len(speed.ratios) < MOST_RATIOS and time.thread_time() < until
         ):
             speed.compare(self._slice())
-        return dataclasses.replace(
+        change = dataclasses.replace(
             change,
             task_options=version.new_options,
             problem=f"physics diverges in {fallen} of {count(len(deviations), 'motion')}"
@@ -321,6 +390,8 @@ class _Advisor:
             deviation=trajectory_deviation.estimate(deviations),
             relative=trajectory_deviation.relative_estimate(deviations, comparison.own),
         )
+        objection = _objection_to_motion(change, deviations, comparison.own)
+        return dataclasses.replace(change, objection=objection)
 
     def _slice(self) -> SpeedSlice:
         state = self._states[int(self._rng.integers(len(self._states)))]
@@ -400,12 +471,10 @@ def _check_same_states(original: Simulation, changed: Simulation) -> None:
 
 
 def _together(changes: Sequence[tuple[ChangeCandidate, PhysicsChange]]) -> ChangeCandidate | None:
-    """The fastest change of every group that is faster and no worse; None if there are fewer than
-    two.
-    """
+    """The fastest change of every group that is offered; None if there are fewer than two."""
     best: dict[str, tuple[ChangeCandidate, PhysicsChange]] = {}
     for candidate, change in changes:
-        if change.is_faster and change.is_no_worse and change.is_usable:
+        if change.is_offered:
             rival = best.get(candidate.group)
             if rival is None or _speed(change) > _speed(rival[1]):
                 best[candidate.group] = candidate, change
@@ -420,6 +489,36 @@ def _together(changes: Sequence[tuple[ChangeCandidate, PhysicsChange]]) -> Chang
         frame_skip=next(
             (candidate.frame_skip for candidate in chosen if candidate.frame_skip), None
         ),
+    )
+
+
+def _objection_to_motion(change: PhysicsChange, deviations: Floats, own: Floats) -> str | None:
+    """What speaks against a change before policies are played.
+
+    :param deviations: of the changed robot's motions.
+    :param own: those of the original.
+    """
+    if not change.is_faster or np.array_equal(deviations, own, equal_nan=True):
+        return None
+    if _is_large(own):
+        return "the original's own deviation is so large that nobody can tell what the change does"
+    return None if change.is_no_worse else "its motion deviates more"
+
+
+def _is_large(own: Floats) -> bool:
+    known = own[~np.isnan(own)]
+    return len(known) > 0 and bool(np.median(known) > LARGE_DEVIATION)
+
+
+def _told(effect: PolicyEffect) -> str:
+    """What the change does to a policy, in words."""
+    figure, difference = (
+        ("episodes", effect.lengths) if effect.returns.is_small else ("returns", effect.returns)
+    )
+    return (
+        f"{figure} of {effect.policy} may differ: {difference.before:.4g} before, "
+        f"{difference.after:.4g} after (by {difference.low:.2f} to {difference.high:.2f} standard "
+        "deviations)"
     )
 
 
@@ -449,7 +548,7 @@ def _notes(model: mujoco.MjModel, use: PhysicsUse, own: Floats) -> list[str]:
         notes.append(
             f"physics diverges in {len(own) - len(known)} of {len(own)} motions at a quarter of the timestep"
         )
-    if len(known) and np.median(known) > LARGE_DEVIATION:
+    if _is_large(own):
         notes.append(
             "the original's own deviation is large: contacts make its motion chaotic, or its timestep is too long; "
             "smaller effects of a change cannot be seen"
