@@ -116,6 +116,17 @@ class MeasurementRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RobotSetting:
+    """One of the settings that make MJCF of a robot's file, chosen where the user says nothing."""
+
+    key: str
+    value: Any
+    reason: Message
+    is_folders: bool = False
+    """Whether ``value`` is a list of absolute folders."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExaminationRequest(JsonLine):
     """Can this robot, task or environment be trained?"""
 
@@ -135,7 +146,10 @@ class ExaminationRequest(JsonLine):
     """Whether files of the robot may lie outside of the folder of ``xml``; if not and ``alone``,
     they are a warning."""
     alone: bool = False
-    """Whether only the MJCF is examined, without a task."""
+    """Whether only the robot is examined, without a task. What ``robot_settings`` leaves out is then
+    chosen by the robot, see :attr:`ExaminationAnswer.chosen_settings`."""
+    user_folders: Sequence[FilePath] = ()
+    """Absolute folders of the user's, in which files of the robot may lie, if ``alone``."""
     task: str | None = None
     """Used when neither ``env`` nor ``entry_point`` is given; ``"auto"`` is answered with the task
     chosen."""
@@ -184,6 +198,8 @@ class ExaminationAnswer(JsonLine):
 
     problem: Message | None = None
     """Why it cannot be trained, naming the file; None: it can."""
+    diverges: bool = False
+    """Whether physics diverged in the stability test, which may be a problem or a warning."""
     cause: Literal["robot", "code", "settings", "init"] = "robot"
     """What ``problem`` lies in. ``settings``: it cannot be the robot, it is in what is named for it
     (a task, its options). ``code``: it may be the robot or the user's own code, which a second
@@ -197,6 +213,8 @@ class ExaminationAnswer(JsonLine):
     outside: Message | None = None
     """Which file lies outside of the robot's folder, if ``alone`` was set; a job needs
     ``allow_outside`` for it."""
+    chosen_settings: Sequence[RobotSetting] = ()
+    """Settings that were chosen for the robot, if ``alone`` was set; a job needs them."""
     includes: Sequence[FilePath] = ()
     """Real paths of the files that it includes directly, if ``alone`` was set."""
     xml: FilePath | None = None

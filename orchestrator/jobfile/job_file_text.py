@@ -22,7 +22,7 @@ from orchestrator.core.paths import absolute
 from orchestrator.core.text import plain
 from orchestrator.jobfile import Experiment, from_mapping
 
-LONGEST_COMMENT = 240
+LONGEST_COMMENT = 480
 """Characters to which a comment is shortened."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 

@@ -4,6 +4,7 @@ wrong.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import os
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from orchestrator.core.errors import SpecError, UsageError
-from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, RobotSetting
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.robot_sources import robot_suffixes
+from orchestrator.core.robot_sources import format_of, robot_suffixes
 from orchestrator.core.text import alternatives, storable
 from orchestrator.experiment.directory.run_directory import is_run_directory
 from orchestrator.experiment.examination import side_by_side
@@ -74,6 +75,8 @@ class RobotCheck:
     outside: str | None = None
     """Which file lies outside of the robot's folder, so that a job needs ``allow_outside``; None
     for a job's robot."""
+    chosen_settings: Sequence[RobotSetting] = ()
+    """What a job of it has to set in the table of its format."""
     request: ExaminationRequest | None = None
     """What was asked of a robot that can be trained, for who asks more; None also for an example
     that may be invalid."""
@@ -114,13 +117,15 @@ def check(
     *,
     time_limit_s: float = TIME_LIMIT_S,
     watch: side_by_side.Watch = lambda *_: None,
+    robot_settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[RobotCheck]:
     """Examine files, all that may be robots by their names below folders, and the robots and tasks
     of job files.
 
+    :param robot_settings: of files that no job file names, by the name of their format.
     :raises UsageError: a path that does not exist, or a folder without such a file.
     """
-    items = list(_items(paths, time_limit_s))
+    items = list(_items(paths, time_limit_s, robot_settings or {}))
     examined = [item for item in items if isinstance(item, _Item)]
     requests = [item.request for item in examined]
     at_once = topology.detect().capacity
@@ -142,7 +147,11 @@ def exit_code(rows: Sequence[RobotCheck]) -> int:
     return int(any(row.verdict == "error" for row in rows))
 
 
-def _items(paths: Sequence[Path], time_limit_s: float) -> Iterator[_Item | RobotCheck]:
+def _items(
+    paths: Sequence[Path],
+    time_limit_s: float,
+    robot_settings: Mapping[str, Mapping[str, Any]],
+) -> Iterator[_Item | RobotCheck]:
     """What to examine, and what is a result already."""
     seen: set[str] = set()
     for path in paths:
@@ -153,7 +162,9 @@ def _items(paths: Sequence[Path], time_limit_s: float) -> Iterator[_Item | Robot
         if path.suffix == ".toml" and not path.is_dir():
             yield from _of_job_file(path, time_limit_s)
             continue
-        items = list(_below(path)) if path.is_dir() else [_file(str(path))]
+        is_folder = path.is_dir()
+        below = _below(path, robot_settings) if is_folder else [_file(str(path), robot_settings)]
+        items = list(below)
         if not items:
             names = alternatives(f"*{suffix}" for suffix in robot_suffixes())
             raise UsageError(f"{path}: no {names} in this folder or below it")
@@ -163,15 +174,28 @@ def _items(paths: Sequence[Path], time_limit_s: float) -> Iterator[_Item | Robot
                 yield item
 
 
-def _file(path: str, *, is_named: bool = True) -> _Item:
-    request = ExaminationRequest(xml=str(Path(path).absolute()), alone=True, simulate_s=SIMULATE_S)
-    return _Item(path=path, request=request, is_named=is_named)
+def _file(
+    path: str, robot_settings: Mapping[str, Mapping[str, Any]], *, folder: Path | None = None
+) -> _Item:
+    """:param folder: of the user, in which it was found; None: the user names the file."""
+    robot_format = format_of(path)
+    given = {} if robot_format is None else robot_settings.get(robot_format.name, {})
+    request = ExaminationRequest(
+        xml=str(Path(path).absolute()),
+        robot_settings=given,
+        alone=True,
+        user_folders=() if folder is None else (str(folder.absolute()),),
+        simulate_s=SIMULATE_S,
+    )
+    return _Item(path=path, request=request, is_named=folder is None)
 
 
-def _below(folder: Path) -> Iterator[_Item | RobotCheck]:
+def _below(
+    folder: Path, robot_settings: Mapping[str, Mapping[str, Any]]
+) -> Iterator[_Item | RobotCheck]:
     unreadable: list[OSError] = []
     for path in robot_files(folder, unreadable.append):
-        yield _file(path, is_named=False)
+        yield _file(path, robot_settings, folder=folder)
     for error in unreadable:
         messages = (f"cannot be read: {error.strerror}",)
         yield RobotCheck(path=str(error.filename), verdict="error", messages=messages, figures={})
@@ -307,9 +331,17 @@ def _check_of_answer(
         task_reason=answer.task_reason,
         included_by=includer,
         outside=answer.outside,
-        request=None if problem or item.may_be_invalid else item.request,
+        chosen_settings=answer.chosen_settings,
+        request=None if problem or item.may_be_invalid else _request_of_others(item, answer),
         figures=answer.figures,
     )
+
+
+def _request_of_others(item: _Item, answer: ExaminationAnswer) -> ExaminationRequest:
+    """The request, with the settings that were chosen, so that nothing is chosen anew."""
+    chosen = {one.key: one.value for one in answer.chosen_settings}
+    settings = {**item.request.robot_settings, **chosen}
+    return dataclasses.replace(item.request, robot_settings=settings)
 
 
 def _why_fragment(item: _Item, answer: ExaminationAnswer, includer: str | None) -> str | None:

@@ -50,6 +50,15 @@ def init(
             "Only for robots that you trust.",
         ),
     ] = False,
+    settings: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set what the files of all robots lack, such as urdf.base=floating or urdf.actuators=position; unset, "
+            "it is guessed for each robot, and the job file says so. May be repeated.",
+        ),
+    ] = None,
     time_limit: Annotated[
         float, Option(min=0.1, help="Time limit for the check of each robot, in seconds.")
     ] = 30.0,
@@ -58,17 +67,18 @@ def init(
     """Check robots and write a short job file that trains those that can be trained; `run` then
     trains them.
 
-    The task is the one that `auto` chooses. The file names the robots that cannot be trained, with
-    the reason.
+    The task is the one that `auto` chooses. What is guessed of a URDF, such as a floating base for
+    one with legs, is in the file, with the reason; so are the robots that cannot be trained.
     """
     from orchestrator.experiment.examination import robot_check
-    from orchestrator.features.authoring import init_selection, written_view
+    from orchestrator.features.authoring import init_selection, init_settings, written_view
     from orchestrator.jobfile import job_file_text
     from orchestrator.machine import topology
     from orchestrator.supervisor.stop_signals import StopRequests
     from orchestrator.terminal import output as terminal
 
     env_steps = None if timesteps is None else init_selection.parse_timesteps(timesteps)
+    given = init_settings.parse_settings(settings or [], output)
     job_file_text.check_target(output, force=force)
     for path in paths:
         if path.suffix == ".toml" and path.is_file():
@@ -77,7 +87,12 @@ def init(
             )
     stops = StopRequests()
     with stoppable(NOTHING_WRITTEN), stops.handle_signals(), terminal.examination() as show:
-        rows = robot_check.check(paths, time_limit_s=time_limit, watch=stops.with_check(show))
+        rows = robot_check.check(
+            paths,
+            time_limit_s=time_limit,
+            watch=stops.with_check(show),
+            robot_settings=given.of_formats,
+        )
         made = init_selection.draft(
             rows,
             paths,
@@ -85,6 +100,7 @@ def init(
             timesteps=env_steps,
             at_once=topology.detect().capacity,
             allow_outside=allow_outside,
+            settings=given.defaults,
         )
         stops.check()
         job_file_text.write(output, made.text, force=force)

@@ -8,9 +8,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.paths import absolute
+from orchestrator.core.robot_sources import format_of
 from orchestrator.core.text import count, joined, plain, rough_duration
 from orchestrator.experiment.examination.robot_check import RobotCheck
 from orchestrator.experiment.examination.training_time import TrainingTime, estimate
@@ -72,11 +74,13 @@ def draft(
     timesteps: int | None,
     at_once: int,
     allow_outside: bool = False,
+    settings: Mapping[str, Any] | None = None,
 ) -> RobotJobFile:
     """The job file ``target`` for the robots that were checked.
 
     :param rows: the result of ``check`` for ``paths``.
     :param timesteps: env_steps of each robot; None: those of the preset.
+    :param settings: further ones of all jobs, by dotted key.
     :param at_once: number of jobs that the machine runs at the same time.
     :raises UsageError: no robot can be trained; the message says why.
     """
@@ -88,10 +92,12 @@ def draft(
     base = absolute(target).parent.resolve()
     by_path = {location_of(row.path): row for row in trained}
     folders = [location_of(str(path)) for path in paths if path.is_dir()]
-    tables = entries({path: str(row.task) for path, row in by_path.items()}, base, folders)
-    lines = _head(paths, target, timesteps, time, allow_outside=allow_outside)
-    for table in tables:
-        lines += _table(table, [by_path[path] for path in table.paths])
+    kinds = {path: f"{row.task} {row.chosen_settings}" for path, row in by_path.items()}
+    lines = _head(
+        paths, target, timesteps, time, allow_outside=allow_outside, settings=settings or {}
+    )
+    for table in entries(kinds, base, folders):
+        lines += _table(table, [by_path[path] for path in table.paths], base)
     lines += _remarks(left_out, base)
     return RobotJobFile(text="\n".join(lines) + "\n", robots=trained, left_out=left_out, time=time)
 
@@ -166,6 +172,7 @@ def _head(
     time: TrainingTime,
     *,
     allow_outside: bool,
+    settings: Mapping[str, Any],
 ) -> list[str]:
     name = _experiment_name(paths, target)
     lines = [
@@ -179,6 +186,7 @@ def _head(
         "",
         "[defaults]",
         *aligned_lines(_defaults(timesteps, allow_outside=allow_outside)),
+        *(f"{key} = {toml(value)}" for key, value in settings.items()),
     ]
     n_steps = min(N_STEPS, max(8, (timesteps or TIMESTEPS) // (ITERATIONS * N_ENVS) // 8 * 8))
     if n_steps < N_STEPS:
@@ -231,7 +239,7 @@ def _experiment_name(paths: Sequence[Path], target: Path) -> str:
     return next((name for name in candidates if name.strip() and is_showable(name)), "robots")
 
 
-def _table(entry: RobotEntry, robots: Sequence[RobotCheck]) -> list[str]:
+def _table(entry: RobotEntry, robots: Sequence[RobotCheck], base: Path) -> list[str]:
     xml = f"xml = {toml(entry.xml)}"
     task = f"task = {toml(str(robots[0].task))}"
     acts = f"one action every {_periods_text(robots)} s"
@@ -243,7 +251,24 @@ def _table(entry: RobotEntry, robots: Sequence[RobotCheck]) -> list[str]:
             (xml, ""),
             (task, f"{acts}; {robots[0].task_reason}"),
         ]
-    return ["", "[[jobs]]", *aligned_lines(lines)]
+    return ["", "[[jobs]]", *aligned_lines(lines), *_chosen_lines(robots[0], base)]
+
+
+def _chosen_lines(robot: RobotCheck, base: Path) -> list[str]:
+    """The table of the robot's format, with what was chosen for it and why.
+
+    :param base: folder of the job file.
+    """
+    robot_format = format_of(robot.path)
+    if not robot.chosen_settings or robot_format is None:
+        return []
+    guesses = [one for one in robot.chosen_settings if not one.is_folders]
+    lines = aligned_lines([(f"{one.key} = {toml(one.value)}", one.reason) for one in guesses])
+    for one in robot.chosen_settings:
+        if one.is_folders:
+            folders = [os.path.relpath(location_of(folder), base) for folder in one.value]
+            lines += aligned_lines([(f"{one.key} = {toml(folders)}", one.reason)])
+    return [f"[jobs.{robot_format.name}]", *lines]
 
 
 def _periods_text(robots: Sequence[RobotCheck]) -> str:

@@ -98,15 +98,16 @@ def _whole_folders(kinds: Mapping[Path, str], base: Path, folders: Sequence[Path
     of_kind: Counter[tuple[str, str]] = Counter()
     for path, kind in kinds.items():
         parent = path.parent
-        patterns = [_pattern(base, parent, "*.xml")]
+        every = f"*{path.suffix}"
+        patterns = [_pattern(base, parent, every)]
         if series := _SERIES.fullmatch(path.stem):
-            patterns.append(_pattern(base, parent, f"{glob.escape(series[1] or series[2])}*.xml"))
+            patterns.append(_pattern(base, parent, f"{glob.escape(series[1] or series[2])}{every}"))
         if any(parent.is_relative_to(folder) and parent != folder for folder in folders):
             patterns += [
-                _pattern(base, parent.parent, "*", end) for end in (glob.escape(path.name), "*.xml")
+                _pattern(base, parent.parent, "*", end) for end in (glob.escape(path.name), every)
             ]
         patterns += [
-            _pattern(base, folder, "**", "*.xml")
+            _pattern(base, folder, "**", every)
             for folder in folders
             if parent.is_relative_to(folder)
         ]

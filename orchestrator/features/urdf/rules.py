@@ -8,21 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.features.urdf.part import UrdfPart
+from orchestrator.features.urdf.settings import UrdfSettings
 from orchestrator.jobfile.job_table_rules import JobTableRules
 
 FOLDERS = "asset_paths"
 """Where meshes are looked for decides nothing: the copy of the robot has them."""
+LATER = ("balance_inertia",)
+"""Keys that specs have only where they are set: earlier versions did not have them."""
 
 
 def _settings(merged: Mapping[str, Any]) -> UrdfPart:
-    table = merged["urdf"].items()
-    return UrdfPart(urdf={key: value for key, value in table if key != FOLDERS})
+    table = merged["urdf"]
+    defaults = UrdfSettings()
+    unset = {key for key in LATER if table[key] == getattr(defaults, key)}
+    left_out = {FOLDERS, *unset}
+    return UrdfPart(urdf={key: value for key, value in table.items() if key not in left_out})
 
 
 def _robot_settings(merged: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    table = merged["urdf"]
-    folders = tuple(os.path.normpath(base / path) for path in table[FOLDERS])
-    return {**table, FOLDERS: folders}
+    settings = dict(merged["urdf"])
+    if FOLDERS in settings:
+        settings[FOLDERS] = tuple(os.path.normpath(base / path) for path in settings[FOLDERS])
+    return settings
 
 
 RULES = JobTableRules(settings=_settings, robot_settings=_robot_settings)

@@ -25,6 +25,9 @@ class UrdfSettings:
     """Whether there is a floor at z = 0; None: with a floating base."""
     collision: Literal["collision", "visual"] = "collision"
     """Which geometry collides."""
+    balance_inertia: bool = False
+    """Whether a link whose inertia no body can have (A + B < C) gets the mean of A, B and C about
+    each axis, as MuJoCo's ``balanceinertia`` does it."""
     asset_paths: tuple[str, ...] = ()
     """Folders in which ``package://`` and relative paths of meshes are looked for, absolute."""
 

@@ -57,6 +57,12 @@ class UrdfTable(TomlTable):
     collision: Literal["collision", "visual"] = key(
         DEFAULTS.collision, "Which geometry of the links collides.", "visual"
     )
+    balance_inertia: bool = key(
+        DEFAULTS.balance_inertia,
+        "Whether a link whose moments of inertia no body can have (A + B < C) gets their mean about each axis; false: "
+        "such a URDF is refused.",
+        True,
+    )
     asset_paths: Folders = key(
         [],
         "Folders, relative to the job file, of packages that package:// names, and of other meshes.",

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, RobotSetting
 from orchestrator.core.robot_sources import RobotFormat
 
 
@@ -22,6 +23,12 @@ class ConvertedRobot:
     added: Sequence[str] = ()
     """What was added to the file of the user, in sentences."""
     warnings: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    chosen: Sequence[RobotSetting] = ()
+    """Settings that the request leaves out, and that were chosen by the robot, if it is examined
+    alone."""
+    if_diverging: Sequence[RobotSetting] = ()
+    """Settings with which physics may be stable where it diverges with those of the request."""
 
 
 def convert(robot: RobotFormat, request: ExaminationRequest, folder: Path) -> ConvertedRobot:
@@ -44,7 +51,7 @@ def answer_about_source(
 
     warnings = list(made.warnings)
     warnings += [with_users_file(text) for text in answer.warnings]
-    notes = [f"added: {text}" for text in made.added]
+    notes = [*made.notes, *(f"added: {text}" for text in made.added)]
     notes += [with_users_file(text) for text in answer.notes]
     return dataclasses.replace(
         answer,
@@ -52,5 +59,21 @@ def answer_about_source(
         warnings=tuple(warnings),
         notes=tuple(notes),
         outside=None,
+        chosen_settings=made.chosen,
         includes=(),
     )
+
+
+def answer_with_choices(answer: ExaminationAnswer, robot: RobotFormat) -> ExaminationAnswer:
+    """``answer`` with a note of the settings that were chosen."""
+    chosen = answer.chosen_settings
+    if not chosen:
+        return answer
+    reasons = "; ".join(one.reason for one in chosen)
+    note = f"a job needs {settings_text(robot, chosen)}, which `init` writes; {reasons}"
+    return dataclasses.replace(answer, notes=(note, *answer.notes))
+
+
+def settings_text(robot: RobotFormat, settings: Sequence[RobotSetting]) -> str:
+    """As in a job file: ``urdf.base = "floating", urdf.actuators = "position"``."""
+    return ", ".join(f"{robot.name}.{one.key} = {json.dumps(one.value)}" for one in settings)

@@ -61,6 +61,8 @@ class ModelFindings:
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    diverges: bool = False
+    """Whether physics diverged in the stability test."""
 
 
 def numbers(model: mujoco.MjModel) -> Iterator[str]:

@@ -14,7 +14,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -23,7 +23,7 @@ import mujoco
 import numpy as np
 
 from orchestrator.core.files.temporary_folder import TemporaryFolder
-from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
+from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, RobotSetting
 from orchestrator.core.processes import users_code
 from orchestrator.core.robot_sources import RobotFormat, format_of, robot_formats
 from orchestrator.worker.envs.changing_task import check_changes
@@ -259,14 +259,57 @@ class _Examination:
     def _examine_converted(
         self, robot_format: RobotFormat, request: ExaminationRequest
     ) -> ExaminationAnswer:
-        """A robot in a file of another format."""
+        """A robot in a file of another format.
+
+        Where its physics diverges, other settings are tried, and chosen or recommended.
+        """
+        answer, others = self._convert_and_examine(robot_format, request)
+        if answer.diverges and (request.alone or answer.problem is not None):
+            answer = self._answer_of_others(robot_format, request, answer, others)
+        return converted_robot.answer_with_choices(answer, robot_format)
+
+    def _answer_of_others(
+        self,
+        robot_format: RobotFormat,
+        request: ExaminationRequest,
+        answer: ExaminationAnswer,
+        others: Sequence[RobotSetting],
+    ) -> ExaminationAnswer:
+        """``answer``, of a robot whose physics diverges, with other settings or a recommendation of
+        them, if physics is stable with these.
+        """
+        examination = _Examination(self._recent, self._cleanup, None)
+        tried = list[RobotSetting]()
+        while others:
+            tried += others
+            settings = {**request.robot_settings, **{one.key: one.value for one in tried}}
+            again = dataclasses.replace(request, robot_settings=settings, stage_to=None)
+            other, others = examination._convert_and_examine(robot_format, again)
+            if other.diverges and (others or answer.problem is None):
+                continue
+            if other.problem is not None:
+                return answer
+            if request.alone and not any(one.key in request.robot_settings for one in tried):
+                chosen = (*other.chosen_settings, *tried)
+                return dataclasses.replace(other, chosen_settings=chosen)
+            if answer.problem is not None:
+                cure = f"with {converted_robot.settings_text(robot_format, tried)} it does not"
+                return dataclasses.replace(answer, problem=f"{answer.problem}; {cure}")
+        return answer
+
+    def _convert_and_examine(
+        self, robot_format: RobotFormat, request: ExaminationRequest
+    ) -> tuple[ExaminationAnswer, Sequence[RobotSetting]]:
+        """The answer about the robot with the settings of ``request``, and settings with which
+        physics may be stable where it diverges.
+        """
         folder = self._cleanup.enter_context(TemporaryFolder())
         made = converted_robot.convert(robot_format, request, Path(folder))
         try:
             answer = self.examine(dataclasses.replace(request, xml=str(made.xml)))
         except (BundleError, UnfitError) as error:
             answer = _unfit(error)
-        return converted_robot.answer_about_source(answer, request, made)
+        return converted_robot.answer_about_source(answer, request, made), made.if_diverging
 
     def _examine_alone(self, request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
         """A file that may be no robot, but a part of one."""
@@ -619,6 +662,7 @@ def _with_findings(
     return dataclasses.replace(
         answer,
         problem="; ".join(findings.problems) or None,
+        diverges=findings.diverges,
         warnings=tuple(findings.warnings),
         notes=tuple(findings.notes),
         figures=summary,

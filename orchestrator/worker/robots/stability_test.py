@@ -94,6 +94,7 @@ def check_stability(
     with _passive(model):
         passive = test.simulate("with the actuators disabled", no_action, share=0.2)
     if passive.problem is not None:
+        findings.diverges = True
         findings.problems.append(passive.problem)
         return None
     _warn_of_growing_energy(model, passive.trial, findings)
@@ -140,16 +141,19 @@ def _check_with_actuators(
 
     at_rest = test.simulate("with no action", no_action, share=0.2)
     if at_rest.problem is not None:
+        findings.diverges = True
         findings.problems.append(at_rest.problem)
         return None
     has_warned = add_solver_warnings(test.data, findings)
     moved = test.simulate("under random actions", random, share=0.4)
     if moved.problem is not None:
+        findings.diverges = True
         findings.problems.append(moved.problem)
         return None
     has_warned = has_warned or add_solver_warnings(test.data, findings)
     driven = test.simulate("under extreme actions", extreme, share=0.2, hold_s=HOLD_EXTREME_S)
     if driven.problem is not None:
+        findings.diverges = True
         findings.warnings.append(driven.problem)
     elif not has_warned:
         add_solver_warnings(test.data, findings)

@@ -136,7 +136,7 @@ BAD: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "thin inertia": (
         GOOD.replace('ixx="0.01"', 'ixx="1"'),
         {},
-        ("line 2", "A + B >= C", '<compiler balanceinertia="true"/>'),
+        ("line 2", "A + B >= C", "urdf.balance_inertia = true"),
     ),
     "no shape": (GOOD.replace("box", "torus"), {}, ("line 2", "MuJoCo cannot compile it")),
     "wrong passive": (

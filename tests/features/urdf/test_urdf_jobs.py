@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,13 +98,38 @@ def test_a_folder_without_robots_is_told_from_one_with_urdfs(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_init_leaves_out_urdfs_that_only_a_table_completes(tmp_path: Path) -> None:
-    done = succeed("init", REPOSITORY / "mjcf" / "urdf", "--json", cwd=tmp_path)
+def test_init_writes_what_urdfs_lack_and_leaves_out_what_it_cannot_guess(tmp_path: Path) -> None:
+    folder = REPOSITORY / "mjcf" / "urdf"
+    done = succeed("init", folder, "--json", cwd=tmp_path)
     facts = json.loads(done.stdout)
-    assert [Path(robot["path"]).name for robot in facts["robots"]] == ["pony.urdf"]
+    assert [Path(robot["path"]).name for robot in facts["robots"]] == [
+        *("pony.urdf", "bench_arm.urdf")
+    ]
     assert {Path(entry["path"]).name for entry in facts["left_out"]} == {
-        *("courier.urdf", "inchworm.urdf", "trolley.urdf", "bench_arm.urdf")
+        *("courier.urdf", "inchworm.urdf", "trolley.urdf")
     }
+    jobs = tomllib.loads((tmp_path / "jobs.toml").read_text())["jobs"]
+    assert [set(job.get("urdf", {})) for job in jobs] == [{"base", "actuators"}, set()]
+    assert invoke("check", "jobs.toml", cwd=tmp_path).returncode == 0
+    succeed("init", folder, "--force", "--set", "urdf.effort=1.5", "--json", cwd=tmp_path)
+    declared = tomllib.loads((tmp_path / "jobs.toml").read_text())
+    assert declared["defaults"]["urdf"] == {"effort": 1.5}
+    assert {job["name"] for job in declared["jobs"]} >= {"pony", "trolley"}
+    assert invoke("check", "jobs.toml", cwd=tmp_path).returncode == 0
+
+
+def test_init_sets_only_what_files_of_robots_lack(tmp_path: Path) -> None:
+    (tmp_path / "r.urdf").write_text(urdf.GOOD)
+    for setting, message in (
+        ("seeds=[1]", "only what the files of robots lack (urdf.KEY)"),
+        ("urdf=fixed", "only what the files of robots lack"),
+        ("urdf.base=flaoting", 'did you mean "floating"?'),
+        ("urdf.base", "expected key=value"),
+    ):
+        done = invoke("init", "r.urdf", "--set", setting, cwd=tmp_path)
+        assert done.returncode == 2
+        assert message in done.stderr
+    assert not (tmp_path / "jobs.toml").exists()
 
 
 @pytest.mark.slow

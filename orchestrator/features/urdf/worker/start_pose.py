@@ -60,6 +60,17 @@ def overlapping_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> list[tuple
     return [(model.body(first).name, model.body(second).name) for first, second in pairs]
 
 
+def lowest_points(model: mujoco.MjModel, data: mujoco.MjData) -> Floats:
+    """``(nbody,)`` heights in m of the lowest of each body: of its frame, and of its geometry that
+    collides.
+    """
+    lowest = np.array(data.xpos[:, 2])
+    for geom in np.flatnonzero(model.geom_contype | model.geom_conaffinity).tolist():
+        body = int(model.geom_bodyid[geom])
+        lowest[body] = min(lowest[body], _lowest(model, data, geom))
+    return lowest
+
+
 def lowest_point(model: mujoco.MjModel, data: mujoco.MjData) -> float | None:
     """Height in m of the lowest point of geometry that collides; None where nothing does."""
     collides = np.flatnonzero(model.geom_contype | model.geom_conaffinity)

@@ -4,7 +4,9 @@ of their own.
 ``package://NAME/meshes/x.stl`` is looked for in each folder of ``asset_paths``, which may hold the
 package or be the package; then in the folders above the URDF that are called NAME, as in
 ``NAME/urdf/robot.urdf``. Any other name is relative to ``meshdir`` of the URDF's own
-``<mujoco><compiler>``, to its folder, or to a folder of ``asset_paths``.
+``<mujoco><compiler>``, to its folder, or to a folder of ``asset_paths``. Folders of the user's, in
+which a URDF was found that is examined alone, are looked into last, as if they were of
+``asset_paths``.
 
 A robot may come from strangers: what lies neither in the folder of the URDF nor in one of
 ``asset_paths`` has to be a mesh by its content.
@@ -37,10 +39,21 @@ class UrdfMeshes:
     """
 
     def __init__(
-        self, xml: Path, asset_paths: Sequence[str], compiler: Node, folder: Path, limit_bytes: int
+        self,
+        xml: Path,
+        asset_paths: Sequence[str],
+        compiler: Node,
+        folder: Path,
+        limit_bytes: int,
+        user_folders: Sequence[str] = (),
     ) -> None:
         self.copied: dict[Path, tuple[Path, int]] = {}
         """Copy → the file that it is of, and the line that names it first."""
+        self.replaced: list[str] = []
+        """Which files were taken in the place of those that MuJoCo cannot read, in words."""
+        self.folders_needed: list[str] = []
+        """Those of ``user_folders`` in which meshes were found that are nowhere else."""
+        self._user_folders = user_folders
         self._xml = xml
         self._folder = folder
         self._left = min(limit_bytes, MAX_TOTAL_BYTES)
@@ -68,32 +81,55 @@ class UrdfMeshes:
             )
         source = self._find(written, here, node.line)
         if source.suffix.lower() not in READABLE:
-            message = f"{here} names {written!r}, which MuJoCo cannot read: expected {', '.join(READABLE)}"
-            raise UrdfError(f"{message}; convert it, for example in Blender or MeshLab", node.line)
+            source = self._converted(source, f"{here} names {written!r}", node.line)
         node.attributes["filename"] = self._copy_of(source, here, node.line)
 
+    def _converted(self, source: Path, named: str, line: int) -> Path:
+        """The file of the same name beside ``source`` that MuJoCo can read.
+
+        :raises UrdfError: there is none.
+        """
+        for path in (source.with_suffix(suffix) for suffix in READABLE):
+            if path.is_file():
+                text = f"{path.name} in the place of {source.name}, which MuJoCo cannot read"
+                if text not in self.replaced:
+                    self.replaced.append(text)
+                return path
+        raise UrdfError(
+            f"{named}, which MuJoCo cannot read: expected {', '.join(READABLE)}; convert it, for example in Blender or "
+            f"MeshLab, to {source.with_suffix('.obj').name} beside it, which is then taken",
+            line,
+        )
+
     def _find(self, written: str, here: str, line: int) -> Path:
-        candidates = list(dict.fromkeys(self._candidates(written)))
+        candidates = list(dict.fromkeys(self._candidates(written, self._asset_paths)))
         for path in candidates:
             if path.is_file():
                 return path
+        for folder in self._user_folders:
+            for path in self._candidates(written, [Path(folder)]):
+                if path.is_file():
+                    if folder not in self.folders_needed:
+                        self.folders_needed.append(folder)
+                    return path
         scheme, _, rest = written.partition("://")
         folders = ", ".join(dict.fromkeys(str(path.parent) for path in candidates)) or "any folder"
         message = f"{here} names {written!r}: no such file in {folders}"
         advice = "correct the name or add the file"
         if scheme in PACKAGES:
-            package = rest.partition("/")[0]
+            package = rest.lstrip("/").partition("/")[0]
             advice = f'set urdf.asset_paths = ["…"] to the folder of the package {package}, or to the one that holds it'
         raise UrdfError(f"{message}; {advice}", line)
 
-    def _candidates(self, written: str) -> Iterator[Path]:
+    def _candidates(self, written: str, folders: Sequence[Path]) -> Iterator[Path]:
+        """:param folders: those that may hold a package, or be one."""
         name = written.replace("\\", "/")
         if self._strips:
             name = name.rpartition("/")[2]
         scheme, _, rest = name.partition("://")
         if scheme in PACKAGES:
-            package, _, below = rest.partition("/")
-            for folder in self._asset_paths:
+            package, _, below = rest.lstrip("/").partition("/")
+            for folder in folders:
                 yield folder / package / below
                 if folder.name == package:
                     yield folder / below
@@ -103,9 +139,7 @@ class UrdfMeshes:
             return
         if scheme == "file":
             name = unquote(urlsplit(name).path)
-        yield from (
-            folder / name for folder in (self._mesh_folder, self._xml.parent, *self._asset_paths)
-        )
+        yield from (folder / name for folder in (self._mesh_folder, self._xml.parent, *folders))
 
     def _copy_of(self, source: Path, here: str, line: int) -> str:
         real = os.path.realpath(source)

@@ -8,15 +8,19 @@ and pairs of links that do not collide. MuJoCo's own extension, ``<mujoco><compi
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import mujoco
 
-from orchestrator.core.messages import ExaminationRequest
+from orchestrator.core.messages import ExaminationRequest, RobotSetting
 from orchestrator.core.text import count
 from orchestrator.features.urdf.settings import UrdfSettings
+from orchestrator.features.urdf.worker.dummy_inertias import drop_dummy_inertias
+from orchestrator.features.urdf.worker.legs import Legs, find_legs
 from orchestrator.features.urdf.worker.servo_gains import Floats, servo_gains
 from orchestrator.features.urdf.worker.start_pose import (
     CLEARANCE_M,
@@ -42,6 +46,11 @@ WORLD = "world"
 """A link of this name is MuJoCo's world."""
 TURN = 3.1416
 """Half of a turn: servos of joints without limits take targets from -TURN to TURN."""
+SOFT_HZ = 2.0
+"""Natural frequency of servos with which also light robots with an effort of any size are stable."""
+SERVOS = RobotSetting(
+    key="actuators", value="position", reason="guessed: with motors, physics diverges"
+)
 DIRECTORIES = ("meshdir", "texturedir", "assetdir", "strippath")
 _LINE = re.compile(r"line (\d+)")
 _ELEMENT = re.compile(r"Element name '([^']+)'")
@@ -55,25 +64,38 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
     """
     xml = Path(str(request.xml))
     settings = _settings(request)
+    given = request.robot_settings if request.alone else None
     limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else request.memory_mib << 20
     try:
         robot = parse(read_regular_file(xml, str(xml), limit_bytes))
         structure = read_structure(robot, settings.effort, settings.passive)
         compiler = _compiler(robot)
-        meshes = UrdfMeshes(xml, settings.asset_paths, compiler, folder, limit_bytes)
+        if settings.balance_inertia:
+            compiler.attributes["balanceinertia"] = "true"
+        meshes = UrdfMeshes(
+            xml,
+            settings.asset_paths,
+            compiler,
+            folder,
+            limit_bytes,
+            user_folders=() if "asset_paths" in request.robot_settings else request.user_folders,
+        )
         _choose_geometry(robot, compiler, settings, meshes)
+        dropped = drop_dummy_inertias(robot, structure)
         with guard_compiler(xml, request.memory_mib):
-            return _complete_robot(robot, structure, settings, folder / f"{xml.stem}.xml", meshes)
+            target = folder / f"{xml.stem}.xml"
+            made = _complete_robot(robot, structure, settings, target, meshes, given)
+            return dataclasses.replace(made, notes=dropped)
     except UrdfError as error:
         place = f"{xml}" if error.line is None else f"{xml}, line {error.line}"
         raise UnfitError(f"{place}: {error}") from None
 
 
 def _settings(request: ExaminationRequest) -> UrdfSettings:
-    lists = {
-        name: tuple(request.robot_settings.get(name, ())) for name in ("passive", "asset_paths")
-    }
-    return UrdfSettings(**{**request.robot_settings, **lists})
+    """As they are given; what is to be chosen has its default."""
+    given = request.robot_settings
+    lists = {name: tuple(given.get(name, ())) for name in ("passive", "asset_paths")}
+    return UrdfSettings(**{**given, **lists})
 
 
 def _compiler(robot: Node) -> Node:
@@ -110,14 +132,22 @@ def _choose_geometry(
 
 
 def _complete_robot(
-    robot: Node, structure: UrdfStructure, settings: UrdfSettings, target: Path, meshes: UrdfMeshes
+    robot: Node,
+    structure: UrdfStructure,
+    settings: UrdfSettings,
+    target: Path,
+    meshes: UrdfMeshes,
+    given: Mapping[str, Any] | None,
 ) -> ConvertedRobot:
+    """:param given: the settings of the user where others are chosen by the robot; None: none is."""
     copy = target.with_suffix(".urdf")
     copy.write_text(urdf_text(robot), encoding="utf-8")
     added = list[str]()
     warnings = list[str]()
     try:
         spec = mujoco.MjSpec.from_file(str(copy))
+        chosen = [] if given is None else _chosen_settings(spec, structure, meshes, given)
+        settings = dataclasses.replace(settings, **{one.key: one.value for one in chosen})
         added += _add_base(spec, structure, settings)
         added += _keep_frames(spec, structure)
         if settings.collision == "visual":
@@ -137,7 +167,59 @@ def _complete_robot(
     finally:
         copy.unlink()
     added += _about_not_driven(structure)
-    return ConvertedRobot(xml=target, added=added, warnings=warnings)
+    added += meshes.replaced
+    return ConvertedRobot(
+        xml=target,
+        added=added,
+        warnings=warnings,
+        chosen=chosen,
+        if_diverging=_if_diverging(settings) if structure.driven else [],
+    )
+
+
+def _if_diverging(settings: UrdfSettings) -> list[RobotSetting]:
+    """What may help where physics diverges."""
+    if settings.actuators == "motor":
+        return [SERVOS]
+    if settings.frequency <= SOFT_HZ:
+        return []
+    reason = f"guessed: at {settings.frequency:g} Hz, physics diverges"
+    return [RobotSetting(key="frequency", value=SOFT_HZ, reason=reason)]
+
+
+def _chosen_settings(
+    spec: mujoco.MjSpec, structure: UrdfStructure, meshes: UrdfMeshes, given: Mapping[str, Any]
+) -> list[RobotSetting]:
+    """What a robot needs of the settings that are not given."""
+    chosen = list[RobotSetting]()
+    if given.get("base", "floating") == "floating":
+        legs = _legs(spec, structure)
+        if legs is not None:
+            chosen.append(RobotSetting(key="base", value="floating", reason=f"guessed: {legs}"))
+            servos = "guessed: servos are usual for legs"
+            chosen.append(RobotSetting(key="actuators", value="position", reason=servos))
+    if meshes.folders_needed:
+        reason = "its meshes lie there"
+        folders = meshes.folders_needed
+        chosen.append(
+            RobotSetting(key="asset_paths", value=folders, reason=reason, is_folders=True)
+        )
+    return [one for one in chosen if one.key not in given]
+
+
+def _legs(spec: mujoco.MjSpec, structure: UrdfStructure) -> Legs | None:
+    """The legs of the robot; None where it plainly has none, or cannot move freely."""
+    if structure.root == WORLD:
+        return None
+    free = spec.copy()
+    free.body(structure.root).add_freejoint()
+    try:
+        model = free.compile()
+    except ValueError:  # what is wrong is told of the robot as it is asked for
+        return None
+    pose, _ = start_pose(model, structure.joints)
+    driven = {joint.name for joint in structure.driven}
+    return find_legs(model, pose, structure.root, driven)
 
 
 def _options(robot: Node) -> dict[str, str]:
@@ -382,8 +464,17 @@ def _explained_error(message: str, structure: UrdfStructure, meshes: UrdfMeshes)
             text = text.replace(str(copy), str(source))
             at = of_mesh
     advice = ""
-    if "mass and inertia of moving bodies" in message:
+    if "positive eigenvalues" in message:
+        advice = (
+            "; correct <inertia>, which no body can have, or remove the <inertial>: "
+            "mass and inertia are then those of the <collision>"
+        )
+    elif "mesh volume is too small" in message:
+        advice = "; take a simple shape, such as a <box>, in the <collision> of this link"
+    elif "stl_decoder" in message:
+        advice = "; save it as a binary STL of at most 200,000 faces"
+    elif "mass and inertia of moving bodies" in message:
         advice = "; give the link an <inertial> with mass and inertia above 0, or a <collision>"
     elif "balanceinertia" in message:
-        advice = '; correct <inertia>, or add <mujoco><compiler balanceinertia="true"/></mujoco> to the URDF'
+        advice = "; correct <inertia>, or set urdf.balance_inertia = true in the job, which makes it round"
     return UrdfError(f"MuJoCo cannot compile it: {text}{advice}", at)
