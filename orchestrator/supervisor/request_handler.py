@@ -94,8 +94,7 @@ class RequestHandler:
             job_id = request.job_id
             if request.promotion is not None:
                 job_id, _ = request.promotion
-            text = f"{job_id}: its `{request.verb}` has no effect: {error}"
-            self.recorder.reporter.event("warning", text, job_id=job_id)
+            self._warn_unheeded(request, job_id, str(error))
         except OrchestratorError:  # not of this request
             raise
         except Exception as error:
@@ -139,8 +138,11 @@ class RequestHandler:
         if job_id in self.jobs.states:
             act(job_id)
         else:  # the job file no longer declares it, for example
-            text = f"{job_id}: its `{request.verb}` has no effect: this run does not have that job"
-            self.recorder.reporter.event("warning", text, job_id=job_id)
+            self._warn_unheeded(request, job_id, "this run does not have that job")
+
+    def _warn_unheeded(self, request: Request, job_id: str | None, why: str) -> None:
+        text = f"{job_id}: its `{request.verb}` has no effect: {why}"
+        self.recorder.reporter.event("warning", text, job_id=job_id, unheeded=request.verb)
 
     def _take_new_jobs(self) -> None:
         """Read the new jobs, unless the ledger is locked: then :attr:`_is_reload_due` remains."""

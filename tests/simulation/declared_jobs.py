@@ -124,7 +124,9 @@ class DeclaredJobs:
         self.jobs[job_id] = self.originals[job_id]
 
     def begun(self, job_id: str) -> None:
-        """An attempt is entered."""
+        """An attempt is entered, which has been launched, perhaps, with what its directory has."""
+        was_launched = self.paths.job(job_id).spec.exists()
+        _claim(was_launched, f"{job_id} counts as begun, and was never launched")
         self._set(job_id, replace(self.by_id[job_id], has_begun=True))
 
     def moved_away(self, job_id: str) -> None:

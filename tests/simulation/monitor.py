@@ -618,17 +618,18 @@ class Monitor:
             by = self.world.now + grace_s + LATE_S + self._latest_s
             self.stop_by = by if self.stop_by is None else min(by, self.stop_by)
 
-    def event(self, kind: str, message: str) -> None:
+    def event(self, kind: str, message: str, **facts: Any) -> None:
         """The supervisor reports something."""
         self.world.log(f"event {kind}: {message}")
         is_odd = self.world.counts["odd-event"] > 0
         self._claim("could not handle an event" not in message or is_odd, message)
         self._claim("a request could not be handled" not in message, message)
-        job_id, _, text = message.partition(": ")
-        if text.endswith("this run does not have that job"):
-            is_right = job_id not in self.declared.files.call.jobs
+        if "unheeded" in facts:
+            files, job_id = self.declared.files, facts["job_id"]
+            is_right = job_id not in files.call.jobs or files.has_odd_rows
             self._claim(is_right, f"{message}, and it is declared")
-            self.records[job_id].last_told = ""
+            if job_id in self.records:
+                self.records[job_id].last_told = ""
 
     @property
     def _latest_s(self) -> float:

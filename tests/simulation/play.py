@@ -81,7 +81,7 @@ class _Reporter:
         self.violation: Violation | None = None
 
     def event(self, kind: str, message: str, **facts: Any) -> None:
-        self._monitor.event(kind, message)
+        self._monitor.event(kind, message, **facts)
 
     def tick(self, view: Callable[[], View]) -> None:
         self._monitor.turn()

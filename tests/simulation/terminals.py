@@ -32,11 +32,11 @@ class Terminal:
 class Listener(BesideRun):
     """Passes on what people are told, beside the run."""
 
-    told: Callable[[str, str], None]
+    told: Callable[..., None]
     turn: Callable[[], None]
 
-    def event(self, kind: str, message: str, **_: Any) -> None:
-        self.told(kind, message)
+    def event(self, kind: str, message: str, **facts: Any) -> None:
+        self.told(kind, message, **facts)
 
     def after_turn(self) -> None:
         self.turn()

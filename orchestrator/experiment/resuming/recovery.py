@@ -53,7 +53,7 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[DeclaredJob]:
     paused = _paused_jobs(paths)
     for position, job in enumerate(jobs):
         directory = paths.job(job.job_id)
-        if directory.spec.exists() and directory.robot_hash.exists():
+        if _has_started(directory):
             try:
                 spec = WorkerSpec.from_json(read_regular(directory.spec))
                 robot_hash = read_regular(directory.robot_hash).decode() or None
@@ -68,6 +68,13 @@ def recorded_jobs(paths: RunPaths, jobs: Sequence[Job]) -> list[DeclaredJob]:
         elif job.job_id in paused:
             recorded.append(DeclaredJob(position=position, job=job))
     return recorded
+
+
+def _has_started(directory: JobPaths) -> bool:
+    """Whether a job was ever launched: the directory of an attempt comes before what is needed for
+    that.
+    """
+    return directory.spec.exists() and directory.robot_hash.exists()
 
 
 def _paused_jobs(paths: RunPaths) -> dict[str, Paused]:
@@ -87,6 +94,8 @@ def rebuild(ledger: Ledger, paths: RunPaths, jobs: Sequence[DeclaredJob]) -> Non
         if job.job_id in paused:
             ledger.set_state(job.job_id, paused[job.job_id])
         directory = paths.job(job.job_id)
+        if not _has_started(directory):
+            continue
         is_done = False
         names = [entry.name for entry in directory.attempts.glob("*")]
         for number in sorted(int(name) for name in names if name.isdecimal()):
