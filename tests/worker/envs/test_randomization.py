@@ -854,3 +854,55 @@ def test_a_relative_path_finds_the_assets_of_included_files_as_without_randomisa
     monkeypatch.chdir(tmp_path)
     env = TaskEnv("robot/robot.xml", task="forward", randomize=randomize)
     assert np.isfinite(env.reset(seed=0)[0]).all()
+
+
+def test_what_an_episode_has_drawn_of_its_start_is_told_and_survives_a_checkpoint() -> None:
+    starts = {
+        "start.joints": "uniform(0.01, 0.02)",
+        "start.height": "uniform(0.1, 0.2)",
+        "start.turn": "uniform(1, 2)",
+        "start.speed": "uniform(0.3, 0.4)",
+        "terrain": "rough(0.02)",
+    }
+    settings: dict[str, Any] = {"n_envs": 2, "seed": 0, "measuring": True}
+    options = {"max_episode_steps": 3, "reset_noise_scale": 0}
+    made = make_simulation(QUADRUPED, "stand", options, starts, **settings)
+    made.reset()
+    before = made.states.qpos.copy()
+    resumed = make_simulation(QUADRUPED, "stand", options, starts, **settings)
+    resumed.set_state(made.get_state())
+    ended = []
+    for simulation in (made, resumed):
+        for _ in range(3):
+            result = simulation.step(np.zeros((2, 8)))
+        ended.append(result.ended)
+    for of_made, of_resumed in zip(*ended, strict=True):
+        assert of_made.drawn == of_resumed.drawn
+    model = load_model(QUADRUPED)
+    pose = made.task.pose
+    for episode in ended[0]:
+        drawn = episode.drawn
+        joints = [name for name in drawn if name.startswith("start.joints.")]
+        assert len(joints) == 8
+        for name in joints:
+            address = int(model.joint(name.removeprefix("start.joints.")).qposadr[0])
+            moved = before[episode.env, address] - pose[address]
+            assert moved == pytest.approx(drawn[name])
+        assert 0.1 <= drawn["start.height"] <= 0.2
+        assert 1 <= drawn["start.turn"] <= 2
+        assert 0.3 <= drawn["start.speed"] <= 0.4
+        assert {"terrain.x", "terrain.y"} <= drawn.keys()
+
+
+def test_starts_that_an_earlier_version_did_not_save_are_not_told() -> None:
+    settings: dict[str, Any] = {"n_envs": 1, "seed": 0, "measuring": True}
+    starts = {"start.speed": "uniform(0.3, 0.4)"}
+    made = make_simulation(QUADRUPED, "stand", {"max_episode_steps": 2}, starts, **settings)
+    made.reset()
+    state: dict[str, Any] = {**made.get_state()}
+    del state["starts"]
+    made.set_state(state)  # type: ignore[arg-type]
+    first = [made.step(np.zeros((1, 8))).ended for _ in range(2)][-1]
+    second = [made.step(np.zeros((1, 8))).ended for _ in range(2)][-1]
+    assert "start.speed" not in first[0].drawn
+    assert "start.speed" in second[0].drawn

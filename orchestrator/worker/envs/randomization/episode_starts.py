@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.core.numbers.changing_numbers import TrainingMoment
 from orchestrator.worker.envs.episode_conditions import GridPlaces
@@ -21,7 +20,11 @@ from orchestrator.worker.mjmodel.structure import Floats, posed_data
 from orchestrator.worker.tasks import Task
 from orchestrator.worker.tasks.base import start_limits
 
-KEYS = ("start.joints", "start.height", "start.turn", "start.speed")
+JOINTS = "start.joints"
+HEIGHT = "start.height"
+TURN = "start.turn"
+SPEED = "start.speed"
+KEYS = (JOINTS, HEIGHT, TURN, SPEED)
 _ONE_POSITION = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 
 
@@ -47,16 +50,22 @@ class EpisodeStarts:
         self._by_key = {
             key: drawn for key in KEYS if (drawn := of_each(key, randomize, grid, len(places)))
         }
-        needed = [key for key in self._by_key if key != "start.joints"]
+        needed = [key for key in self._by_key if key != JOINTS]
         self._root = _root(task, needed, randomize) if needed else None
-        self._joints: NDArray[np.intp] = np.zeros(0, np.intp)
-        """Addresses in ``qpos`` of the joints that are moved."""
-        if "start.joints" in self._by_key:
+        self._joints: dict[str, int] = {}
+        """Joints that are moved, by the key of what is drawn for each: addresses in ``qpos``."""
+        if JOINTS in self._by_key:
             self._joints = _joint_addresses(task)
-            if not len(self._joints):
-                table = table_of("start.joints", randomize)
-                raise RandomizeError(f"{table}.start.joints: the robot has no such joints")
+            if not self._joints:
+                table = table_of(JOINTS, randomize)
+                raise RandomizeError(f"{table}.{JOINTS}: the robot has no such joints")
         self._lowest, self._highest = start_limits(task.model, task.pose)
+        of_root = [key for key in self._by_key if key != JOINTS]
+        self.drawn: dict[str, Floats] = {
+            key: np.zeros(len(places)) for key in (*self._joints, *of_root)
+        }
+        """Key → ``(n_envs,)`` what the running episodes have drawn; of joints, one key for each.
+        NaN where nobody knows."""
 
     def change(
         self, env: int, qpos: Floats, qvel: Floats, rng: np.random.Generator, moment: TrainingMoment
@@ -66,21 +75,41 @@ class EpisodeStarts:
         :param qpos: ``(nq,)``, changed like ``qvel``, ``(nv,)``.
         """
         sources = {key: of_each_env[env] for key, of_each_env in self._by_key.items()}
-        if "start.joints" in sources:
-            for address in self._joints:
-                moved = qpos[address] + draw(sources["start.joints"], rng, moment)
-                qpos[address] = min(max(moved, self._lowest[address]), self._highest[address])
+
+        def drawn(source: str, key: str) -> float:
+            value = draw(sources[source], rng, moment)
+            self.drawn[key][env] = value
+            return value
+
+        for key, address in self._joints.items():
+            moved = qpos[address] + drawn(JOINTS, key)
+            qpos[address] = min(max(moved, self._lowest[address]), self._highest[address])
         root = self._root
-        if root is not None and root.z is not None and "start.height" in sources:
-            qpos[root.z.address] += root.z.sign * draw(sources["start.height"], rng, moment)
-        if root is not None and root.quaternion is not None and "start.turn" in sources:
-            _turn(qpos, root.quaternion, draw(sources["start.turn"], rng, moment))
-        if root is not None and "start.speed" in sources:
-            speed = draw(sources["start.speed"], rng, moment)
-            qvel += horizontal_push(root, len(qvel), speed, rng)
+        if root is not None and root.z is not None and HEIGHT in sources:
+            qpos[root.z.address] += root.z.sign * drawn(HEIGHT, HEIGHT)
+        if root is not None and root.quaternion is not None and TURN in sources:
+            _turn(qpos, root.quaternion, drawn(TURN, TURN))
+        if root is not None and SPEED in sources:
+            qvel += horizontal_push(root, len(qvel), drawn(SPEED, SPEED), rng)
         if self._terrain is not None:
             self._places[env] = self._terrain.draw(rng)
             self._terrain.lift(qpos, self._places[env])
+
+    def drawn_by(self, env: int) -> dict[str, float]:
+        """What the running episode of environment ``env`` has drawn, and where its terrain lies."""
+        found = {key: float(values[env]) for key, values in self.drawn.items()}
+        if self._terrain is not None:
+            x_m, y_m = self._places[env].tolist()
+            found |= {"terrain.x": x_m, "terrain.y": y_m}
+        return {key: value for key, value in found.items() if not math.isnan(value)}
+
+    def get_state(self) -> dict[str, Floats]:
+        return {key: values.copy() for key, values in self.drawn.items()}
+
+    def set_state(self, state: Mapping[str, Floats]) -> None:
+        """:param state: without keys that an earlier version did not save."""
+        for key, values in self.drawn.items():
+            values[:] = state.get(key, np.nan)
 
 
 def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
@@ -91,9 +120,9 @@ def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
         raise RandomizeError(f"{table_of(keys[0], randomize)}.{keys[0]}: {error}") from None
     impossible = {}
     if root.z is None:
-        impossible["start.height"] = "move up and down"
+        impossible[HEIGHT] = "move up and down"
     if root.quaternion is None:
-        impossible["start.turn"] = "turn freely, as it has no free joint"
+        impossible[TURN] = "turn freely, as it has no free joint"
     for key in keys:
         if key in impossible:
             raise RandomizeError(
@@ -102,8 +131,8 @@ def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
     return root
 
 
-def _joint_addresses(task: Task) -> NDArray[np.intp]:
-    """Addresses in qpos of the hinges and slides of the robot but for those of its base. What stands
+def _joint_addresses(task: Task) -> dict[str, int]:
+    """Key of each joint → address in qpos, of the hinges and slides of the robot but for those of its base. What stands
     beside a robot that moves about, such as a door, is none of it; what a robot on a fixed base moves is.
     """
     model = task.model
@@ -115,10 +144,11 @@ def _joint_addresses(task: Task) -> NDArray[np.intp]:
         of_root = joints_of(model, body)
         robot = joints_of_robot(model, posed_data(model, task.pose), body)
         joints = [joint for joint in robot if joint not in of_root]
-    return np.array(
-        [model.jnt_qposadr[joint] for joint in joints if joint_type(model, joint) in _ONE_POSITION],
-        np.intp,
-    )
+    return {
+        f"{JOINTS}.{model.joint(joint).name or joint}": int(model.jnt_qposadr[joint])
+        for joint in joints
+        if joint_type(model, joint) in _ONE_POSITION
+    }
 
 
 def _turn(qpos: Floats, quaternion: slice, angle: float) -> None:

@@ -46,6 +46,8 @@ class RandomizedState(SimulationState):
     """Key → ``(n_envs,)`` values of the running episodes."""
     places: Floats
     """``(n_envs, 2)`` where the terrain lies."""
+    starts: dict[str, Floats]
+    """As :attr:`EpisodeStarts.drawn`."""
     disturbances: DisturbanceState
 
 
@@ -240,7 +242,7 @@ class RandomizedSimulation(Simulation):
         """Keys, and what the running episode of environment ``env`` has drawn."""
         names = [key.key for key in self.keys]
         of_robot = dict(zip(names, self.drawn[env].tolist(), strict=True))
-        return of_robot | self._disturbances.drawn_by(env)
+        return of_robot | self._disturbances.drawn_by(env) | self._starts.drawn_by(env)
 
     def _describe_divergence(self, env: int) -> str:
         drawn = [f"{key} = {value:.4g}" for key, value in self._drawn_by(env).items()]
@@ -255,6 +257,7 @@ class RandomizedSimulation(Simulation):
                 key.key: self.drawn[:, number].copy() for number, key in enumerate(self.keys)
             },
             "places": self._places.copy(),
+            "starts": self._starts.get_state(),
             "disturbances": self._disturbances.get_state(),
         }
 
@@ -271,5 +274,6 @@ class RandomizedSimulation(Simulation):
             self._places[:] = saved["places"]
         for env in self._all_envs:
             self._write_terrain(env)
+        self._starts.set_state(saved.get("starts", {}))
         self._disturbances.set_state(saved["disturbances"])
         return self._same_observations()
