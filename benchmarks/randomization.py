@@ -1,4 +1,5 @@
-"""What domain randomisation costs: CPU time of a training of the quadruped with and without it.
+"""What domain randomisation, and observations that a real robot has, cost: CPU time of a training of
+the quadruped with and without them.
 
     python -m benchmarks.randomization [--repeats 5] [--only robot,disturbances,terrain] [--json FILE]
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import ROOT, Line, at_least, print_table
@@ -23,6 +25,7 @@ ROBOT = {
     "geom.floor.friction": "uniform(0.4, 1.2)",
     "actuator.*.kp": "scale(0.9, 1.1)",
 }
+PROPRIOCEPTION = {"observe": "proprioception"}
 DISTURBANCES = {
     "observation.noise": "normal(0, 0.01)",
     "observation.delay": "choice(0, 1)",
@@ -31,24 +34,49 @@ DISTURBANCES = {
 }
 
 
-def cost(what: str, randomize: Mapping[str, str], least: float | None, repeats: int) -> list[Line]:
+Part = Callable[[int], list[Line]]
+
+
+def cost(
+    what: str,
+    without: Mapping[str, Any],
+    added: Mapping[str, Any],
+    least: float | None,
+    repeats: int,
+) -> list[Line]:
+    """:param without: fields of the job's spec in both trainings; ``added`` are in one of them."""
     from benchmarks.interleaved_learners import SB3Learner, interleave
     from orchestrator.worker.envs import env_factory
 
     measured = {}
-    for name, drawn in (("without", {}), ("with", randomize)):
-        spec = replace(quadruped(8), randomize=drawn)
+    for name, fields in (("without", without), ("with", {**without, **added})):
+        spec = replace(quadruped(8), **fields)
         venv = env_factory.make(spec, ROOT, n_envs=spec.n_envs, seed=spec.seed)
         measured[name] = SB3Learner(built(spec, FAST, env_factory.normalized_env(spec, venv)))
     times = interleave(measured, repeats)
     shares = ratios(times["without"].learner_s, times["with"].learner_s)
-    return [at_least(f"quadruped: env_steps/s with {what} / without", shares, least)]
+    return [at_least(f"quadruped: env_steps/s with {what}", shares, least)]
 
 
-PARTS: dict[str, Callable[[int], list[Line]]] = {
-    "robot": functools.partial(cost, "random masses, friction and gains", ROBOT, LEAST),
-    "disturbances": functools.partial(cost, "noise, delays and pushes", DISTURBANCES, None),
-    "terrain": functools.partial(cost, "rough terrain", {"terrain": "rough(0.03)"}, None),
+def drawing(what: str, randomize: Mapping[str, str], least: float | None) -> Part:
+    return functools.partial(cost, f"{what} / without", {}, {"randomize": randomize}, least)
+
+
+def observing(what: str, full: Mapping[str, Any], other: Mapping[str, Any]) -> Part:
+    """:param full: options of the task; ``other`` replace them."""
+    return functools.partial(cost, what, {"task_options": full}, {"task_options": other}, None)
+
+
+PARTS: dict[str, Part] = {
+    "robot": drawing("random masses, friction and gains", ROBOT, LEAST),
+    "disturbances": drawing("noise, delays and pushes", DISTURBANCES, None),
+    "terrain": drawing("rough terrain", {"terrain": "rough(0.03)"}, None),
+    "proprioception": observing("proprioception / full", {}, PROPRIOCEPTION),
+    "history": observing(
+        "history = 3 / history = 1, of proprioception",
+        PROPRIOCEPTION,
+        {**PROPRIOCEPTION, "history": 3},
+    ),
 }
 
 

@@ -147,8 +147,8 @@ def scaled_actions(model: mujoco.MjModel, key: int, action_scale: float | None) 
     return Scaled(
         middle=middle,
         half=half,
-        ctrl_low=np.where(limits.is_limited, limits.low, -np.inf),
-        ctrl_high=np.where(limits.is_limited, limits.high, np.inf),
+        ctrl_low=limits.lowest,
+        ctrl_high=limits.highest,
     )
 
 
@@ -162,6 +162,16 @@ class ControlLimits:
     """``(nu,)``, -1 where a control has none."""
     high: Floats
     """``(nu,)``, 1 where a control has none."""
+
+    @property
+    def lowest(self) -> Floats:
+        """``(nu,)``, -inf where a control has none."""
+        return np.where(self.is_limited, self.low, -np.inf)
+
+    @property
+    def highest(self) -> Floats:
+        """``(nu,)``, inf where a control has none."""
+        return np.where(self.is_limited, self.high, np.inf)
 
 
 def control_limits(model: mujoco.MjModel) -> ControlLimits:

@@ -21,7 +21,7 @@ from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_t
 from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
 from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import RewardAndTermination, States, Task
-from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
+from orchestrator.worker.tasks.motion import OBSERVED_VELOCITIES
 from orchestrator.worker.tasks.observation_limits import limits
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
 
@@ -50,7 +50,7 @@ class Balance(Task):
 
     def observe(self, states: States) -> NDArray[np.float32]:
         angles = states.qpos[:, self._poles]
-        velocities = np.clip(states.qvel, -MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY)
+        velocities = np.clip(states.qvel, *OBSERVED_VELOCITIES)
         parts = (states.qpos[:, self._driven], np.sin(angles), np.cos(angles), velocities)
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
@@ -66,8 +66,7 @@ class Balance(Task):
 
     def observation_limits(self) -> Floats:
         first = len(self._driven) + 2 * len(self._poles)
-        bounds = (-MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY)
-        return limits(first + self.model.nv, slice(first, None), bounds)
+        return limits(first + self.model.nv, slice(first, None), OBSERVED_VELOCITIES)
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States

@@ -18,9 +18,11 @@ from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.base import States, Task
 from orchestrator.worker.tasks.health import outer
 from orchestrator.worker.tasks.observation_limits import limits
+from orchestrator.worker.tasks.task_options import Range
 
 GRAVITY_M_S2 = 9.81
 MAX_OBSERVED_VELOCITY = 10.0
+OBSERVED_VELOCITIES: Range = (-MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY)
 LEAST_HEIGHT_M = 0.05
 """Least height assumed for a robot, such as a swimmer or a snake, whose root lies lower."""
 
@@ -161,7 +163,7 @@ class Proprioception:
     @staticmethod
     def limits(size: int) -> Floats:
         """``(2, size)`` bounds of the columns of :meth:`observe`."""
-        return limits(size, slice(None), (-MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY))
+        return limits(size, slice(None), OBSERVED_VELOCITIES)
 
     def names(self, model: mujoco.MjModel) -> list[str]:
         """Of the columns of :meth:`observe`, without ``more``."""

@@ -35,7 +35,7 @@ from orchestrator.worker.tasks.base import (
     control_steps,
 )
 from orchestrator.worker.tasks.effector import Workspace, find_effector
-from orchestrator.worker.tasks.motion import MAX_OBSERVED_VELOCITY
+from orchestrator.worker.tasks.motion import OBSERVED_VELOCITIES
 from orchestrator.worker.tasks.observation_limits import limits
 from orchestrator.worker.tasks.task_options import CommonOptions, check_positive
 
@@ -114,9 +114,7 @@ class Reach(Task):
     def observe(self, states: States) -> Floats:
         qpos = states.qpos
         effector = states.fields[self.effector.field][:, self.effector.number]
-        velocities = np.clip(
-            states.qvel.take(self._dofs, axis=1), -MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY
-        )
+        velocities = np.clip(states.qvel.take(self._dofs, axis=1), *OBSERVED_VELOCITIES)
         angles = qpos.take(self._turning, axis=1)
         away = states.goals - effector
         parts = [
@@ -147,8 +145,7 @@ class Reach(Task):
     def observation_limits(self) -> Floats:
         first = len(self._limited) + 2 * len(self._turning)
         velocities = slice(first, first + len(self._dofs))
-        bounds = (-MAX_OBSERVED_VELOCITY, MAX_OBSERVED_VELOCITY)
-        return limits(len(self.observation_names()), velocities, bounds)
+        return limits(len(self.observation_names()), velocities, OBSERVED_VELOCITIES)
 
     def reward_and_terminated(
         self, before: States, action: NDArray[Any], after: States

@@ -82,6 +82,5 @@ def _outputs(venv: Any, actions: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
         return {ACTION: actions}
     mapping = simulation.task.actions
     limits = control_limits(simulation.model)
-    low = np.where(limits.is_limited, limits.low, -np.inf)
-    high = np.where(limits.is_limited, limits.high, np.inf)
-    return {ACTION: actions, CTRL: np.clip(mapping.ctrl(mapping.taken(actions)), low, high)}
+    ctrl = np.clip(mapping.ctrl(mapping.taken(actions)), limits.lowest, limits.highest)
+    return {ACTION: actions, CTRL: ctrl}

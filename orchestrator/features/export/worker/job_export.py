@@ -231,15 +231,16 @@ def _controls(simulation: Simulation) -> Controls | None:
     from orchestrator.worker.tasks.actions import Direct, Scaled, control_limits
 
     limits = control_limits(simulation.model)
-    low = np.where(limits.is_limited, limits.low, -np.inf)
-    high = np.where(limits.is_limited, limits.high, np.inf)
     actions = simulation.task.actions
     if type(actions) is Scaled:  # a subclass may do anything
         return Controls(
             middle=actions.middle, half=actions.half, low=actions.ctrl_low, high=actions.ctrl_high
         )
     if type(actions) is Direct:
-        return Controls(middle=np.zeros(len(low)), half=np.ones(len(low)), low=low, high=high)
+        size = len(limits.low)
+        return Controls(
+            middle=np.zeros(size), half=np.ones(size), low=limits.lowest, high=limits.highest
+        )
     return None
 
 
