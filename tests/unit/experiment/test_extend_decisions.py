@@ -214,7 +214,8 @@ def test_a_rebuilt_ledger_goes_on_with_an_extension_that_was_killed(
         directory.attempt(number).root.mkdir(parents=True)
         if code is not None:
             directory.attempt(number).exit.write_text(ExitRecord(code=code, message="").to_json())
-    directory.model.touch()
+    for path in (directory.spec, directory.robot_hash, directory.model):
+        path.touch()
     (tmp_path / "new").mkdir()
     ledger = Ledger.create(tmp_path / "new/ledger.sqlite3")
     extended = job(2000, extended_from=(1000,))
