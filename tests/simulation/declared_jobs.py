@@ -124,9 +124,11 @@ class DeclaredJobs:
         self.jobs[job_id] = self.originals[job_id]
 
     def begun(self, job_id: str) -> None:
-        """An attempt is entered, which has been launched, perhaps, with what its directory has."""
-        was_launched = self.paths.job(job_id).spec.exists()
-        _claim(was_launched, f"{job_id} counts as begun, and was never launched")
+        """An attempt is entered. One that is found in a directory may have been launched, with what
+        that has.
+        """
+        may_have_begun = not self.is_rebuilding or self.paths.job(job_id).spec.exists()
+        _claim(may_have_begun, f"{job_id} counts as begun, and was never launched")
         self._set(job_id, replace(self.by_id[job_id], has_begun=True))
 
     def moved_away(self, job_id: str) -> None:
