@@ -26,6 +26,12 @@ def test_readme_has_two_commands_and_ci_runs_the_second_word_for_word() -> None:
     assert second in (ROOT / ".ci/run").read_text().splitlines()
 
 
+def test_there_is_one_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    cited = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    assert cited == [project["version"]]
+
+
 def test_the_document_of_the_job_file_names_every_key_of_its_two_main_tables() -> None:
     text = (ROOT / "docs/job-file.md").read_text()
     schema = json_schema()
