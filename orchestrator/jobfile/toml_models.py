@@ -278,7 +278,9 @@ class CommonSettings(TomlTable):
         200_000, "Number of env_steps to train for, summed over all environments of the job."
     )
     n_envs: Count = key(8, "Number of environments that are stepped together by the job's process.")
-    seeds: value_types.Seeds = key([0], "Random seeds; each makes one job.", [0, 1, 2])
+    seeds: value_types.Seeds = key(
+        [0], 'Random seeds, or a range of them such as "0-199"; each makes one job.', [0, 1, 2]
+    )
     normalize: bool = key(
         True,
         "Normalise rewards and numeric observations (VecNormalize), but no images or discrete observations.",

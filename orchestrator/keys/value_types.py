@@ -36,6 +36,12 @@ from orchestrator.keys.names import is_showable
 MOST = 10**12
 """Upper limit of every count: far above any use, far below any overflow."""
 SHORTEST_STALL_S = 3
+MOST_SEEDS = 100_000
+"""As many as an experiment can have jobs."""
+_SEED_RANGE = re.compile(r"^\s*(\d{1,10})\s*-\s*(\d{1,10})\s*$")
+SEEDS = (
+    'a list of whole numbers from 0 to 4294967295, such as [0, 1, 2], or a range such as "0-199"'
+)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\Z")
 _SIZE_UNITS = {
     **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40},
@@ -206,6 +212,21 @@ def _log_size(mib: int) -> int:
     return mib
 
 
+def _seed_range(value: Any) -> Any:
+    """``"0-199"`` → the list of these seeds; everything else as it is."""
+    match = _SEED_RANGE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return value
+    first, last = int(match[1]), int(match[2])
+    if not first <= last < 2**32:
+        raise ExpectedError(f"expected {SEEDS}")
+    if last - first >= MOST_SEEDS:
+        raise ValueError(
+            f'"{value.strip()}" has {last - first + 1:_} seeds; expected at most {MOST_SEEDS:_}'
+        )
+    return list(range(first, last + 1))
+
+
 def _distinct(seeds: list[int]) -> list[int]:
     seed, times = Counter(seeds).most_common(1)[0]
     if times > 1:
@@ -362,14 +383,20 @@ Seeds = Annotated[
     # numpy.random.seed, which Stable-Baselines3 calls, takes 32 bits.
     list[Annotated[int, Field(ge=0, le=2**32 - 1), Whole]],
     MinLen(1),
-    Expected("a list of whole numbers from 0 to 4294967295, such as [0, 1, 2]"),
+    BeforeValidator(_seed_range),
+    Expected(SEEDS),
     AfterValidator(_distinct),
     WithJsonSchema(
         {
-            "type": "array",
-            "items": {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},
-            "minItems": 1,
-            "uniqueItems": True,
+            "anyOf": [
+                {
+                    "type": "array",
+                    "items": {"type": "integer", "minimum": 0, "maximum": 2**32 - 1},
+                    "minItems": 1,
+                    "uniqueItems": True,
+                },
+                {"type": "string", "pattern": _SEED_RANGE.pattern},
+            ]
         }
     ),
 ]

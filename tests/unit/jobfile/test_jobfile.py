@@ -518,6 +518,15 @@ def test_a_job_asked_to_be_forked_says_why_it_must_be_execed(
     assert resolve(place, HOPPER).jobs[0].resources.start == "auto"
 
 
+@pytest.mark.parametrize(
+    ("seeds", "expected"),
+    [("0-3", [0, 1, 2, 3]), (" 7 - 7 ", [7]), ("4294967295-4294967295", [2**32 - 1])],
+)
+def test_a_range_of_seeds_is_their_list(place: Path, seeds: str, expected: list[int]) -> None:
+    jobs = resolve(place, HOPPER | {"seeds": seeds}).jobs
+    assert [job.spec.seed for job in jobs] == expected
+
+
 @pytest.mark.slow
 def test_ten_thousand_jobs_are_distinguished(place: Path) -> None:
     experiment = resolve(
