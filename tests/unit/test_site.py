@@ -6,7 +6,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -145,3 +145,22 @@ def test_guide_to_features_has_every_plug_point() -> None:
     points = get_args(feature.PlugPoint)
     assert [point for point in points if f"\n| `{point}` | " not in guide] == []
     assert {*points} <= feature.Feature.__dataclass_fields__.keys()
+
+
+def test_llms_txt_lists_pages_with_their_first_sentence() -> None:
+    def page(title: str, url: str, markdown: str) -> SimpleNamespace:
+        return SimpleNamespace(title=title, url=url, markdown=markdown)
+
+    pages = [
+        page(
+            "Check &amp; see",
+            "check.html",
+            "# Check\n\n| a |\n\nTo see [robots](a.md), `check` them: so.\n",
+        ),
+        page("Empty", "empty.html", "# Empty\n"),
+    ]
+    text = hook("llms_text").llms_text("it", "What it is.", [("How-to", pages)])
+    assert text == (
+        "# it\n\n> What it is.\n\n## How-to\n\n"
+        "- [Check & see](check.html): To see robots, check them\n- [Empty](empty.html)\n"
+    )
