@@ -31,6 +31,7 @@ FEATURE = Feature(
     belongings=(
         "tests/features/export",
         "tests/bench/test_exported_policies.py",
+        "benchmarks/deployed.py",
         "benchmarks/exported_policies.py",
         "docs/export.md",
         "docs/measurements/exported-policies.md",

@@ -9,82 +9,22 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import mujoco
 import numpy as np
 import pytest
-import worker_helpers as helpers
 from export_helpers import export, job
 from numpy.typing import NDArray
 
+from benchmarks import deployed
+from benchmarks.deployed import DOCUMENT, Robot, Sensors
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.robot_hash import hash_of_copy
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.export.worker import numpy_policy
 from orchestrator.worker.envs import env_factory
-from orchestrator.worker.envs.model_loading import load_model
 from orchestrator.worker.training import trained_policy
 
-DOCUMENT = helpers.REPOSITORY / "docs/deploy.md"
 STEPS = 15
 """After more, contacts have made a difference of rounding large."""
-ROBOT_IN_C = """
-#include <stdio.h>
-#include <stdlib.h>
-#include "walker.h"
-struct sensors {
-    float angular_velocity[3], gravity[3];
-    float position[WALKER_JOINTS], velocity[WALKER_JOINTS];
-};
-static void take(float *values, size_t count)
-{
-    if (fread(values, sizeof *values, count, stdin) != count) exit(0);
-}
-void read_sensors(struct sensors *sensors)
-{
-    take(sensors->angular_velocity, 3);
-    take(sensors->gravity, 3);
-    take(sensors->position, WALKER_JOINTS);
-    take(sensors->velocity, WALKER_JOINTS);
-}
-void read_command(float *command) { take(command, WALKER_COMMANDS); }
-void write_ctrl(const float *ctrl)
-{
-    fwrite(ctrl, sizeof *ctrl, WALKER_ACTIONS, stdout);
-    fflush(stdout);
-}
-void stop_robot(void) { fputs("stopped", stderr); }
-"""
-
-
-class Sensors(NamedTuple):
-    angular_velocity: NDArray[Any]
-    gravity: NDArray[Any]
-    position: NDArray[Any]
-    velocity: NDArray[Any]
-
-
-class Robot:
-    """A quadruped in plain MuJoCo, with the sensors of the document."""
-
-    def __init__(self, xml: Path, qpos: NDArray[Any], qvel: NDArray[Any], steps: int) -> None:
-        self.model = load_model(xml)
-        self.data = mujoco.MjData(self.model)
-        self.data.qpos[:] = qpos
-        self.data.qvel[:] = qvel
-        self._steps = steps
-
-    def read(self) -> Sensors:
-        axes = np.zeros(9)
-        mujoco.mju_quat2Mat(axes, self.data.qpos[3:7])
-        return Sensors(
-            angular_velocity=self.data.qvel[3:6].copy(),
-            gravity=axes.reshape(3, 3).T @ [0.0, 0.0, -1.0],
-            position=self.data.qpos[7:].copy(),
-            velocity=self.data.qvel[6:].copy(),
-        )
-
-    def write(self, ctrl: NDArray[Any]) -> None:
-        self.data.ctrl[:] = ctrl
-        mujoco.mj_step(self.model, self.data, nstep=self._steps)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -183,17 +123,11 @@ def test_the_controller_in_python_moves_the_robot_as_the_policy_does(
 def test_the_controller_in_c_moves_the_robot_as_the_policy_does(
     walker: JobPaths, expected: Expected, tmp_path: Path
 ) -> None:
-    shutil.copyfile(export(walker, ".h"), tmp_path / "walker.h")
-    [code] = re.findall(r"```c\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    (tmp_path / "controller.c").write_text(code)
-    (tmp_path / "robot.c").write_text(ROBOT_IN_C)
-    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-O2"]
-    command = ["cc", *flags, "controller.c", "robot.c", "-o", "controller", "-lm"]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    controller = deployed.compiled_controller(export(walker, ".h"), tmp_path)
     robot = robot_of(walker, expected)
     poses = [robot.data.qpos.copy()]
     with subprocess.Popen(
-        [tmp_path / "controller"],
+        [controller],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -211,3 +145,18 @@ def test_the_controller_in_c_moves_the_robot_as_the_policy_does(
         _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (1, b"stopped")
     np.testing.assert_allclose(np.array(poses), expected.poses, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.filterwarnings("ignore::orchestrator.UnfinishedPolicyWarning")
+def test_the_benchmark_compares_the_controller_with_the_policy_on_two_robots(
+    walker: JobPaths,
+) -> None:
+    walker.robot_hash.write_text(str(hash_of_copy(walker.robot, "quadruped.xml")))
+    rows = deployed.measure(walker.root, seconds=0.4)
+    assert [row["robot"] for row in rows] == ["of the job", "of the job", "changed", "changed"]
+    for played, driven in (rows[:2], rows[2:]):
+        assert played["distance_m"] == pytest.approx(driven["distance_m"], abs=1e-3)
+        assert played["velocity_error"] == pytest.approx(driven["velocity_error"], abs=1e-2)
+    assert rows[0]["distance_m"] != rows[2]["distance_m"]
