@@ -26,7 +26,8 @@ IN_BROWSER = [
 class Browser:
     """A window of Chromium of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *arguments: str) -> None:
+        """:param arguments: of Chromium, beside those that all tests need."""
         assert CHROMIUM is not None
         assert DRIVER is not None
         options = Options()
@@ -36,6 +37,7 @@ class Browser:
             "--no-sandbox",
             "--disable-gpu",
             "--disable-dev-shm-usage",
+            *arguments,
         ):
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})

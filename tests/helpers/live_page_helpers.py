@@ -91,9 +91,13 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    root: Path | None, *, may_control: bool = False, host: str = "127.0.0.1"
+    root: Path | None,
+    *,
+    may_control: bool = False,
+    host: str = "127.0.0.1",
+    names: Sequence[str] = (),
 ) -> Iterator[Served]:
-    made = live_server.open_server(root, host=host, port=0, may_control=may_control)
+    made = live_server.open_server(root, host=host, port=0, may_control=may_control, names=names)
     made.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
     host, port = made.listener.getsockname()[:2]
     thread = threading.Thread(target=made.run)

@@ -3,7 +3,8 @@
 - ``Host`` must be a name of this server. A page of another site whose name was made to lead here
   (DNS rebinding) is refused.
 - Data is not given to a page of another site, which could make the server read without end.
-- Data needs the token, if the server listens on more than the loopback address.
+- Data needs the token, if the server listens on more than the loopback address, or has a name by
+  which a reverse proxy passes on what others ask.
 - A request that changes something is a POST with the token and from our own page. There is no
   cookie that a browser would add by itself to the forged form of another site.
 """
@@ -25,6 +26,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 DATA = "/api/"
 """What is below needs the token where there is one; the page itself holds no data."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+TOKEN_HEADER = "x-orchestrator-token"  # noqa: S105 - the name of a header, not a secret
+"""Where our page has the token, so that a proxy may ask for a password of its own in
+``Authorization``. Programs may send it as a bearer there."""
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:;"
     " media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -87,7 +91,11 @@ class Guard:
         rules = self._rules
         host = host_name(headers.get("host", ""))
         if host not in rules.hosts:
-            return 421, "This server is not called that. Use the address that `serve` has printed."
+            return (
+                421,
+                "This server is not called that. Use the address that `serve` has printed, or allow"
+                " the name with `serve --name HOST`.",
+            )
         if method in ("GET", "HEAD"):
             if path.startswith(DATA) and headers.get("sec-fetch-site") == "cross-site":
                 return 403, "A request of another site is refused."
@@ -104,17 +112,22 @@ class Guard:
                 "This needs the token: use the whole address that `serve --control` has printed.",
             )
         if not _is_own(headers):
-            return 403, "A request of another site is refused."
+            return (
+                403,
+                "A request of another site is refused. A proxy has to pass on `Host` as it came.",
+            )
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return 415, "JSON was expected."
         return None
 
     def _has_token(self, headers: Mapping[str, str]) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
+        bearer = given.strip() if scheme.lower() == "bearer" else ""
+        shown = headers.get(TOKEN_HEADER) or bearer
         token = self._rules.token
-        if token is None or scheme.lower() != "bearer":
+        if token is None:
             return False
-        return hmac.compare_digest(given.strip().encode("latin-1"), token.encode())
+        return hmac.compare_digest(shown.encode("latin-1"), token.encode())
 
 
 def _is_own(headers: Mapping[str, str]) -> bool:

@@ -34,6 +34,14 @@ def serve(
             help="Address to listen on. Others than 127.0.0.1 can be reached from elsewhere; a token is asked."
         ),
     ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        Option(
+            metavar="HOST",
+            help="Name of the server elsewhere, as behind a reverse proxy; may be given several"
+            " times. A token is asked.",
+        ),
+    ] = None,
     control: Annotated[
         bool,
         Option(
@@ -61,10 +69,16 @@ def serve(
         raise UsageError(
             f"{path}: this is a file; expected a run directory, or a folder with some below it"
         )
-    server = live_server.open_server(path, host=host, port=port, may_control=control)
+    server = live_server.open_server(
+        path, host=host, port=port, may_control=control, names=name or ()
+    )
     with shared.interruptible("no longer serving; the experiments continue"):
         shared.print_progress(
             f"serving {path or 'your experiments on this machine'}; Ctrl-C ends it"
         )
         print(server.address, flush=True)
+        for one in name or ():
+            shared.print_progress(
+                f"{one}: open the address that your proxy gives it, with the same #token=… at its end"
+            )
         server.run()

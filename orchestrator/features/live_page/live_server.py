@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +14,16 @@ import uvicorn
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.files import secret_files
-from orchestrator.features.live_page.access import AccessRules, is_loopback, own_names
+from orchestrator.features.live_page.access import (
+    AccessRules,
+    is_loopback,
+    own_names,
+)
 from orchestrator.features.live_page.pages import LivePages
 from orchestrator.features.live_page.request_timeout import TimedProtocol
 
 TOKEN_FILE = "serve-token"  # noqa: S105 - the name of a file, not a secret
+NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 MOST_CONNECTIONS = 200
 """More are answered that the server is busy."""
 TICK_S = 0.5
@@ -49,18 +57,24 @@ class LiveServer:
             self.server.run(sockets=[self.listener])
 
 
-def open_server(root: Path | None, *, host: str, port: int, may_control: bool) -> LiveServer:
+def open_server(
+    root: Path | None, *, host: str, port: int, may_control: bool, names: Sequence[str] = ()
+) -> LiveServer:
     """A server for a run directory, a folder of them, or (None) all of this user on this machine.
 
-    :raises UsageError: the address is not this machine's or is taken, or the token cannot be used.
+    :param names: by which it is known elsewhere, as behind a reverse proxy.
+    :raises UsageError: the address is not this machine's or is taken, a name is none, or the token
+        cannot be used.
     """
+    known_as = frozenset(map(_name_of_host, names))
+    is_open = is_loopback(host) and not known_as
     listener = _listener(host, port)
     try:
-        token = _token() if may_control or not is_loopback(host) else None
+        token = _token() if may_control or not is_open else None
     except UsageError:
         listener.close()
         raise
-    rules = AccessRules(hosts=own_names(host), token=token, is_open=is_loopback(host))
+    rules = AccessRules(hosts=own_names(host) | known_as, token=token, is_open=is_open)
     config = uvicorn.Config(
         LivePages(root, rules, may_control=may_control).application(),
         log_level="critical",
@@ -81,6 +95,26 @@ def open_server(root: Path | None, *, host: str, port: int, may_control: bool) -
     if token:
         address += f"#token={token}"
     return LiveServer(address=address, listener=listener, server=QuietServer(config))
+
+
+def _name_of_host(given: str) -> str:
+    """As :func:`host_name` gives it. :raises UsageError: it is no name or address of a host."""
+    name = given.lower().rstrip(".")
+    address = name.removeprefix("[").removesuffix("]")
+    if not NAME.fullmatch(name) and not _is_ip_address(address):
+        raise UsageError(
+            f"serve: --name {given}: this is no name of a host; expected the name alone, as in"
+            " `--name robots.example.org`, without https://, port and path"
+        )
+    return address
+
+
+def _is_ip_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _token() -> str:

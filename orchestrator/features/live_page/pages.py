@@ -90,9 +90,9 @@ class LivePages:
             Route(f"{api}/jobs/{{job}}/{{name}}", self._media),
             Route(f"{api}/control", self._control, methods=["POST"]),
         ]
-        return Guard(
-            Starlette(routes=routes, exception_handlers={LedgerBusyError: _busy}), self._rules
-        )
+        pages = Starlette(routes=routes, exception_handlers={LedgerBusyError: _busy})
+        pages.router.redirect_slashes = False  # an address behind a proxy's path is not known here
+        return Guard(pages, self._rules)
 
     async def _is_of_one_run(self) -> bool:
         """Whether the page is that of a run directory, which there may not be yet."""
@@ -105,6 +105,7 @@ class LivePages:
         key = request.path_params.get("key") or (THIS if is_of_one_run else "")
         values = {
             "key": key,
+            "up": "../" if request.path_params else "./",
             "fields": " ".join(FIELDS),
             "control": str(int(self._may_control)),
             "token": str(int(not self._rules.is_open)),

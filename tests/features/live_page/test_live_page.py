@@ -32,6 +32,7 @@ from live_page_helpers import (
 from report_helpers import Trained, make_run_dir
 
 from orchestrator.analysis import run_reader
+from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Cancelled
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
@@ -641,6 +642,64 @@ def test_beyond_this_machine_nothing_is_shown_without_the_token(ended: Path) -> 
         )
 
 
+NAMES = ("robots.example.org", "Lab.Example.", "2001:db8::1")
+
+
+def test_by_a_name_that_it_was_given_data_needs_the_token(ended: Path) -> None:
+    with serving(ended, names=NAMES) as server:
+        for host in (
+            "robots.example.org",
+            "ROBOTS.example.org:8443",
+            "lab.example",
+            "[2001:db8::1]:80",
+        ):
+            assert server.request("/", host=host)[0] == 200
+            assert server.request("/api/this/jobs/j0-s0", host=host)[0] == 401
+            for header in (
+                {"authorization": f"Bearer {server.token}"},
+                {"x_orchestrator_token": server.token},
+            ):
+                assert server.request("/api/this/jobs/j0-s0", host=host, **header)[0] == 200
+        assert server.request("/api/this/jobs/j0-s0")[0] == 401, "whatever the name"
+        for host in (
+            "example.org",
+            "other.example.org",
+            "robots.example.org.evil.example",
+            "2001:db8::1",
+        ):
+            assert server.request("/", host=host)[0] == 421
+
+
+def test_the_token_stands_beside_a_password_that_a_proxy_asks(ended: Path) -> None:
+    with serving(ended, names=NAMES) as server:
+        password: dict[str, str | None] = {"authorization": "Basic eDp5"}
+        assert server.request("/api/this/jobs/j0-s0", **password)[0] == 401
+        for token, status in ((server.token, 200), (server.token[:-1], 401), ("é", 401)):
+            answer = server.request("/api/this/jobs/j0-s0", **password, x_orchestrator_token=token)
+            assert answer[0] == status
+
+
+def test_control_by_a_name_is_for_the_page_of_that_name_and_port(tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "run") as (paths, ledger),
+        serving(paths.root, may_control=True, names=NAMES) as server,
+    ):
+        host = "robots.example.org:8443"
+        for origin, status in (
+            (f"https://{host}", 200),
+            ("https://robots.example.org", 403),
+            ("https://lab.example:8443", 403),
+        ):
+            done = server.post("/api/this/control", {"verb": "stop"}, host=host, origin=origin)
+            assert done[0] == status
+        assert [one.verb for one in ledger.take_requests()] == ["stop"]
+
+
+def test_no_answer_leads_to_an_address_without_the_path_of_a_proxy(served: Served) -> None:
+    for path in ("/run/one/", "/api/this/events/", "/assets/page.css/"):
+        assert served.request(path)[0] == 404
+
+
 # -- the command
 
 
@@ -662,11 +721,21 @@ def test_wrong_usage_is_one_message(tmp_path: Path, home: Path) -> None:
         done = invoke("serve", ".", "--port", str(taken.getsockname()[1]), cwd=tmp_path)
         assert (done.returncode, "--port" in done.stderr) == (2, True)
     assert invoke("serve", ".", "--host", "no.such.name.invalid", cwd=tmp_path).returncode == 2
+    done = invoke("serve", ".", "--name", "https://robots.example", cwd=tmp_path)
+    assert (done.returncode, "--name https://robots.example" in done.stderr) == (2, True)
     home.mkdir(parents=True)
     (home / "serve-token").write_text("0123456789abcdef0123456789abcdef")
     (home / "serve-token").chmod(0o644)
     done = invoke("serve", ".", "--control", "--port", "0", cwd=tmp_path)
     assert (done.returncode, "others can read this token" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("wrong", ["robots.example:80", "*.example", "robots/path", "a b", ""])
+def test_a_name_is_that_of_one_host(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(UsageError, match="--name"):
+        live_server.open_server(
+            tmp_path, host="127.0.0.1", port=0, may_control=False, names=[wrong]
+        )
 
 
 def test_it_keeps_nothing_open_and_writes_nothing(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ export function jobOf(id, values) {
 
 export function jobHref(id) { return `#job=${encodeURIComponent(id)}`; }
 
-export function jobPath(key, id) { return `/api/${key}/jobs/${encodeURIComponent(id)}`; }
+// Relative to `root`, as all addresses of what is asked of the server.
+export function jobPath(key, id) { return `api/${key}/jobs/${encodeURIComponent(id)}`; }
 
 export function elapsed(job, now) {
   const running = job.state === "RUNNING" && job.started !== null ? now - job.started : 0;

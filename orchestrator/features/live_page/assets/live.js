@@ -116,7 +116,7 @@ function showRun() {
     drawSlow(true);
     drawSections(store.get("sections"));
   });
-  follow(`/api/${key}/events`, (name, data) => take(store, name, data), showLink);
+  follow(`api/${key}/events`, (name, data) => take(store, name, data), showLink);
 }
 
 function showFolder() {
@@ -127,7 +127,7 @@ function showFolder() {
     byId("condition").textContent = head?.name ?? "";
     drawRuns([...store.pieces].filter(([name]) => name.startsWith("run:")).map(([, run]) => run));
   }));
-  follow("/api/runs/events", (name, data) => take(store, name, data), showLink);
+  follow("api/runs/events", (name, data) => take(store, name, data), showLink);
 }
 
 if (needsToken && !hasToken) showLink("401");

@@ -305,7 +305,7 @@ export function drawRuns(runs) {
     const box = element("div", { class: "meter", role: "img" });
     meter(box, run.counts);
     const jobs = STATES.filter((state) => run.counts[state]).map((state) => `${SYMBOLS[state]} ${run.counts[state].toLocaleString("en-US")} ${state.toLowerCase()}`).join(" · ");
-    return element("li", {}, element("a", { href: `/run/${run.key}` },
+    return element("li", {}, element("a", { href: `run/${run.key}` },
       element("span", { class: "top" }, element("strong", {}, run.name), element("span", { class: `state is-${run.state}` }, `${RUN_SYMBOLS[run.state]} ${run.state}`)),
       box, element("small", {}, run.problem || jobs || "the robots are examined"), element("small", {}, run.root), element("small", {}, run.supervisor)));
   }) : [element("li", {}, "There is no experiment here yet; this page waits for one.")]));

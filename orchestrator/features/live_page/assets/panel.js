@@ -22,7 +22,7 @@ export function actionButton(button, verb, key, jobs, answer) {
     }
     calm();
     button.disabled = true;
-    const said = await post(`/api/${key}/control`, { verb, jobs }).catch(() => ({ problem: "no connection" }));
+    const said = await post(`api/${key}/control`, { verb, jobs }).catch(() => ({ problem: "no connection" }));
     answer.textContent = said.message ?? `Not done: ${said.problem}`;
     button.disabled = false;
   });

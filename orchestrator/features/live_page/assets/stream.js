@@ -1,7 +1,11 @@
 // The connection to the server: events as they come, requests with the token, and what the server has told so far.
 
 const QUIET_MS = 40_000, HIDDEN_MS = 10_000, LONGEST_PAUSE_MS = 8_000;
-const KEY = "orchestrator-token";
+
+// Where the server is: behind a proxy that may be a path of its own.
+const root = new URL("..", import.meta.url).href;
+const absolute = (path) => new URL(path, root).href;
+const KEY = `orchestrator-token ${root}`;
 
 function tokenOfAddress() {
   const given = /^#token=([!-~]+)$/.exec(location.hash);
@@ -15,16 +19,16 @@ function tokenOfAddress() {
 const token = tokenOfAddress();
 export const hasToken = token !== null;
 export const needsToken = document.body.dataset.token === "1";
-const headers = token ? { Authorization: `Bearer ${token}` } : {};
+const headers = token ? { "X-Orchestrator-Token": token } : {};
 
 export async function json(path) {
-  const answer = await fetch(path, { headers });
+  const answer = await fetch(absolute(path), { headers });
   if (!answer.ok) throw new Error(`${answer.status} ${(await answer.text()).trim()}`);
   return answer.json();
 }
 
 export async function post(path, content) {
-  const answer = await fetch(path, { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(content) });
+  const answer = await fetch(absolute(path), { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(content) });
   const text = await answer.text();
   try { return JSON.parse(text); } catch { return { problem: text.trim() }; }
 }
@@ -32,8 +36,8 @@ export async function post(path, content) {
 // Pictures and videos cannot be asked for with a token, except by a request of our own. What that has fetched is kept
 // until a picture is drawn, or until `freeSources` is called for a video, which is read while it is played.
 export async function setSource(element, path) {
-  if (!needsToken) { element.src = path; return; }
-  const answer = await fetch(path, { headers });
+  if (!needsToken) { element.src = absolute(path); return; }
+  const answer = await fetch(absolute(path), { headers });
   if (!answer.ok) return;
   element.src = URL.createObjectURL(await answer.blob());
   if (element.localName === "img") element.onload = element.onerror = () => URL.revokeObjectURL(element.src);
@@ -55,7 +59,7 @@ export function follow(path, onEvent, onState = () => {}) {
     const heard = () => { clearTimeout(alarm); alarm = setTimeout(() => abort.abort(), QUIET_MS); };
     try {
       heard();
-      const answer = await fetch(path, { headers, signal: abort.signal, cache: "no-store" });
+      const answer = await fetch(absolute(path), { headers, signal: abort.signal, cache: "no-store" });
       if (!answer.ok) return `${answer.status}: ${(await answer.text()).trim()}`;
       onState("open");
       pause = 500;
