@@ -13,7 +13,7 @@ from orchestrator.jobfile.job_table_rules import JobTableRules
 
 FOLDERS = "asset_paths"
 """Where meshes are looked for decides nothing: the copy of the robot has them."""
-LATER = ("balance_inertia",)
+LATER = ("balance_inertia", "kp", "kd", "pose")
 """Keys that specs have only where they are set: earlier versions did not have them."""
 
 

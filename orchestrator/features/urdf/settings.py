@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -16,9 +17,16 @@ class UrdfSettings:
     """What moves revolute, continuous and prismatic joints: a force, or a servo."""
     frequency: float = 5.0
     """Natural frequency of the servos in Hz."""
-    effort: float | None = None
-    """Force in N or torque in N·m of joints whose ``<limit>`` gives no effort; None: these are
-    refused."""
+    kp: Mapping[str, float] | float | None = None
+    """Stiffness of servos in N·m/rad or N/m, of all or by joint or pattern; None: by the frequency."""
+    kd: Mapping[str, float] | float | None = None
+    """Damping of servos in N·m·s/rad or N·s/m, likewise; None: critical."""
+    pose: Mapping[str, float] = field(default_factory=dict)
+    """Positions at the start in rad or m, by joint or pattern; of others 0, or the middle of limits
+    without 0."""
+    effort: Mapping[str, float] | float | None = None
+    """Force in N or torque in N·m: a number is for joints whose ``<limit>`` gives none, a table for
+    the joints that it names; None: joints without any are refused."""
     passive: tuple[str, ...] = ()
     """Names or patterns of joints that nothing drives."""
     floor: bool | None = None

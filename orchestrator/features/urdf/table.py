@@ -8,8 +8,9 @@ from pydantic import Field
 
 from orchestrator.features.urdf.part import PART
 from orchestrator.features.urdf.settings import UrdfSettings
+from orchestrator.features.urdf.value_types import AboveZeroByJoint, FromZeroByJoint, Pose
 from orchestrator.keys.feature_tables import JobTable
-from orchestrator.keys.value_types import MOST, Folders, Patterns, TomlTable, key
+from orchestrator.keys.value_types import Folders, Patterns, TomlTable, key
 
 if TYPE_CHECKING:
     from orchestrator.jobfile.job_table_rules import JobTableRules
@@ -25,6 +26,10 @@ class UrdfTable(TomlTable):
         "package_dirs": "asset_paths",
         "ground": "floor",
         "hz": "frequency",
+        "kv": "kd",
+        "stiffness": "kp",
+        "damping": "kd",
+        "home": "pose",
     }
 
     base: Literal["fixed", "floating"] = key(
@@ -41,9 +46,26 @@ class UrdfTable(TomlTable):
     frequency: Annotated[float, Field(ge=0.1, le=100)] = key(
         DEFAULTS.frequency, "Natural frequency of position servos in Hz: the higher, the stiffer."
     )
-    effort: Annotated[float | None, Field(gt=0, le=MOST)] = key(
+    kp: AboveZeroByJoint = key(
+        DEFAULTS.kp,
+        "Stiffness of position servos in N·m/rad or N/m, of all or by joint or pattern; unset: by the frequency.",
+        40.0,
+    )
+    kd: FromZeroByJoint = key(
+        DEFAULTS.kd,
+        "Damping of position servos in N·m·s/rad or N·s/m, of all or by joint or pattern; unset: critical.",
+        1.0,
+    )
+    pose: Pose = key(
+        {},
+        "Positions of joints at the start in rad or m, by joint or pattern; of others 0, or the middle of limits "
+        "without 0.",
+        {"*_calf_joint": -1.5},
+    )
+    effort: AboveZeroByJoint = key(
         DEFAULTS.effort,
-        "Force in N or torque in N·m of joints whose <limit> gives no effort; unset: such a URDF is refused.",
+        "Force in N or torque in N·m: a number for joints whose <limit> gives none, or a table for the joints that it "
+        "names; unset: a URDF with joints without any is refused.",
         20.0,
     )
     passive: Patterns = key(

@@ -35,6 +35,11 @@ _PARTS = {
     "COMMENT": "a comment",
     "CDATA": "a CDATA section",
 }
+_KEYFRAME_SIZE = re.compile(r"keyframe .*invalid \w+ size")
+KEYFRAME_ADVICE = (
+    "; a keyframe has numbers for all joints in the order of the file (qpos: 7 for a free joint, 4 for a ball, 1 for "
+    "others) and one ctrl for each actuator: correct it, or remove it"
+)
 _NAN = re.compile(rb"""["'\s]nan["'\s]""", re.IGNORECASE)
 
 
@@ -63,9 +68,9 @@ def compile_staged(
         what = "MuJoCo cannot compile it"
         if is_edited:
             what = "the edited robot cannot be written as MJCF"
-        raise UnfitError(
-            f"{_place(message, bundle)}: {what}: {_XML_ERROR.sub(_malformed_text, message)}"
-        ) from None
+        advice = KEYFRAME_ADVICE if _KEYFRAME_SIZE.search(message) else ""
+        text = _XML_ERROR.sub(_malformed_text, message)
+        raise UnfitError(f"{_place(message, bundle)}: {what}: {text}{advice}") from None
     for warning in _mujoco_warnings(output.getvalue()):
         if "contains a 'NaN'" in warning:
             raise UnfitError(f"{_place_of_nan(bundle)}: contains NaN, expected a number")

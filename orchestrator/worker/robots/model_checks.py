@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from orchestrator.core.text import count, listed
 from orchestrator.worker.mjmodel.actuators import actuator_kind, scalar_gear, scalar_joints
-from orchestrator.worker.mjmodel.joints import HINGE, SLIDE, joint_name, joint_type
+from orchestrator.worker.mjmodel.joints import (
+    HINGE,
+    SLIDE,
+    joint_name,
+    joint_type,
+    qpos_layout,
+)
 from orchestrator.worker.mjmodel.robot import moving_bodies
 from orchestrator.worker.mjmodel.structure import Floats, is_fixed
 
@@ -195,6 +201,16 @@ def masses(model: mujoco.MjModel) -> Iterator[str]:
     ]
     if odd:
         yield f"implausible inertia ({shown(odd)}) in a model of {size:.3g} m: it will hardly turn; check <inertial>"
+
+
+def short_keyframes(spec: mujoco.MjSpec, model: mujoco.MjModel) -> Iterator[str]:
+    """Keyframes with fewer positions than the robot has: MuJoCo takes 0 for the others."""
+    for key in spec.keys:
+        if 0 < len(key.qpos) < model.nq:
+            yield (
+                f"keyframe '{key.name}' has {len(key.qpos)} of {model.nq} positions, and MuJoCo takes 0 for the "
+                f"others; they are {qpos_layout(model)}"
+            )
 
 
 def poses(model: mujoco.MjModel, key: int, start: Floats) -> Iterator[str]:

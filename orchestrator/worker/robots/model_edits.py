@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.worker.envs.model_loading import for_simulation
 from orchestrator.worker.mjmodel.actuators import position_servos
+from orchestrator.worker.mjmodel.joints import qpos_layout
 from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.mjspec.spec_attributes import (
     AttributeEditError,
@@ -253,6 +254,8 @@ def _apply(
             hint = ""
             if problem.is_unknown:
                 hint = suggestion(attribute, attribute_names(element, kind))
+            elif (kind, attribute) == ("key", "qpos"):
+                hint = f"; they are {qpos_layout(spec.copy().compile())}"
             raise EditError(f"{here}: {problem}{hint}") from None
     return has_changed
 

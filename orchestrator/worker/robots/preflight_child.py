@@ -474,6 +474,9 @@ def _compile(
     if edited is not None:
         with _edits_explained(xml):
             edited.check(model)
+    elif model.nkey:
+        spec = mujoco.MjSpec.from_file(str(staged))
+        findings.warnings += model_checks.short_keyframes(spec, model)
     return model
 
 

@@ -298,6 +298,22 @@ def test_a_mistake_in_an_included_file_is_placed_there(tmp_path: Path) -> None:
     )
 
 
+def test_a_keyframe_that_does_not_fit_is_told_with_what_its_numbers_are(tmp_path: Path) -> None:
+    robot = tmp_path / "hopper.xml"
+    text = HOPPER.read_text()
+
+    def answer(key: str) -> ExaminationAnswer:
+        robot.write_text(text.replace("</mujoco>", f"<keyframe>{key}</keyframe></mujoco>"))
+        return check(ExaminationRequest(xml=str(robot), task="forward"))
+
+    long = str(answer(f'<key qpos="{"0 " * 99}"/>').problem)
+    assert "7 for a free joint" in long
+    assert "correct it, or remove it" in long
+    short = answer('<key name="low" qpos="0 1 0"/>')
+    (warning,) = [text for text in short.warnings if "keyframe 'low' has 3 of 6 positions" in text]
+    assert "MuJoCo takes 0 for the others; they are 0 '" in warning
+
+
 def test_messages_show_the_users_path_not_the_staged_one(tmp_path: Path) -> None:
     (tmp_path / "robot.xml").write_text(ROBOT.format(head="", geom='type="mesh" mesh="no"'))
     (tmp_path / "bad.xml").write_text(

@@ -177,7 +177,10 @@ def test_a_name_wins_over_a_pattern_in_whatever_order(robot: Path) -> None:
         ({"body.trunk.mass": 3}, "changes nothing in the compiled robot"),
         ({"geom.right.thigh.density": 900}, "changes nothing in the compiled robot"),
         ({"geom.trunk.size": -1}, "MuJoCo refuses it: Error: size 0 must be positive in geom"),
-        ({"key.home.qpos": [1, 2]}, "qpos takes 9 values, found 2"),
+        (
+            {"key.home.qpos": [1, 2]},
+            "qpos takes 9 values, found 2; they are 0 to 6 'root' (free: x y z, quaternion w x y z), 7 'left.hip', ",
+        ),
         ({"geom.*.size": 1, "geom.t*.size": 2}, "geom 'trunk' is edited by model.geom.*.size too"),
     ],
 )

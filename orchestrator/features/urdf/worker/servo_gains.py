@@ -14,7 +14,7 @@ needs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import mujoco
 import numpy as np
@@ -33,16 +33,26 @@ def servo_gains(
     frequency_hz: float,
     *,
     is_floating: bool,
+    given_kp: Mapping[int, float],
+    given_kd: Mapping[int, float],
 ) -> list[tuple[float, float]]:
-    """``(kp, kv)`` of each joint, in N·m/rad and N·m·s/rad, or N/m and N·s/m.
+    """``(kp, kd)`` of each joint, in N·m/rad and N·m·s/rad, or N/m and N·s/m.
 
     :param start: ``(nq,)`` positions at the start.
+    :param given_kp: joint → its kp, in the place of that of the frequency.
+    :param given_kd: joint → its kd, in the place of critical damping.
     """
     omega = 2 * math.pi * frequency_hz
-    inertias = largest_inertias(model, start, joints, is_floating=is_floating)
-    return [
-        (_round(inertia * omega**2), _round(2 * inertia * omega)) for inertia in inertias.tolist()
-    ]
+    inertias = largest_inertias(model, start, joints, is_floating=is_floating).tolist()
+    gains = list[tuple[float, float]]()
+    for joint, inertia in zip(joints, inertias, strict=True):
+        kp = _round(inertia * omega**2)
+        kd = _round(2 * inertia * omega)
+        if joint in given_kp:
+            kp = given_kp[joint]
+            kd = _round(2 * math.sqrt(kp * inertia))
+        gains.append((kp, given_kd.get(joint, kd)))
+    return gains
 
 
 def largest_inertias(

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import mujoco
 import numpy as np
 
+from orchestrator.features.urdf.worker.joint_values import JointValueError, values_of_joints
 from orchestrator.features.urdf.worker.servo_gains import Floats
-from orchestrator.features.urdf.worker.urdf_structure import UrdfJoint
+from orchestrator.features.urdf.worker.urdf_structure import DRIVEN, UrdfJoint
 
 CLEARANCE_M = 0.001
 """Between a floating robot and the floor, so that nothing touches at the start."""
 
 
-def start_pose(model: mujoco.MjModel, joints: Sequence[UrdfJoint]) -> tuple[Floats, list[str]]:
-    """``(nq,)`` positions: 0, or the middle of limits that do not include 0; and the names of
-    joints in the middle.
+def start_pose(
+    model: mujoco.MjModel, joints: Sequence[UrdfJoint], given: Mapping[str, float]
+) -> tuple[Floats, list[str]]:
+    """``(nq,)`` positions: those given by joint or pattern, otherwise 0, or the middle of limits that
+    do not include 0; and the names of joints in the middle.
 
     Joints that mimic another follow it.
+
+    :raises JointValueError: a given position is of no joint, or outside of its limits.
     """
     pose = np.array(model.qpos0)
     moved = list[str]()
+    movable = [one.name for one in joints if one.kind in DRIVEN and one.mimic is None]
+    positions = values_of_joints(given, movable, "urdf.pose")
     followers = {joint.name: joint.mimic for joint in joints if joint.mimic is not None}
     all_numbers = {joint.name: _number(model, joint.name) for joint in joints}
     numbers = {name: number for name, number in all_numbers.items() if number >= 0}
     for name, number in numbers.items():
         low, high = model.jnt_range[number]
-        if name not in followers and model.jnt_limited[number] and not low <= 0 <= high:
+        if name in positions:
+            position = positions[name]
+            if model.jnt_limited[number] and not low <= position <= high:
+                raise JointValueError(
+                    f"urdf.pose: {position:g} is outside of the limits of the joint {name!r}, {low:g} to {high:g}"
+                )
+            pose[model.jnt_qposadr[number]] = position
+        elif name not in followers and model.jnt_limited[number] and not low <= 0 <= high:
             pose[model.jnt_qposadr[number]] = (low + high) / 2
             moved.append(name)
 

@@ -20,6 +20,7 @@ from orchestrator.core.messages import ExaminationRequest, RobotSetting
 from orchestrator.core.text import count
 from orchestrator.features.urdf.settings import UrdfSettings
 from orchestrator.features.urdf.worker.dummy_inertias import drop_dummy_inertias
+from orchestrator.features.urdf.worker.joint_values import JointValueError, values_of_joints
 from orchestrator.features.urdf.worker.legs import Legs, find_legs
 from orchestrator.features.urdf.worker.servo_gains import Floats, servo_gains
 from orchestrator.features.urdf.worker.start_pose import (
@@ -86,6 +87,8 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
             target = folder / f"{xml.stem}.xml"
             made = _complete_robot(robot, structure, settings, target, meshes, given)
             return dataclasses.replace(made, notes=dropped)
+    except JointValueError as error:
+        raise UnfitError(f"{xml}: {error}") from None
     except UrdfError as error:
         place = f"{xml}" if error.line is None else f"{xml}, line {error.line}"
         raise UnfitError(f"{place}: {error}") from None
@@ -148,6 +151,7 @@ def _complete_robot(
         spec = mujoco.MjSpec.from_file(str(copy))
         chosen = [] if given is None else _chosen_settings(spec, structure, meshes, given)
         settings = dataclasses.replace(settings, **{one.key: one.value for one in chosen})
+        _check_gains(settings)
         added += _add_base(spec, structure, settings)
         added += _keep_frames(spec, structure)
         if settings.collision == "visual":
@@ -177,11 +181,20 @@ def _complete_robot(
     )
 
 
+def _check_gains(settings: UrdfSettings) -> None:
+    """:raises JointValueError: there are gains and no servos."""
+    given = [key for key in ("kp", "kd") if getattr(settings, key) is not None]
+    if given and settings.actuators != "position":
+        raise JointValueError(
+            f'urdf.{given[0]} is a gain of servos, and the actuators are motors; set urdf.actuators = "position"'
+        )
+
+
 def _if_diverging(settings: UrdfSettings) -> list[RobotSetting]:
     """What may help where physics diverges."""
     if settings.actuators == "motor":
         return [SERVOS]
-    if settings.frequency <= SOFT_HZ:
+    if settings.frequency <= SOFT_HZ or settings.kp is not None:
         return []
     reason = f"guessed: at {settings.frequency:g} Hz, physics diverges"
     return [RobotSetting(key="frequency", value=SOFT_HZ, reason=reason)]
@@ -192,12 +205,16 @@ def _chosen_settings(
 ) -> list[RobotSetting]:
     """What a robot needs of the settings that are not given."""
     chosen = list[RobotSetting]()
+    if given.get("kp") is not None or given.get("kd") is not None:
+        reason = "for the given gains"
+        chosen.append(RobotSetting(key="actuators", value="position", reason=reason))
     if given.get("base", "floating") == "floating":
         legs = _legs(spec, structure)
         if legs is not None:
             chosen.append(RobotSetting(key="base", value="floating", reason=f"guessed: {legs}"))
             servos = "guessed: servos are usual for legs"
-            chosen.append(RobotSetting(key="actuators", value="position", reason=servos))
+            if not any(one.key == "actuators" for one in chosen):
+                chosen.append(RobotSetting(key="actuators", value="position", reason=servos))
     if meshes.folders_needed:
         reason = "its meshes lie there"
         folders = meshes.folders_needed
@@ -217,7 +234,7 @@ def _legs(spec: mujoco.MjSpec, structure: UrdfStructure) -> Legs | None:
         model = free.compile()
     except ValueError:  # what is wrong is told of the robot as it is asked for
         return None
-    pose, _ = start_pose(model, structure.joints)
+    pose, _ = start_pose(model, structure.joints, {})
     driven = {joint.name for joint in structure.driven}
     return find_legs(model, pose, structure.root, driven)
 
@@ -298,11 +315,12 @@ def _add_start(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSett
     """
     model = spec.copy().compile()
     data = mujoco.MjData(model)
-    pose, moved = start_pose(model, structure.joints)
+    pose, moved = start_pose(model, structure.joints, settings.pose)
     data.qpos[:] = pose
     mujoco.mj_forward(model, data)
     in_the_middle = f", in the middle of limits without 0: {shown(moved)}" if moved else ""
-    added = [f"keyframe home: joints at 0{in_the_middle}"]
+    posed = " but for those of urdf.pose" if settings.pose else ""
+    added = [f"keyframe home: joints at 0{posed}{in_the_middle}"]
     added += _about_fused_links(spec, model, structure)
     added += _exclude_overlaps(spec, model, data)
     lowest = lowest_point(model, data)
@@ -352,8 +370,7 @@ def _add_actuators(
     gains = [(0.0, 0.0)] * len(driven)
     home = [0.0] * len(driven)
     if settings.actuators == "position" and driven:
-        is_floating = settings.base == "floating"
-        gains = servo_gains(model, pose, numbers, settings.frequency, is_floating=is_floating)
+        gains = _gains(model, pose, numbers, settings)
         home = [float(pose[model.jnt_qposadr[number]]) for number in numbers]
     for joint, number, (kp, kv) in zip(driven, numbers, gains, strict=True):
         limits = model.jnt_range[number] if model.jnt_limited[number] else (-TURN, TURN)
@@ -361,6 +378,24 @@ def _add_actuators(
         _add_actuator(spec, joint, settings, (low, high), kp, kv)
     spec.add_key(name="home", qpos=pose.tolist(), ctrl=home)
     return _about_actuators(driven, settings, gains)
+
+
+def _gains(
+    model: mujoco.MjModel, pose: Floats, joints: Sequence[int], settings: UrdfSettings
+) -> list[tuple[float, float]]:
+    """``(kp, kd)`` of the servo of each joint."""
+    number_of = {model.joint(number).name: number for number in joints}
+    kp = values_of_joints(settings.kp, list(number_of), "urdf.kp")
+    kd = values_of_joints(settings.kd, list(number_of), "urdf.kd")
+    return servo_gains(
+        model,
+        pose,
+        joints,
+        settings.frequency,
+        is_floating=settings.base == "floating",
+        given_kp={number_of[name]: value for name, value in kp.items()},
+        given_kd={number_of[name]: value for name, value in kd.items()},
+    )
 
 
 def _add_floor(spec: mujoco.MjSpec) -> None:
@@ -405,9 +440,10 @@ def _about_actuators(
     if settings.actuators == "position":
         kp = _range([kp for kp, _ in gains])
         kv = _range([kv for _, kv in gains])
-        text += (
-            f", kp {kp}, kv {kv}: critically damped at {settings.frequency:g} Hz (urdf.frequency)"
-        )
+        by_frequency = f"critically damped at {settings.frequency:g} Hz (urdf.frequency)"
+        if settings.kp is not None or settings.kd is not None:
+            by_frequency = f"as given, otherwise {by_frequency}"
+        text += f", kp {kp}, kv {kv}: {by_frequency}"
     return [text]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.text import listed
+from orchestrator.features.urdf.worker.joint_values import JointValues, values_of_joints
 from orchestrator.features.urdf.worker.urdf_tree import Node, UrdfError
 
 LIMITED = ("revolute", "prismatic")
@@ -76,13 +77,12 @@ class UrdfStructure:
         return next((joint.line for joint in self.joints if joint.name == name), None)
 
 
-def read_structure(
-    robot: Node, default_effort: float | None, passive: Sequence[str]
-) -> UrdfStructure:
-    """:param default_effort: of joints that give none, in N or N·m.
+def read_structure(robot: Node, effort: JointValues, passive: Sequence[str]) -> UrdfStructure:
+    """:param effort: in N or N·m: of joints that give none, or by joint or pattern.
     :param passive: names or patterns of joints that nothing drives.
 
     :raises UrdfError: naming element and line, what was expected, and what to do.
+    :raises JointValueError: an effort is of no joint.
     """
     links = _by_name(robot.all("link"), "link")
     if not links:
@@ -94,7 +94,8 @@ def read_structure(
         if node.attributes["type"] in LIMITED:
             _check_range(name, node)
     driven = _driven_joints(nodes, passive)
-    _check_effort(driven, default_effort)
+    efforts = _efforts(driven, effort)
+    _check_effort(driven, efforts)
     joints = [
         UrdfJoint(
             name=name,
@@ -102,7 +103,7 @@ def read_structure(
             parent=ends[name][0],
             child=ends[name][1],
             line=node.line,
-            effort=(_effort(node) or default_effort) if name in driven else None,
+            effort=efforts.get(name),
             mimic=_mimic(name, node, nodes),
         )
         for name, node in nodes.items()
@@ -234,9 +235,16 @@ def _effort(node: Node) -> float | None:
     return abs(effort) if effort else None
 
 
-def _check_effort(driven: Mapping[str, Node], default_effort: float | None) -> None:
-    weak = [name for name, node in driven.items() if _effort(node) is None]
-    if weak and default_effort is None:
+def _efforts(driven: Mapping[str, Node], given: JointValues) -> dict[str, float]:
+    """Of each joint that has one."""
+    own = {name: effort for name, node in driven.items() if (effort := _effort(node))}
+    values = values_of_joints(given, list(driven), "urdf.effort")
+    return own | values if isinstance(given, Mapping) else values | own
+
+
+def _check_effort(driven: Mapping[str, Node], efforts: Mapping[str, float]) -> None:
+    weak = [name for name in driven if name not in efforts]
+    if weak:
         named = shown([f'"{name}"' for name in weak])
         raise UrdfError(
             f"{'joint has' if len(weak) == 1 else 'joints have'} no effort ({named}), the force that moves them: write "
