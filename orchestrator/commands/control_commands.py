@@ -231,13 +231,51 @@ def pause(
 
 @app.command()
 def resume(
-    run_dir: RunDir,
+    run_dir: Annotated[
+        Path | None,
+        Argument(metavar="[RUN_DIR]", help="A run directory, such as runs/robots; or give --all."),
+    ] = None,
     jobs: Annotated[list[str] | None, _jobs_argument("resume", "all paused jobs")] = None,
+    is_all: Annotated[
+        bool,
+        Option(
+            "--all",
+            help="Resume your experiments on this machine that a reboot or a kill has interrupted, each in the "
+            "background, as it was started. What you have stopped or paused stays as it is.",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="With --all: print JSON, and nothing else, on standard output.")
+    ] = False,
 ) -> None:
-    """Queue paused jobs again; they resume from their last checkpoint."""
+    """Queue paused jobs again; they resume from their last checkpoint. With --all, resume
+    experiments that were interrupted.
+
+    Exit code of --all: 0 if all that was interrupted goes on, 1 if something could not be resumed.
+    """
+    if is_all and run_dir is not None:
+        raise UsageError("resume: --all is for all of your experiments; leave out RUN_DIR")
+    if is_all:
+        raise typer.Exit(_resume_all(as_json=as_json))
+    if run_dir is None:
+        raise UsageError("resume: name a run directory whose paused jobs are queued, or give --all")
+    if as_json:
+        raise UsageError("resume: --json is for --all")
     from orchestrator.experiment.from_outside import control
 
     shared.print_text(control.ask(run_dir, jobs or [], "resume"))
+
+
+def _resume_all(*, as_json: bool) -> int:
+    """Resume what was interrupted, and say what has become of each experiment. Returns the exit
+    code.
+    """
+    from orchestrator.experiment.from_outside import resume_all
+    from orchestrator.terminal import resume_view
+
+    with shared.interruptible("stopped; what was resumed goes on"):
+        resumptions = resume_view.show(resume_all.resume_all(), as_json=as_json)
+    return resume_all.exit_code(resumptions)
 
 
 @app.command("set")

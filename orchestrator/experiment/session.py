@@ -25,6 +25,7 @@ from orchestrator.experiment.directory import left_batch_jobs, run_directory, ru
 from orchestrator.experiment.examination import examining_process
 from orchestrator.experiment.planning import run_executor
 from orchestrator.experiment.planning.run_plan import Plan, RunOptions, plan
+from orchestrator.experiment.planning.start_conditions import StartConditions
 from orchestrator.experiment.resuming import jobs_at_rungs, resume
 from orchestrator.experiment.resuming.reconcile import reconcile
 from orchestrator.experiment.resuming.recovery import (
@@ -197,7 +198,7 @@ def _open(
     repository = stack.enter_context(contextlib.closing(provenance.Repository(experiment.base)))
     this = run_directory.holder(paths)
     holder = "" if this is None else this.key
-    stack.enter_context(run_end.record_end(paths, holder, outcome))
+    stack.enter_context(run_end.record_end(paths, holder, outcome, stops))
     stack.callback(live_facts.remove, paths)
     ledger = _existing_ledger(paths, claimed.options, experiment.jobs, beside, stack)
     if ledger is not None and apply_late_requests(ledger, holder):
@@ -342,6 +343,7 @@ def _record_provenance(opened: _Opened, planned: _Planned, rows: Sequence[JobRow
         machine=made.machine,
         lanes=made.backend.slots.lanes,
         repository=opened.repository,
+        started_with=StartConditions.of(planned.options, made.machine).facts(),
         backend={**made.executor_options, **made.backend.facts()},
         user_code=imported_code.digests([*made.jobs, *experiment.jobs_to_examine]),
         declared=None if experiment.text is None else experiment.declared_by,

@@ -34,6 +34,14 @@ def same_process(pid: int, start: float) -> bool:
 
 
 @functools.cache
+def boot_id() -> str:
+    """The kernel's name for this boot of this machine; empty where the system has none."""
+    with contextlib.suppress(OSError):  # a container may hide it
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    return ""
+
+
+@functools.cache
 def _boot_fraction() -> float:
     """Above 0 and below 1; 0 where the system does not identify its boots."""
     with contextlib.suppress(OSError):  # a container may hide it

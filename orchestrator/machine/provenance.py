@@ -161,6 +161,7 @@ def record(
     machine: Machine,
     lanes: int,
     repository: Repository,
+    started_with: Mapping[str, Any],
     backend: Mapping[str, Any],
     user_code: Mapping[str, str],
     declared: Mapping[str, Any] | None = None,
@@ -169,6 +170,7 @@ def record(
     """Append this session to the list in ``provenance.json``.
 
     :param experiment: its name.
+    :param started_with: what :func:`started_with` returns later.
     :param backend: facts about it.
     :param user_code: folder that jobs import Python code from → a hash of its Python files.
     :param declared: job file and options from which the jobs were made, as :func:`declaration`
@@ -196,6 +198,7 @@ def record(
         "memory_total_mib": machine.memory_total_mib,
         "gpus": [asdict(gpu) for gpu in machine.gpus],
         "jobs_at_once": lanes,
+        "started_with": dict(started_with),
         **backend,
         "thread_variables": {name: os.environ.get(name) for name in THREAD_VARIABLES},
     }
@@ -229,6 +232,14 @@ def resumed_by(paths: RunPaths) -> str | None:
         case [{"resumed_by": str(text)}]:
             return text
     return None
+
+
+def started_with(paths: RunPaths) -> Mapping[str, Any]:
+    """What the user gave the run of the last session on the command line, or around it; empty where
+    that is not recorded.
+    """
+    found: Mapping[str, Any] = _latest(paths, {"started_with": dict}).get("started_with", {})
+    return found
 
 
 def executor(paths: RunPaths) -> Mapping[str, Any]:

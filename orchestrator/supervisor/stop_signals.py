@@ -27,6 +27,8 @@ class StopRequests:
     """
 
     count: int = 0
+    signal_name: str = ""
+    """The name of the signal that requested the stop first; empty where something else did."""
     is_asked: Callable[[], bool] = lambda: False
     """Whether another process requests a stop; asked while no supervisor runs that would take the
     request."""
@@ -45,6 +47,8 @@ class StopRequests:
         if number == signal.SIGHUP and self.count:
             return  # a closing terminal sends it more than once; that is no second request
         self._reason = signal.Signals(number).name
+        if self.count == 0:
+            self.signal_name = self._reason
         self.count += 1
         if self._receiver is not None:
             self._deliver(self._receiver)

@@ -20,7 +20,7 @@ def how_to_resume(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:
     :param left: batch jobs that may still train it; then also what ends these.
     """
     run_dir = shlex.quote(str(paths.root))
-    is_resumed_by_run = _has_declaration(paths)
+    is_resumed_by_run = has_declaration(paths)
     command = f"`run {run_dir}`"
     given = f"run_dir={str(paths.root.absolute())!r}"
     call = f"the same call with {given}"
@@ -36,7 +36,7 @@ def how_to_resume(paths: RunPaths, left: LeftBatchJobs | None = None) -> str:
     return f"It was made by a Python program; {how}."
 
 
-def _has_declaration(paths: RunPaths) -> bool:
+def has_declaration(paths: RunPaths) -> bool:
     """Whether the run directory says itself what is run, so that `run` with its path resumes it: it
     has a job file, or a feature knows what has begun there.
     """

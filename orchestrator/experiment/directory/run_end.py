@@ -13,6 +13,8 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
+from orchestrator.machine.process_identity import boot_id
+from orchestrator.supervisor.stop_signals import StopRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,17 @@ class RunEnd(JsonLine):
     message: Message
     """The error that ended it; empty where the run came to its end or was stopped."""
     ended_at: float
+    signal: str = ""
+    """The name of the signal that stopped it; empty where none did."""
+    boot: str = ""
+    """Of the machine at that time, as :func:`~orchestrator.machine.process_identity.boot_id`."""
+
+    @property
+    def is_by_shutdown(self) -> bool:
+        """Whether it may have been stopped because the machine went down: by the signal that all
+        processes get then, and since then the machine was started anew.
+        """
+        return self.signal == "SIGTERM" and "" != self.boot != boot_id()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,7 +52,9 @@ class RunOutcome:
 
 
 @contextlib.contextmanager
-def record_end(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[None]:
+def record_end(
+    paths: RunPaths, holder: str, outcome: RunOutcome, stops: StopRequests
+) -> Iterator[None]:
     """Record ``outcome``, or the exception that ends the block, in the run directory that
     ``holder`` holds.
 
@@ -58,6 +73,8 @@ def record_end(paths: RunPaths, holder: str, outcome: RunOutcome) -> Iterator[No
             exit_code=outcome.exit_code,
             message=outcome.message,
             ended_at=time.time(),
+            signal=stops.signal_name,
+            boot=boot_id(),
         )
         # On a full disk, whoever asks learns that the supervisor ended without a result.
         with contextlib.suppress(OSError):

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 FINISHED = "finished"
 ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
+MISSING_S = 90 * 86_400.0
+"""For so long an entry stays whose run directory has gone with its folder."""
 DEEPEST = 4
 """Levels of folders in which :func:`below` looks for run directories."""
 MOST_FOLDERS = 20_000
@@ -146,7 +148,27 @@ def _shown_folders(folder: Path) -> list[Path]:
 
 
 def entries() -> Iterator[RunEntry]:
-    """What is noted in the index of this machine."""
+    """What is noted in the index of this machine, and is there.
+
+    The entry of a run directory that was removed is removed. One whose folder is missing, too, stays
+    for :data:`MISSING_S`: its disk may not be mounted.
+    """
+    for file, entry in _noted():
+        if not _is_gone(entry):
+            yield entry
+        elif _has_folder(entry) or time.time() > entry.noted_at + MISSING_S:
+            # The home is read-only, or another command has removed it.
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+
+def missing() -> list[RunEntry]:
+    """What is noted in the index of this machine and is not there now; nothing is removed."""
+    return [entry for _, entry in _noted() if _is_gone(entry)]
+
+
+def _noted() -> Iterator[tuple[Path, RunEntry]]:
+    """The files of the index of this machine, with their content."""
     try:
         files = sorted(folder().glob("*.json"))
     except (OSError, RuntimeError):  # a home that is missing, or may not be read
@@ -156,18 +178,23 @@ def entries() -> Iterator[RunEntry]:
             entry = RunEntry.from_line(read_regular(file))
         except (OSError, ValueError):  # of another user, or of another version of this program
             continue
-        if entry.host != socket.gethostname():
-            continue
-        try:
-            is_gone = not run_directory.is_run_directory(RunPaths(Path(entry.run_dir)))
-        except OSError:  # of its file system, for example; it is listed as unreadable
-            is_gone = False
-        if is_gone:
-            # The home is read-only, or another command has removed it.
-            with contextlib.suppress(OSError):
-                file.unlink()
-        else:
-            yield entry
+        if entry.host == socket.gethostname():
+            yield file, entry
+
+
+def _is_gone(entry: RunEntry) -> bool:
+    try:
+        return not run_directory.is_run_directory(RunPaths(Path(entry.run_dir)))
+    except OSError:  # of its file system, for example; it is listed as unreadable
+        return False
+
+
+def _has_folder(entry: RunEntry) -> bool:
+    """Whether there is the folder in which the run directory was."""
+    try:
+        return Path(entry.run_dir).parent.is_dir()
+    except OSError:  # of its file system
+        return False
 
 
 def listed_run(entry: RunEntry) -> ListedRun:

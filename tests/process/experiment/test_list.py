@@ -106,6 +106,20 @@ def test_entries_of_what_is_gone_are_removed_and_those_of_other_machines_are_lef
     assert "no experiment" in invoke("list", cwd=tmp_path).stdout
 
 
+def test_an_entry_stays_while_the_disk_of_its_run_directory_may_not_be_mounted(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run_dir(tmp_path / "disk/runs/robots", None)
+    (tmp_path / "disk").rename(tmp_path / "unmounted")
+    assert listed("--all", cwd=tmp_path) == {}
+    (tmp_path / "unmounted").rename(tmp_path / "disk")
+    assert listed("--all", cwd=tmp_path).keys() == {"the robots"}
+    shutil.rmtree(tmp_path / "disk")
+    monkeypatch.setattr(run_index, "MISSING_S", -1.0)
+    assert listed("--all", cwd=tmp_path) == {}
+    assert list(index.iterdir()) == []
+
+
 def test_a_run_directory_is_listed_once_and_a_damaged_one_with_its_problem(
     tmp_path: Path, index: Path
 ) -> None:

@@ -49,6 +49,7 @@ class Sessions:
             machine=make_machine(1),
             lanes=1,
             repository=NoRepository(),
+            started_with={},
             backend={"executor": "local", **facts},
             user_code=user_code or {},
         )

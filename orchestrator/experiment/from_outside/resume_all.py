@@ -1,0 +1,159 @@
+"""``resume --all``: what a reboot, or the end of a supervisor by any other force, has interrupted goes
+on in the background.
+
+An experiment that its user has stopped, or that has ended with an error, is left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from orchestrator.core.decoding import parsed_json
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.exit_codes import how_it_ended
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.processes.child_process import package_path, spawn
+from orchestrator.core.text import count, shortened
+from orchestrator.experiment.directory import resume_advice, run_directory, run_end, run_index
+from orchestrator.experiment.directory.run_end import RunEnd
+from orchestrator.experiment.directory.run_index import FINISHED, ListedRun
+from orchestrator.experiment.planning.start_conditions import StartConditions
+
+Fate: TypeAlias = Literal["resumed", "left", "failed"]
+"""``left``: there is nothing to resume, or the user decides that; ``failed``: it was interrupted, and
+could not be resumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """What has become of one experiment."""
+
+    run_dir: str
+    name: str
+    fate: Fate
+    message: str
+    """What goes on, or why it does not, as a clause."""
+    pid: int | None = None
+    """Of the supervisor; None also where it has ended already."""
+
+
+def resume_all() -> Iterator[Resumption]:
+    """Resume what was interrupted of this user on this machine, one experiment after the other, in
+    the order in which they were started. Experiments that have finished are passed over.
+    """
+    gone = run_index.missing()
+    runs = sorted(run_index.listed_runs(), key=lambda run: run.entry.noted_at)
+    for entry in gone:
+        yield Resumption(
+            run_dir=entry.run_dir,
+            name=entry.name,
+            fate="left",
+            message="its run directory is gone: it was removed, or its disk is not mounted",
+        )
+    for run in runs:
+        if run.state != FINISHED or run.left is not None:
+            yield _resumption(run)
+
+
+def _resumption(run: ListedRun) -> Resumption:
+    paths = RunPaths(Path(run.entry.run_dir))
+    fate, message = _decide(run, run_end.read(paths))
+    if fate == "resumed":
+        fate, message = _decide_by_files(paths)
+    if fate == "resumed":
+        return _start(run, paths, StartConditions.recorded(paths))
+    return Resumption(run_dir=run.entry.run_dir, name=run.entry.name, fate=fate, message=message)
+
+
+def _decide(run: ListedRun, end: RunEnd | None) -> tuple[Fate, str]:
+    """What is to become of an experiment, and why it is not resumed.
+
+    :param end: how its last run ended; None where it was killed.
+    """
+    again = f"`run {shlex.quote(run.entry.run_dir)}`"
+    if run.state == "running":
+        return "left", f"runs already, supervised by {run.holder}"
+    if run.state == "unreadable":
+        return "failed", f"cannot be read: {run.problem}"
+    if run.state == "paused":
+        return "left", "its jobs are paused; `resume RUN_DIR` queues them again"
+    if end is None or end.is_by_shutdown:
+        return "resumed", ""
+    if end.exit_code == 130:
+        how = f"by {end.signal}" if end.signal else "by its user"
+        return "left", f"was stopped {how}; {again} resumes it"
+    if end.message:
+        return "left", f"has ended with an error ({end.message}); {again} resumes it"
+    return "left", f"has ended with exit code {end.exit_code}; {again} resumes it"
+
+
+def _decide_by_files(paths: RunPaths) -> tuple[Fate, str]:
+    """The same of an experiment that was interrupted, by what its run directory has to go on with."""
+    if not paths.ledger.exists():
+        what = "was interrupted while its robots were examined, before its jobs were entered"
+        return "failed", f"{what}; run its job file again"
+    try:
+        if not resume_advice.has_declaration(paths):
+            return "left", resume_advice.how_to_resume(paths).rstrip(".")
+    except OrchestratorError as error:
+        return "failed", f"cannot be read: {error}"
+    if StartConditions.recorded(paths).is_over:
+        again = f"`run {shlex.quote(str(paths.root))}`"
+        return "left", f"the time is over by which it was to end (--until); {again} resumes it"
+    return "resumed", ""
+
+
+def _start(run: ListedRun, paths: RunPaths, conditions: StartConditions) -> Resumption:
+    """Start its supervisor, and wait until the first jobs run."""
+    process = spawn(
+        conditions.command(paths.root),
+        environment={**os.environ, **package_path()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cpus=conditions.usable_cpus(),
+    )
+    out, err = process.communicate()
+    last = _last_event(out)
+    fate: Fate = "resumed"
+    pid = None
+    match last.get("event"):
+        case "detached":
+            pid = last["pid"]
+            running = count(last["running"], "job runs", "jobs run")
+            message = f"resumed: {running} now, supervised by process {pid}"
+        case "ended":
+            message = f"resumed, and has ended already with exit code {process.returncode}"
+        case _ if (holder := run_directory.holder(paths)) is not None:
+            fate = "left"
+            message = f"runs already, supervised by {holder}"
+        case _:
+            fate = "failed"
+            printed = shortened("; ".join(err.decode(errors="replace").splitlines()))
+            reason = printed.removeprefix("error: ") or how_it_ended(process.returncode)
+            message = f"could not be resumed: {reason}"
+    return Resumption(
+        run_dir=run.entry.run_dir, name=run.entry.name, fate=fate, message=message, pid=pid
+    )
+
+
+def _last_event(output: bytes) -> Mapping[str, Any]:
+    """The last event that `run --json` has printed; empty where there is none."""
+    for line in reversed(output.splitlines()):
+        try:
+            event = parsed_json(line)
+        except ValueError:  # user's code has printed it
+            continue
+        if isinstance(event, dict):
+            return event
+    return {}
+
+
+def exit_code(resumptions: Sequence[Resumption]) -> int:
+    """0: all that was interrupted goes on; 1: something could not be resumed."""
+    return 1 if any(one.fate == "failed" for one in resumptions) else 0
