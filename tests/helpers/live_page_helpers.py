@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import math
+import re
 import socket
 import threading
 import time
@@ -39,6 +40,7 @@ from orchestrator.ledger.live_facts import LiveFacts, LiveJob
 from orchestrator.ledger.rows import DeclaredJob
 from orchestrator.supervisor.events import News
 
+FIRST_STATE = re.compile(r'<script id="first" type="application/json">(.*?)</script', re.DOTALL)
 KERNEL_BYTES = 8 << 10
 """What the kernel keeps of a connection that is not read."""
 
@@ -82,6 +84,13 @@ class Served:
         sent = content if isinstance(content, bytes) else json.dumps(content).encode()
         status, _, body = self.request(path, method="POST", body=sent, **(own | headers))
         return status, json.loads(body) if body.startswith(b"{") else {"problem": body.decode()}
+
+    def first_state(self, path: str = "/", **headers: str | None) -> dict[str, Any] | None:
+        """The data in a page, as its script reads it; None where it has none."""
+        status, _, page = self.request(path, **headers)
+        assert status == 200
+        found = FIRST_STATE.search(page.decode())
+        return None if found is None else json.loads(found[1])
 
     def json(self, path: str) -> Any:
         status, _, body = self.request(path)

@@ -24,7 +24,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 DATA = "/api/"
-"""What is below needs the token where there is one; the page itself holds no data."""
+"""What is below needs the token where there is one; the page itself then holds no data."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 TOKEN_HEADER = "x-orchestrator-token"  # noqa: S105 - the name of a header, not a secret
 """Where our page has the token, so that a proxy may ask for a password of its own in
@@ -97,7 +97,7 @@ class Guard:
                 " the name with `serve --name HOST`.",
             )
         if method in ("GET", "HEAD"):
-            if path.startswith(DATA) and headers.get("sec-fetch-site") == "cross-site":
+            if path.startswith(DATA) and is_of_another_site(headers):
                 return 403, "A request of another site is refused."
             if path.startswith(DATA) and not rules.is_open and not self._has_token(headers):
                 return 401, "This needs the token: use the whole address that `serve` has printed."
@@ -128,6 +128,11 @@ class Guard:
         if token is None:
             return False
         return hmac.compare_digest(shown.encode("latin-1"), token.encode())
+
+
+def is_of_another_site(headers: Mapping[str, str]) -> bool:
+    """Whether a page of another site has made a browser ask for this, or has led it here."""
+    return headers.get("sec-fetch-site") == "cross-site"
 
 
 def _is_own(headers: Mapping[str, str]) -> bool:

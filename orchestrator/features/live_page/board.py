@@ -7,6 +7,7 @@ less often, and nothing is kept for it: there is no queue.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,10 @@ def to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 
+MOST_TEXTS = 8
+"""Messages of different versions that are kept for viewers to come."""
+
+
 @dataclass(slots=True)
 class _GrowingList:
     began: int
@@ -50,6 +55,8 @@ class Board:
     """The present content of a page."""
 
     def __init__(self) -> None:
+        self.name = secrets.token_hex(8)
+        """No other board has it, also not one of a server to come."""
         self.version = 0
         self._pieces: dict[str, tuple[int, str]] = {}
         self._dropped: dict[str, int] = {}
@@ -93,6 +100,8 @@ class Board:
         if version == self.version:
             return ""
         if version not in self._texts:
+            if len(self._texts) >= MOST_TEXTS:
+                self._texts.clear()
             self._texts[version] = self._message(version)
         return self._texts[version]
 

@@ -8,17 +8,21 @@ import asyncio
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.core.pacer import Pace
-from orchestrator.features.live_page.board import Board, Changes
+from orchestrator.features.live_page.board import Board, Changes, to_json
 
 LOOK_EVERY_S = 1.0
 READING = Pace(every_s=LOOK_EVERY_S, share=0.002, longest_s=10.0)
 """How often the source is read; the share is of one core."""
 HEARTBEAT_S = 15.0
 """So often something is sent at least, so that a connection that is gone is noticed."""
+FIRST_LOOK_S = 2.0
+"""How long a page waits for its first state to be read, or read anew."""
 AFTER_ERROR_S = 10.0
 """How soon it is read again after an error that nobody has foreseen."""
 
@@ -31,6 +35,18 @@ class Source(Protocol):
         once.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLook:
+    """What there was at once."""
+
+    board: str
+    """Name of the board, by which a stream goes on after this."""
+    state: str
+    """All of it, as :meth:`Board.since` gives it."""
+    read_at: float
+    """When it was read, in seconds since the epoch."""
 
 
 class Feed:
@@ -66,32 +82,61 @@ class Feed:
         """Why there is nothing to see at the moment; empty where there is."""
         return self._problem if time.monotonic() - self._failed_at < AFTER_ERROR_S else ""
 
-    async def messages(self) -> AsyncIterator[str]:
-        """Server-sent events for one viewer: at first everything, then what has changed since it
-        took the last one.
-
-        Where nobody has looked for a while, everything is at first as it was then: ``stale`` says
-        so, with the time, and ``current`` follows once it has been read anew.
-        """
+    @contextmanager
+    def _viewer(self) -> Iterator[asyncio.Task[None]]:
+        """One more viewer, and the reading for all of them."""
         self._viewers += 1
         try:
             if self._reading is None or self._reading.done():
                 self._is_stale = self._board.version > 0
                 self._reading = asyncio.create_task(self._read())
-            seen = 0
+            yield self._reading
+        finally:
+            self._viewers -= 1
+
+    async def first_look(self) -> FirstLook | None:
+        """Everything, read anew where nobody has looked for a while. What takes longer than
+        :data:`FIRST_LOOK_S` is not waited for; None where there is nothing by then.
+        """
+        with self._viewer() as reading:
+            try:
+                async with asyncio.timeout(FIRST_LOOK_S):
+                    while (self._is_stale or not self._board.version) and not reading.done():
+                        await self._changed.wait()
+            except TimeoutError:  # the stream brings it
+                pass
+        board = self._board
+        if not board.version:
+            return None
+        return FirstLook(board=board.name, state=board.since(0), read_at=self._read_at)
+
+    async def messages(self, known: str = "", version: int = 0) -> AsyncIterator[str]:
+        """Server-sent events for one viewer: at first everything, then what has changed since it
+        took the last one.
+
+        Where nobody has looked for a while, everything is at first as it was then: ``stale`` says
+        so, with the time, and ``current`` follows once it has been read anew.
+
+        :param known: the board of which the viewer has what there was in that ``version``. What it
+            has is not sent again.
+        """
+        with self._viewer() as reading:
             board = self._board
-            yield _clock()
+            is_known = known == board.name and 0 < version <= board.version
+            seen = version if is_known else 0
+            if not is_known:
+                yield _clock(board)
             is_stale = self._is_stale
             if is_stale:
                 yield f"event: stale\ndata: {self._read_at:.1f}\n\n"
             while True:
                 changed = self._changed
-                if self._reading.done():
+                if reading.done():
                     return  # an error has ended it; the page connects again
                 if board is not self._board:
                     seen = 0
                     board = self._board
-                    yield _clock()
+                    yield _clock(board)
                 if text := board.since(seen):
                     seen = board.version
                     yield f"data: {text}\n\n"
@@ -104,8 +149,6 @@ class Feed:
                         await changed.wait()
                 except TimeoutError:
                     yield ": alive\n\n"
-        finally:
-            self._viewers -= 1
 
     async def _read(self) -> None:
         cost_s = 0.0
@@ -157,6 +200,11 @@ class Feed:
         return changes, time.thread_time() - began - changes.rare_s
 
 
-def _clock() -> str:
+def _clock(board: Board) -> str:
     """With it everything begins that a page shows: what it was told before holds no more."""
-    return f"event: clock\ndata: {time.time():.1f}\n\n"
+    return f"event: clock\ndata: {clock_values(board.name)}\n\n"
+
+
+def clock_values(board: str) -> str:
+    """The time, and the board that a page is told of, as JSON."""
+    return to_json({"now": round(time.time(), 1), "board": board})

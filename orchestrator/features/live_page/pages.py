@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
-import html
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache, partial
 from importlib import resources
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from jinja2 import Environment, StrictUndefined, Template
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,14 +24,20 @@ from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError, UsageError
 from orchestrator.core.files.regular_files import open_below
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.text import listed, plain
+from orchestrator.core.text import listed, plain, storable
 from orchestrator.experiment.from_outside import control, run_snapshot
 from orchestrator.experiment.from_outside.control import JobVerb
 from orchestrator.experiment.from_outside.worker_logs import LogReader
 from orchestrator.features.live_page import job_details
-from orchestrator.features.live_page.access import AccessRules, Guard
+from orchestrator.features.live_page.access import AccessRules, Guard, is_of_another_site
 from orchestrator.features.live_page.board import to_json
-from orchestrator.features.live_page.feed import HEARTBEAT_S, LOOK_EVERY_S, Feed
+from orchestrator.features.live_page.feed import (
+    HEARTBEAT_S,
+    LOOK_EVERY_S,
+    Feed,
+    FirstLook,
+)
+from orchestrator.features.live_page.first_state import first_state
 from orchestrator.features.live_page.folder_source import FolderSource
 from orchestrator.features.live_page.job_row import FIELDS, safe_text
 from orchestrator.features.live_page.opened_file import OpenedFileResponse
@@ -59,6 +66,7 @@ LOG_SIGNS = "\n\r\t"
 LARGEST_BODY = 1 << 20
 MOST_FEEDS = 50
 THUMBNAIL_HEIGHT = 144
+GZIP_LEVEL = 5
 NOT_KEPT = {"cache-control": "no-store"}
 EVENTS = {**NOT_KEPT, "x-accel-buffering": "no"}
 
@@ -107,42 +115,55 @@ class LivePages:
             "key": key,
             "up": "../" if request.path_params else "./",
             "fields": " ".join(FIELDS),
-            "control": str(int(self._may_control)),
-            "token": str(int(not self._rules.is_open)),
-            "folder": str(int(bool(key) and not is_of_one_run)),
+            "control": int(self._may_control),
+            "token": int(not self._rules.is_open),
+            "folder": int(bool(key) and not is_of_one_run),
             "version": _version(),
         }
-        text = _asset_text("page.html")
-        for name, value in values.items():
-            text = text.replace(f"{{{{{name}}}}}", html.escape(value))
-        return Response(text, media_type="text/html", headers={"cache-control": "no-cache"})
+        look = await self._first_look(request, key)
+        text = await asyncio.to_thread(_page_text, look, values)
+        return await _text_response(request, text, "text/html", NOT_KEPT)
+
+    async def _first_look(self, request: Request, key: str) -> FirstLook | None:
+        """What the page has from the beginning; None where it is data that may not be shown yet, or
+        there is none.
+        """
+        if not self._rules.is_open or is_of_another_site(request.headers):
+            return None
+        try:
+            feed = self._feed(await self._run_dir(key)) if key else self._folder_feed
+        except HTTPException:  # no such run directory, as the stream says, too
+            return None
+        return None if feed.problem else await feed.first_look()
 
     async def _asset(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in ASSETS:
             raise _nothing_here()
-        return Response(
-            _asset_text(name), media_type=ASSETS[name], headers={"cache-control": "no-cache"}
-        )
+        headers = {"cache-control": "no-cache"}
+        return await _text_response(request, _asset_text(name), ASSETS[name], headers)
 
     # -- events
 
     async def _runs_events(self, request: Request) -> Response:
-        return _stream(self._folder_feed)
+        return _stream(self._folder_feed, request)
 
     async def _events(self, request: Request) -> Response:
-        run_dir = await self._run_dir(request)
+        run_dir = await self._run_dir(request.path_params["key"])
+        return _stream(self._feed(run_dir), request)
+
+    def _feed(self, run_dir: Path) -> Feed:
         if run_dir not in self._runs:
             self._forget_idle()
             self._runs[run_dir] = Feed(partial(RunSource, run_dir))
-        return _stream(self._runs[run_dir])
+        return self._runs[run_dir]
 
     def _forget_idle(self) -> None:
         if len(self._runs) >= MOST_FEEDS:
             self._runs = {path: feed for path, feed in self._runs.items() if feed.has_viewers}
 
     async def _log(self, request: Request) -> Response:
-        run_dir = await self._run_dir(request)
+        run_dir = await self._run_dir(request.path_params["key"])
         row = await asyncio.to_thread(job_details.row, run_dir, request.path_params["job"])
         if row is None:
             raise _nothing_here()
@@ -161,14 +182,14 @@ class LivePages:
     # -- single jobs
 
     async def _job(self, request: Request) -> Response:
-        run_dir = await self._run_dir(request)
+        run_dir = await self._run_dir(request.path_params["key"])
         facts = await asyncio.to_thread(job_details.details, run_dir, request.path_params["job"])
         if facts is None:
             raise _nothing_here()
         return Response(to_json(facts), media_type="application/json", headers=NOT_KEPT)
 
     async def _media(self, request: Request) -> Response:
-        run_dir = await self._run_dir(request)
+        run_dir = await self._run_dir(request.path_params["key"])
         name = request.path_params["name"]
         if name not in MEDIA:
             raise _nothing_here()
@@ -178,7 +199,7 @@ class LivePages:
         return OpenedFileResponse(file, media_type=MEDIA[name], headers=NOT_KEPT)
 
     async def _thumbnail(self, request: Request) -> Response:
-        run_dir = await self._run_dir(request)
+        run_dir = await self._run_dir(request.path_params["key"])
         content = await asyncio.to_thread(_small, run_dir, request.path_params["job"])
         if content is None:
             raise _nothing_here()
@@ -188,7 +209,7 @@ class LivePages:
 
     async def _control(self, request: Request) -> Response:
         """What the commands do; the guard has checked the token."""
-        run_dir = await self._run_dir(request)
+        run_dir = await self._run_dir(request.path_params["key"])
         if not self._may_control:
             raise _nothing_here()
         try:
@@ -205,12 +226,11 @@ class LivePages:
             return JSONResponse({"problem": text}, status_code=400)
         return JSONResponse({"message": safe_text(message, LARGEST_BODY)})
 
-    async def _run_dir(self, request: Request) -> Path:
-        """The run directory that the address names.
+    async def _run_dir(self, key: str) -> Path:
+        """The run directory that an address names so.
 
         :raises HTTPException: it names none.
         """
-        key = request.path_params["key"]
         if key == THIS:
             if self._root is None or not await self._is_of_one_run():
                 raise _nothing_here()
@@ -219,6 +239,18 @@ class LivePages:
         if entry is None:
             raise _nothing_here()
         return Path(entry.run_dir)
+
+
+async def _text_response(
+    request: Request, text: str, media_type: str, headers: Mapping[str, str]
+) -> Response:
+    """Compressed for who takes it so: a page with many jobs then has a tenth of its size."""
+    content = text.encode()
+    headers = {**headers, "vary": "accept-encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        content = await asyncio.to_thread(gzip.compress, content, GZIP_LEVEL, mtime=0)
+        headers["content-encoding"] = "gzip"
+    return Response(content, media_type=media_type, headers=headers)
 
 
 def _act(run_dir: Path, verb: str, jobs: list[str]) -> str:
@@ -247,10 +279,19 @@ async def _body(request: Request) -> bytes:
     return content
 
 
-def _stream(feed: Feed) -> Response:
+def _stream(feed: Feed, request: Request) -> Response:
+    """Events that go on after what the page has, if it says which board it has, and in which
+    version.
+    """
     if feed.problem:
         return PlainTextResponse(f"{feed.problem}\n", status_code=503)
-    return StreamingResponse(feed.messages(), media_type="text/event-stream", headers=EVENTS)
+    known = request.query_params
+    try:
+        version = int(known.get("version", 0))
+    except ValueError:
+        return PlainTextResponse("version is a number\n", status_code=400)
+    messages = feed.messages(known.get("board", ""), version)
+    return StreamingResponse(messages, media_type="text/event-stream", headers=EVENTS)
 
 
 async def _log_events(path: Path, run_dir: Path) -> AsyncIterator[str]:
@@ -318,6 +359,19 @@ def _asset_text(name: str) -> str:
         .joinpath("assets", name)
         .read_text(encoding="utf-8")
     )
+
+
+@lru_cache
+def _page_template() -> Template:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(_asset_text("page.html"))
+
+
+def _page_text(look: FirstLook | None, values: Mapping[str, object]) -> str:
+    first = None if look is None else first_state(look)
+    return storable(_page_template().render(values, first=first))
 
 
 @lru_cache

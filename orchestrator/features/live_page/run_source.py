@@ -23,6 +23,7 @@ from orchestrator.experiment.from_outside.run_follower import Mark, RunFollower,
 from orchestrator.experiment.from_outside.run_snapshot import Snapshot
 from orchestrator.experiment.from_outside.run_watch import LiveSection, RunWatches
 from orchestrator.features.live_page.board import Changes
+from orchestrator.features.live_page.condition_text import condition_text
 from orchestrator.features.live_page.job_row import JobMedia, brief, page_job, safe_text, tenths
 from orchestrator.ledger import AttemptRow, SummaryRow
 from orchestrator.machine import provenance
@@ -137,6 +138,7 @@ class RunSource:
             "kind": page_kind(self.paths.root),
             "condition": look.condition,
             "problem": safe_text(look.problem, LONGEST_TEXT),
+            "text": safe_text(condition_text(look), LONGEST_TEXT),
         }
         snapshot = look.snapshot
         if snapshot is None:
@@ -146,14 +148,12 @@ class RunSource:
         return {
             **head,
             "supervisor": safe_text(str(holder), LONGEST_TEXT) if holder else None,
-            "is_elsewhere": snapshot.written is not None,
             "since": _moment(holder.since) if holder else None,
             "counts": dict(shown_now.counts),
             "rate": brief(shown_now.env_steps_per_s),
             "remaining_s": brief(shown_now.remaining_s),
             "busy": brief(shown_now.cores_busy),
             "waiting": safe_text(shown_now.waiting or "", LONGEST_TEXT),
-            "standing": snapshot.standing,
             "resume": safe_text(self._advice(look, snapshot), LONGEST_TEXT),
         }
 

@@ -108,6 +108,73 @@ def test_a_page_that_waits_for_a_run_becomes_that_of_a_folder(
         browser.shows("#runs", "one")
 
 
+@contextlib.contextmanager
+def blocked(browser: Browser, *addresses: str) -> Iterator[None]:
+    """Requests to ``addresses``, patterns with ``*``, come to nothing."""
+    browser.driver.execute_cdp_cmd("Network.enable", {})
+    browser.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": list(addresses)})
+    try:
+        yield
+    finally:
+        browser.driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+
+
+def test_the_page_shows_its_jobs_before_its_stream_answers(
+    browser: Browser, tmp_path: Path
+) -> None:
+    paths = make_run_dir(tmp_path / "run", [Trained(), Trained(name="bad", state="FAILED")])
+    with serving(paths.root) as server, serving(tmp_path) as of_folder:
+        with blocked(browser, "*/events*"):
+            browser.open(f"http://localhost:{server.port}/")
+            browser.shows("#link", "no connection")
+            assert "succeeded" in browser.row("j0-s0")
+            assert "failed" in browser.row("j1-s0")
+            assert browser.text("#condition") == "The run has ended."
+            browser.open(f"http://localhost:{of_folder.port}/")
+            browser.shows("#runs", "1 failed")
+        browser.driver.get("about:blank")
+
+
+def test_the_stream_takes_over_from_the_first_state_without_drawing_it_anew(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with running(tmp_path / "run", 3) as (paths, ledger), page(paths.root, browser) as (address, _):
+        with blocked(browser, "*/events*"):
+            browser.open(address)
+            browser.shows("#link", "no connection")
+            browser.errors()
+            kept = "[...document.querySelectorAll('#jobs tbody tr')]"
+            browser.run(f"void (window.kept = {kept})")
+        browser.shows("#link", "live")
+        ledger.set_progress([("j0-s0", 400, 12.5, 100.0, "fast")])
+        ledger.commit()
+        browser.shows('#jobs tr[data-id="j0-s0"]', "12.5")
+        assert browser.run(f"{kept}.every((one, place) => one === window.kept[place])")
+        assert browser.run("window.kept.length") == 3
+
+
+def test_without_javascript_jobs_and_their_states_are_shown(
+    browser: Browser, tmp_path: Path
+) -> None:
+    jobs = [Trained(), Trained(name="bad", state="FAILED", message="<b>the knee</b> fell off")]
+    make_run_dir(tmp_path / "runs/one", jobs)
+    disable = "Emulation.setScriptExecutionDisabled"
+    with page(tmp_path / "runs", browser) as (address, _):
+        browser.driver.execute_cdp_cmd(disable, {"value": True})
+        try:
+            browser.driver.get(address)
+            assert "1 failed, 1 succeeded" in browser.driver.find_element("id", "experiments").text
+            browser.driver.find_element("css selector", ".runs a").click()
+            rows = browser.driver.find_elements("css selector", "noscript tr")
+            texts = [row.text for row in rows]
+            assert texts[1].startswith("j1-s0")
+            assert "<b>the knee</b> fell off" in texts[1]
+            assert "failed" in texts[1]
+            assert "succeeded" in texts[2]
+        finally:
+            browser.driver.execute_cdp_cmd(disable, {"value": False})
+
+
 def test_1000_jobs(browser: Browser, tmp_path: Path) -> None:
     paths = make_run_dir(
         tmp_path / "run",

@@ -29,6 +29,13 @@ function take(store, name, data) {
   else store.take(name, data);
 }
 
+// Draws what has come with the page, and then what has changed since.
+function showFirstAndFollow(store, path) {
+  const first = byId("first");
+  if (first) store.begin(JSON.parse(first.textContent));
+  follow(() => store.onwards(path), (name, data) => take(store, name, data), showLink);
+}
+
 // A folder with experiments has come where a run directory was awaited, or the other way round: that is another page.
 let reloading = 0;
 function reloadSoon() { reloading ||= setTimeout(() => location.reload(), RELOAD_MS); }
@@ -116,7 +123,7 @@ function showRun() {
     drawSlow(true);
     drawSections(store.get("sections"));
   });
-  follow(`api/${key}/events`, (name, data) => take(store, name, data), showLink);
+  showFirstAndFollow(store, `api/${key}/events`);
 }
 
 function showFolder() {
@@ -127,7 +134,7 @@ function showFolder() {
     byId("condition").textContent = head?.name ?? "";
     drawRuns([...store.pieces].filter(([name]) => name.startsWith("run:")).map(([, run]) => run));
   }));
-  follow("api/runs/events", (name, data) => take(store, name, data), showLink);
+  showFirstAndFollow(store, "api/runs/events");
 }
 
 if (needsToken && !hasToken) showLink("401");

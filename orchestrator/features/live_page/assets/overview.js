@@ -31,28 +31,10 @@ export function meter(box, counts) {
   }));
 }
 
-const CONDITIONS = {
-  missing: "There is no such run directory. It has been removed, or the run has not begun; this page waits for it.",
-  empty: "The run has not begun yet; this page waits for it.",
-  benchmark: "A benchmark, which has no jobs to show. Its report shows it when it has ended.",
-  examining: "The robots are examined before the first launch.",
-  killed: "Its supervisor was killed, or its machine restarted.",
-};
-
-function conditionText(head, jobs) {
-  if (head.condition === "unreadable") return `It cannot be read: ${head.problem}`;
-  if (head.condition === "running") return `Supervised by ${head.supervisor}.${head.is_elsewhere ? " It runs on another host; this is what it wrote into summary.json last." : ""}`;
-  if (head.condition !== "ended") return CONDITIONS[head.condition];
-  const left = jobs.some((job) => ["PENDING", "RUNNING"].includes(job.state)) || head.standing === "underway";
-  if (left) return "Interrupted: no supervisor is running.";
-  const isPaused = jobs.some((job) => job.state === "PAUSED" && job.cause !== "rung");
-  return isPaused ? "Paused: no supervisor is running." : "The run has ended.";
-}
-
 export function drawHead(head, jobs, now) {
   document.title = `${head.counts?.RUNNING ? "▶ " : ""}${head.name}`;
   byId("title").textContent = head.name;
-  byId("condition").textContent = conditionText(head, jobs);
+  byId("condition").textContent = head.text;
   byId("condition").title = head.root;
   meter(byId("progress"), head.counts ?? {});
   const note = [head.waiting, head.resume].filter(Boolean).join(" ");

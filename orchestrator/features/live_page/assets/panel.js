@@ -168,7 +168,7 @@ export class Panel {
     if (!this.attempted) { this.log.textContent = "No output yet: the job has not been launched."; return; }
     const { log, logState } = this;
     const path = `${jobPath(this.key, this.id)}/log?attempt=${this.chosen.value}&rank=${this.rank.value}`;
-    this.endLog = follow(path, (name, text) => {
+    this.endLog = follow(() => path, (name, text) => {
       const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 30;
       log.append(text);
       while (log.childNodes.length > 1 && log.textContent.length > 200 * MOST_LINES) log.firstChild.remove();

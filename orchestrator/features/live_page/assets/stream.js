@@ -48,9 +48,9 @@ export function freeSources(box) {
   for (const video of box?.querySelectorAll("video") ?? []) URL.revokeObjectURL(video.src);
 }
 
-// Calls `onEvent(name, data)` for each server-sent event, and connects again for as long as the page is visible.
+// Calls `onEvent(name, data)` for each server-sent event of the address that `pathOf` gives at each connection, and connects again for as long as the page is visible.
 // `onState` is told "open" or the reason why there is no connection. Returns a function that ends it.
-export function follow(path, onEvent, onState = () => {}) {
+export function follow(pathOf, onEvent, onState = () => {}) {
   let ended = false, abort = null, pause = 500, hiding = 0, wake = () => {};
 
   async function connectOnce() {
@@ -59,7 +59,7 @@ export function follow(path, onEvent, onState = () => {}) {
     const heard = () => { clearTimeout(alarm); alarm = setTimeout(() => abort.abort(), QUIET_MS); };
     try {
       heard();
-      const answer = await fetch(absolute(path), { headers, signal: abort.signal, cache: "no-store" });
+      const answer = await fetch(absolute(pathOf()), { headers, signal: abort.signal, cache: "no-store" });
       if (!answer.ok) return `${answer.status}: ${(await answer.text()).trim()}`;
       onState("open");
       pause = 500;
@@ -120,7 +120,15 @@ export class Store {
     this.onChange = onChange;
     this.clockOffset = 0;
     this.isFresh = true;
+    this.board = "";
+    this.version = 0;
   }
+
+  // Takes in what has come with the page.
+  begin({ clock, state }) { this.take("clock", clock); this.take("message", state); }
+
+  // The address of the stream that goes on after what there is here.
+  onwards(path) { return this.version ? `${path}?board=${this.board}&version=${this.version}` : path; }
 
   get(name) { return this.pieces.get(name); }
 
@@ -128,8 +136,10 @@ export class Store {
 
   take(name, data) {
     if (name === "clock") {
-      this.clockOffset = data - Date.now() / 1000;
-      this.isFresh = true;  // a new connection or run: everything comes once more
+      this.clockOffset = data.now - Date.now() / 1000;
+      this.board = data.board;
+      this.version = 0;
+      this.isFresh = true;  // another run directory, or another server: everything comes once more
       return;
     }
     const changed = new Set();
@@ -139,6 +149,7 @@ export class Store {
       this.lists.clear();
       this.isFresh = false;
     }
+    this.version = data.version;
     for (const gone of data.drop ?? []) { this.pieces.delete(gone); this.lists.delete(gone); changed.add(gone); }
     for (const anew of data.restart ?? []) { this.lists.set(anew, []); changed.add(anew); }
     for (const [key, value] of Object.entries(data.put)) { this.pieces.set(key, value); changed.add(key); }
