@@ -5,6 +5,8 @@ such a file as MJCF, which is then examined and trained like any. A table of job
 the format says what its files lack; what the table means is the part of the job with that name
 (:mod:`orchestrator.core.job_parts`).
 
+One format may be MJCF itself: its module adds what such a file lacks, where the table of a job says so.
+
 A **collection** has robots by name. Its names begin with a prefix, as in ``collection:name``.
 
 Both are recognised by the text alone: a job file is read without opening robots.
@@ -13,14 +15,16 @@ Both are recognised by the text alone: a job file is read without opening robots
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from orchestrator.core.feature import NAME, add_named
 
 MJCF_SUFFIX = ".xml"
+MJCF_ROOT = "mujoco"
+MJCF = "an MJCF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,8 @@ class RobotFormat:
     """What people call such a file, without an article: ``"SDF"``."""
     article: str = "a"
     suffix: str
-    """Of the names of its files, in lower case; case does not matter there."""
+    """Of the names of its files, in lower case; case does not matter there. ``.xml`` for what is added
+    to an MJCF, where there are settings."""
     root: str
     """The root element of its files: one of another name is told from an MJCF by it."""
     worker: str
@@ -86,7 +91,17 @@ def robot_sources() -> Mapping[str, RobotSource]:
 
 
 def robot_formats() -> tuple[RobotFormat, ...]:
-    return tuple(one for one in robot_sources().values() if isinstance(one, RobotFormat))
+    """Without MJCF."""
+    return tuple(one for one in _all_formats() if one.suffix != MJCF_SUFFIX)
+
+
+def _all_formats() -> Iterator[RobotFormat]:
+    return (one for one in robot_sources().values() if isinstance(one, RobotFormat))
+
+
+def mjcf_format() -> RobotFormat | None:
+    """What adds to an MJCF what it lacks; None: nothing does."""
+    return next((one for one in _all_formats() if one.suffix == MJCF_SUFFIX), None)
 
 
 def robot_collections() -> tuple[RobotCollection, ...]:
@@ -97,6 +112,11 @@ def format_of(file: str) -> RobotFormat | None:
     """What the file of this name, or every file of this pattern, is; None for an MJCF."""
     name = file.lower()
     return next((one for one in robot_formats() if name.endswith(one.suffix)), None)
+
+
+def converter_of(file: str, settings: Mapping[str, Any]) -> RobotFormat | None:
+    """What makes the MJCF of a file that has such settings; None: it is one, and taken as it is."""
+    return format_of(file) or (mjcf_format() if settings else None)
 
 
 def collection_of(xml: str) -> RobotCollection | None:
@@ -117,6 +137,8 @@ def _problem_of(source: RobotSource, others: Mapping[str, RobotSource]) -> str:
         return "there is one already"
     if isinstance(source, RobotCollection):
         return _problem_of_prefix(source.prefix, others)
+    if source.suffix == MJCF_SUFFIX and source.root != MJCF_ROOT:
+        return f"the suffix {MJCF_SUFFIX} is taken by MJCF"
     return _problem_of_suffix(source.suffix, others)
 
 
@@ -131,4 +153,4 @@ def _problem_of_suffix(suffix: str, others: Mapping[str, RobotSource]) -> str:
     if not NAME.fullmatch(suffix.removeprefix(".")) or not suffix.startswith("."):
         return f"{suffix!r} is no end of file names: expected a dot and lower case"
     taken = [one.suffix for one in others.values() if isinstance(one, RobotFormat)]
-    return f"the suffix {suffix} is taken" if suffix in (MJCF_SUFFIX, *taken) else ""
+    return f"the suffix {suffix} is taken" if suffix in taken else ""

@@ -19,7 +19,13 @@ from orchestrator.core.numbers.changing_numbers import (
 )
 from orchestrator.core.numbers.distributions import read_drawn
 from orchestrator.core.numbers.terrain import TERRAIN
-from orchestrator.core.robot_sources import RobotFormat, robot_formats
+from orchestrator.core.robot_sources import (
+    MJCF,
+    MJCF_SUFFIX,
+    RobotFormat,
+    mjcf_format,
+    robot_formats,
+)
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.jobfile.merged_job import MergedJob
 from orchestrator.jobfile.model_edit_keys import flat
@@ -73,9 +79,13 @@ def table_rules() -> Mapping[str, JobTableRules]:
     return rules
 
 
-def format_tables() -> Mapping[str, RobotFormat]:
-    """The tables of jobs that are for robots of a format, by name."""
-    return {one.name: one for one in robot_formats() if one.name in JOB_TABLES}
+def format_tables() -> Mapping[str, RobotFormat | None]:
+    """The tables of jobs that are for robots of a format, by name; the format is None for an MJCF."""
+    tables: dict[str, RobotFormat | None] = {one.name: one for one in robot_formats()}
+    mjcf = mjcf_format()
+    if mjcf is not None:
+        tables[mjcf.name] = None
+    return {name: one for name, one in tables.items() if name in JOB_TABLES}
 
 
 def parts_of(
@@ -109,14 +119,16 @@ def robot_settings(
     :param robot: as for :func:`parts_of`.
     :param base: the folder to which paths are relative.
     """
-    rules = None if robot is None else table_rules().get(robot.name)
-    if robot is None or rules is None:
+    maker = robot or mjcf_format()
+    rules = None if maker is None else table_rules().get(maker.name)
+    if maker is None or rules is None:
         return {}
+    name = maker.name
     if rules.robot_settings is not None:
-        with _blaming(robot.name, merged, where, problems):
+        with _blaming(name, merged, where, problems):
             return rules.robot_settings(merged, base)
         return {}
-    settings: Mapping[str, Any] = merged[robot.name]
+    settings: Mapping[str, Any] = merged[name]
     return settings
 
 
@@ -124,9 +136,11 @@ def check_format_tables(job: MergedJob) -> None:
     """Check that a job has no table of its own for robots of another format."""
     for name, robot in format_tables().items():
         if job.sets(name) and job.are_valid("xml", name) and robot not in job.formats:
+            what = MJCF if robot is None else robot.with_article
+            suffix = MJCF_SUFFIX if robot is None else robot.suffix
             job.report(
                 [name],
-                f"is for {robot.with_article}, a robot whose file name ends with {robot.suffix}; this job has none",
+                f"is for {what}, a robot whose file name ends with {suffix}; this job has none",
             )
 
 

@@ -12,7 +12,7 @@ from orchestrator.core.numbers.changing_numbers import changing_numbers
 from orchestrator.core.numbers.distributions import PRIVILEGED, disturbance
 from orchestrator.core.numbers.evaluation_grid import MOST_POINTS, number_of_points
 from orchestrator.core.numbers.terrain import TERRAIN
-from orchestrator.core.robot_sources import RobotFormat
+from orchestrator.core.robot_sources import MJCF, RobotFormat
 from orchestrator.core.task_names import GYMNASIUM_TASKS
 from orchestrator.core.text import count, listed
 from orchestrator.core.worker_spec import OFF_POLICY, fast_refused, unfit_for_fast
@@ -79,9 +79,8 @@ def _suits(table: str, job: Mapping[str, Any], formats: Collection[RobotFormat |
         return "task" in job
     if table == "env_kwargs":
         return "task" not in job
-    robot_format = format_tables().get(table)
-    if robot_format is not None:
-        return robot_format in formats
+    if table in format_tables():
+        return format_tables()[table] in formats
     return table != "distributed" or job["resources"]["ranks"] > 1
 
 
@@ -113,7 +112,10 @@ def why_unused(key: str) -> str:
     users = {
         "env_kwargs": "env or entry_point",
         **dict.fromkeys(_of_tasks(), "a task"),
-        **{name: robot.with_article for name, robot in format_tables().items()},
+        **{
+            name: MJCF if robot is None else robot.with_article
+            for name, robot in format_tables().items()
+        },
         "distributed": "several ranks",
     }
     users |= {name: f'algo = "{name}"' for name in ALGORITHMS}

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, RobotSetting
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.robot_sources import format_of, robot_suffixes
+from orchestrator.core.robot_sources import format_of, mjcf_format, robot_suffixes
 from orchestrator.core.text import alternatives, storable
 from orchestrator.experiment.directory.run_directory import is_run_directory
 from orchestrator.experiment.examination import side_by_side
@@ -178,7 +178,7 @@ def _file(
     path: str, robot_settings: Mapping[str, Mapping[str, Any]], *, folder: Path | None = None
 ) -> _Item:
     """:param folder: of the user, in which it was found; None: the user names the file."""
-    robot_format = format_of(path)
+    robot_format = format_of(path) or mjcf_format()
     given = {} if robot_format is None else robot_settings.get(robot_format.name, {})
     request = ExaminationRequest(
         xml=str(Path(path).absolute()),

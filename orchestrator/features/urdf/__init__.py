@@ -1,4 +1,6 @@
-"""Robots in URDF files, and what these lack: the table ``urdf`` of a job."""
+"""Robots in URDF files, and what the files of robots lack: the tables ``urdf`` and ``mjcf`` of a
+job.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +16,26 @@ if TYPE_CHECKING:
 
 
 def _robot_sources() -> Iterable[RobotSource]:
-    from orchestrator.features.urdf.source import FORMAT
+    from orchestrator.features.urdf.source import FORMAT, MJCF
 
-    return [FORMAT]
+    return [FORMAT, MJCF]
 
 
 def _job_parts() -> Iterable[JobPart]:
-    from orchestrator.features.urdf.part import PART
+    from orchestrator.features.urdf.part import MJCF_PART, PART
 
-    return [PART]
+    return [PART, MJCF_PART]
 
 
 def _job_tables() -> Iterable[JobTable]:
-    from orchestrator.features.urdf.table import TABLE
+    from orchestrator.features.urdf.table import MJCF_TABLE, TABLE
 
-    return [TABLE]
+    return [TABLE, MJCF_TABLE]
 
 
 FEATURE = Feature(
     name="urdf",
-    about="Robots in URDF files, and the table urdf of a job: what these lack.",
+    about="Robots in URDF files, and the tables urdf and mjcf of a job: what files of robots lack.",
     robot_sources=_robot_sources,
     job_parts=_job_parts,
     job_tables=_job_tables,

@@ -1,4 +1,4 @@
-"""What the table ``urdf`` means."""
+"""What the tables ``urdf`` and ``mjcf`` mean."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.features.urdf.part import UrdfPart
-from orchestrator.features.urdf.settings import UrdfSettings
+from orchestrator.features.urdf.part import MjcfPart, UrdfPart
+from orchestrator.features.urdf.settings import MjcfSettings, UrdfSettings
 from orchestrator.jobfile.job_table_rules import JobTableRules
 
 FOLDERS = "asset_paths"
@@ -32,4 +32,16 @@ def _robot_settings(merged: Mapping[str, Any], base: Path) -> dict[str, Any]:
     return settings
 
 
+def _mjcf_settings(merged: Mapping[str, Any]) -> MjcfPart:
+    return MjcfPart(mjcf=_added_to_mjcf(merged, Path()))
+
+
+def _added_to_mjcf(merged: Mapping[str, Any], _: Path) -> dict[str, Any]:
+    """Nothing where the table says nothing: the robot is then taken as it is."""
+    defaults = MjcfSettings()
+    table = merged["mjcf"]
+    return {key: value for key, value in table.items() if value and value != getattr(defaults, key)}
+
+
+MJCF_RULES = JobTableRules(settings=_mjcf_settings, robot_settings=_added_to_mjcf)
 RULES = JobTableRules(settings=_settings, robot_settings=_robot_settings)

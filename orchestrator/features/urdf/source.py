@@ -1,10 +1,18 @@
-"""URDF files as robots."""
+"""URDF files as robots, and what is added to MJCF files."""
 
 from __future__ import annotations
 
-from orchestrator.core.robot_sources import RobotFormat
-from orchestrator.features.urdf.part import PART
+from orchestrator.core.robot_sources import MJCF_ROOT, MJCF_SUFFIX, RobotFormat
+from orchestrator.features.urdf.part import MJCF_PART, PART
 
+MJCF = RobotFormat(
+    name=MJCF_PART.name,
+    title="MJCF",
+    article="an",
+    suffix=MJCF_SUFFIX,
+    root=MJCF_ROOT,
+    worker="orchestrator.features.urdf.worker.mjcf_robot",
+)
 FORMAT = RobotFormat(
     name=PART.name,
     title="URDF",

@@ -1,4 +1,4 @@
-"""The table ``urdf`` of a job."""
+"""The tables ``urdf`` and ``mjcf`` of a job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from orchestrator.features.urdf.part import PART
-from orchestrator.features.urdf.settings import UrdfSettings
+from orchestrator.features.urdf.part import MJCF_PART, PART
+from orchestrator.features.urdf.settings import MjcfSettings, UrdfSettings
 from orchestrator.features.urdf.value_types import AboveZeroByJoint, FromZeroByJoint, Pose
 from orchestrator.keys.feature_tables import JobTable
 from orchestrator.keys.value_types import Folders, Patterns, TomlTable, key
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from orchestrator.jobfile.job_table_rules import JobTableRules
 
 DEFAULTS = UrdfSettings()
+MJCF_DEFAULTS = MjcfSettings()
+SYNONYMS = {
+    "ground": "floor",
+    "hz": "frequency",
+    "kv": "kd",
+    "stiffness": "kp",
+    "damping": "kd",
+    "home": "pose",
+}
 
 
 class UrdfTable(TomlTable):
@@ -24,12 +33,7 @@ class UrdfTable(TomlTable):
     synonyms: ClassVar = {
         "package_paths": "asset_paths",
         "package_dirs": "asset_paths",
-        "ground": "floor",
-        "hz": "frequency",
-        "kv": "kd",
-        "stiffness": "kp",
-        "damping": "kd",
-        "home": "pose",
+        **SYNONYMS,
     }
 
     base: Literal["fixed", "floating"] = key(
@@ -92,6 +96,61 @@ class UrdfTable(TomlTable):
     )
 
 
+class MjcfTable(TomlTable):
+    """What an MJCF lacks and a robot needs; check shows what was added."""
+
+    synonyms: ClassVar = SYNONYMS
+
+    actuators: Literal["motor", "position"] | None = key(
+        MJCF_DEFAULTS.actuators,
+        "What is added to hinges and slides of a robot without actuators: motor (a force or torque) or position (a "
+        "servo, critically damped, with gains by the mass matrix); unset: nothing.",
+        "position",
+    )
+    frequency: Annotated[float, Field(ge=0.1, le=100)] = key(
+        MJCF_DEFAULTS.frequency,
+        "Natural frequency of added servos in Hz: the higher, the stiffer.",
+    )
+    kp: AboveZeroByJoint = key(
+        MJCF_DEFAULTS.kp,
+        "Stiffness of added servos in N·m/rad or N/m, of all or by joint or pattern; unset: by the frequency.",
+        40.0,
+    )
+    kd: FromZeroByJoint = key(
+        MJCF_DEFAULTS.kd,
+        "Damping of added servos in N·m·s/rad or N·s/m, of all or by joint or pattern; unset: critical.",
+        1.0,
+    )
+    pose: Pose = key(
+        {},
+        "Positions of joints in the keyframe home in rad or m, by joint or pattern; others are as in the file.",
+        {"*_calf_joint": -1.5},
+    )
+    effort: AboveZeroByJoint = key(
+        MJCF_DEFAULTS.effort,
+        "Force in N or torque in N·m: a number for joints without actuatorfrcrange, or a table for the joints that it "
+        "names; unset: motors of such joints are refused, and servos push as hard as their gains ask for.",
+        20.0,
+    )
+    passive: Patterns = key(
+        [],
+        "Joints that nothing drives: names, or patterns with * ? and [ ].",
+        ["pole"],
+    )
+    floor: bool | None = key(
+        MJCF_DEFAULTS.floor,
+        "Whether a floor at z = 0 is added; unset: with actuators, for a robot that moves freely in a world without "
+        "geometry.",
+        True,
+    )
+
+
+def _mjcf_rules() -> JobTableRules:
+    from orchestrator.features.urdf.rules import MJCF_RULES
+
+    return MJCF_RULES
+
+
 def _rules() -> JobTableRules:
     from orchestrator.features.urdf.rules import RULES
 
@@ -103,4 +162,10 @@ TABLE = JobTable(
     about="What a URDF lacks: base, actuators, floor.",
     model=UrdfTable,
     rules=_rules,
+)
+MJCF_TABLE = JobTable(
+    name=MJCF_PART.name,
+    about="What an MJCF lacks: actuators, floor, pose.",
+    model=MjcfTable,
+    rules=_mjcf_rules,
 )

@@ -25,7 +25,12 @@ import numpy as np
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, RobotSetting
 from orchestrator.core.processes import users_code
-from orchestrator.core.robot_sources import RobotFormat, format_of, robot_formats
+from orchestrator.core.robot_sources import (
+    MJCF_SUFFIX,
+    RobotFormat,
+    converter_of,
+    robot_formats,
+)
 from orchestrator.worker.envs.changing_task import check_changes
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.simulation import Simulation
@@ -64,7 +69,10 @@ GYMNASIUM = "gymnasium:"
 PARTS = ("include", "model")
 """Elements that name another MJCF."""
 NOTHING_MOVES = "has no joints, so nothing in it moves"
-NO_ACTUATORS = "has no actuators, so there is nothing to train; add an <actuator> section"
+NO_ACTUATORS = (
+    "has no actuators, so there is nothing to train; add an <actuator> section, or let them be added: "
+    'mjcf.actuators = "position" in the job (init --set mjcf.actuators=position)'
+)
 EnvironmentUse: TypeAlias = Callable[[ExaminationAnswer, Any], ExaminationAnswer]
 """Called with the simulation of a task, or with the spaces of another environment's observations
 and actions."""
@@ -235,9 +243,11 @@ class _Examination:
             raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
         if xml is None:
             return self._with_environment(ExaminationAnswer(), check_environment(request, None))
-        robot_format = format_of(xml.name)
-        if robot_format is not None:
-            return self._examine_converted(robot_format, request)
+        converter = converter_of(xml.name, request.robot_settings)
+        if converter is not None and converter.suffix == MJCF_SUFFIX and request.alone:
+            return self._examine_alone_and_completed(converter, request, xml)
+        if converter is not None:
+            return self._examine_converted(converter, request)
         if request.alone:
             return self._examine_alone(request, xml)
         return self._examine_robot(request, xml)
@@ -306,10 +316,22 @@ class _Examination:
         folder = self._cleanup.enter_context(TemporaryFolder())
         made = converted_robot.convert(robot_format, request, Path(folder))
         try:
-            answer = self.examine(dataclasses.replace(request, xml=str(made.xml)))
+            answer = self.examine(
+                dataclasses.replace(request, xml=str(made.xml), robot_settings={})
+            )
         except (BundleError, UnfitError) as error:
             answer = _unfit(error)
         return converted_robot.answer_about_source(answer, request, made), made.if_diverging
+
+    def _examine_alone_and_completed(
+        self, mjcf: RobotFormat, request: ExaminationRequest, xml: Path
+    ) -> ExaminationAnswer:
+        """An MJCF that may be a part of a robot, and is completed if it is none."""
+        plain = self._examine_alone(dataclasses.replace(request, robot_settings={}), xml)
+        if plain.fragment is not None or not plain.figures:
+            return plain
+        completed = self._examine_converted(mjcf, request)
+        return dataclasses.replace(completed, includes=plain.includes)
 
     def _examine_alone(self, request: ExaminationRequest, xml: Path) -> ExaminationAnswer:
         """A file that may be no robot, but a part of one."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from orchestrator.core.text import count
 from orchestrator.worker.mjmodel.joints import joint_name
+from orchestrator.worker.mjmodel.robot import driven_trees
 from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root
 from orchestrator.worker.mjmodel.structure import Floats, driven_dofs, posed_data
 from orchestrator.worker.tasks.balance import driven_joints_and_poles
@@ -94,9 +95,11 @@ def _standing_poles(model: mujoco.MjModel, pose: Floats) -> list[int]:
 
 
 def _is_gantry(model: mujoco.MjModel, root: Root, pose: Floats) -> bool:
-    """Whether actuators push the root along a rail with limits: a machine's axis, not a robot that
-    walks.
+    """Whether actuators push the root along a rail with limits, or beside loose objects: a machine's
+    axis, or a hand that handles them, not a robot that walks.
     """
     joint = model.dof_jntid[root.x.dof]
-    driven = driven_dofs(model, posed_data(model, pose))
-    return root.quaternion is None and bool(driven[root.x.dof]) and bool(model.jnt_limited[joint])
+    data = posed_data(model, pose)
+    is_pushed = root.quaternion is None and bool(driven_dofs(model, data)[root.x.dof])
+    has_objects = len(driven_trees(model, data)) < model.ntree
+    return is_pushed and (bool(model.jnt_limited[joint]) or has_objects)

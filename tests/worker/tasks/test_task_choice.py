@@ -121,6 +121,18 @@ def test_a_base_may_be_driven_through_a_tendon() -> None:
     assert names == make_task("balance", cart).observation_names()
 
 
+def test_what_is_pushed_beside_a_loose_object_is_no_vehicle() -> None:
+    """As the cup of dm_control's ball_in_cup."""
+    ball = """<body name="ball" pos="0 0 -0.5"><joint type="slide" axis="1 0 0"/>
+      <joint type="slide" axis="0 0 1"/><geom size="0.05"/></body>"""
+    cup = """<mujoco><worldbody><body name="cup"><joint name="x" type="slide" axis="1 0 0"/>
+      <joint name="z" type="slide" axis="0 0 1"/><geom size="0.1"/></body>{}</worldbody>
+      <actuator><motor joint="x" ctrlrange="-1 1"/><motor joint="z" ctrlrange="-1 1"/></actuator></mujoco>"""
+    assert choose(mujoco.MjModel.from_xml_string(cup.format(""))).task == "forward"
+    with pytest.raises(ValueError, match="no built-in task suits this robot"):
+        choose(mujoco.MjModel.from_xml_string(cup.format(ball)))
+
+
 def test_a_driven_rail_with_ends_is_a_machine_and_one_without_a_vehicle() -> None:
     both = ON_RAIL + ON_HINGE
     assert picked(base=RAIL, actuator=both).task == "reach"

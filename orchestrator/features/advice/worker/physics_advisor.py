@@ -20,7 +20,7 @@ import numpy as np
 
 from orchestrator.core.files.temporary_folder import TemporaryFolder
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest
-from orchestrator.core.robot_sources import format_of
+from orchestrator.core.robot_sources import converter_of
 from orchestrator.core.text import count
 from orchestrator.features.advice.physics_advice import (
     PhysicsAdvice,
@@ -141,11 +141,11 @@ def _robot_file(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> P
         return made_robot.make(request, Path(cleanup.enter_context(TemporaryFolder())))
     if request.xml is None:
         return gymnasium_tasks.default_xml(str(request.task))
-    robot_format = format_of(request.xml)
-    if robot_format is None:
+    converter = converter_of(request.xml, request.robot_settings)
+    if converter is None:
         return Path(request.xml)
     folder = Path(cleanup.enter_context(TemporaryFolder()))
-    return converted_robot.convert(robot_format, request, folder).xml
+    return converted_robot.convert(converter, request, folder).xml
 
 
 class _Advisor:

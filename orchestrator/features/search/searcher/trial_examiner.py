@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from orchestrator.core.errors import UsageError
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.robot_sources import format_of
+from orchestrator.core.robot_sources import converter_of
 from orchestrator.experiment.examination import examining_process
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.from_outside import additions
@@ -77,7 +77,7 @@ class TrialExaminer:
             content = verdicts[job.job_id].source_hash
             source = job.xml_source
             # The space may vary what makes MJCF of another file.
-            is_mjcf = source is not None and format_of(source.name) is None
+            is_mjcf = source is not None and converter_of(source.name, job.robot_settings) is None
             is_known = bool(self._robots) and content is not None
             if is_mjcf and is_known and content not in self._robots:
                 what = search_robots.change_text(source)

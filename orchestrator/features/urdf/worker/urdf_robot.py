@@ -17,12 +17,19 @@ from typing import Any
 import mujoco
 
 from orchestrator.core.messages import ExaminationRequest, RobotSetting
-from orchestrator.core.text import count
+from orchestrator.features.urdf.part import PART
 from orchestrator.features.urdf.settings import UrdfSettings
+from orchestrator.features.urdf.worker.added_actuators import (
+    about_actuators,
+    add_floor,
+    check_gains,
+    make_actuators,
+    write_spec,
+)
 from orchestrator.features.urdf.worker.dummy_inertias import drop_dummy_inertias
-from orchestrator.features.urdf.worker.joint_values import JointValueError, values_of_joints
+from orchestrator.features.urdf.worker.joint_values import JointValueError
 from orchestrator.features.urdf.worker.legs import Legs, find_legs
-from orchestrator.features.urdf.worker.servo_gains import Floats, servo_gains
+from orchestrator.features.urdf.worker.servo_gains import Floats
 from orchestrator.features.urdf.worker.start_pose import (
     CLEARANCE_M,
     lowest_point,
@@ -37,7 +44,6 @@ from orchestrator.features.urdf.worker.urdf_structure import (
     shown,
 )
 from orchestrator.features.urdf.worker.urdf_tree import Node, UrdfError, parse, urdf_text
-from orchestrator.worker.mjspec.model_comparison import differing_fields
 from orchestrator.worker.robots.compiling import guard_compiler
 from orchestrator.worker.robots.converted_robot import ConvertedRobot
 from orchestrator.worker.robots.env_check import UnfitError
@@ -45,8 +51,6 @@ from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES, read_regu
 
 WORLD = "world"
 """A link of this name is MuJoCo's world."""
-TURN = 3.1416
-"""Half of a turn: servos of joints without limits take targets from -TURN to TURN."""
 SOFT_HZ = 2.0
 """Natural frequency of servos with which also light robots with an effort of any size are stable."""
 SERVOS = RobotSetting(
@@ -151,7 +155,7 @@ def _complete_robot(
         spec = mujoco.MjSpec.from_file(str(copy))
         chosen = [] if given is None else _chosen_settings(spec, structure, meshes, given)
         settings = dataclasses.replace(settings, **{one.key: one.value for one in chosen})
-        _check_gains(settings)
+        check_gains(settings.actuators, settings, PART.name)
         added += _add_base(spec, structure, settings)
         added += _keep_frames(spec, structure)
         if settings.collision == "visual":
@@ -165,7 +169,8 @@ def _complete_robot(
         if has_servos and "integrator" not in _options(robot):
             spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
             added.append("integrator implicitfast, for the damping of the servos")
-        _write(spec, target)
+        if lost := write_spec(spec, target):
+            raise UrdfError(lost)
     except ValueError as error:
         raise _explained_error(str(error), structure, meshes) from None
     finally:
@@ -179,15 +184,6 @@ def _complete_robot(
         chosen=chosen,
         if_diverging=_if_diverging(settings) if structure.driven else [],
     )
-
-
-def _check_gains(settings: UrdfSettings) -> None:
-    """:raises JointValueError: there are gains and no servos."""
-    given = [key for key in ("kp", "kd") if getattr(settings, key) is not None]
-    if given and settings.actuators != "position":
-        raise JointValueError(
-            f'urdf.{given[0]} is a gain of servos, and the actuators are motors; set urdf.actuators = "position"'
-        )
 
 
 def _if_diverging(settings: UrdfSettings) -> list[RobotSetting]:
@@ -330,7 +326,7 @@ def _add_start(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSett
         spec.body(structure.root).pos[2] = pose[2]
         below = f", {CLEARANCE_M * 1000:g} mm below the robot"
     if settings.has_floor:
-        _add_floor(spec)
+        add_floor(spec)
         added.append(f"floor at z = 0{below}")
     return added + _add_actuators(spec, model, pose, structure.driven, settings)
 
@@ -366,91 +362,15 @@ def _add_actuators(
     settings: UrdfSettings,
 ) -> list[str]:
     """Add an actuator for each driven joint, and the keyframe with their controls."""
-    numbers = [int(model.joint(joint.name).id) for joint in driven]
-    gains = [(0.0, 0.0)] * len(driven)
-    home = [0.0] * len(driven)
-    if settings.actuators == "position" and driven:
-        gains = _gains(model, pose, numbers, settings)
-        home = [float(pose[model.jnt_qposadr[number]]) for number in numbers]
-    for joint, number, (kp, kv) in zip(driven, numbers, gains, strict=True):
-        limits = model.jnt_range[number] if model.jnt_limited[number] else (-TURN, TURN)
-        low, high = map(float, limits)
-        _add_actuator(spec, joint, settings, (low, high), kp, kv)
-    spec.add_key(name="home", qpos=pose.tolist(), ctrl=home)
-    return _about_actuators(driven, settings, gains)
-
-
-def _gains(
-    model: mujoco.MjModel, pose: Floats, joints: Sequence[int], settings: UrdfSettings
-) -> list[tuple[float, float]]:
-    """``(kp, kd)`` of the servo of each joint."""
-    number_of = {model.joint(number).name: number for number in joints}
-    kp = values_of_joints(settings.kp, list(number_of), "urdf.kp")
-    kd = values_of_joints(settings.kd, list(number_of), "urdf.kd")
-    return servo_gains(
-        model,
-        pose,
-        joints,
-        settings.frequency,
-        is_floating=settings.base == "floating",
-        given_kp={number_of[name]: value for name, value in kp.items()},
-        given_kd={number_of[name]: value for name, value in kd.items()},
+    efforts = {joint.name: joint.effort for joint in driven}
+    is_floating = settings.base == "floating"
+    made = make_actuators(
+        settings.actuators, model, pose, efforts, settings, PART.name, is_floating
     )
-
-
-def _add_floor(spec: mujoco.MjSpec) -> None:
-    names = {geom.name for geom in spec.geoms}
-    name = "floor"
-    while name in names:
-        name += "_"
-    plane = mujoco.mjtGeom.mjGEOM_PLANE
-    spec.worldbody.add_geom(name=name, type=plane, size=[0, 0, 0.05], rgba=[0.8, 0.8, 0.8, 1])
-
-
-def _add_actuator(
-    spec: mujoco.MjSpec,
-    joint: UrdfJoint,
-    settings: UrdfSettings,
-    limits: tuple[float, float],
-    kp: float,
-    kv: float,
-) -> None:
-    assert joint.effort is not None
-    actuator = spec.add_actuator(
-        name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT
-    )
-    force = [-joint.effort, joint.effort]
-    if settings.actuators == "motor":
-        actuator.set_to_motor()
-        actuator.ctrlrange = force
-    else:
-        actuator.set_to_position(kp=kp, kv=kv)
-        actuator.ctrlrange = list(limits)
-        actuator.forcerange = force
-
-
-def _about_actuators(
-    driven: Sequence[UrdfJoint], settings: UrdfSettings, gains: Sequence[tuple[float, float]]
-) -> list[str]:
-    if not driven:
-        return []
-    forces = _range([joint.effort or 0.0 for joint in driven])
-    actuators = count(len(driven), f"{settings.actuators} actuator")
-    text = f"{actuators}, force at most {forces} N·m (slides: N) by <limit effort>"
-    if settings.actuators == "position":
-        kp = _range([kp for kp, _ in gains])
-        kv = _range([kv for _, kv in gains])
-        by_frequency = f"critically damped at {settings.frequency:g} Hz (urdf.frequency)"
-        if settings.kp is not None or settings.kd is not None:
-            by_frequency = f"as given, otherwise {by_frequency}"
-        text += f", kp {kp}, kv {kv}: {by_frequency}"
-    return [text]
-
-
-def _range(values: Sequence[float]) -> str:
-    low = min(values)
-    high = max(values)
-    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    for actuator in made:
+        actuator.add_to(spec)
+    spec.add_key(name="home", qpos=pose.tolist(), ctrl=[one.home for one in made])
+    return about_actuators(made, settings, PART.name, "<limit effort>")
 
 
 def _nothing_collides(settings: UrdfSettings) -> str:
@@ -469,18 +389,6 @@ def _about_not_driven(structure: UrdfStructure) -> list[str]:
         if one.name not in driven and one.kind != "fixed" and not one.mimic
     ]
     return [f"joints that no actuator moves: {shown(free)}"] if free else []
-
-
-def _write(spec: mujoco.MjSpec, target: Path) -> None:
-    """:raises UrdfError: MuJoCo's MJCF writer loses something."""
-    model = spec.compile()
-    spec.compiler.savecompiled = False
-    spec.compiler.savecanonical = False
-    target.write_text(spec.to_xml(), encoding="utf-8")
-    if lost := list(differing_fields(model, mujoco.MjModel.from_xml_path(str(target)))):
-        raise UrdfError(
-            f"cannot be written as MJCF: MuJoCo's MJCF writer loses {shown(lost)}; write it by hand"
-        )
 
 
 def _explained_error(message: str, structure: UrdfStructure, meshes: UrdfMeshes) -> UrdfError:
