@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,18 @@ from orchestrator.core.text import listed
 JOBS_SHOWN = 10
 
 app = typer.Typer()
+
+
+class SortKey(StrEnum):
+    """Columns of `list --all-users`, by which it can be sorted."""
+
+    user = "user"
+    name = "name"
+    cores = "cores"
+    load = "load"
+    memory = "memory"
+    disk = "disk"
+    eta = "eta"
 
 
 @app.command()
@@ -153,11 +166,40 @@ def list_experiments(
     is_all: Annotated[
         bool, Option("--all", help="Show experiments that have finished, too.")
     ] = False,
+    all_users: Annotated[
+        bool,
+        Option(
+            "--all-users",
+            help="Show those of all users, with cores, load, memory, disk and ETA: what runs, for root also what can "
+            "be resumed.",
+        ),
+    ] = False,
+    containing: Annotated[
+        str | None,
+        Option(
+            "--filter",
+            metavar="TEXT",
+            help="With --all-users: those alone that have TEXT in user, name, state or run directory.",
+            show_default="all",
+        ),
+    ] = None,
+    sort: Annotated[
+        SortKey | None,
+        Option(
+            help="With --all-users: the order; numbers from the largest, ETA from the nearest.",
+            show_default="state, then user",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show your experiments on this machine that run or can be resumed, wherever they were
     started.
     """
+    if all_users:
+        _list_all_users(is_all=is_all, containing=containing or "", sort=sort, as_json=as_json)
+        return
+    if containing is not None or sort is not None:
+        raise UsageError("list: --filter and --sort are for --all-users; give it too")
     from orchestrator.experiment.directory import run_index
     from orchestrator.terminal import list_view
 
@@ -168,3 +210,19 @@ def list_experiments(
         )
     else:
         list_view.show(runs, is_all=is_all)
+
+
+def _list_all_users(*, is_all: bool, containing: str, sort: SortKey | None, as_json: bool) -> None:
+    from orchestrator.experiment.from_outside import machine_runs
+    from orchestrator.terminal import machine_view
+
+    found = machine_runs.all_runs()
+    runs = machine_view.runs_to_list(
+        found.runs, is_all=is_all, containing=containing, sort=None if sort is None else sort.value
+    )
+    if as_json:
+        shared.print_json([machine_view.facts(run) for run in runs])
+    else:
+        machine_view.show(runs)
+    for problem in found.problems:
+        shared.print_progress(f"warning: {problem}")

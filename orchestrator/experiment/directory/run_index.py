@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 
 FINISHED = "finished"
 ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
+STATE_IN_HOME = ".local/state"
+RUNS = "orchestrator/runs"
+MOST_ENTRIES = 10_000
+"""Further entries of an index are not looked at."""
+LARGEST_ENTRY_BYTES = 1 << 16
+"""A larger file is no entry."""
 MISSING_S = 90 * 86_400.0
 """For so long an entry stays whose run directory has gone with its folder."""
 DEEPEST = 4
@@ -77,7 +83,7 @@ class ListedRun:
 def folder() -> Path:
     """:raises RuntimeError: the user has no home."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    return (state if state.is_absolute() else Path.home() / ".local/state") / "orchestrator/runs"
+    return (state if state.is_absolute() else Path.home() / STATE_IN_HOME) / RUNS
 
 
 def note(run_dir: Path, name: str) -> None:
@@ -167,15 +173,29 @@ def missing() -> list[RunEntry]:
     return [entry for _, entry in _noted() if _is_gone(entry)]
 
 
+def entries_of_home(home: Path) -> list[RunEntry]:
+    """What is noted in the index of the user whose home this is, where that is at its default place,
+    and is there; nothing is removed.
+    """
+    noted = _noted_in(home / STATE_IN_HOME / RUNS)
+    return [entry for _, entry in noted if not _is_gone(entry)]
+
+
 def _noted() -> Iterator[tuple[Path, RunEntry]]:
-    """The files of the index of this machine, with their content."""
+    """The files of the index of this user on this machine, with their content."""
+    with contextlib.suppress(RuntimeError):  # the user has no home
+        yield from _noted_in(folder())
+
+
+def _noted_in(index: Path) -> Iterator[tuple[Path, RunEntry]]:
+    """The files of an index, with their content: those of this machine."""
     try:
-        files = sorted(folder().glob("*.json"))
-    except (OSError, RuntimeError):  # a home that is missing, or may not be read
+        files = sorted(index.glob("*.json"))[:MOST_ENTRIES]
+    except OSError:  # a home that is missing, or may not be read
         return
     for file in files:
         try:
-            entry = RunEntry.from_line(read_regular(file))
+            entry = RunEntry.from_line(read_regular(file, LARGEST_ENTRY_BYTES))
         except (OSError, ValueError):  # of another user, or of another version of this program
             continue
         if entry.host == socket.gethostname():

@@ -10,12 +10,18 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import select
+import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.core.errors import OrchestratorError, RunDirError
 from orchestrator.core.files.trial_file import status_of_new_file
+
+MOST_BYTES = 1 << 24
+"""Of an answer; it may be the user's."""
 
 
 def owner_if_not_root(root: Path) -> int | None:
@@ -53,12 +59,15 @@ def _user(uid: int) -> str:
         return f"the user number {uid}"
 
 
-def done_by(owner: int, work: Callable[[], list[str]]) -> list[str]:
+def done_by(
+    owner: int, work: Callable[[], list[str]], *, limit_s: float | None = None
+) -> list[str]:
     """Call ``work`` in a child process of the user ``owner`` alone, and return what it returns.
 
     It must load nothing, nor start another program: this package may lie where the user cannot
     read.
 
+    :param limit_s: after so long it is killed, as the user may have stopped it; None: never.
     :raises RunDirError: it has failed; the message is that of its error.
     """
     reading, writing = os.pipe()
@@ -66,13 +75,17 @@ def done_by(owner: int, work: Callable[[], list[str]]) -> list[str]:
     if child == 0:
         try:
             answer = _answer(owner, work)
-            os.write(writing, json.dumps(answer).encode())
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(json.dumps(answer).encode())
         finally:
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        content = pipe.read()
-    os.waitpid(child, 0)
+    try:
+        content = _read_to_end(reading, limit_s)
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)  # usually it has ended, and is not reaped yet
+        os.waitpid(child, 0)
     if not content:
         raise RunDirError("the process that acts for its owner has ended without an answer")
     answer = json.loads(content)
@@ -80,6 +93,24 @@ def done_by(owner: int, work: Callable[[], list[str]]) -> list[str]:
         raise RunDirError(answer["error"])
     done: list[str] = answer["done"]
     return done
+
+
+def _read_to_end(pipe: int, limit_s: float | None) -> bytes:
+    """:raises RunDirError: it has no end within ``limit_s``, or more than :data:`MOST_BYTES`."""
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    content = b""
+    while True:
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([pipe], [], [], left_s)[0]:
+            raise RunDirError(
+                f"the process that acts for its owner has not answered within {limit_s:g} s"
+            )
+        chunk = os.read(pipe, 1 << 16)
+        content += chunk
+        if not chunk:
+            return content
+        if len(content) > MOST_BYTES:
+            raise RunDirError("the process that acts for its owner has answered without end")
 
 
 def _answer(owner: int, work: Callable[[], list[str]]) -> dict[str, object]:

@@ -1,0 +1,301 @@
+"""The experiments of all users of this machine, as far as this user may read them: `list --all-users`.
+
+Who holds CPUs says so for all users to read (:mod:`orchestrator.machine.cpu_holders`). Root sees
+what is in the indexes of the others, too: a process reads a user's files that has the rights of this
+user alone, within limits of size and time. Nothing is loaded that could run code: no ledger, no
+pickle, but JSON files of known form. What the kernel says of processes is believed only of those that
+belong to the user.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+import stat
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from orchestrator.core.decoding import FilePath, Message, checked_values, parsed_json
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.files.regular_files import read_regular
+from orchestrator.core.job import Cause
+from orchestrator.core.messages import JsonLine
+from orchestrator.core.paths import RunPaths
+from orchestrator.core.processes.procfs import TICKS_PER_S, process_stat
+from orchestrator.experiment.directory import run_directory, run_index
+from orchestrator.experiment.directory.run_index import RunEntry
+from orchestrator.experiment.processes.done_by_owner import done_by
+from orchestrator.ledger import SummaryRow
+from orchestrator.machine.cpu_holders import CpuHolders, Holder, holders_folder
+from orchestrator.machine.process_tree import resident_mib, with_descendants
+from orchestrator.machine.topology import MIB
+from orchestrator.machine.users import user_name
+from orchestrator.supervisor.remaining_time import NOTHING_ENDED
+
+MOST_USERS = 1024
+"""Homes of further users are not looked at."""
+LARGEST_SUMMARY_BYTES = 32 * MIB
+MOST_FILES = 20_000
+"""Of a run directory whose disk space is counted."""
+LIMIT_S = 20.0
+"""So long the run directories of one user may take."""
+MEASURED_S = 0.5
+"""Over this time the load of processes is measured."""
+BLOCK_BYTES = 512
+"""The unit of ``st_blocks`` (stat(2))."""
+
+KEYS = ("state", "cause", "env_steps", "total_timesteps", "env_steps_per_s")
+"""Of a row of ``summary.json``, which are read."""
+
+FoundState: TypeAlias = Literal["running", "paused", "interrupted", "unreadable", "finished"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts(JsonLine):
+    """What the files of a run directory say."""
+
+    run_dir: FilePath
+    name: str
+    state: FoundState
+    """By ``summary.json``, which may be a second old, and the lock of the supervisor."""
+    pid: int | None = None
+    """Of the supervisor."""
+    jobs: Mapping[str, int] = field(default_factory=dict)
+    """Number of jobs by state."""
+    eta_s: float | None = None
+    """Seconds until all are trained, at the present speed."""
+    disk_mib: float | None = None
+    """What the run directory takes; None where it has more than :data:`MOST_FILES` files."""
+    problem: Message = ""
+    """Why its jobs cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRun:
+    """An experiment of a user of this machine."""
+
+    uid: int
+    facts: RunFacts
+    cpus: tuple[int, ...] = ()
+    """Those that its jobs hold, rising."""
+    load: float | None = None
+    """CPU seconds per second of all of its processes; None where none is seen."""
+    memory_mib: float | None = None
+    """Resident memory of all of its processes."""
+
+    @property
+    def user(self) -> str:
+        return user_name(self.uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRuns:
+    """What was found."""
+
+    runs: Sequence[MachineRun]
+    problems: Sequence[str]
+    """What could not be looked at, a sentence each."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Places:
+    """Where to look for the experiments of one user."""
+
+    home: Path | None = None
+    """Whose index is read; None: the index may not be read."""
+    holders: list[Holder] = field(default_factory=list)
+
+
+def all_runs() -> MachineRuns:
+    """The experiments of all users. Takes half a second, and longer where there are many."""
+    places = _places()
+    found: list[MachineRun] = []
+    problems = []
+    for uid, place in sorted(places.items()):
+        try:
+            facts = [RunFacts.from_line(line.encode()) for line in _read(uid, place)]
+        except (OrchestratorError, ValueError) as error:
+            problems.append(f"The experiments of {user_name(uid)} cannot be read: {error}.")
+            facts = []
+        found += _with_holders(uid, facts, place.holders)
+    return MachineRuns(runs=_measured(found), problems=problems)
+
+
+def _places() -> dict[int, _Places]:
+    """By the number of the user."""
+    own = os.geteuid()
+    places = {own: _Places()}
+    if own == 0:
+        for account in islice(pwd.getpwall(), MOST_USERS):
+            home = Path(account.pw_dir)
+            if account.pw_uid != 0 and home != Path("/") and home.is_dir():
+                places.setdefault(account.pw_uid, _Places(home=home))
+    for holder in CpuHolders(holders_folder()).others():
+        places.setdefault(holder.uid, _Places()).holders.append(holder)
+    return places
+
+
+def _read(uid: int, place: _Places) -> list[str]:
+    """A line of :class:`RunFacts` for each run directory.
+
+    :raises OrchestratorError: it takes too long, or nobody may act for the user.
+    """
+    own = os.geteuid()
+
+    def work() -> list[str]:
+        entries = list(run_index.entries()) if uid == own else _entries(place)
+        names = {one.run_dir: one.experiment for one in place.holders if one.run_dir[:1] == "/"}
+        names |= {entry.run_dir: entry.name for entry in entries}
+        return [_facts(Path(run_dir), name).to_line().decode() for run_dir, name in names.items()]
+
+    if own != 0 or uid == 0:
+        return work()
+    return done_by(uid, work, limit_s=LIMIT_S)
+
+
+def _entries(place: _Places) -> list[RunEntry]:
+    return [] if place.home is None else run_index.entries_of_home(place.home)
+
+
+def _facts(run_dir: Path, name: str) -> RunFacts:
+    paths = RunPaths(run_dir)
+    holder = run_directory.holder(paths)
+    pid = None if holder is None or holder.is_elsewhere else holder.pid
+    try:
+        rows = _rows(paths)
+    except (OSError, ValueError) as error:
+        state: FoundState = "unreadable" if holder is None else "running"
+        reason = getattr(error, "strerror", None) or str(error)
+        return RunFacts(
+            run_dir=str(run_dir), name=name, state=state, pid=pid, problem=f"summary.json: {reason}"
+        )
+    return RunFacts(
+        run_dir=str(run_dir),
+        name=name,
+        state=_state(rows) if holder is None else "running",
+        pid=pid,
+        jobs=dict(Counter(row["state"] for row in rows)),
+        eta_s=None if holder is None else _eta_s(rows),
+        disk_mib=_disk_mib(run_dir),
+    )
+
+
+def _rows(paths: RunPaths) -> list[Mapping[str, Any]]:
+    """:raises OSError, ValueError: there is none, or it has another form."""
+    content = parsed_json(read_regular(paths.summary_json, LARGEST_SUMMARY_BYTES))
+    if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
+        raise ValueError("expected a list of jobs")
+    return [checked_values(SummaryRow, {key: row.get(key) for key in KEYS}) for row in content]
+
+
+def _state(rows: Collection[Mapping[str, Any]]) -> FoundState:
+    """The state of an experiment without a supervisor."""
+    states = {row["state"] for row in rows if row["cause"] != Cause.RUNG}
+    if not rows or states & {"PENDING", "RUNNING"}:
+        return "interrupted"
+    return "paused" if "PAUSED" in states else "finished"
+
+
+def _eta_s(rows: Collection[Mapping[str, Any]]) -> float | None:
+    """Seconds until all jobs are trained that run or are queued."""
+    to_go = [row for row in rows if row["state"] in ("PENDING", "RUNNING")]
+    running = [row for row in to_go if row["state"] == "RUNNING"]
+    return NOTHING_ENDED.remaining_s(
+        steps_to_go=sum(max(0, row["total_timesteps"] - row["env_steps"]) for row in to_go),
+        env_steps_per_s=sum(row["env_steps_per_s"] or 0.0 for row in running),
+        running=len(running),
+    )
+
+
+def _disk_mib(folder: Path) -> float | None:
+    """What the files below ``folder`` take on its disk; no link is followed."""
+    taken = 0
+    for number, status in enumerate(_statuses(folder)):
+        if number == MOST_FILES:
+            return None
+        taken += status.st_blocks * BLOCK_BYTES
+    return taken / MIB
+
+
+def _statuses(folder: Path) -> Iterator[os.stat_result]:
+    folders = [folder]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as found:
+                for one in found:
+                    status = one.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode):
+                        folders.append(Path(one.path))
+                    yield status
+        except OSError:  # it may not be read, or is gone
+            continue
+
+
+def _with_holders(
+    uid: int, found: Sequence[RunFacts], holders: Collection[Holder]
+) -> Iterator[MachineRun]:
+    """The experiments of a user with the CPUs that they hold, and what else holds some."""
+    left = list(holders)
+    for facts in found:
+        own = [one for one in left if one.pid == facts.pid or one.run_dir == facts.run_dir]
+        left = [one for one in left if one not in own]
+        if own and facts.pid is None:  # its lock may not be read
+            running = dataclasses.replace(facts, state="running", pid=own[0].pid)
+            yield MachineRun(uid=uid, facts=running, cpus=_cpus(own))
+        else:
+            yield MachineRun(uid=uid, facts=facts, cpus=_cpus(own))
+    for holder in left:
+        facts = RunFacts(
+            run_dir=holder.run_dir, name=holder.experiment, state="running", pid=holder.pid
+        )
+        yield MachineRun(uid=uid, facts=facts, cpus=_cpus([holder]))
+
+
+def _cpus(holders: Collection[Holder]) -> tuple[int, ...]:
+    return tuple(sorted({cpu for holder in holders for cpu in holder.cpus}))
+
+
+def _measured(runs: Sequence[MachineRun]) -> list[MachineRun]:
+    """With the load and the memory of their processes."""
+    pids = {number: _processes(run) for number, run in enumerate(runs)}
+    if not any(pids.values()):
+        return list(runs)
+    begun = time.monotonic()
+    before = {pid: _cpu_ticks(pid) for members in pids.values() for pid in members}
+    time.sleep(MEASURED_S)
+    used = {pid: max(0, _cpu_ticks(pid) - ticks) for pid, ticks in before.items()}
+    passed_ticks = (time.monotonic() - begun) * TICKS_PER_S
+    measured = list(runs)
+    for number, members in pids.items():
+        if members:
+            measured[number] = dataclasses.replace(
+                runs[number],
+                load=sum(used[pid] for pid in members) / passed_ticks,
+                memory_mib=resident_mib(members[0]),
+            )
+    return measured
+
+
+def _processes(run: MachineRun) -> list[int]:
+    """The supervisor and its descendants, if the process is the user's: its pid is what a file
+    says.
+    """
+    pid = run.facts.pid
+    if run.facts.state != "running" or not pid:
+        return []
+    try:
+        is_of_user = Path(f"/proc/{pid}").stat().st_uid == run.uid
+    except OSError:  # it has ended, or is hidden
+        return []
+    return with_descendants(pid) if is_of_user else []
+
+
+def _cpu_ticks(pid: int) -> int:
+    found = process_stat(pid)
+    return 0 if found is None else found.own_ticks

@@ -1,0 +1,269 @@
+"""`list --all-users`: what root and others see of the experiments of all users, and that nothing in a
+user's files makes root read, wait for or believe what it should not."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_helpers import give, invoke
+
+from orchestrator.core.errors import RunDirError
+from orchestrator.experiment.directory import run_directory, run_index
+from orchestrator.experiment.from_outside import machine_runs
+from orchestrator.experiment.from_outside.machine_runs import MachineRun
+from orchestrator.experiment.processes import done_by_owner
+from orchestrator.machine import cpu_holders
+from orchestrator.machine.cpu_holders import CpuHolders, holders_folder
+
+ANN = 12345
+BOB = 12346
+NAMES = {ANN: "ann", BOB: "bob"}
+ROW = {
+    "state": "RUNNING",
+    "cause": None,
+    "env_steps": 400,
+    "total_timesteps": 1000,
+    "env_steps_per_s": 20.0,
+}
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("ORCHESTRATOR_CPU_HOLDERS", str(tmp_path / "cpu-holders"))
+
+
+@pytest.fixture
+def homes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the homes of Ann and Bob, who are the only users besides root."""
+    with tempfile.TemporaryDirectory() as folder:  # unlike pytest's, within reach of others
+        Path(folder).chmod(0o755)
+        accounts = []
+        for uid, name in NAMES.items():
+            home = Path(folder) / name
+            home.mkdir(mode=0o700)
+            os.chown(home, uid, uid)
+            fields = (name, "x", uid, uid, "", str(home), "/bin/sh")
+            accounts.append(pwd.struct_passwd(fields))
+        monkeypatch.setenv("ORCHESTRATOR_CPU_HOLDERS", f"{folder}/cpu-holders")
+        assert cpu_holders.prepare(holders_folder()) is None
+        monkeypatch.setattr(machine_runs.pwd, "getpwall", lambda: accounts)
+        yield Path(folder)
+
+
+def run_of(uid: int, homes: Path, name: str, *rows: dict[str, Any]) -> Path:
+    """A run directory in a user's home, and in the index there."""
+    home = homes / NAMES[uid]
+    run_dir = home / "runs" / name
+    run_dir.mkdir(parents=True)
+    (run_dir / "supervisor.lock").touch()
+    (run_dir / "summary.json").write_text(json.dumps([ROW | row for row in rows]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(home / ".local/state"))
+        run_index.note(run_dir, name)
+    for path in (home, *home.rglob("*")):
+        os.lchown(path, uid, uid)
+    return run_dir
+
+
+class Acting:
+    """A process of a user that holds CPUs for a run, and its supervisor's lock."""
+
+    def __init__(self, uid: int, run_dir: Path, cpus: dict[int, int]) -> None:
+        reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                done_by_owner._become(uid)
+                name = run_dir.name
+                holders = CpuHolders(holders_folder(), experiment=name, run_dir=str(run_dir))
+                with run_directory.claim(run_dir):
+                    holders.publish(cpus)
+                    os.write(writing, b"!")
+                    signal.pause()
+            finally:
+                os._exit(1)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            assert pipe.read(1) == b"!"
+
+    def __enter__(self) -> Acting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def found() -> dict[str, MachineRun]:
+    runs = machine_runs.all_runs()
+    assert runs.problems == []
+    return {run.facts.name: run for run in runs.runs}
+
+
+@only_root
+def test_root_sees_the_runs_of_all_users_with_what_they_hold(homes: Path) -> None:
+    walkers = run_of(ANN, homes, "walkers", {}, {"state": "PENDING", "env_steps": 0})
+    run_of(BOB, homes, "hoppers", {"state": "PENDING"}, {"state": "SUCCEEDED"})
+    run_of(BOB, homes, "done", {"state": "SUCCEEDED"}, {"state": "PAUSED", "cause": "rung"})
+    run_of(BOB, homes, "resting", {"state": "PAUSED"})
+    with Acting(ANN, walkers, {3: 1, 5: 2}) as ann:
+        seen = found()
+        assert seen.keys() == {"walkers", "hoppers", "done", "resting"}
+        of_ann = seen["walkers"]
+        assert (of_ann.uid, of_ann.facts.pid, of_ann.cpus) == (ANN, ann.pid, (3, 5))
+        assert of_ann.facts.jobs == {"RUNNING": 1, "PENDING": 1}
+        assert of_ann.facts.eta_s == (600 + 1000) / 20
+        assert of_ann.memory_mib is not None
+        assert of_ann.memory_mib > 1
+        assert of_ann.load is not None
+    states = {name: run.facts.state for name, run in seen.items()}
+    assert states == {
+        "walkers": "running",
+        "hoppers": "interrupted",
+        "done": "finished",
+        "resting": "paused",
+    }
+    assert found()["walkers"].facts.state == "interrupted", "its supervisor was killed"
+
+
+@only_root
+def test_others_see_what_runs_and_no_more_than_they_may_read(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walkers = run_of(ANN, homes, "walkers", {})
+    run_of(BOB, homes, "hoppers", {"state": "PENDING"})
+    monkeypatch.setenv("XDG_STATE_HOME", str(homes / "bob/.local/state"))
+
+    def as_bob() -> list[str]:
+        return [repr((run.uid, run.facts, run.cpus)) for run in machine_runs.all_runs().runs]
+
+    with Acting(ANN, walkers, {3: 1}) as ann:
+        hidden = done_by_owner.done_by(BOB, as_bob)
+        (homes / "ann").chmod(0o755)
+        shown = done_by_owner.done_by(BOB, as_bob)
+    (of_ann,) = [line for line in hidden if f"({ANN}" in line]
+    assert f"pid={ann.pid}" in of_ann
+    assert "Permission denied" in of_ann
+    assert "(3,)" in of_ann
+    assert any("hoppers" in line and "interrupted" in line for line in hidden)
+    (of_ann,) = [line for line in shown if f"({ANN}" in line]
+    assert "'RUNNING': 1" in of_ann
+
+
+@only_root
+def test_nothing_in_a_users_files_leads_root_astray(homes: Path) -> None:
+    secret = homes / "secret.json"
+    secret.write_text(json.dumps([ROW | {"state": "SUCCEEDED"}] * 7))
+    secret.chmod(0o600)
+    of_root = homes / "of-root"
+    of_root.mkdir(mode=0o700)
+    (of_root / "supervisor.lock").touch()
+    (of_root / "summary.json").write_text(secret.read_text())
+    contents = ("link", "pipe", "large", "deep", "odd", "alien", "behind", "endless")
+    places = {name: run_of(ANN, homes, name, {}) for name in contents}
+    for name in ("link", "pipe", "large", "endless"):
+        (places[name] / "summary.json").unlink()
+    (places["link"] / "summary.json").symlink_to(secret)
+    os.mkfifo(places["pipe"] / "summary.json", 0o666)
+    (places["pipe"] / "supervisor.lock").unlink()
+    os.mkfifo(places["pipe"] / "supervisor.lock", 0o666)
+    (places["large"] / "summary.json").touch()
+    os.truncate(places["large"] / "summary.json", machine_runs.LARGEST_SUMMARY_BYTES + 1)
+    (places["endless"] / "summary.json").symlink_to("/dev/zero")
+    (places["deep"] / "summary.json").write_text("[" * 100_000)
+    (places["odd"] / "summary.json").write_text('[{"state": "FLYING"}, 3]')
+    (places["alien"] / "supervisor.lock").write_text(
+        json.dumps({"pid": os.getpid(), "pid_start": 1.0, "host": "\x1b[31m", "since": "ever"})
+    )
+    for path in places["behind"].iterdir():
+        path.unlink()
+    places["behind"].rmdir()
+    places["behind"].symlink_to(of_root)
+    for path in (homes / "ann").rglob("*"):
+        os.lchown(path, ANN, ANN)
+    seen = found()
+    problems = {name: run.facts.problem for name, run in seen.items() if run.facts.problem}
+    assert problems.keys() == {"link", "pipe", "large", "deep", "odd", "behind", "endless"}
+    for name in ("link", "behind"):
+        assert "Permission denied" in problems[name], "to Ann, whose link it is"
+    assert all(run.facts.jobs == {} for name, run in seen.items() if name in problems)
+    assert all(run.load is None for run in seen.values()), "no process is Ann's"
+
+
+@only_root
+def test_a_process_that_is_not_the_users_is_not_measured_for_them(homes: Path) -> None:
+    run_dir = run_of(ANN, homes, "walkers", {})
+    with Acting(ANN, run_dir, {0: 1}):
+        lock = run_dir / "supervisor.lock"
+        (pid,) = {run.facts.pid for run in found().values()}
+        lock.write_text(lock.read_text().replace(f'"pid": {pid}', f'"pid": {os.getpid()}'))
+        (run,) = found().values()
+        assert (run.facts.pid, run.load, run.memory_mib) == (os.getpid(), None, None)
+
+
+@only_root
+def test_a_user_who_keeps_root_waiting_is_named_and_the_others_are_shown(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_of(ANN, homes, "walkers", {})
+    run_of(BOB, homes, "hoppers", {})
+    monkeypatch.setattr(machine_runs, "LIMIT_S", 1.0)
+    facts = machine_runs._facts
+
+    def stopped(run_dir: Path, name: str) -> Any:
+        if name == "walkers":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return facts(run_dir, name)
+
+    monkeypatch.setattr(machine_runs, "_facts", stopped)
+    runs = machine_runs.all_runs()
+    assert [run.facts.name for run in runs.runs] == ["hoppers"]
+    (problem,) = runs.problems
+    assert f"uid {ANN}" in problem
+    assert "not answered within 1 s" in problem
+
+
+@only_root
+def test_who_acts_for_a_user_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(done_by_owner, "MOST_BYTES", 1000)
+    with pytest.raises(RunDirError, match="without end"):
+        done_by_owner.done_by(ANN, lambda: ["x" * 100_000])
+    with pytest.raises(RunDirError, match="not answered"):  # long before the test's own limit
+        done_by_owner.done_by(ANN, lambda: [str(time.sleep(6000))], limit_s=0.2)
+
+
+def test_the_command_filters_and_sorts(tmp_path: Path) -> None:
+    for number, name in enumerate(("b", "a", "c")):
+        run_dir = tmp_path / name
+        run_dir.mkdir()
+        (run_dir / "supervisor.lock").touch()
+        (run_dir / "filling").write_bytes(b"x" * (number << 16))
+        state = "SUCCEEDED" if name == "c" else "PENDING"
+        (run_dir / "summary.json").write_text(json.dumps([ROW | {"state": state}]))
+        run_index.note(run_dir, name)
+
+    def listed(*options: str) -> list[str]:
+        done = invoke("list", "--all-users", "--json", *options, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return [row["name"] for row in json.loads(done.stdout)]
+
+    mine = ("--filter", str(tmp_path))
+    assert listed(*mine) == ["a", "b"]
+    assert listed(*mine, "--all", "--sort", "disk") == ["c", "a", "b"]
+    assert listed("--filter", "interrupted") == ["a", "b"]
+    assert listed("--filter", "no such thing") == []
+    shown = give("list", "--all-users", *mine, cwd=tmp_path).stdout
+    assert "2 experiments of 1 user; 0 CPUs are held" in shown
+    assert invoke("list", "--sort", "disk", cwd=tmp_path).returncode == 2
+    assert invoke("list", "--all-users", "--sort", "colour", cwd=tmp_path).returncode == 2
