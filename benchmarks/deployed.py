@@ -164,7 +164,10 @@ def by_controller(
                 np.concatenate([*robot.read(), command]).astype(np.float32).tobytes()
             )
             process.stdin.flush()
-            ctrl = np.frombuffer(process.stdout.read(4 * robot.model.nu), np.float32)
+            given = process.stdout.read(4 * robot.model.nu)
+            if len(given) < 4 * robot.model.nu:
+                raise UsageError(f"the controller has stopped after {number} steps")
+            ctrl = np.frombuffer(given, np.float32)
             late += time.monotonic() - begun > (number + 1) * period_s
             robot.write(ctrl)
             poses.append(robot.data.qpos.copy())
@@ -193,8 +196,9 @@ def changed_robot(xml: Path, root: int, target: Path) -> None:
 
 
 class Figures(NamedTuple):
-    distance_m: float
-    """Of the root, in the horizontal plane."""
+    path_m: float
+    """Length of the root's way in the horizontal plane, sampled once a second, so that trembling is
+    none."""
     velocity_error: float
     """Mean distance of the velocity from the command's, in m/s, in the root's own heading."""
     seconds: float
@@ -208,7 +212,8 @@ def figures(motion: Motion, period_s: float) -> Figures:
     left = np.cos(heading) * velocity[:, 1] - np.sin(heading) * velocity[:, 0]
     commanded = motion.commands[: len(forward)]
     error = np.hypot(forward - commanded[:, 0], left - commanded[:, 1]).mean()
-    steps = np.linalg.norm(np.diff(motion.qpos[:, :2], axis=0), axis=1)
+    places = motion.qpos[:: max(1, round(1 / period_s)), :2]
+    steps = np.linalg.norm(np.diff([*places, motion.qpos[-1, :2]], axis=0), axis=1)
     return Figures(float(steps.sum()), float(error), len(forward) * period_s)
 
 
@@ -259,11 +264,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OrchestratorError, OSError, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)
         return 2
-    print("| robot | driven by | seconds | distance, m | velocity error, m/s | late periods |")
+    print("| robot | driven by | seconds | way, m | velocity error, m/s | late periods |")
     print("|---|---|---|---|---|---|")
     for row in rows:
         print(
-            f"| {row['robot']} | {row['driven by']} | {row['seconds']:.1f} | {row['distance_m']:.2f} "
+            f"| {row['robot']} | {row['driven by']} | {row['seconds']:.1f} | {row['path_m']:.2f} "
             f"| {row['velocity_error']:.3f} | {row['late']} |"
         )
     if given.json is not None:

@@ -83,7 +83,7 @@ def advised_jobs(
         advice = row["advice"]
         offered = [change for change in advice["changes"] if change["is_offered"]]
         if not offered:
-            remarks[f"{name}-{BEFORE}"] = "no change is offered"
+            remarks[f"{name}-{BEFORE}"] = advice["problem"] or "no change is offered"
             continue
         first = offered[0]
         followed = {**keys, "model": first["edits"]}
@@ -109,7 +109,9 @@ def advise(seconds: float) -> list[dict[str, Any]]:
         text = job_file(robots(), {}).replace(f"seeds = {list(range(SEEDS))}", "seeds = [0]")
         jobs.write_text(text)
         command = [*ORCHESTRATOR, "advise", str(jobs), f"--time={seconds}", "--json"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=folder)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=folder)
+        if done.returncode not in (0, 1):  # 1: of some robots
+            raise UsageError(f"advise ended with exit code {done.returncode}")
     return [row for row in json.loads(done.stdout) if row["job"] is not None]
 
 

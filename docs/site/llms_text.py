@@ -26,9 +26,12 @@ _sections: list[tuple[str, Sequence[Page]]] = []
 
 
 def on_nav(nav: Navigation, /, **_: Any) -> None:
-    """Keep the pages of each section."""
+    """Keep the pages of each section; those of none come first."""
+    alone = [item for item in nav.items if isinstance(item, Page)]
+    sections = [item for item in nav.items if isinstance(item, Section)]
     _sections[:] = [
-        (item.title, list(_pages(item.children))) for item in nav.items if isinstance(item, Section)
+        ("Start", alone),
+        *((section.title, list(_pages(section.children))) for section in sections),
     ]
 
 

@@ -34,8 +34,11 @@ def change(name: str, *, is_offered: bool) -> dict[str, Any]:
 def test_the_first_line_of_each_robot_is_followed() -> None:
     changes = [change("first", is_offered=False), change("second", is_offered=True)]
     rows = [
-        {"job": "hopper-s0", "advice": {"changes": changes, "own_xml": None}},
-        {"job": "Ant-s0", "advice": {"changes": changes[:1], "own_xml": "ant.xml"}},
+        {"job": "hopper-s0", "advice": {"changes": changes, "own_xml": None, "problem": None}},
+        {
+            "job": "Ant-s0",
+            "advice": {"changes": changes[:1], "own_xml": "ant.xml", "problem": None},
+        },
     ]
     jobs, remarks = followed_advice.advised_jobs(rows)
     assert list(jobs) == ["hopper-before", "hopper-after", "Ant-before"]

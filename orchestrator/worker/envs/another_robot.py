@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,15 @@ from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.tasks import input_names
 
+SAME_PERIOD = 1e-3
+"""Relative difference of control periods that is none."""
 
-def with_robot(spec: WorkerSpec, job_dir: Path, xml: Path) -> WorkerSpec:
+
+def with_robot(spec: WorkerSpec, job_dir: Path, xml: Path, *, nominal: bool = False) -> WorkerSpec:
     """``spec`` with the MJCF ``xml``, which is used where it lies.
+
+    :param nominal: whether nothing of the job's ``randomize`` is drawn, which ``xml`` then need
+        not fit.
 
     :raises UsageError: there is no such file, the job has no robot of its own, or a policy of the
         job would not find what it was trained to observe and control.
@@ -33,9 +40,10 @@ def with_robot(spec: WorkerSpec, job_dir: Path, xml: Path) -> WorkerSpec:
     if not xml.is_file():
         raise UsageError(f"{spec.job_id}: xml = {xml}: no such file; expected an MJCF")
     changed = dataclasses.replace(spec, xml=str(xml.absolute()))
-    with contextlib.closing(env_factory.make(spec, job_dir, n_envs=1, seed=0)) as own:
+    settings: dict[str, Any] = {"n_envs": 1, "seed": 0, "nominal": nominal}
+    with contextlib.closing(env_factory.make(spec, job_dir, **settings)) as own:
         try:
-            other = env_factory.make(changed, job_dir, n_envs=1, seed=0)
+            other = env_factory.make(changed, job_dir, **settings)
         except ValueError as error:  # MuJoCo cannot compile it, or it does not fit the task
             raise UsageError(f"{spec.job_id}: xml = {xml}: {error}") from error
         with contextlib.closing(other):
@@ -56,11 +64,16 @@ def _difference(own: VecEnv, other: VecEnv) -> str | None:
     ):
         if (sizes := _sizes(of_own, of_other)) is not None:
             return f"the policy has {what} {sizes[0]}, and this robot {sizes[1]}"
-    names = _names(own)
-    other_names = _names(other)
+    own_task = _interface(own)
+    other_task = _interface(other)
+    if not math.isclose(own_task.period_s, other_task.period_s, rel_tol=SAME_PERIOD):
+        return (
+            f"the policy acts every {own_task.period_s:g} s, and on this robot it would act every "
+            f"{other_task.period_s:g} s (its timestep is another one)"
+        )
     return _first_difference(
-        "observation", names.observations, other_names.observations
-    ) or _first_difference("action", names.actions, other_names.actions)
+        "observation", own_task.observations, other_task.observations
+    ) or _first_difference("action", own_task.actions, other_task.actions)
 
 
 def _first_difference(what: str, own: Sequence[str], other: Sequence[str]) -> str | None:
@@ -78,18 +91,21 @@ def _sizes(own: spaces.Space[Any], other: spaces.Space[Any]) -> tuple[object, ob
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Names:
-    """Of observations and of actions; empty where there are none."""
+class _Interface:
+    """What a task says of itself; empty for other environments."""
 
     observations: Sequence[str] = ()
+    """Names, as of ``actions``; empty where there are none."""
     actions: Sequence[str] = ()
+    period_s: float = 0.0
 
 
-def _names(venv: VecEnv) -> _Names:
+def _interface(venv: VecEnv) -> _Interface:
     simulation: Simulation | None = getattr(venv, "simulation", None)
     if simulation is None:
-        return _Names()
-    return _Names(
+        return _Interface()
+    return _Interface(
         observations=simulation.observation_names() or (),
         actions=input_names.controls(simulation.model).tolist(),
+        period_s=simulation.control_period_s,
     )

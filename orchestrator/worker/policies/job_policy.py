@@ -112,7 +112,7 @@ def load(
     if seed is None:
         seed = evaluation.environment_seed(spec)
     with _importing_from(spec.search_path):
-        spec = _with_robot(spec, paths, xml)
+        spec = _with_robot(spec, paths, xml, nominal=not randomize)
         venv = _environments(paths, spec, n_envs, render_mode, seed, nominal=not randomize)
         generators = training_state.generators(torch.device("cpu"))
         try:
@@ -175,7 +175,7 @@ def make_env(
     if seed is None:
         seed = evaluation.environment_seed(spec)
     with _importing_from(spec.search_path):
-        spec = _with_robot(spec, paths, xml)
+        spec = _with_robot(spec, paths, xml, nominal=not randomize)
         venv = _environments(paths, spec, n_envs, render_mode, seed, nominal=not randomize)
         venv.seed(seed)
         env = _normalized_env(spec, paths, venv, trained, single=n_envs is None)
@@ -203,11 +203,13 @@ def _job(job_dir: StrPath) -> tuple[JobPaths, WorkerSpec]:
     return paths, spec
 
 
-def _with_robot(spec: WorkerSpec, paths: JobPaths, xml: StrPath | None) -> WorkerSpec:
+def _with_robot(
+    spec: WorkerSpec, paths: JobPaths, xml: StrPath | None, *, nominal: bool
+) -> WorkerSpec:
     if xml is None:
         return spec
     with _explaining(spec, f"its environment cannot be made with {xml}"):
-        return another_robot.with_robot(spec, paths.root, absolute(xml))
+        return another_robot.with_robot(spec, paths.root, absolute(xml), nominal=nominal)
 
 
 def _checkpoint(paths: JobPaths, spec: WorkerSpec, asked: str | None) -> Checkpoint | None:

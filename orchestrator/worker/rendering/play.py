@@ -72,7 +72,7 @@ def play(options: argparse.Namespace) -> None:
     if options.xml is not None:
         from orchestrator.worker.envs import another_robot
 
-        spec = another_robot.with_robot(spec, paths.root, options.xml)
+        spec = another_robot.with_robot(spec, paths.root, options.xml, nominal=options.nominal)
     scene = scenes.open_scene(spec, paths, options.seed, nominal=options.nominal)
     if in_window and scene.model is None:
         print(

@@ -10,6 +10,7 @@ fields), and Gmsh's for flexible bodies.
 
 from __future__ import annotations
 
+import codecs
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -84,11 +85,13 @@ def _is_obj(content: bytes) -> bool:
 
 
 def _obj_statements(content: bytes) -> Iterator[list[str]]:
-    text = content.decode("latin-1").replace("\\\r\n", " ").replace("\\\n", " ")
-    for line in text.splitlines():
-        words = line.partition("#")[0].split()
+    """The words of each line that has any; names and comments may be in any encoding."""
+    content = content.removeprefix(codecs.BOM_UTF8)
+    content = content.replace(b"\\\r\n", b" ").replace(b"\\\n", b" ")
+    for line in content.replace(b"\r", b"\n").split(b"\n"):
+        words = line.partition(b"#")[0].split()
         if words:
-            yield words
+            yield [word.decode("latin-1") for word in words]
 
 
 def _is_number(text: str) -> bool:

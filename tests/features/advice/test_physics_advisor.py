@@ -20,6 +20,7 @@ from orchestrator.features.advice.measuring import ADVISOR
 from orchestrator.features.advice.physics_advice import PhysicsAdvice
 from orchestrator.features.advice.worker import (
     collision_census,
+    physics_advisor,
     physics_candidates,
     trajectory_deviation,
 )
@@ -372,3 +373,16 @@ def test_only_what_policies_do_not_notice_is_offered() -> None:
         assert all(effect.is_small for effect in change.effects)
     refused = [change for change in advice.changes if change.is_faster and change.objection]
     assert any(change.name == "timestep 0.02" for change in refused), "four times as long"
+
+
+@pytest.mark.slow
+def test_nothing_is_offered_that_there_was_no_time_to_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_time(*_: object, **__: object) -> None:
+        return None
+
+    monkeypatch.setattr(physics_advisor._Advisor, "_policy_effects", no_time)
+    advice = advice_on(HOPPER, cpu_s=6.0)
+    faster = [change for change in advice.changes if change.is_faster and change.is_usable]
+    assert faster
+    assert not any(change.is_offered for change in faster)
+    assert all(change.objection for change in faster)

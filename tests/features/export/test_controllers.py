@@ -157,6 +157,6 @@ def test_the_benchmark_compares_the_controller_with_the_policy_on_two_robots(
     rows = deployed.measure(walker.root, seconds=0.4)
     assert [row["robot"] for row in rows] == ["of the job", "of the job", "changed", "changed"]
     for played, driven in (rows[:2], rows[2:]):
-        assert played["distance_m"] == pytest.approx(driven["distance_m"], abs=1e-3)
+        assert played["path_m"] == pytest.approx(driven["path_m"], abs=1e-3)
         assert played["velocity_error"] == pytest.approx(driven["velocity_error"], abs=1e-2)
-    assert rows[0]["distance_m"] != rows[2]["distance_m"]
+    assert rows[0]["path_m"] != rows[2]["path_m"]

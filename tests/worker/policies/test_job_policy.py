@@ -127,11 +127,28 @@ SECOND_POLE = """<body pos="0.2 0 0.06"><joint name="second" axis="0 1 0"/><geom
       <body name="pole" """
 
 
+def test_a_robot_need_not_have_what_is_not_drawn(tmp_path: Path) -> None:
+    paths = trained_task(
+        tmp_path / "b-s0", "balance", randomize={"geom.pole.friction": "scale(1, 2)"}
+    )
+    other = tmp_path / "other.xml"
+    own = (paths.root / "robot/balancer.xml").read_text()
+    other.write_text(own.replace('geom name="pole"', 'geom name="bar"'))
+    orchestrator.load(paths.root, xml=other, randomize=False)
+    with pytest.raises(orchestrator.UsageError, match="geom"):
+        orchestrator.load(paths.root, xml=other)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
         ('"cart"', '"wagon"', "observation 0 of the policy is 'cart position', and of this robot"),
         ('<body name="pole" ', SECOND_POLE, r"observations \(5,\), and this robot \(8,\)"),
+        (
+            'timestep="0.01"',
+            'timestep="0.05"',
+            r"acts every 0\.02 s, and on this robot it would act",
+        ),
         ('name="pole" type="hinge"', 'name="pole" type="ball"', "needs a base driven by slide"),
         ("<worldbody>", "<world>", "XML parse error"),
     ],

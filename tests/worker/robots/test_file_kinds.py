@@ -68,6 +68,7 @@ def skin() -> bytes:
 
 EXAMPLES = {
     "a.obj": (MESH, obj()),
+    "encoded.obj": (MESH, "# \u00c5sa\r\no \u516c\r\n".encode() + obj()),
     "a.stl": (MESH, stl()),
     "a.msh": (MESH, msh()),
     "a.png": (TEXTURE, png()),

@@ -227,31 +227,40 @@ class _Advisor:
             if change is not None:
                 measured.append((candidate, change))
         n_contenders = sum(change.is_offered for _, change in measured)
-        if n_contenders and self._is_in_time():
-            effects = self._policy_effects(budget_s, n_contenders + 1)
-            measured = [
-                (candidate, self._with_effects(candidate, change, effects))
-                for candidate, change in measured
-            ]
-            together = _together(measured)
-            if together is not None:
-                change = self._measure(together, comparison, budget_s - self._spent_s)
-                if change is not None:
-                    change = self._with_effects(together, change, effects)
-                    measured.append((together, change))
+        effects = self._policy_effects(budget_s, n_contenders + 1) if n_contenders else None
+        measured = [
+            (candidate, self._with_effects(candidate, change, effects))
+            for candidate, change in measured
+        ]
+        together = _together(measured)
+        if together is not None:
+            change = self._measure(together, comparison, budget_s - self._spent_s)
+            if change is not None:
+                change = self._with_effects(together, change, effects)
+                measured.append((together, change))
         return [change for _, change in measured]
 
     def _is_in_time(self) -> bool:
         return time.monotonic() < self._deadline
 
-    def _policy_effects(self, budget_s: float, n_contenders: int) -> PolicyEffects:
-        """Trains the policy, and plays it and random actions on the original."""
+    def _policy_effects(self, budget_s: float, n_contenders: int) -> PolicyEffects | None:
+        """Trains the policy, and plays it and random actions on the original; None where there is
+        no time.
+        """
+        if not self._is_in_time():
+            return None
         task = self._version.task
         trained = ShortTrainedPolicy(
-            self._file, self._task, self._request.task_options, TRAINING_SHARE * budget_s
+            self._file,
+            self._task,
+            self._request.task_options,
+            cpu_s=TRAINING_SHARE * budget_s,
+            deadline=self._deadline,
         )
         self._trained_env_steps = trained.env_steps
-        step_cpu_s = EPISODES / N_ENVS * self._step_cpu_s
+        if not self._is_in_time():
+            return None
+        step_cpu_s = EPISODES / N_ENVS * self._step_cpu_s + trained.act_cpu_s(EPISODES)
         affordable = PLAYING_SHARE * budget_s / (2 * (n_contenders + 1) * step_cpu_s)
         most_steps = max(LEAST_PLAYED_STEPS, min(task.max_episode_steps, int(affordable)))
         return PolicyEffects(trained, lambda: self._episodes(self._version), most_steps)
@@ -260,12 +269,15 @@ class _Advisor:
         return self._simulation_of(version, n_envs=EPISODES, autoreset=False)
 
     def _with_effects(
-        self, candidate: ChangeCandidate, change: PhysicsChange, effects: PolicyEffects
+        self, candidate: ChangeCandidate, change: PhysicsChange, effects: PolicyEffects | None
     ) -> PhysicsChange:
-        """``change`` with what policies reach on it, where nothing else speaks against it."""
+        """``change`` with what policies reach on it, where nothing else speaks against it.
+
+        :param effects: None where there was no time for them.
+        """
         if not change.is_offered:
             return change
-        if not self._is_in_time():
+        if effects is None or not self._is_in_time():
             self._unmeasured.append(candidate.name)
             return dataclasses.replace(change, objection=NO_TIME)
         found = effects.on(self._episodes(self._robot_version(candidate)))

@@ -4,6 +4,7 @@ beginner does, which random actions do not.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,9 +30,18 @@ class ShortTrainedPolicy:
 
     :param xml: the robot, with all changes that the job makes.
     :param cpu_s: CPU seconds of training; at least one rollout is trained.
+    :param deadline: on the monotonic clock; no further rollout is begun after it.
     """
 
-    def __init__(self, xml: Path, task: str, task_options: Mapping[str, Any], cpu_s: float) -> None:
+    def __init__(
+        self,
+        xml: Path,
+        task: str,
+        task_options: Mapping[str, Any],
+        *,
+        cpu_s: float,
+        deadline: float = math.inf,
+    ) -> None:
         venv = MujocoVecEnv(
             xml, task, task_options, n_envs=N_ENVS, seed=0, on_divergence="end-episode"
         )
@@ -54,8 +64,10 @@ class ShortTrainedPolicy:
             self._normalized = env_factory.normalized_env(spec, venv)
             self._model = learners.build(spec, self._normalized).model
             until = time.thread_time() + cpu_s
-            while self.env_steps < MOST_ENV_STEPS and (
-                self.env_steps == 0 or time.thread_time() < until
+            while self.env_steps == 0 or (
+                self.env_steps < MOST_ENV_STEPS
+                and time.thread_time() < until
+                and time.monotonic() < deadline
             ):
                 self._model.learn(N_ENVS * N_STEPS, reset_num_timesteps=False)
         finally:
@@ -65,6 +77,13 @@ class ShortTrainedPolicy:
     @property
     def env_steps(self) -> int:
         return int(self._model.num_timesteps)
+
+    def act_cpu_s(self, n_envs: int) -> float:
+        """CPU seconds of :meth:`actions` for so many observations, measured once."""
+        observations = np.zeros((n_envs, *(self._normalized.observation_space.shape or ())))
+        begun = time.thread_time()
+        self.actions(observations)
+        return time.thread_time() - begun
 
     def actions(self, observations: NDArray[Any]) -> NDArray[Any]:
         """``(n, actions)`` for observations ``(n, observation_size)`` as the task gives them."""

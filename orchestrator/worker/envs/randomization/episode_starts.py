@@ -76,21 +76,21 @@ class EpisodeStarts:
         """
         sources = {key: of_each_env[env] for key, of_each_env in self._by_key.items()}
 
-        def drawn(source: str, key: str) -> float:
+        def drawn_value(source: str, key: str) -> float:
             value = draw(sources[source], rng, moment)
             self.drawn[key][env] = value
             return value
 
         for key, address in self._joints.items():
-            moved = qpos[address] + drawn(JOINTS, key)
+            moved = qpos[address] + drawn_value(JOINTS, key)
             qpos[address] = min(max(moved, self._lowest[address]), self._highest[address])
         root = self._root
         if root is not None and root.z is not None and HEIGHT in sources:
-            qpos[root.z.address] += root.z.sign * drawn(HEIGHT, HEIGHT)
+            qpos[root.z.address] += root.z.sign * drawn_value(HEIGHT, HEIGHT)
         if root is not None and root.quaternion is not None and TURN in sources:
-            _turn(qpos, root.quaternion, drawn(TURN, TURN))
+            _turn(qpos, root.quaternion, drawn_value(TURN, TURN))
         if root is not None and SPEED in sources:
-            qvel += horizontal_push(root, len(qvel), drawn(SPEED, SPEED), rng)
+            qvel += horizontal_push(root, len(qvel), drawn_value(SPEED, SPEED), rng)
         if self._terrain is not None:
             self._places[env] = self._terrain.draw(rng)
             self._terrain.lift(qpos, self._places[env])
