@@ -39,8 +39,12 @@ def _mjcf_settings(merged: Mapping[str, Any]) -> MjcfPart:
 def _added_to_mjcf(merged: Mapping[str, Any], _: Path) -> dict[str, Any]:
     """Nothing where the table says nothing: the robot is then taken as it is."""
     defaults = MjcfSettings()
-    table = merged["mjcf"]
-    return {key: value for key, value in table.items() if value and value != getattr(defaults, key)}
+    unset = (None, [], {})
+    return {
+        key: value
+        for key, value in merged["mjcf"].items()
+        if value not in unset and value != getattr(defaults, key)
+    }
 
 
 MJCF_RULES = JobTableRules(settings=_mjcf_settings, robot_settings=_added_to_mjcf)

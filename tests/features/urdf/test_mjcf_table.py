@@ -136,6 +136,8 @@ def test_only_a_job_that_says_something_has_the_table_in_its_spec(tmp_path: Path
 
     assert "mjcf" not in spec()
     assert spec(mjcf={"actuators": "position"})["mjcf"] == {"actuators": "position"}
+    bare = {"actuators": "position", "floor": False, "kd": 0}
+    assert spec(mjcf={**bare, "passive": [], "frequency": 5})["mjcf"] == bare
     with pytest.raises(SpecError) as refused:
         spec(xml="a.urdf", mjcf={"floor": True})
     assert problems(refused) == [
