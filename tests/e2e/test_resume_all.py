@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -125,9 +126,16 @@ def test_what_needs_nothing_or_what_the_user_decides_is_left(folder: Path) -> No
     ended(of_the_index(folder, "finished", Succeeded()), 0)
     shutil.rmtree(of_the_index(folder, "removed"))
     (of_the_index(folder, "of python") / "experiment.toml").unlink()
-    over = {"until": 1.0, "max_parallel": None, "grace_s": 30.0, "niceness": 0, "cpus": None}
-    sessions = json.dumps([{"started_with": over}])
-    (of_the_index(folder, "until seven") / "provenance.json").write_text(sessions)
+    conditions = {"until": None, "max_parallel": None, "grace_s": 30.0, "niceness": 0, "cpus": None}
+
+    def started_with(name: str, **changes: object) -> Path:
+        run_dir = of_the_index(folder, name)
+        sessions = json.dumps([{"started_with": {**conditions, **changes}}])
+        (run_dir / "provenance.json").write_text(sessions)
+        return run_dir
+
+    ended(started_with("until seven", until=1.0), 130)
+    started_with("elsewhere", cpus=[4095])
     with run_directory.claim(of_the_index(folder, "alive")):
         shown = resumed(folder)
     assert {one["fate"] for one in shown.values()} == {"left"}
@@ -140,10 +148,19 @@ def test_what_needs_nothing_or_what_the_user_decides_is_left(folder: Path) -> No
         "removed": "gone",
         "of python": "made by a Python program",
         "until seven": "--until",
+        "elsewhere": "none of the CPUs is usable",
         "alive": f"process {os.getpid()}",
     }.items():
         assert word in messages.pop(name)
     assert messages == {}
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_what_a_signal_has_stopped_before_the_last_boot_may_be_the_shutdown(name: str) -> None:
+    end = run_end.RunEnd(holder="x", exit_code=130, message="", ended_at=1.0, signal=name, boot="x")
+    assert end.is_by_shutdown
+    assert not dataclasses.replace(end, boot=boot_id()).is_by_shutdown
+    assert not dataclasses.replace(end, signal="SIGINT").is_by_shutdown
 
 
 @pytest.mark.slow

@@ -16,6 +16,9 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.machine.process_identity import boot_id
 from orchestrator.supervisor.stop_signals import StopRequests
 
+SHUTDOWN_SIGNALS = ("SIGTERM", "SIGHUP")
+"""What processes get when the machine goes down; those of a login may get the second one first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd(JsonLine):
@@ -35,10 +38,10 @@ class RunEnd(JsonLine):
 
     @property
     def is_by_shutdown(self) -> bool:
-        """Whether it may have been stopped because the machine went down: by the signal that all
+        """Whether it may have been stopped because the machine went down: by a signal that
         processes get then, and since then the machine was started anew.
         """
-        return self.signal == "SIGTERM" and "" != self.boot != boot_id()
+        return self.signal in SHUTDOWN_SIGNALS and "" != self.boot != boot_id()
 
 
 @dataclass(slots=True, kw_only=True)

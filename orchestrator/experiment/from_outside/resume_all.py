@@ -63,18 +63,20 @@ def resume_all() -> Iterator[Resumption]:
 
 def _resumption(run: ListedRun) -> Resumption:
     paths = RunPaths(Path(run.entry.run_dir))
-    fate, message = _decide(run, run_end.read(paths))
+    conditions = StartConditions.recorded(paths)
+    fate, message = _decide(run, run_end.read(paths), conditions)
     if fate == "resumed":
         fate, message = _decide_by_files(paths)
     if fate == "resumed":
-        return _start(run, paths, StartConditions.recorded(paths))
+        return _start(run, paths, conditions)
     return Resumption(run_dir=run.entry.run_dir, name=run.entry.name, fate=fate, message=message)
 
 
-def _decide(run: ListedRun, end: RunEnd | None) -> tuple[Fate, str]:
+def _decide(run: ListedRun, end: RunEnd | None, conditions: StartConditions) -> tuple[Fate, str]:
     """What is to become of an experiment, and why it is not resumed.
 
     :param end: how its last run ended; None where it was killed.
+    :param conditions: of its last run.
     """
     again = f"`run {shlex.quote(run.entry.run_dir)}`"
     if run.state == "running":
@@ -83,7 +85,14 @@ def _decide(run: ListedRun, end: RunEnd | None) -> tuple[Fate, str]:
         return "failed", f"cannot be read: {run.problem}"
     if run.state == "paused":
         return "left", "its jobs are paused; `resume RUN_DIR` queues them again"
+    if conditions.is_over:
+        return "left", f"the time is over by which it was to end (--until); {again} resumes it"
     if end is None or end.is_by_shutdown:
+        if conditions.has_lost_its_cpus:
+            return (
+                "left",
+                f"none of the CPUs is usable to which it was confined; {again} resumes it on others",
+            )
         return "resumed", ""
     if end.exit_code == 130:
         how = f"by {end.signal}" if end.signal else "by its user"
@@ -103,9 +112,6 @@ def _decide_by_files(paths: RunPaths) -> tuple[Fate, str]:
             return "left", resume_advice.how_to_resume(paths).rstrip(".")
     except OrchestratorError as error:
         return "failed", f"cannot be read: {error}"
-    if StartConditions.recorded(paths).is_over:
-        again = f"`run {shlex.quote(str(paths.root))}`"
-        return "left", f"the time is over by which it was to end (--until); {again} resumes it"
     return "resumed", ""
 
 

@@ -63,9 +63,12 @@ class StartConditions:
 
     def usable_cpus(self) -> set[int] | None:
         """The CPUs to which the same run is confined now; None: those of this process."""
-        if self.cpus is None:
-            return None
-        return set(self.cpus) & os.sched_getaffinity(0) or None
+        return None if self.cpus is None else set(self.cpus) & os.sched_getaffinity(0)
+
+    @property
+    def has_lost_its_cpus(self) -> bool:
+        """Whether none of the CPUs to which it was confined can be used now."""
+        return self.usable_cpus() == set()
 
     def command(self, run_dir: Path) -> list[str]:
         """The command line of the same run in the background, which prints JSON."""
