@@ -151,6 +151,12 @@ class Disk:
             self._observer.changes("fsync content")
         self._synced[status.st_ino] = (status.st_size, status.st_mtime_ns)
 
+    def others_change(self) -> None:
+        """Others than the program change names, for good: those until now, which reach the disk
+        before theirs, are there, too.
+        """
+        self._names.clear()
+
     def committed(self, note: Any) -> None:
         """A transaction of the ledger is in its write-ahead log."""
         log = self.run_dir / f"{LEDGER}-wal"

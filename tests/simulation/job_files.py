@@ -137,6 +137,7 @@ class JobFiles:
         with self.world.own_work():
             if not ledger.exists():
                 return
+            self.world.disk.others_change()
             if trouble.what in spoiling.OF_JOBS:
                 self._remove_files(trouble)
                 return
@@ -265,6 +266,7 @@ class JobFiles:
         if (advice := MOVE_AWAY.search(str(error))) is not None:
             folder = Path(advice[1])
             self.world.counts["moved away"] += 1
+            self.world.disk.others_change()
             with self.world.own_work():
                 folder.rename(self.world.root / f"moved-{self.world.counts['moved away']}")
             self.moved_away(folder.name)

@@ -104,6 +104,9 @@ def play(scenario: Scenario) -> Outcome:
             violation = str(_first(error))
         except UnsimulatedError as error:
             violation = f"not simulated: {error}"
+        except Exception as error:
+            world.log("".join(traceback.format_exception(error)))
+            violation = f"the simulated world has failed: {error!r}"
         world.log(f"result: {violation or 'all holds'}")
         world.counts["worlds"] += 1
         return Outcome(

@@ -75,6 +75,7 @@ class Robots:
         self._changed_in[trouble.job] = self.world.counts["lives"]
         with self.world.own_work():
             if trouble.what == "remove":
+                self.world.disk.others_change()
                 shutil.rmtree(copy)
             else:
                 file.write_text("another robot")
