@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -46,6 +46,13 @@ class RobotFormat:
     """Module of the worker with ``make_robot(request, folder)``, which gives a
     :class:`orchestrator.worker.robots.converted_robot.ConvertedRobot`. It is imported only in
     processes that examine such a file."""
+
+    made_of: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """End of the names of files of which such a file is made → the command, with ``{file}`` and
+    ``{made}``."""
+    adds_actuators: str = ""
+    """How a job lets actuators be added to a file without any, as in "add them, or …"; empty: it
+    does not."""
 
     @property
     def with_article(self) -> str:

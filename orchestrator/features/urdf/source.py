@@ -12,6 +12,8 @@ MJCF = RobotFormat(
     suffix=MJCF_SUFFIX,
     root=MJCF_ROOT,
     worker="orchestrator.features.urdf.worker.mjcf_robot",
+    adds_actuators='let them be added to an MJCF: mjcf.actuators = "position" in the job '
+    "(init --set mjcf.actuators=position)",
 )
 FORMAT = RobotFormat(
     name=PART.name,
@@ -19,4 +21,5 @@ FORMAT = RobotFormat(
     suffix=".urdf",
     root="robot",
     worker="orchestrator.features.urdf.worker.urdf_robot",
+    made_of={".xacro": "xacro {file} > {made}"},
 )

@@ -29,6 +29,7 @@ from orchestrator.core.robot_sources import (
     MJCF_SUFFIX,
     RobotFormat,
     converter_of,
+    mjcf_format,
     robot_formats,
 )
 from orchestrator.worker.envs.changing_task import check_changes
@@ -69,10 +70,7 @@ GYMNASIUM = "gymnasium:"
 PARTS = ("include", "model")
 """Elements that name another MJCF."""
 NOTHING_MOVES = "has no joints, so nothing in it moves"
-NO_ACTUATORS = (
-    "has no actuators, so there is nothing to train; add an <actuator> section, or let them be added: "
-    'mjcf.actuators = "position" in the job (init --set mjcf.actuators=position)'
-)
+NO_ACTUATORS = "has no actuators, so there is nothing to train; add an <actuator> section"
 EnvironmentUse: TypeAlias = Callable[[ExaminationAnswer, Any], ExaminationAnswer]
 """Called with the simulation of a task, or with the spaces of another environment's observations
 and actions."""
@@ -243,6 +241,7 @@ class _Examination:
             raise UnfitError("expected a robot (xml) and a task, or an env or entry_point")
         if xml is None:
             return self._with_environment(ExaminationAnswer(), check_environment(request, None))
+        _refuse_source_of_format(xml)
         converter = converter_of(xml.name, request.robot_settings)
         if converter is not None and converter.suffix == MJCF_SUFFIX and request.alone:
             return self._examine_alone_and_completed(converter, request, xml)
@@ -397,6 +396,19 @@ class _Examination:
             asymmetric=request.asymmetric,
         )
         return self._with_environment(answer, simulation)
+
+
+def _refuse_source_of_format(xml: Path) -> None:
+    """:raises UnfitError: it is a file of which one of a format is made first."""
+    for one in robot_formats():
+        for suffix, command in one.made_of.items():
+            if xml.name.lower().endswith(suffix):
+                stem = xml.name[: -len(suffix)]
+                made = stem if stem.lower().endswith(one.suffix) else f"{stem}{one.suffix}"
+                text = command.format(file=xml.name, made=made)
+                raise UnfitError(
+                    f"{xml}: is no {one.title} yet, but makes one: {text}, then take {made}"
+                )
 
 
 def _is_environment(request: ExaminationRequest) -> bool:
@@ -572,7 +584,7 @@ def _try_task(
     """Make the task that is asked for, and all that it is asked with."""
     simulation: Simulation | None = None
     if model.nu == 0:
-        findings.problems.append(NO_ACTUATORS if model.nv else NOTHING_MOVES)
+        findings.problems.append(_no_actuators() if model.nv else NOTHING_MOVES)
         return _TriedTask(answer=answer, simulation=None)
     options = request.task_options
     try:
@@ -599,6 +611,15 @@ def _try_task(
             findings.problems.append(str(error))
         answer = dataclasses.replace(answer, task_reason=str(error), cause=_cause(request, error))
     return _TriedTask(answer=answer, simulation=simulation)
+
+
+def _no_actuators() -> str:
+    mjcf = mjcf_format()
+    return (
+        f"{NO_ACTUATORS}, or {mjcf.adds_actuators}"
+        if mjcf and mjcf.adds_actuators
+        else NO_ACTUATORS
+    )
 
 
 def _options_without_effect(name: str, task: Task, given: Mapping[str, Any]) -> list[str]:

@@ -105,6 +105,24 @@ def test_motors_that_diverge_are_servos_and_a_job_is_told_so(tmp_path: Path) -> 
         assert 'with urdf.actuators = "position" it does not' in str(refused.problem)
 
 
+def test_motors_that_are_too_strong_for_what_they_move_are_servos(tmp_path: Path) -> None:
+    """Physics is stable in the examination, and diverges in a training."""
+    twig = inertial(0.01, 1e-5)
+
+    def arm(effort: float) -> str:
+        limit = f'<limit lower="-1" upper="1" effort="{effort}" velocity="9"/>'
+        return robot(
+            *(link("pivot"), link("rod"), link("tip", twig)),
+            joint("swing", "pivot", "rod"),
+            joint("bend", "rod", "tip", limit),
+        )
+
+    answer = examiner(tmp_path)(arm(10.0))
+    assert chosen(answer) == {"actuators": "position"}
+    assert "the effort of the joint bend" in answer.chosen_settings[0].reason
+    assert chosen(examiner(tmp_path)(arm(0.1))) == {}
+
+
 def test_servos_of_a_light_robot_that_diverge_are_softer(tmp_path: Path) -> None:
     text = (
         legged(4, 2)

@@ -181,3 +181,17 @@ def test_check_shows_what_is_added_and_what_is_wrong(tmp_path: Path) -> None:
         'link "base_link" moves',
     ):
         assert any(shown in message for message in rows["pony-s0"]["messages"])
+
+
+def test_a_xacro_is_told_how_it_becomes_a_urdf(tmp_path: Path) -> None:
+    for name in ("arm.urdf.xacro", "leg.xacro"):
+        (tmp_path / name).write_text(BARE)
+    write_experiment(tmp_path, {"xml": "arm.urdf.xacro", "task": "reach"}, defaults=TINY)
+    for arguments, command in (
+        (("check", "arm.urdf.xacro"), "xacro arm.urdf.xacro > arm.urdf, then take arm.urdf"),
+        (("init", "leg.xacro", "-o", "leg.toml"), "xacro leg.xacro > leg.urdf, then take leg.urdf"),
+        (("run", "jobs.toml"), "xacro arm.urdf.xacro > arm.urdf, then take arm.urdf"),
+    ):
+        done = invoke(*arguments, cwd=tmp_path)
+        assert done.returncode != 0
+        assert command in done.stdout + done.stderr

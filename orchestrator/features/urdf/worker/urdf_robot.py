@@ -29,7 +29,7 @@ from orchestrator.features.urdf.worker.added_actuators import (
 from orchestrator.features.urdf.worker.dummy_inertias import drop_dummy_inertias
 from orchestrator.features.urdf.worker.joint_values import JointValueError
 from orchestrator.features.urdf.worker.legs import Legs, find_legs
-from orchestrator.features.urdf.worker.servo_gains import Floats
+from orchestrator.features.urdf.worker.servo_gains import Floats, largest_inertias
 from orchestrator.features.urdf.worker.start_pose import (
     CLEARANCE_M,
     lowest_point,
@@ -53,6 +53,8 @@ WORLD = "world"
 """A link of this name is MuJoCo's world."""
 SOFT_HZ = 2.0
 """Natural frequency of servos with which also light robots with an effort of any size are stable."""
+FASTEST = 200.0
+"""rad/s, or m/s, after one time step, above which physics will hardly be stable under motors."""
 SERVOS = RobotSetting(
     key="actuators", value="position", reason="guessed: with motors, physics diverges"
 )
@@ -211,6 +213,11 @@ def _chosen_settings(
             servos = "guessed: servos are usual for legs"
             if not any(one.key == "actuators" for one in chosen):
                 chosen.append(RobotSetting(key="actuators", value="position", reason=servos))
+    if not any(one.key == "actuators" for one in chosen):
+        joint = _joint_of_a_fast_motor(spec, structure)
+        if joint is not None:
+            reason = f"guessed: the effort of the joint {joint} is far too much for the mass that it moves"
+            chosen.append(RobotSetting(key="actuators", value="position", reason=reason))
     if meshes.folders_needed:
         reason = "its meshes lie there"
         folders = meshes.folders_needed
@@ -218,6 +225,27 @@ def _chosen_settings(
             RobotSetting(key="asset_paths", value=folders, reason=reason, is_folders=True)
         )
     return [one for one in chosen if one.key not in given]
+
+
+def _joint_of_a_fast_motor(spec: mujoco.MjSpec, structure: UrdfStructure) -> str | None:
+    """The joint that a motor with its effort makes fastest in one time step, if that is more than
+    :data:`FASTEST`.
+    """
+    try:
+        model = spec.copy().compile()
+    except ValueError:  # as in _legs
+        return None
+    driven = structure.driven
+    numbers = [int(model.joint(joint.name).id) for joint in driven]
+    pose, _ = start_pose(model, structure.joints, {})
+    inertias = largest_inertias(model, pose, numbers, is_floating=False).tolist()
+    step_s = float(model.opt.timestep)
+    speeds = {
+        joint.name: step_s * (joint.effort or 0.0) / max(inertia, mujoco.mjMINVAL)
+        for joint, inertia in zip(driven, inertias, strict=True)
+    }
+    fastest = max(speeds, key=speeds.__getitem__, default=None)
+    return fastest if fastest is not None and speeds[fastest] > FASTEST else None
 
 
 def _legs(spec: mujoco.MjSpec, structure: UrdfStructure) -> Legs | None:
