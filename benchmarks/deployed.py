@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,12 +32,15 @@ from orchestrator.core.errors import OrchestratorError, UsageError
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.export.worker import job_export
 from orchestrator.worker.envs.model_loading import load_model
+from orchestrator.worker.robots.bundle import collect
+from orchestrator.worker.robots.model_edits import RobotVariants
 
 DOCUMENT = ROOT / "docs/deploy.md"
-ROOT_MASS = 1.2
+WEIGHT = 1.2
+"""Of the changed robot's root, as a factor, as is the next but one."""
 FRICTION = 0.6
+"""Of all geoms of the changed robot, along the surface."""
 GAINS = 0.9
-"""Factors of the changed robot."""
 POLICY = "the policy in its environment"
 CONTROLLER = "the controller in C"
 ROBOT_IN_C = """
@@ -176,23 +178,23 @@ def by_controller(
     return Motion(np.array(poses), np.array(velocities), expected.commands, late)
 
 
-def changed_robot(xml: Path, root: int, target: Path) -> None:
-    """Write the robot with another root, friction and gains."""
-    spec = mujoco.MjSpec.from_file(str(xml))
-    spec.compile()
-    body = spec.bodies[root]
-    model = spec.compile()
-    body.explicitinertial = True
-    body.mass = float(model.body_mass[root]) * ROOT_MASS
-    body.ipos = model.body_ipos[root]
-    body.iquat = model.body_iquat[root]
-    body.inertia = model.body_inertia[root] * ROOT_MASS
-    for geom in spec.geoms:
-        geom.friction[0] *= FRICTION
-    for actuator in spec.actuators:
-        actuator.gainprm[0] *= GAINS
-        actuator.biasprm[1] *= GAINS
-    target.write_text(spec.to_xml())
+def changed_robot(xml: Path, model: mujoco.MjModel, folder: Path) -> Path:
+    """Write the robot with another root, friction and gains, as ``model`` of a job would.
+
+    :param model: the compiled ``xml``.
+    """
+    root = int(model.jnt_bodyid[0])
+    name = model.body(root).name
+    edits: dict[str, Any] = {"geom.*.friction": [FRICTION, 0.005, 0.0001]}
+    if mujoco.MjSpec.from_file(str(xml)).body(name).explicitinertial:
+        edits[f"body.{name}.mass"] = float(model.body_mass[root]) * WEIGHT
+    else:  # its geoms have the mass
+        edits["option.gravity"] = (model.opt.gravity * WEIGHT).tolist()
+    for actuator in range(model.nactuator):
+        name = model.actuator(actuator).name
+        edits[f"actuator.{name}.kp"] = float(model.actuator_gainprm[actuator, 0]) * GAINS
+    with RobotVariants(collect(xml)) as variants:
+        return variants.edited_robot(edits).bundle.write(folder)
 
 
 class Figures(NamedTuple):
@@ -237,9 +239,7 @@ def measure(job_dir: Path, seconds: float) -> list[dict[str, Any]]:
         simulation = env.unwrapped._simulation
         period_s = simulation.control_period_s
         physics_steps = simulation.task.frame_skip
-        root = int(simulation.model.jnt_bodyid[0])
-        changed = shutil.copytree(own.parent, folder / "robot") / own.name
-        changed_robot(own, root, changed)
+        changed = changed_robot(own, simulation.model, folder / "robot")
         for robot, xml in (("of the job", own), ("changed", changed)):
             played = in_environment(job_dir, xml, round(seconds / period_s))
             driven = by_controller(controller, xml, played, physics_steps, period_s)
