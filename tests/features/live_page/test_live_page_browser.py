@@ -24,6 +24,7 @@ pytest.importorskip("uvicorn", reason="the extra web is not installed")
 
 from browser_helpers import DESKTOP, IN_BROWSER, PHONE, Browser
 from live_page_helpers import Served, plant, report, running, serving, stuck_viewer
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from orchestrator.core.files.video_file import as_video
@@ -552,6 +553,78 @@ def test_the_page_can_be_used_with_the_keyboard(browser: Browser, tmp_path: Path
         failed.send_keys(Keys.SPACE)
         assert browser.run("document.querySelectorAll('#jobs tbody tr').length") == 1
         assert browser.run("document.activeElement.getAttribute('aria-pressed')") == "true"
+
+
+STOP = """((one) => {
+    const { outlineStyle, outlineWidth } = getComputedStyle(one), box = one.getBoundingClientRect();
+    const isInside = box.right > 0 && box.bottom > 0 && box.left < innerWidth && box.top < innerHeight;
+    const isMarked = outlineStyle !== "none" && parseFloat(outlineWidth) >= 1;
+    const isEnd = one === document.body || (one.dataset.reached !== undefined && one !== window.lastStop);
+    window.lastStop = one;
+    one.dataset.reached = "";
+    return [isEnd, isInside && isMarked, one.outerHTML.slice(0, 150)];
+})(document.activeElement)"""
+"""Whether all has been reached, and whether it can be seen what has the focus. A video has it for
+each of its buttons."""
+NOT_REACHED = """[...document.querySelectorAll("a[href], button, input, select, summary, video, [tabindex='0']")]
+    .filter((one) => one.checkVisibility({ visibilityProperty: true }) && one.dataset.reached === undefined)
+    .filter((one) => one.closest("dialog") || !document.querySelector("dialog[open]"))
+    .map((one) => one.outerHTML.slice(0, 150))"""
+
+
+def walk(browser: Browser) -> None:
+    """Press Tab until the page is at its end; everything that can be clicked must have had the
+    focus, visibly."""
+    browser.run("void (window.lastStop = document.activeElement).setAttribute('data-reached', '')")
+    while True:
+        ActionChains(browser.driver).send_keys(Keys.TAB).perform()
+        is_end, is_visible, element = browser.run(STOP)
+        if is_end:
+            break
+        assert is_visible, element
+    assert browser.run(NOT_REACHED) == []
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_everything_can_be_reached_with_the_keyboard_and_shows_that_it_has_the_focus(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    plant(monkeypatch)
+    with running(tmp_path / "runs/alive", 3) as (paths, ledger):
+        paths.job("j0-s0").root.mkdir(parents=True)
+        paths.job("j0-s0").preview.write_bytes(film_strip())
+        video = as_video([Image.new("RGB", (64, 48), "green")] * 30, 10)
+        (paths.job("j0-s0").root / "video.mp4").write_bytes(video)
+        ledger.set_state("j1-s0", Paused())
+        ledger.commit()
+        with page(tmp_path / "runs", browser, may_control=True) as (address, _):
+            browser.open(address, size)
+            browser.shows("#runs", "alive")
+            walk(browser)
+            browser.run("document.querySelector('#runs a').click()")
+            browser.shows("#schedule", "CPU 0")
+            browser.shows("#parts", "The garden")
+            walk(browser)
+            browser.run("document.querySelector('#jobs tbody a').click()")
+            browser.shows("#panel .facts", "seed")
+            walk(browser)
+
+
+def test_previews_are_in_the_table(browser: Browser, tmp_path: Path) -> None:
+    paths = make_run_dir(
+        tmp_path / "run", [Trained(preview=film_strip), Trained(name="other", state="PENDING")]
+    )
+    picture = "document.querySelector('#jobs tr[data-id=\"j0-s0\"] img')"
+    for names in ((), ("robots.example.org",)):
+        with serving(paths.root, names=names) as server:
+            browser.errors()
+            browser.open(f"http://localhost:{server.port}/#token={server.token}")
+            wait_until(lambda: browser.run(f"{picture}?.naturalWidth > 0"), "a picture")
+            assert browser.run("document.querySelectorAll('#jobs img').length") == 1
+            browser.run(f"{picture}.click()")
+            browser.shows("#panel-title", "j0-s0")
+            assert browser.errors() == []
+            browser.driver.get("about:blank")
 
 
 def test_the_log_of_each_rank_is_offered_and_a_refused_one_says_why(

@@ -1,6 +1,7 @@
 // The table of jobs: sorted, filtered, and updated cell by cell.
 
 import { decimal, duration, element, number, percent } from "./charts.js";
+import { setSource } from "./stream.js";
 
 export const SYMBOLS = { RUNNING: "▶", PENDING: "○", PAUSED: "‖", SUCCEEDED: "✓", FAILED: "✗", CANCELLED: "⊘" };
 export const STATES = ["RUNNING", "FAILED", "PAUSED", "PENDING", "CANCELLED", "SUCCEEDED"];
@@ -19,6 +20,11 @@ export function jobHref(id) { return `#job=${encodeURIComponent(id)}`; }
 
 // Relative to `root`, as all addresses of what is asked of the server.
 export function jobPath(key, id) { return `api/${key}/jobs/${encodeURIComponent(id)}`; }
+
+// Of its preview, as it was drawn last.
+export function thumbnailPath(key, job) { return `${jobPath(key, job.id)}/thumbnail.jpg?${job.drawn}`; }
+
+const hasPreview = (job) => Boolean(job.media & 1);
 
 export function elapsed(job, now) {
   const running = job.state === "RUNNING" && job.started !== null ? now - job.started : 0;
@@ -62,7 +68,8 @@ const JOB = placeOf("job");
 export const HIGH_WAIT = 0.15;
 
 class Row {
-  constructor(id) {
+  constructor(key, id) {
+    this.key = key;
     this.texts = [];
     this.tr = element("tr", { "data-id": id });
     this.cells = COLUMNS.map((column) => element("td", { class: [column.number ? "number" : "", column.phone ? "phone" : "", column.rank ? `rank${column.rank}` : ""].join(" ").trim() || null }));
@@ -95,6 +102,7 @@ class Row {
       this.share.className = `is-${job.state}`;
       this.share.style.setProperty("--share", job.share ?? 0);
     }
+    if (hasPreview(job)) this.updatePicture(thumbnailPath(this.key, job));
     if (this.text !== job.message) {
       this.text = job.message;
       this.message.textContent = job.message ?? "";
@@ -103,10 +111,20 @@ class Row {
     }
     for (const [place, shown] of has.entries()) this.cells[place].hidden = !shown;
   }
+
+  // Its name stands beside it, so the picture needs no other text.
+  updatePicture(path) {
+    if (this.picturePath === path) return;
+    this.picturePath = path;
+    this.picture ??= element("img", { alt: "", loading: "lazy" });
+    this.link.prepend(this.picture);
+    setSource(this.picture, path);
+  }
 }
 
 export class JobsTable {
-  constructor(store) {
+  constructor(key, store) {
+    this.key = key;
     this.store = store;
     this.jobs = new Map();
     this.rows = new Map();
@@ -210,11 +228,12 @@ export class JobsTable {
     const has = COLUMNS.map(({ name }) => isShown(name));
     this.heads.forEach((head, place) => { head.hidden = !has[place]; });
     if (measures.size === 1) this.heads[MEASURE].firstChild.textContent = [...measures][0];
+    this.table.classList.toggle("pictured", all.some(hasPreview));
     const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
     let at = this.body.firstElementChild;
     for (const job of some) {
       let row = this.rows.get(job.id);
-      if (row === undefined) this.rows.set(job.id, row = new Row(job.id));
+      if (row === undefined) this.rows.set(job.id, row = new Row(this.key, job.id));
       row.update(job, now, has);
       if (row.tr === at) at = at.nextElementSibling;
       else this.body.insertBefore(row.tr, at);

@@ -67,7 +67,7 @@ function drawing(draw) {
 }
 
 function showRun() {
-  const store = new Store(drawing(draw)), table = new JobsTable(store);
+  const store = new Store(drawing(draw)), table = new JobsTable(key, store);
   const mayControl = control === "1" && hasToken;
   const panel = new Panel(key, table, store, mayControl);
   const curves = new Curves(store, table.jobs), gallery = new Gallery(key, table.jobs);
@@ -133,6 +133,7 @@ function showFolder() {
     byId("title").textContent = "Experiments";
     byId("condition").textContent = head?.name ?? "";
     drawRuns([...store.pieces].filter(([name]) => name.startsWith("run:")).map(([, run]) => run));
+    requestAnimationFrame(() => setTimeout(() => { window.orchestratorPainted ??= performance.now(); }, 0));
   }));
   showFirstAndFollow(store, "api/runs/events");
 }

@@ -1,7 +1,7 @@
 // What stands around the table of an experiment: its state, contention, what features add, learning curves, schedule, robots.
 
 import { STYLES, decimal, duration, element, gantt, legend, lineChart, lineStyle, number, percent, short } from "./charts.js";
-import { STATES, SYMBOLS, elapsed, jobHref, jobPath } from "./jobs.js";
+import { STATES, SYMBOLS, elapsed, jobHref, thumbnailPath } from "./jobs.js";
 import { setSource } from "./stream.js";
 
 const MOST_PANELS = 24, ROBOTS = 24, SCHEDULE_MS = 10_000;
@@ -268,7 +268,7 @@ export class Gallery {
       cell = element("a", { href: jobHref(job.id) }, image, element("span", {}, element("b", {}, job.id), element("em")));
       this.cells.set(job.id, cell);
     }
-    const path = `${jobPath(this.key, job.id)}/thumbnail.jpg?${job.drawn}`;
+    const path = thumbnailPath(this.key, job);
     if (cell.dataset.path !== path) setSource(cell.querySelector("img"), cell.dataset.path = path);
     cell.querySelector("em").textContent = `${job.media & 2 ? "▷ " : ""}${decimal(job.ret)}`;
     return cell;

@@ -35,13 +35,30 @@ export async function post(path, content) {
 
 // Pictures and videos cannot be asked for with a token, except by a request of our own. What that has fetched is kept
 // until a picture is drawn, or until `freeSources` is called for a video, which is read while it is played.
-export async function setSource(element, path) {
-  if (!needsToken) { element.src = absolute(path); return; }
+async function fetchSource(element, path) {
   const answer = await fetch(absolute(path), { headers });
   if (!answer.ok) return;
   element.src = URL.createObjectURL(await answer.blob());
   if (element.localName === "img") element.onload = element.onerror = () => URL.revokeObjectURL(element.src);
   else if (!element.isConnected) URL.revokeObjectURL(element.src);
+}
+
+// Lazy pictures are fetched when they come near to what is shown.
+const awaited = new WeakMap();
+const nearing = new IntersectionObserver((entries) => {
+  for (const { target } of entries.filter((one) => one.isIntersecting)) {
+    nearing.unobserve(target);
+    fetchSource(target, awaited.get(target));
+  }
+}, { rootMargin: "400px" });
+
+export function setSource(element, path) {
+  if (!needsToken) element.src = absolute(path);
+  else if (element.loading === "lazy") {
+    awaited.set(element, path);
+    nearing.unobserve(element);
+    nearing.observe(element);
+  } else fetchSource(element, path);
 }
 
 export function freeSources(box) {
