@@ -81,6 +81,9 @@ if not {"PYTEST_XDIST_WORKER", "TMPDIR"} & os.environ.keys() and has_room_in_mem
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["ORCHESTRATOR_CPU_HOLDERS"] = f"{os.environ['XDG_STATE_HOME']}/cpu-holders"
 
+# Defaults that a machine has for all of its users are none of the tests' business.
+os.environ["ORCHESTRATOR_MACHINE_FILE"] = f"{os.environ['XDG_STATE_HOME']}/machine.toml"
+
 # No feature of others that happens to be installed takes part, but where a test names it.
 os.environ["ORCHESTRATOR_FEATURES"] = ""
 
