@@ -39,7 +39,7 @@ def _mjcf_settings(merged: Mapping[str, Any]) -> MjcfPart:
 def _added_to_mjcf(merged: Mapping[str, Any], _: Path) -> dict[str, Any]:
     """Nothing where the table says nothing: the robot is then taken as it is."""
     defaults = MjcfSettings()
-    unset = (None, [], {})
+    unset: tuple[object, ...] = (None, [], {})
     return {
         key: value
         for key, value in merged["mjcf"].items()
