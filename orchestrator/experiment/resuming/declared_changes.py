@@ -17,6 +17,7 @@ from orchestrator.core.worker_spec import NOT_IN_FINGERPRINT
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.examination.preflight import JobVerdict
 from orchestrator.experiment.resuming import extension
+from orchestrator.jobfile.job_table_rules import format_tables
 from orchestrator.ledger import JobRow, Ledger
 from orchestrator.supervisor.events import Reporter
 
@@ -124,9 +125,15 @@ def refuse_or_report(
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
     lines = [] if row.fingerprint == job.spec.fingerprint() else changed_keys(row.job, job)
-    if row.robot_hash != verdict.robot_hash:
+    if row.robot_hash != verdict.robot_hash and not any(map(_is_about_robot, lines)):
         lines.append(f"robot: the contents of {job.xml_source or job.spec.robot_maker} changed")
     return lines
+
+
+def _is_about_robot(line: str) -> bool:
+    """Whether a changed key makes another robot of the same file."""
+    tables = ("model", "params", *format_tables())
+    return line.startswith(tuple(f"{table}." for table in tables))
 
 
 def changed_keys(before: Job, after: Job) -> list[str]:

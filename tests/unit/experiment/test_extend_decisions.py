@@ -167,6 +167,15 @@ def test_a_changed_robot_is_refused(tmp_path: Path) -> None:
         reconciled(experiment, job(2000), robot="another")
 
 
+def test_a_robot_that_the_job_file_changes_is_not_told_as_changed_contents(tmp_path: Path) -> None:
+    experiment = after(tmp_path, job(), Succeeded())
+    edited = job(model_edits={"option.timestep": 0.01})
+    with pytest.raises(ChangedError) as caught:
+        reconciled(experiment, edited, "refuse", robot="another")
+    assert "model.option.timestep: not set → 0.01" in str(caught.value)
+    assert "contents" not in str(caught.value)
+
+
 def test_a_run_with_more_steps_is_told_of_it(tmp_path: Path) -> None:
     experiment = after(tmp_path, job(), Succeeded())
     with pytest.raises(ChangedError, match=r"--on-change=extend.*--on-change=restart"):
