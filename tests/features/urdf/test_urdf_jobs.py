@@ -121,7 +121,7 @@ def test_init_writes_what_urdfs_lack_and_leaves_out_what_it_cannot_guess(tmp_pat
 def test_init_sets_only_what_files_of_robots_lack(tmp_path: Path) -> None:
     (tmp_path / "r.urdf").write_text(urdf.GOOD)
     for setting, message in (
-        ("seeds=[1]", "only what the files of robots lack (urdf.KEY)"),
+        ("seeds=[1]", "only what the files of robots lack (urdf.KEY"),
         ("urdf=fixed", "only what the files of robots lack"),
         ("urdf.base=flaoting", 'did you mean "floating"?'),
         ("urdf.base", "expected key=value"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -194,7 +195,7 @@ def test_a_source_that_is_still_to_be_trained_has_what_it_will_see(tmp_path: Pat
 
     def examined(request: ExaminationRequest, algo: str) -> ExaminationAnswer:
         return initial(
-            {"source": {"job": "first", "request": dataclasses.asdict(request)}},
+            {"source": {"job": "first", "request": json.loads(request.to_line())}},
             tmp_path / "staged",
             algo,
         )

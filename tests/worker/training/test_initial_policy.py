@@ -398,7 +398,7 @@ def from_job(
 ) -> Any:
     """The examination of a job that starts from one that is still to be trained."""
     own = {"algo": "ppo", "policy": "MlpPolicy", "policy_kwargs": NET, "normalize": True}
-    trained = {"job": "stand", "request": dataclasses.asdict(source), **own, **(of_source or {})}
+    trained = {"job": "stand", "request": json.loads(source.to_line()), **own, **(of_source or {})}
     init = {**own, **changes, "source": trained}
     return check(
         ExaminationRequest(
