@@ -11,11 +11,14 @@ from command_helpers import HOPPER, invoke, succeed, write_experiment
 from orchestrator.features.advice.advice_view import job_file_lines
 from orchestrator.features.advice.physics_advice import PhysicsChange
 
+MEASURING = ("--time", "1", "--time-limit", "300", "--json")
+"""Briefly, and completely beside a load, too."""
+
 
 @pytest.mark.slow
 def test_every_piece_of_advice_can_be_pasted_into_a_job_file(tmp_path: Path) -> None:
     xml = f'xml = "{HOPPER}"'
-    done = succeed("advise", HOPPER, "--time", "1", "--json", cwd=tmp_path)
+    done = succeed("advise", HOPPER, *MEASURING, cwd=tmp_path)
     (row,) = json.loads(done.stdout)
     found = [
         PhysicsChange(
@@ -49,7 +52,7 @@ def test_programs_get_every_change_and_jobs_without_a_task_say_why_not(tmp_path:
         {"name": "hopper", "task": "gymnasium:Hopper-v5"},
         {"name": "other", "env": "CartPole-v1"},
     )
-    done = invoke("advise", jobs, "broken.xml", "--time", "1", "--json", cwd=tmp_path)
+    done = invoke("advise", jobs, "broken.xml", *MEASURING, cwd=tmp_path)
     assert done.returncode == 1
     rows = {row["job"] or Path(row["path"]).name: row for row in json.loads(done.stdout)}
     advice = rows["hopper-s0"]["advice"]
