@@ -329,7 +329,10 @@ def _start_policies(init: Any, robots: int) -> list[Any]:
         what = f"init has {count(len(starts), 'policy', 'policies')} for {count(robots, 'robot')}"
         advice = "give one for each robot, in their order, and None for random weights"
         raise UsageError(f"train: {what}; {advice}")
-    return [start_policy(one, f"train: init[{position}]") for position, one in enumerate(starts)]
+    return [
+        "none" if one is None else start_policy(one, f"train: init[{position}]")
+        for position, one in enumerate(starts)
+    ]
 
 
 def _start_entry(start: Any) -> dict[str, Any]:

@@ -166,6 +166,10 @@ class WorkerSpec:
     init: FilePath | None = None
     """Where the policy came from that it starts with, absolute; or ``job:JOB_ID``, the policy of a
     job of the same experiment. Only the latter is part of the fingerprint."""
+    init_names: Mapping[str, str] = field(default_factory=dict)
+    """Parts of the robot that stand for parts of another name in the robot of that policy: name or
+    pattern here → there. Not in ``spec.json`` where it is empty, so that files are those of earlier
+    versions."""
     init_sha256: str | None = None
     """SHA-256 of that policy, a copy of which is in the job directory; None: it starts with random
     weights, or the job that it starts from has not succeeded yet. Not part of the fingerprint where
@@ -273,6 +277,8 @@ class WorkerSpec:
             del values["measure_training"]
         if self.init_env_steps is None:
             del values["init_env_steps"]
+        if not self.init_names:
+            del values["init_names"]
         return {**values, **self.unknown}
 
     def to_json(self) -> str:
@@ -305,6 +311,13 @@ class WorkerSpec:
         )
 
 
+FROM_NOTHING: Mapping[str, Any] = {
+    "init": None,
+    "init_names": {},
+    "init_sha256": None,
+    "init_env_steps": None,
+}
+"""Fields of the spec of a training that starts with random weights."""
 KEYS_OF_FEATURES = ("video", "preview")
 """Facts of a job whose keys in the job file are features': nothing is done about them without."""
 NOT_IN_FINGERPRINT = (

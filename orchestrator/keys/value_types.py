@@ -252,6 +252,16 @@ def _init(text: str) -> str:
     return text
 
 
+def _init_names(names: dict[str, str]) -> dict[str, str]:
+    for here, there in names.items():
+        if here.count("*") != there.count("*"):
+            raise ValueError(
+                f'"{here}" = "{there}": each * stands for the letters of the * in the other name; expected as many '
+                "in both"
+            )
+    return names
+
+
 def is_entry_point(text: str) -> bool:
     """Whether ``text`` is of the form ``"package.module:attribute"``."""
     module, _, attribute = text.partition(":")
@@ -432,6 +442,15 @@ Init = Annotated[
     Predicate(is_showable),
     AfterValidator(_init),
     Expected('"none", "job:NAME", or the path of a job\'s directory or of a model.zip, in quotes'),
+]
+_PartName = Annotated[str, MinLen(1), Predicate(str.strip), Predicate(is_showable)]
+InitNames = Annotated[
+    dict[_PartName, _PartName],
+    AfterValidator(_init_names),
+    Expected(
+        'a table of names in this robot and in that of init, such as { "FL_hip" = "front_left_hip" }'
+    ),
+    AnyKeys(),
 ]
 JobNameList = Annotated[
     list[Name], Expected('a list of names of jobs of this file, such as ["stand"]')

@@ -10,7 +10,7 @@ from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.files.atomic_files import clone_tree
 from orchestrator.core.job import Job
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.worker_spec import Mode, WorkerSpec
+from orchestrator.core.worker_spec import FROM_NOTHING, Mode, WorkerSpec
 from orchestrator.experiment.examination import preflight
 from orchestrator.jobfile import Experiment
 from orchestrator.machine.topology import available_memory_mib
@@ -103,9 +103,7 @@ def training_alone(spec: WorkerSpec, steps: int) -> WorkerSpec:
     return replace(
         spec,
         total_timesteps=steps,
-        init=None,
-        init_sha256=None,
-        init_env_steps=None,
+        **FROM_NOTHING,
         after=(),
         eval_episodes=0,
         video=False,

@@ -15,7 +15,7 @@ from orchestrator.core.front_end import option
 from orchestrator.core.job import TERMINAL, Job
 from orchestrator.core.paths import JobPaths, RunPaths
 from orchestrator.core.text import count, listed
-from orchestrator.core.worker_spec import WorkerSpec
+from orchestrator.core.worker_spec import FROM_NOTHING, WorkerSpec
 from orchestrator.experiment.begun_source import begun_source
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.examination.preflight import JobVerdict
@@ -65,9 +65,9 @@ class Contestant:
     def job(self, seed: int) -> Job:
         """Its training with a seed, from the robot and policy in the template's directory."""
         spec = self.template.job.spec
-        start: dict[str, Any] = {"init": None, "init_sha256": None, "init_env_steps": None}
+        start: dict[str, Any] = dict(FROM_NOTHING)
         if self.start is not None:
-            start = {
+            start |= {  # the names in this file are those of the job already
                 "init": str(self.directory.init.absolute()),
                 "init_sha256": self.start,
                 "init_env_steps": spec.init_env_steps,
@@ -341,5 +341,7 @@ def _identity_of_row(row: JobRow, *, from_nothing: bool) -> tuple[str, str | Non
 
 def _identity(spec: WorkerSpec, policy: str | None) -> str:
     """Equal for trainings that differ in their seed alone."""
-    alike = dataclasses.replace(spec, job_id="", seed=0, init=None, init_sha256=policy)
+    alike = dataclasses.replace(
+        spec, job_id="", seed=0, init=None, init_names={}, init_sha256=policy
+    )
     return alike.fingerprint()

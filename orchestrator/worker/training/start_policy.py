@@ -341,8 +341,13 @@ def _entries(along: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 def _in_words(what: str, own: Sequence[str], given: Sequence[str]) -> str:
     new = [name for name in own if name not in given]
-    copied = f"{len(own) - len(new)} of {count(len(own), what)} by name"
-    return f"{copied}, new: {listed(new, SHOWN)}" if new else copied
+    left = [name for name in given if name not in own]
+    text = f"{len(own) - len(new)} of {count(len(own), what)} by name"
+    if new:
+        text += f", new: {listed(new, SHOWN)}"
+    if new and left:  # they may be the same under other names
+        text += f", not taken over: {listed(left, SHOWN)}"
+    return text
 
 
 def _fill(rms: Any, statistics: Any, common: CommonNames | None) -> None:

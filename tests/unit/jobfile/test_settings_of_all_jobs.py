@@ -224,6 +224,59 @@ def test_a_policy_to_start_from_is_named_relative_to_the_job_file(place: Path) -
     assert "model.zip" in found["jobs[1].init"]
 
 
+def test_names_of_the_other_robot_are_for_jobs_that_start_from_a_policy(place: Path) -> None:
+    pairs = {"init_names": {"hip": "thigh", "FL_*": "front_left_*"}}
+    [job] = resolve(place, {**HOPPER, **pairs, "init": "model.zip"}).jobs
+    assert job.spec.init_names == pairs["init_names"]
+    first, second = resolve(
+        place,
+        {**HOPPER, "name": "a", "init": "job:b"},
+        {**HOPPER, "name": "b", "init": "none"},
+        defaults=pairs,
+    ).jobs
+    assert (len(first.spec.init_names), second.spec.init_names) == (2, {})
+    [set_on_the_command_line] = resolve(
+        place, {**HOPPER, "init": "model.zip"}, **{"init_names.hip": "thigh"}
+    ).jobs
+    assert set_on_the_command_line.spec.init_names == {"hip": "thigh"}
+    assert "init_names" not in resolve(place, HOPPER).jobs[0].spec.to_json()
+    one, other = (
+        resolve(place, {**HOPPER, "name": "a", "init": "job:b", **names}, {**HOPPER, "name": "b"})
+        for names in ({}, pairs)
+    )
+    assert one.jobs[0].spec.fingerprint() != other.jobs[0].spec.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("job", "defaults", "where", "message"),
+    [
+        ({"init_names": {"a": "b"}}, {}, "jobs[0].init_names", "this job has none; set init"),
+        ({}, {"init_names": {"a": "b"}}, "defaults.init_names", "this job has none; set init"),
+        (
+            {"init": "model.zip", "init_names": {"FL_*": "front_left"}},
+            {},
+            "jobs[0].init_names",
+            "expected as many in both",
+        ),
+        (
+            {"init": "model.zip", "init_names": {"a": 3}},
+            {},
+            "jobs[0].init_names",
+            "expected a table of names",
+        ),
+        ({"init": "model.zip", "init_names": "a"}, {}, "jobs[0].init_names", "a table of names"),
+    ],
+)
+def test_init_names_that_cannot_be_are_refused(
+    place: Path, job: dict[str, Any], defaults: dict[str, Any], where: str, message: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        resolve(place, {**HOPPER, **job}, defaults=defaults)
+    ((found_where, found),) = problems(error)
+    assert found_where == where
+    assert message in found
+
+
 def test_only_what_is_copied_decides_the_weights_of_a_job_that_starts_from_a_policy(
     place: Path,
 ) -> None:
