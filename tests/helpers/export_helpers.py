@@ -49,11 +49,10 @@ def job(directory: Path, robot: str = "arm", scale: float = 0.2, **changes: Any)
     model.save(paths.model)
     if spec.normalize:
         normalized: Any = env_factory.normalized_env(spec, venv)
-        size = venv.observation_space.shape
-        normalized.obs_rms.mean, normalized.obs_rms.var = (
-            rng.normal(0, 3, size),
-            rng.uniform(1e-6, 4, size),
-        )
+        rms = normalized.obs_rms
+        for part in rms.values() if isinstance(rms, dict) else [rms]:
+            size = part.mean.shape
+            part.mean, part.var = rng.normal(0, 3, size), rng.uniform(1e-6, 4, size)
         normalized.save(str(paths.vecnormalize))
     return paths
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.feature import FeatureModule, named_modules, problems
 from orchestrator.core.files.regular_files import open_regular
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.text import joined
 from orchestrator.core.worker_spec import OFF_POLICY, WorkerSpec
 from orchestrator.worker.runtime import failures
 
@@ -34,6 +35,10 @@ Policy = Callable[[Any], tuple[Any, bool]]
 ended."""
 
 
+Observation: TypeAlias = NDArray[Any] | Mapping[str, NDArray[Any]]
+"""``(batch, n)`` as an environment gives it; of a ``Dict``, each of its entries."""
+
+
 class PolicyError(UsageError):
     """There is no policy as it was asked for; the message says what to change or wait for."""
 
@@ -42,11 +47,14 @@ class ReadPolicy(Protocol):
     """A policy that a feature has read from a file."""
 
     observations: int
+    """How many numbers, of all entries of a ``Dict`` together."""
+    inputs: Sequence[str]
+    """Entries of a ``Dict`` observation; empty for a vector."""
     actions: int
 
-    def __call__(self, observation: NDArray[Any], /) -> Mapping[str, NDArray[np.float32]]:
-        """``action`` and, where it is known, ``ctrl``, ``(batch, actions)``, for observations
-        ``(batch, observations)`` as the environment gives them.
+    def __call__(self, observation: Observation, /) -> Mapping[str, NDArray[np.float32]]:
+        """``action`` and, where it is known, ``ctrl``, ``(batch, actions)``, for observations as the
+        environment gives them.
         """
 
 
@@ -186,11 +194,14 @@ def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:
     from orchestrator.worker.training.asymmetric_critic import privileged_values
 
     hidden = privileged_values(venv)
-    observations = int(np.prod(venv.observation_space.shape or ())) - hidden
+    entries: Mapping[str, Any] = getattr(venv.observation_space, "spaces", {})
+    parts = list(entries.values()) or [venv.observation_space]
+    observations = sum(int(np.prod(part.shape or ())) for part in parts) - hidden
     actions = int(np.prod(venv.action_space.shape or ()))
-    if (exported.observations, exported.actions) != (observations, actions):
-        of_policy = f"{exported.observations} observations and {exported.actions} actions"
-        of_job = f"{observations} observations and {actions} actions"
+    own = (exported.observations, set(exported.inputs), exported.actions)
+    if own != (observations, set(entries), actions):
+        of_policy = _interface_text(exported.observations, exported.inputs, exported.actions)
+        of_job = _interface_text(observations, list(entries), actions)
         raise PolicyError(
             f"the exported policy has {of_policy}, and this job {of_job}; name a file that was exported from it"
         )
@@ -203,6 +214,11 @@ def exported_policy(exported: ReadPolicy, venv: VecEnv) -> Policy:
         return observation, bool(dones[0])
 
     return act
+
+
+def _interface_text(observations: int, inputs: Sequence[str], actions: int) -> str:
+    within = f" in {joined(inputs)}" if inputs else ""
+    return f"{observations} observations{within} and {actions} actions"
 
 
 def load_model(

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,138 @@ def test_actions_of_gymnasiums_tasks_keep_their_bounds_and_are_the_controls(tmp_
     outputs = policy_files.read(export(paths, ".npz"))(observations)
     np.testing.assert_allclose(outputs["action"], actions, rtol=0, atol=1e-6)
     assert np.array_equal(outputs["ctrl"], outputs["action"])
+
+
+# -- observations in several parts
+
+OWN = """
+from collections import OrderedDict
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+
+class Own(gymnasium.Env):
+    entries = OrderedDict(goal=Box(-9, 9, (2,), np.float32), arm=Box(-9, 9, (3,), np.float64))
+    action_space = Box(-2, 2, (2,), np.float32)
+
+    def __init__(self, xml, seed):
+        self.observation_space = Dict(self.entries)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observation(), {}
+
+    def observation(self):
+        return {
+            name: self.np_random.normal(0, 3, one.shape).astype(one.dtype)
+            for name, one in self.entries.items()
+        }
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation(), 0.0, False, self.steps == 20, {}
+
+
+class OfAMatrix(Own):
+    entries = {"grid": Box(-9, 9, (2, 3), np.float32)}
+
+
+class OfAnAction(Own):
+    entries = {"action": Box(-9, 9, (2,), np.float32)}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    """A folder with environments whose observations are dictionaries."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/own_parts.py").write_text(OWN)
+    path = list(sys.path)
+    sys.path.insert(0, str(tmp_path / "code"))
+    yield tmp_path / "code"
+    sys.path[:] = path
+    sys.modules.pop("own_parts", None)
+
+
+def job_of_parts(directory: Path, own: Path, kind: str = "Own", **changes: Any) -> JobPaths:
+    entry_point = {"entry_point": f"own_parts:{kind}", "search_path": str(own)}
+    policy = {"policy": "MultiInputPolicy", "policy_kwargs": {"net_arch": [8]}}
+    none = {"task": None, "xml": None}
+    return job(directory, **{**entry_point, **policy, **none, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"algo": "sac"}, {"normalize": False}], ids=["ppo", "sac", "as they are"]
+)
+def test_entries_of_a_dictionary_are_inputs_of_every_format(
+    changes: dict[str, Any], own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = job_of_parts(tmp_path / "parts-s0", own, **changes)
+    spec = WorkerSpec.from_json(paths.spec.read_text())
+    venv: Any = env_factory.make(spec, paths.root, n_envs=1, seed=0)
+    model = trained_policy.load_model(spec, paths, venv, None)
+    rng = np.random.default_rng(2)
+    observation = {"arm": rng.normal(0, 3, (ROWS, 3)), "goal": rng.normal(0, 3, (ROWS, 2))}
+    env: Any = trained_policy.normalized_env(spec, paths, venv, None)
+    seen = env.normalize_obs(observation) if spec.normalize else observation
+    actions, _ = model.predict(seen, deterministic=True)
+    assert np.ptp(actions, axis=0).min() > 0.01, "actions must depend on observations"
+    for suffix in FORMATS:
+        if suffix == ".h" and shutil.which("cc") is None:
+            continue
+        file = export(paths, suffix, check=True)
+        said = capsys.readouterr().out
+        assert "5 observations in the inputs goal and arm, 2 actions" in said
+        assert "over 20 steps of an episode" in said
+        act: Any = c_library.compiled(file, tmp_path) if suffix == ".h" else policy_files.read(file)
+        np.testing.assert_allclose(act(observation)["action"], actions, rtol=0, atol=2e-6)
+    facts = numpy_policy.load(paths.root / "parts-s0.npz").metadata
+    assert facts["observation_names"] == ["goal 0", "goal 1", "arm 0", "arm 1", "arm 2"]
+    assert (facts["input_names"], facts["input_sizes"]) == (["goal", "arm"], [2, 3])
+    session = onnxruntime.InferenceSession(paths.root / "parts-s0.onnx")
+    assert [(one.name, one.shape) for one in session.get_inputs()] == [
+        ("goal", ["batch", 2]),
+        ("arm", ["batch", 3]),
+    ]
+    header = (paths.root / "parts-s0.h").read_text()
+    assert (
+        "const float in_goal[PARTS_S0_SIZE_goal], const float in_arm[PARTS_S0_SIZE_arm]" in header
+    )
+
+
+def test_a_policy_over_entries_is_played_in_an_environment_that_has_them(
+    own: Path, tmp_path: Path
+) -> None:
+    paths = job_of_parts(tmp_path / "parts-s0", own)
+    spec = WorkerSpec.from_json(paths.spec.read_text())
+    venv: Any = env_factory.make(spec, paths.root, n_envs=1, seed=0)
+    exported = policy_files.read(export(paths, ".npz"))
+    act = trained_policy.exported_policy(exported, venv)
+    observation, _ = act(None)
+    assert act(observation)[0].keys() == {"goal", "arm"}
+    arm = job(tmp_path / "arm-s0")
+    other = WorkerSpec.from_json(arm.spec.read_text())
+    venv = env_factory.make(other, arm.root, n_envs=1, seed=0)
+    why = "5 observations in goal and arm and 2 actions, and this job 16 observations and 5"
+    with pytest.raises(trained_policy.PolicyError, match=why):
+        trained_policy.exported_policy(exported, venv)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("OfAMatrix", r"its observation 'grid' is Box.*FlattenObservation"),
+        ("OfAnAction", "its observation 'action' would be an input of this name; .* rename it"),
+    ],
+)
+def test_entries_that_cannot_be_inputs_are_refused_with_a_cure(
+    kind: str, message: str, own: Path, tmp_path: Path
+) -> None:
+    paths = job_of_parts(tmp_path / "parts-s0", own, kind)
+    with pytest.raises(ExportError, match=f"parts-s0 cannot be exported: {message}"):
+        export(paths, ".npz")
 
 
 # -- checked beside the policy
@@ -488,7 +621,7 @@ def test_what_cannot_be_exported_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     cart = job(tmp_path / "cart-s0", task=None, xml=None, env="CartPole-v1", normalize=False)
     with pytest.raises(
         ExportError,
-        match=r"cart-s0 cannot be exported: its actions are Discrete\(2\); only policies",
+        match=r"cart-s0 cannot be exported: its actions are Discrete\(2\); only those that",
     ):
         export(cart, ".npz")
     recurrent = job(

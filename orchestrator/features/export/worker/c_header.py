@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.features.export.worker.exported_policy import (
+    INPUT,
     LEAKY_SLOPE,
     DenseLayer,
     ExportedPolicy,
@@ -47,10 +48,10 @@ class _Header:
         facts = self._policy.metadata
         name = self._name
         macro = self._macro
-        parameters = [
-            f"const float observation[{macro}_OBSERVATIONS]",
-            f"float action[{macro}_ACTIONS]",
-        ]
+        inputs = [f"const float {INPUT}[{macro}_OBSERVATIONS]"]
+        if facts.input_names:
+            inputs = [f"const float in_{one}[{macro}_SIZE_{one}]" for one in facts.input_names]
+        parameters = [*inputs, f"float action[{macro}_ACTIONS]"]
         if self._policy.controls is not None:
             parameters.append(f"float ctrl[{macro}_ACTIONS]")
         period = "NAN" if facts.control_period_s is None else repr(facts.control_period_s)
@@ -73,6 +74,7 @@ class _Header:
             "#include <math.h>",
             "",
             f"#define {macro}_OBSERVATIONS {self._widths[0]}",
+            *self._sizes_of_inputs(),
             f"#define {macro}_ACTIONS {self._widths[-1]}",
             f"#define {macro}_COMMANDS {len(facts.command_names)}",
             f"#define {macro}_CONTROL_PERIOD_S {period}",
@@ -94,6 +96,11 @@ class _Header:
             f"#endif /* {macro}_H */",
         ]
         return "\n".join(lines) + "\n"
+
+    def _sizes_of_inputs(self) -> Iterable[str]:
+        facts = self._policy.metadata
+        for name, size in zip(facts.input_names, facts.input_sizes, strict=True):
+            yield f"#define {self._macro}_SIZE_{name} {size}"
 
     def _table_of_controls(self) -> Iterable[str]:
         if self._policy.controls is None:
@@ -143,6 +150,7 @@ class _Header:
         name = self._name
         widest = max(self._widths)
         yield f"float a[{widest}], b[{widest}];"
+        yield from self._one_observation()
         yield "int i, j;"
         yield f"for (i = 0; i < {self._widths[0]}; i++)"
         yield "    if (!isfinite(observation[i]))"
@@ -166,6 +174,18 @@ class _Header:
             yield from self._layer(number, layer, source, target)
             source, target = target, source  # what a layer has written is read by the next one
         yield from self._outputs(source)
+
+    def _one_observation(self) -> Iterable[str]:
+        """Where it comes in several inputs: all of them behind each other."""
+        facts = self._policy.metadata
+        if not facts.input_names:
+            return
+        yield f"float {INPUT}[{self._widths[0]}];"
+        first = 0
+        for name, size in zip(facts.input_names, facts.input_sizes, strict=True):
+            yield f"for (int k = 0; k < {size}; k++)"
+            yield f"    {INPUT}[{first} + k] = in_{name}[k];"
+            first += size
 
     def _layer(self, number: int, layer: DenseLayer, source: str, target: str) -> Iterable[str]:
         outputs, inputs = layer.weight.shape

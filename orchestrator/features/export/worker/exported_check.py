@@ -18,6 +18,7 @@ from orchestrator.features.export.worker.exported_policy import ACTION, CTRL, Ex
 from orchestrator.worker.tasks.actions import control_limits
 from orchestrator.worker.training import trained_policy
 from orchestrator.worker.training.asymmetric_critic import privileged_values
+from orchestrator.worker.training.trained_policy import Observation
 
 MOST_STEPS = 10_000
 """Of an episode that does not end."""
@@ -63,7 +64,7 @@ def _compare(
     while not is_over and steps < MOST_STEPS:
         steps += 1
         raw = env.get_original_obs() if hasattr(env, "get_original_obs") else observation
-        seen = np.array(raw[:, :-hidden] if hidden else raw)
+        seen = _copy_of(raw, hidden)
         actions, _ = model.predict(observation, deterministic=True)
         expected = _outputs(venv, np.clip(actions, venv.action_space.low, venv.action_space.high))
         for name, values in act(seen).items():
@@ -73,6 +74,13 @@ def _compare(
         observation, _, dones, _ = env.step(actions)
         is_over = bool(dones[0])
     return steps, largest
+
+
+def _copy_of(observation: Observation, hidden: int) -> Observation:
+    """What the actor sees of an observation. :param hidden: numbers at its end that it does not."""
+    if isinstance(observation, Mapping):
+        return {name: np.array(values) for name, values in observation.items()}
+    return np.array(observation[:, :-hidden] if hidden else observation)
 
 
 def _outputs(venv: Any, actions: NDArray[Any]) -> Mapping[str, NDArray[Any]]:

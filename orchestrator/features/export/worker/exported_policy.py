@@ -1,6 +1,7 @@
 """What is exported of a policy: plain arrays, from which each format is written.
 
-For an observation x, ``(n,)``, as the environment gives it:
+For an observation x, ``(n,)``, as the environment gives it, or the entries of a ``Dict`` behind each
+other:
 
     x = clip(x, observation_low, observation_high)   as the task clips what it observes
     x = clip((x - mean) / std, -clip, clip)          in float64, then rounded to float32, as in training
@@ -72,6 +73,10 @@ class Metadata:
     """Empty where a unit is not known; ``1`` for plain numbers."""
     observation_frames: Sequence[str]
     """The body, or site, in whose axes each observation is; empty where it is none, or not known."""
+    input_names: Sequence[str] = ()
+    """Entries of a ``Dict`` observation, each an input of its own, in the order of the observations;
+    empty for a vector."""
+    input_sizes: Sequence[int] = ()
     action_names: Sequence[str]
     """Of the actuators, in the order of ``action`` and ``ctrl``."""
     ctrl_units: Sequence[str]

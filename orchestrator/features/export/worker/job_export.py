@@ -18,7 +18,7 @@ import numpy as np
 from orchestrator.core.decoding import field_values
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.text import count
+from orchestrator.core.text import count, joined
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.export.worker import policy_files
 from orchestrator.features.export.worker.exported_policy import (
@@ -53,6 +53,8 @@ class _Interface(NamedTuple):
     controls: Controls | None
     limits: Limits | None = None
     command_names: Sequence[str] = ()
+    input_names: Sequence[str] = ()
+    input_sizes: Sequence[int] = ()
     drives: JointDrives | None = None
     mjlab_terms: Mapping[str, Sequence[Any]] | None = None
 
@@ -87,8 +89,9 @@ def export(options: argparse.Namespace) -> None:
 
 def _summary(policy: ExportedPolicy) -> str:
     facts = policy.metadata
+    inputs = f" in the inputs {joined(facts.input_names)}" if facts.input_names else ""
     parts = [
-        count(len(facts.observation_names), "observation"),
+        f"{count(len(facts.observation_names), 'observation')}{inputs}",
         count(len(facts.action_names), "action"),
     ]
     if facts.control_period_s is not None:
@@ -152,9 +155,14 @@ def policy_of(
 
 def _normalization(statistics: Any, seen: slice) -> Normalization:
     """:param seen: the observations that the actor sees."""
+    from orchestrator.features.export.worker.input_spaces import entries_of
+
     rms = statistics.obs_rms
-    deviations = np.sqrt(rms.var[seen] + statistics.epsilon)
-    return Normalization(mean=rms.mean[seen], std=deviations, clip=float(statistics.clip_obs))
+    parts = [rms[name] for name in entries_of(statistics.observation_space)] or [rms]
+    mean = np.concatenate([part.mean for part in parts])
+    var = np.concatenate([part.var for part in parts])
+    deviations = np.sqrt(var[seen] + statistics.epsilon)
+    return Normalization(mean=mean[seen], std=deviations, clip=float(statistics.clip_obs))
 
 
 def _of_task(simulation: Simulation) -> _Interface:
@@ -248,18 +256,24 @@ def _of_environment(venv: VecEnv) -> _Interface:
     """An environment of gymnasium or of the user tells its sizes and, if it has MuJoCo's ``dt``,
     its period.
     """
+    from orchestrator.features.export.worker.input_spaces import entries_of
+
     envs = venv.envs  # type: ignore[attr-defined]
     [period] = venv.get_attr("dt") if all(hasattr(env.unwrapped, "dt") for env in envs) else [None]
-    observations = int(np.prod(venv.observation_space.shape))  # type: ignore[arg-type]
+    entries = entries_of(venv.observation_space)
+    sizes = entries or {"observation": int(np.prod(venv.observation_space.shape))}  # type: ignore[arg-type]
+    names = [one for name, size in sizes.items() for one in _numbered_names(name, size)]
     actions = int(np.prod(venv.action_space.shape))  # type: ignore[arg-type]
     return _Interface(
         control_period_s=None if period is None else float(period),
-        observation_names=_numbered_names("observation", observations),
-        observation_units=[""] * observations,
-        observation_frames=[""] * observations,
+        observation_names=names,
+        observation_units=[""] * len(names),
+        observation_frames=[""] * len(names),
         action_names=_numbered_names("action", actions),
         ctrl_units=[""] * actions,
         controls=None,
+        input_names=list(entries),
+        input_sizes=list(entries.values()),
     )
 
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3 import TD3
-from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor
 from torch import nn
 
 from orchestrator.core.worker_spec import Activation
 from orchestrator.features.export.worker.exported_policy import DenseLayer, ExportError
+from orchestrator.features.export.worker.input_spaces import entries_of, is_vector
 from orchestrator.worker.training import algorithms, contrib
 from orchestrator.worker.training.algorithms import Model, OffPolicy
 
@@ -35,16 +35,14 @@ def network_of(model: Model) -> Network:
     """:raises ExportError: observations or actions are no vectors of numbers, or a layer is of an
     unknown kind.
     """
-    observations = model.observation_space
-    actions = model.action_space
-    for name, space in (("observations", observations), ("actions", actions)):
-        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise ExportError(
-                f"its {name} are {space}; only policies between vectors of real numbers can be exported"
-            )
+    entries = entries_of(model.observation_space)
+    if not is_vector(model.action_space):
+        raise ExportError(
+            f"its actions are {model.action_space}; only those that are a vector of real numbers can be exported"
+        )
     layers: list[DenseLayer] = []
     limit = math.inf
-    parts = _leaves(_modules(model))
+    parts = _leaves(_modules(model, CombinedExtractor if entries else FlattenExtractor))
     pending = None
     if isinstance(model, TD3):
         parts.pop()  # its tanh is that of squashed actions
@@ -65,9 +63,11 @@ def network_of(model: Model) -> Network:
     return Network(tuple(layers), limit, bool(model.policy.squash_output))
 
 
-def _modules(model: Model) -> list[nn.Module]:
-    """What makes the mean action of an observation, in order. :raises ExportError: it needs more
-    than that.
+def _modules(model: Model, extractor_kind: type[nn.Module]) -> list[nn.Module]:
+    """What makes the mean action of an observation, in order.
+
+    :param extractor_kind: the one that puts the observation together as it is.
+    :raises ExportError: it needs more than that.
     """
     policy: Any = model.policy
     if contrib.lstm_states(model) is not None:
@@ -82,10 +82,11 @@ def _modules(model: Model) -> list[nn.Module]:
     else:
         extractor = policy.pi_features_extractor
         modules = [policy.mlp_extractor.policy_net, policy.action_net]
-    if not isinstance(extractor, FlattenExtractor):
+    if type(extractor) is not extractor_kind:
         kind = type(policy).__name__
         raise ExportError(
-            f"{kind} with {type(extractor).__name__} cannot be exported; only MlpPolicy can"
+            f"{kind} with {type(extractor).__name__} cannot be exported; only MlpPolicy and MultiInputPolicy with "
+            "vectors can"
         )
     return modules
 

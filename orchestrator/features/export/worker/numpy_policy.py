@@ -4,12 +4,14 @@ and may be copied.
 act = load("hopper.npz")
 act.metadata["control_period_s"]        # seconds between two actions
 act(observation)["action"]              # (batch, n) or (n,) → (batch, actions) or (actions,)
+
+Where ``act.inputs`` has names, an observation is a dictionary with an array for each of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +44,17 @@ class NumpyPolicy:
         self.metadata = {
             name[5:]: array.tolist() for name, array in arrays.items() if name.startswith("meta_")
         }
+        self.inputs: Sequence[str] = tuple(self.metadata.get("input_names", ()))
 
-    def __call__(self, observation: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
+    def __call__(
+        self, observation: NDArray[Any] | Mapping[str, NDArray[Any]]
+    ) -> dict[str, NDArray[np.float32]]:
         """``action`` and, where the file has it, ``ctrl``: ``(batch, actions)`` for observations
         ``(batch, n)``.
         """
         of = self._arrays
+        if isinstance(observation, Mapping):
+            observation = np.concatenate([observation[name] for name in self.inputs], axis=-1)
         x = np.asarray(observation)
         if "observation_low" in of:
             x = np.clip(x, of["observation_low"], of["observation_high"])

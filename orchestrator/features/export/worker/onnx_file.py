@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.core.text import install_extra
 from orchestrator.features.export.worker.exported_policy import (
@@ -24,6 +23,7 @@ from orchestrator.features.export.worker.exported_policy import (
     Floats,
     with_commas,
 )
+from orchestrator.worker.training.trained_policy import Observation
 
 OPSET = 17
 """That of ONNX 1.12, as is the next."""
@@ -39,7 +39,9 @@ def content(policy: ExportedPolicy) -> bytes:
     onnx = _package("onnx")
     helper = onnx.helper
     graph = _Graph(onnx)
-    x = INPUT
+    facts = policy.metadata
+    inputs = dict(zip(facts.input_names, facts.input_sizes, strict=True))
+    x = graph.add("Concat", *inputs, axis=1) if inputs else INPUT
     if (limits := policy.limits) is not None:
         x = graph.add("Max", x, limits.low.astype(np.float32))
         x = graph.add("Min", x, limits.high.astype(np.float32))
@@ -75,7 +77,10 @@ def content(policy: ExportedPolicy) -> bytes:
         helper.make_graph(
             graph.nodes,
             policy.metadata.job,
-            [value(INPUT, policy.layers[0].weight.shape[1])],
+            [
+                value(name, width)
+                for name, width in (inputs or {INPUT: policy.layers[0].weight.shape[1]}).items()
+            ],
             [value(name, actions) for name in outputs],
             graph.constants,
         ),
@@ -112,16 +117,17 @@ class OnnxPolicy:
         self._session = runtime.InferenceSession(
             path.read_bytes(), options, providers=["CPUExecutionProvider"]
         )
-        widths = {
-            value.name: value.shape[1]
-            for value in (*self._session.get_inputs(), *self._session.get_outputs())
-        }
-        self.observations = int(widths[INPUT])
-        self.actions = int(widths[ACTION])
-        self._outputs = [name for name in (ACTION, CTRL) if name in widths]
+        inputs = {value.name: int(value.shape[1]) for value in self._session.get_inputs()}
+        outputs = {value.name: int(value.shape[1]) for value in self._session.get_outputs()}
+        self.inputs: Sequence[str] = () if INPUT in inputs and len(inputs) == 1 else tuple(inputs)
+        self.observations = sum(inputs.values())
+        self.actions = outputs[ACTION]
+        self._outputs = [name for name in (ACTION, CTRL) if name in outputs]
 
-    def __call__(self, observation: NDArray[Any]) -> Mapping[str, Floats]:
-        values = self._session.run(self._outputs, {INPUT: observation.astype(np.float32)})
+    def __call__(self, observation: Observation) -> Mapping[str, Floats]:
+        given = observation if isinstance(observation, Mapping) else {INPUT: observation}
+        inputs = {name: values.astype(np.float32) for name, values in given.items()}
+        values = self._session.run(self._outputs, inputs)
         return dict(zip(self._outputs, values, strict=True))
 
 

@@ -7,17 +7,17 @@ import io
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from orchestrator.features.export.worker.exported_policy import ExportedPolicy, Floats
 from orchestrator.worker.training import algorithms
+from orchestrator.worker.training.trained_policy import Observation
 
 METADATA = "metadata.json"
 """The extra file with the metadata."""
@@ -26,7 +26,9 @@ METADATA = "metadata.json"
 def content(policy: ExportedPolicy) -> bytes:
     file = io.BytesIO()
     with _without_deprecation():
-        scripted = torch.jit.script(_Module(policy).eval())
+        names = policy.metadata.input_names
+        module = _ModuleOfEntries(policy, list(names)) if names else _Module(policy)
+        scripted = torch.jit.script(module.eval())
         text = json.dumps(policy.facts(), ensure_ascii=False)
         torch.jit.save(scripted, file, _extra_files={METADATA: text.encode()})
     return file.getvalue()
@@ -40,12 +42,17 @@ class TorchScriptPolicy:
         with _without_deprecation():
             self._module = torch.jit.load(io.BytesIO(path.read_bytes()), "cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
         metadata = json.loads(extra[METADATA])
+        self.inputs: Sequence[str] = tuple(metadata.get("input_names", ()))
         self.observations = len(metadata["observation_names"])
         self.actions = len(metadata["action_names"])
 
-    def __call__(self, observation: NDArray[Any]) -> Mapping[str, Floats]:
+    def __call__(self, observation: Observation) -> Mapping[str, Floats]:
         with torch.inference_mode():
-            outputs = self._module(torch.as_tensor(observation))
+            if isinstance(observation, Mapping):
+                given = {name: torch.as_tensor(values) for name, values in observation.items()}
+                outputs = self._module(given)
+            else:
+                outputs = self._module(torch.as_tensor(observation))
         return {name: values.numpy() for name, values in outputs.items()}
 
 
@@ -130,6 +137,22 @@ class _Module(nn.Module):
             outputs["ctrl"] = torch.maximum(
                 torch.minimum(ctrl, self.ctrl_high), self.ctrl_low
             ).float()
+        return outputs
+
+
+class _ModuleOfEntries(nn.Module):
+    """The same for the entries of a ``Dict`` observation."""
+
+    names: Final[list[str]]
+
+    def __init__(self, policy: ExportedPolicy, names: list[str]) -> None:
+        super().__init__()
+        self.names = names
+        self.of_vector = _Module(policy)
+
+    def forward(self, observation: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        entries = [observation[name] for name in self.names]
+        outputs: dict[str, torch.Tensor] = self.of_vector(torch.cat(entries, dim=-1))
         return outputs
 
 
