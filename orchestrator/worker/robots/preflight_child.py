@@ -32,6 +32,7 @@ from orchestrator.core.robot_sources import (
     mjcf_format,
     robot_formats,
 )
+from orchestrator.worker.envs.batch_interface import BatchSettings
 from orchestrator.worker.envs.changing_task import check_changes
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.simulation import Simulation
@@ -595,12 +596,18 @@ def _try_task(
             name = choice.task
             reason = choice.reason
         task = make_task(name, model, options)
-        simulation = Simulation(model, task, n_envs=1, seed=0, robot=staged.name)
+        asymmetric = request.asymmetric
+        settings: BatchSettings = {"n_envs": 1, "seed": 0}
+        simulation = Simulation(model, task, robot=staged.name, asymmetric=asymmetric, **settings)
         answer = dataclasses.replace(answer, task=name, task_reason=reason)
         findings.warnings += _options_without_effect(name, task, options)
         check_changes(name, model, options)
         if request.randomize:
-            simulation = make_simulation(staged, name, options, request.randomize, n_envs=1, seed=0)
+            simulation = make_simulation(
+                staged, name, options, request.randomize, asymmetric=asymmetric, **settings
+            )
+        if asymmetric and not simulation.privileged_names:
+            findings.warnings.append(_nothing_for_critic(task))
         if request.evaluate:
             check_grid(staged, name, options, request.randomize, request.evaluate)
     except ValueError as error:
@@ -629,6 +636,18 @@ def _options_without_effect(name: str, task: Task, given: Mapping[str, Any]) -> 
         for option, why in task.unused_options.items()
         if given.get(option)
     ]
+
+
+def _nothing_for_critic(task: Task) -> str:
+    observed = (
+        "the policy observes all that the task does"
+        if task.observed_by is None
+        else "task_options.observe leaves out nothing of what the task observes"
+    )
+    return (
+        f"asymmetric = true has no effect, as {observed}, and randomize draws nothing that the critic would see: "
+        'leave it out, or give the policy less, such as with task_options.observe = "proprioception"'
+    )
 
 
 def _step_once(simulation: Simulation) -> None:

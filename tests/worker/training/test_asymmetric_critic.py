@@ -24,6 +24,7 @@ from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.policies import job_policy
 from orchestrator.worker.robots.preflight_child import check
+from orchestrator.worker.tasks import Observation, Term
 from orchestrator.worker.training import learners, start_policy
 from orchestrator.worker.training.start_policy import StartPolicy
 
@@ -203,6 +204,46 @@ def test_a_source_that_is_still_to_be_trained_has_what_it_will_see(tmp_path: Pat
     assert "exact copy" in str(examined(dataclasses.replace(plain, asymmetric=True), "sac").init)
     assert f"new: {', '.join(DRAWN)};" in str(examined(plain, "ppo").init)
     assert "only ppo and a2c can start" in str(examined(plain, "sac").problem)
+
+
+class Everything(Observation):
+    """All that the task observes."""
+
+    def make_terms(self) -> list[Term]:
+        names = list(self.task.observation_names() or ())
+        return [Term(names=names, units=[""] * len(names), values=self.task.observe)]
+
+
+@pytest.mark.parametrize(
+    ("options", "randomize", "left_out"),
+    [
+        ({"observe": f"{__name__}:Everything"}, {}, False),
+        ({"observe": f"{__name__}:Everything"}, {"observation.noise": "normal(0, 1)"}, False),
+        ({"observe": f"{__name__}:Everything"}, {"body.trunk.mass": "scale(0.7, 1.3)"}, True),
+        ({"observe": "proprioception"}, {}, True),
+        ({}, {"body.trunk.pos": [0.0, 0.0, 1.0]}, False),
+    ],
+)
+def test_a_critic_that_sees_what_the_actor_sees_is_told_in_one_warning(
+    options: dict[str, Any], randomize: dict[str, Any], left_out: bool
+) -> None:
+    request = ExaminationRequest(
+        xml=str(QUADRUPED),
+        task="forward",
+        task_options=options,
+        randomize=randomize,
+        asymmetric=True,
+        simulate_s=0.01,
+    )
+    answer = check(request)
+    assert answer.problem is None
+    found = [text for text in answer.warnings if "asymmetric" in text]
+    assert len(found) == (not left_out)
+    assert all('task_options.observe = "proprioception"' in text for text in found)
+    assert not any(
+        "asymmetric" in text
+        for text in check(dataclasses.replace(request, asymmetric=False)).warnings
+    )
 
 
 def test_fingerprints_of_jobs_without_it_are_as_before() -> None:

@@ -114,7 +114,12 @@ class RandomizedSimulation(Simulation):
         self._privileged: list[str] = []
         """Keys that the critic sees: those of the robot, then delays and the period of pushes."""
         if asymmetric:
-            of_robot = _drawn(randomized_keys(Path(xml), model, declared))
+            drawn_otherwise = grid is not None or randomize is not declared
+            of_robot = (
+                _drawn(randomized_keys(Path(xml), model, declared))
+                if drawn_otherwise
+                else self.keys
+            )
             self._privileged += [key.key for key in of_robot]
             self._privileged += [key for key in PRIVILEGED if key in declared]
         columns: dict[str, NDArray[Any]] = {
