@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -869,6 +870,7 @@ def test_what_an_episode_has_drawn_of_its_start_is_told_and_survives_a_checkpoin
     made = make_simulation(QUADRUPED, "stand", options, starts, **settings)
     made.reset()
     before = made.states.qpos.copy()
+    speeds = made.states.qvel.copy()
     resumed = make_simulation(QUADRUPED, "stand", options, starts, **settings)
     resumed.set_state(made.get_state())
     ended = []
@@ -891,6 +893,9 @@ def test_what_an_episode_has_drawn_of_its_start_is_told_and_survives_a_checkpoin
         assert 0.1 <= drawn["start.height"] <= 0.2
         assert 1 <= drawn["start.turn"] <= 2
         assert 0.3 <= drawn["start.speed"] <= 0.4
+        way = drawn["start.speed.direction"]
+        speed = drawn["start.speed"] * np.array([math.cos(way), math.sin(way)])
+        np.testing.assert_allclose(speeds[episode.env, :2], speed)
         assert {"terrain.x", "terrain.y"} <= drawn.keys()
 
 
@@ -904,5 +909,19 @@ def test_starts_that_an_earlier_version_did_not_save_are_not_told() -> None:
     made.set_state(state)  # type: ignore[arg-type]
     first = [made.step(np.zeros((1, 8))).ended for _ in range(2)][-1]
     second = [made.step(np.zeros((1, 8))).ended for _ in range(2)][-1]
-    assert "start.speed" not in first[0].drawn
-    assert "start.speed" in second[0].drawn
+    of_speed = {"start.speed", "start.speed.direction"}
+    assert not of_speed & first[0].drawn.keys()
+    assert of_speed <= second[0].drawn.keys()
+
+
+def test_the_direction_of_a_start_in_a_plane_is_along_x_or_against_it() -> None:
+    settings: dict[str, Any] = {"n_envs": 8, "seed": 0, "measuring": True}
+    starts = {"start.speed": "uniform(0.3, 0.4)"}
+    options = {"max_episode_steps": 1, "reset_noise_scale": 0}
+    made = make_simulation(MJCF / "hopper.xml", "forward", options, starts, **settings)
+    made.reset()
+    speeds = made.states.qvel[:, 0].copy()
+    ended = made.step(np.zeros((8, 3))).ended
+    ways = [episode.drawn["start.speed.direction"] for episode in ended]
+    assert set(ways) == {0.0, math.pi}
+    np.testing.assert_array_equal(np.cos(ways), np.sign(speeds))

@@ -15,7 +15,13 @@ from orchestrator.worker.envs.randomization.randomized_fields import RandomizeEr
 from orchestrator.worker.envs.randomization.rough_terrain import RoughTerrain
 from orchestrator.worker.mjmodel.joints import joint_type, joints_of
 from orchestrator.worker.mjmodel.robot import joints_of_robot
-from orchestrator.worker.mjmodel.root import NoRootError, Root, find_root, horizontal_push
+from orchestrator.worker.mjmodel.root import (
+    NoRootError,
+    Root,
+    find_root,
+    horizontal_direction,
+    horizontal_push,
+)
 from orchestrator.worker.mjmodel.structure import Floats, posed_data
 from orchestrator.worker.tasks import Task
 from orchestrator.worker.tasks.base import start_limits
@@ -24,6 +30,8 @@ JOINTS = "start.joints"
 HEIGHT = "start.height"
 TURN = "start.turn"
 SPEED = "start.speed"
+DIRECTION = "start.speed.direction"
+"""Where :data:`SPEED` went: drawn with it, and no key of its own."""
 KEYS = (JOINTS, HEIGHT, TURN, SPEED)
 _ONE_POSITION = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 
@@ -60,7 +68,7 @@ class EpisodeStarts:
                 table = table_of(JOINTS, randomize)
                 raise RandomizeError(f"{table}.{JOINTS}: the robot has no such joints")
         self._lowest, self._highest = start_limits(task.model, task.pose)
-        of_root = [key for key in self._by_key if key != JOINTS]
+        of_root = [*needed, *([DIRECTION] if SPEED in needed else [])]
         self.drawn: dict[str, Floats] = {
             key: np.zeros(len(places)) for key in (*self._joints, *of_root)
         }
@@ -90,7 +98,9 @@ class EpisodeStarts:
         if root is not None and root.quaternion is not None and TURN in sources:
             _turn(qpos, root.quaternion, drawn_value(TURN, TURN))
         if root is not None and SPEED in sources:
-            qvel += horizontal_push(root, len(qvel), drawn_value(SPEED, SPEED), rng)
+            pushed = horizontal_push(root, len(qvel), drawn_value(SPEED, SPEED), rng)
+            self.drawn[DIRECTION][env] = horizontal_direction(root, pushed)
+            qvel += pushed
         if self._terrain is not None:
             self._places[env] = self._terrain.draw(rng)
             self._terrain.lift(qpos, self._places[env])
