@@ -198,6 +198,8 @@ class ExaminationAnswer(JsonLine):
 
     problem: Message | None = None
     """Why it cannot be trained, naming the file; None: it can."""
+    is_late: bool = False
+    """Whether there was no answer within the time limit."""
     diverges: bool = False
     """Whether physics diverged in the stability test, which may be a problem or a warning."""
     cause: Literal["robot", "code", "settings", "init"] = "robot"

@@ -121,6 +121,21 @@ def format_of(file: str) -> RobotFormat | None:
     return next((one for one in robot_formats() if name.endswith(one.suffix)), None)
 
 
+def how_made(file: str) -> str | None:
+    """How a robot is made of a file of this name, which is none; None where nothing is known of
+    that.
+    """
+    name = Path(file).name
+    for one in robot_formats():
+        for suffix, command in one.made_of.items():
+            if name.lower().endswith(suffix):
+                stem = name[: -len(suffix)]
+                made = stem if stem.lower().endswith(one.suffix) else f"{stem}{one.suffix}"
+                text = command.format(file=name, made=made)
+                return f"is no {one.title} yet, but makes one: {text}, then take {made}"
+    return None
+
+
 def converter_of(file: str, settings: Mapping[str, Any]) -> RobotFormat | None:
     """What makes the MJCF of a file that has such settings; None: it is one, and taken as it is."""
     return format_of(file) or (mjcf_format() if settings else None)

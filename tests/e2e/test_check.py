@@ -210,7 +210,7 @@ def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     (row,) = json.loads(done.stdout)
-    assert row["messages"] == ["examining it took more than 2 s"]
+    assert row["messages"] == ["examining it took more than 2 s; give a larger --time-limit"]
     assert os.listdir(tmp_path / "temporary") == []
 
 

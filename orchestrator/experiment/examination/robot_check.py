@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeAlias
 from orchestrator.core.errors import SpecError, UsageError
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, RobotSetting
 from orchestrator.core.paths import RunPaths
-from orchestrator.core.robot_sources import format_of, mjcf_format, robot_suffixes
-from orchestrator.core.text import alternatives, storable
+from orchestrator.core.robot_sources import format_of, how_made, mjcf_format, robot_suffixes
+from orchestrator.core.text import alternatives, count, storable
 from orchestrator.experiment.directory.run_directory import is_run_directory
 from orchestrator.experiment.examination import side_by_side
 from orchestrator.experiment.examination.examination_requests import requests_of
@@ -166,8 +166,7 @@ def _items(
         below = _below(path, robot_settings) if is_folder else [_file(str(path), robot_settings)]
         items = list(below)
         if not items:
-            names = alternatives(f"*{suffix}" for suffix in robot_suffixes())
-            raise UsageError(f"{path}: no {names} in this folder or below it")
+            raise UsageError(f"{path}: {_no_robots(path)}")
         for item in items:
             if (absolute := str(Path(item.path).absolute())) not in seen:
                 seen.add(absolute)
@@ -216,6 +215,18 @@ def robot_files(
     :param most_folders: how many folders are looked into; None: all.
     """
     suffixes = robot_suffixes()
+    for path in _files(folder, report, most_folders=most_folders):
+        if path.lower().endswith(suffixes):
+            yield path
+
+
+def _files(
+    folder: Path,
+    report: Callable[[OSError], object] = lambda _: None,
+    *,
+    most_folders: int | None = None,
+) -> Iterator[str]:
+    """Every file below ``folder`` but for those that :func:`robot_files` leaves out."""
     entered = {os.path.realpath(folder)}
     walk = os.walk(folder, followlinks=True, onerror=report)
     for where, folders, files in itertools.islice(walk, most_folders):
@@ -224,8 +235,20 @@ def robot_files(
         folders[:] = [name for name in unseen if not _is_run_directory(Path(where, name))]
         entered.update(inner[name] for name in folders)
         for name in sorted(files):
-            if name.lower().endswith(suffixes):
-                yield str(Path(where, name))
+            yield str(Path(where, name))
+
+
+def _no_robots(folder: Path) -> str:
+    """Why there is nothing to examine below ``folder``, and what makes robots of what lies there."""
+    names = alternatives(f"*{suffix}" for suffix in robot_suffixes())
+    text = f"no {names} in this folder or below it"
+    sources = [path for path in _files(folder) if how_made(path) is not None]
+    if not sources:
+        return text
+    # Of parts and a whole, the latter has the name of what is made of it.
+    whole = [path for path in sources if format_of(Path(path).stem) is not None]
+    first = (whole or sources)[0]
+    return f"{text}, but {count(len(sources), 'file')} of which one is made. {first}: {how_made(first)}"
 
 
 def _is_run_directory(folder: Path) -> bool:
@@ -314,7 +337,8 @@ def _check_of_answer(
     problem: list[str] = []
     if answer.problem is not None:
         path = storable(item.request.robot or item.path)  # which the row shows already
-        problem = [answer.problem.removeprefix(f"{path}: ").removeprefix(f"{path}, ")]
+        text = answer.problem.removeprefix(f"{path}: ").removeprefix(f"{path}, ")
+        problem = [f"{text}; give a larger --time-limit" if answer.is_late else text]
     verdict: CheckVerdict = "ok"
     if problem and not item.may_be_invalid:
         verdict = "error"

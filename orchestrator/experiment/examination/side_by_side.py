@@ -167,7 +167,8 @@ class _Examinations:
                 self._repeat(index, was_killed=child.was_killed)
             else:
                 is_second = index in self._killed and child.was_killed
-                self._give_up(index, f"{answer}{AGAIN}" if is_second else answer)
+                problem = f"{answer}{AGAIN}" if is_second else answer
+                self._give_up(index, problem, is_late=child.hung)
 
     def _repeat(self, index: int, *, was_killed: bool) -> None:
         self._repeated.add(index)
@@ -175,8 +176,8 @@ class _Examinations:
         if was_killed:
             self._killed.add(index)
 
-    def _give_up(self, index: int, problem: str) -> None:
+    def _give_up(self, index: int, problem: str, *, is_late: bool) -> None:
         """Answer a request that no child answers."""
         robot = self._requests[index].robot
         text = problem if robot is None else f"{robot}: {problem}"
-        self.answers[index] = ExaminationAnswer(problem=text)
+        self.answers[index] = ExaminationAnswer(problem=text, is_late=is_late)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,11 +102,9 @@ def _with_measurement(
 def _measure(
     request: ExaminationRequest, limit_s: float, watch: side_by_side.Watch
 ) -> PhysicsAdvice:
-    begun = time.monotonic()
     (answer,) = side_by_side.ask([request], at_once=1, time_limit_s=limit_s, watch=watch)
     if answer.problem is not None:
-        is_late = time.monotonic() - begun >= limit_s
-        remedy = "; give a larger --time-limit or a smaller --time" if is_late else ""
+        remedy = "; give a larger --time-limit or a smaller --time" if answer.is_late else ""
         return PhysicsAdvice(problem=f"{answer.problem}{remedy}", has_failed=True)
     try:
         return from_values(PhysicsAdvice, answer.measured)

@@ -29,6 +29,7 @@ from orchestrator.core.robot_sources import (
     MJCF_SUFFIX,
     RobotFormat,
     converter_of,
+    how_made,
     mjcf_format,
     robot_formats,
 )
@@ -401,15 +402,9 @@ class _Examination:
 
 def _refuse_source_of_format(xml: Path) -> None:
     """:raises UnfitError: it is a file of which one of a format is made first."""
-    for one in robot_formats():
-        for suffix, command in one.made_of.items():
-            if xml.name.lower().endswith(suffix):
-                stem = xml.name[: -len(suffix)]
-                made = stem if stem.lower().endswith(one.suffix) else f"{stem}{one.suffix}"
-                text = command.format(file=xml.name, made=made)
-                raise UnfitError(
-                    f"{xml}: is no {one.title} yet, but makes one: {text}, then take {made}"
-                )
+    how = how_made(xml.name)
+    if how is not None:
+        raise UnfitError(f"{xml}: {how}")
 
 
 def _is_environment(request: ExaminationRequest) -> bool:

@@ -163,7 +163,7 @@ def test_only_what_can_be_trained_on_a_task_is_measured(monkeypatch: pytest.Monk
     ) -> list[ExaminationAnswer]:
         asked.extend(requests)
         watch(1, 1)
-        return [ExaminationAnswer(problem="examining it took more than 3 s") for _ in requests]
+        return [ExaminationAnswer(problem="it took more than 3 s", is_late=True) for _ in requests]
 
     monkeypatch.setattr(side_by_side, "ask", ask)
     robot = ExaminationRequest(xml="a.xml", alone=True, init={"algo": "ppo"})
@@ -185,7 +185,8 @@ def test_only_what_can_be_trained_on_a_task_is_measured(monkeypatch: pytest.Monk
     assert request.measurement.settings["cpu_s"] == 2.0
     assert request.measurement.settings["cpu"] is not None
     problems = [one and one.problem for one in given]
-    assert problems[:2] == ["examining it took more than 3 s", None]
+    remedy = "; give a larger --time-limit or a smaller --time"
+    assert problems[:2] == [f"it took more than 3 s{remedy}", None]
     assert "it has no legs" in str(problems[2])
     assert "environment of its own" in str(problems[3])
     assert seen == [(0, 3)]

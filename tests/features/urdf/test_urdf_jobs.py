@@ -195,3 +195,21 @@ def test_a_xacro_is_told_how_it_becomes_a_urdf(tmp_path: Path) -> None:
         done = invoke(*arguments, cwd=tmp_path)
         assert done.returncode != 0
         assert command in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "init"])
+def test_a_folder_of_xacros_alone_is_told_how_one_becomes_a_urdf(
+    command: str, tmp_path: Path
+) -> None:
+    for name in ("go/arm.xacro", "go/xacro/go.urdf.xacro"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(BARE)
+    done = invoke(command, "go", cwd=tmp_path)
+    assert done.returncode == 2
+    for text in (
+        "go: no *.xml or *.urdf in this folder or below it, but 2 files of which one is made",
+        "go/xacro/go.urdf.xacro: is no URDF yet, but makes one: xacro go.urdf.xacro > go.urdf",
+    ):
+        assert text in done.stderr
+    (tmp_path / "go/go.urdf").write_text(BARE)
+    assert "xacro" not in invoke("check", "go", cwd=tmp_path).stdout
