@@ -47,12 +47,14 @@ def robots() -> dict[str, dict[str, Any]]:
     return found | {name.partition("-")[0]: {"task": f"gymnasium:{name}"} for name in GYMNASIUM}
 
 
-def job_file(jobs: Mapping[str, Mapping[str, Any]], remarks: Mapping[str, str]) -> str:
-    """:param remarks: of some of the jobs, as comments."""
+def job_file(
+    jobs: Mapping[str, Mapping[str, Any]], remarks: Mapping[str, str], *, seeds: int = SEEDS
+) -> str:
+    """:param remarks: of some of the jobs, as comments. :param seeds: how many, from 0."""
     lines = [
         'name = "advised"',
         "[defaults]",
-        f"seeds = {list(range(SEEDS))}",
+        f"seeds = {list(range(seeds))}",
         f"total_timesteps = {TOTAL_TIMESTEPS}",
         "eval_episodes = 10",
         "[defaults.ppo]",
@@ -106,8 +108,7 @@ def _in_words(change: Mapping[str, Any]) -> str:
 def advise(seconds: float) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         jobs = Path(folder) / "robots.toml"
-        text = job_file(robots(), {}).replace(f"seeds = {list(range(SEEDS))}", "seeds = [0]")
-        jobs.write_text(text)
+        jobs.write_text(job_file(robots(), {}, seeds=1))
         command = [*ORCHESTRATOR, "advise", str(jobs), f"--time={seconds}", "--json"]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=folder)
         if done.returncode not in (0, 1):  # 1: of some robots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from orchestrator.core import job_parts
@@ -124,27 +125,44 @@ def refuse_or_report(
 
 
 def _differences(row: JobRow, job: Job, verdict: JobVerdict) -> list[str]:
-    lines = [] if row.fingerprint == job.spec.fingerprint() else changed_keys(row.job, job)
-    if row.robot_hash != verdict.robot_hash and not any(map(_is_about_robot, lines)):
+    changed = {} if row.fingerprint == job.spec.fingerprint() else _changed_values(row.job, job)
+    lines = _as_lines(changed)
+    if row.robot_hash != verdict.robot_hash and not any(map(_is_about_robot, changed)):
         lines.append(f"robot: the contents of {job.xml_source or job.spec.robot_maker} changed")
     return lines
 
 
-def _is_about_robot(line: str) -> bool:
-    """Whether a changed key makes another robot of the same file."""
-    tables = ("model", "params", *format_tables())
-    return line.startswith(tuple(f"{table}." for table in tables))
+def _is_about_robot(key: str) -> bool:
+    """Whether a value of this key makes another robot of the same file."""
+    return key.partition(".")[0] in ("model", "params", *format_tables())
 
 
 def changed_keys(before: Job, after: Job) -> list[str]:
     """Each key that decides the result and differs, with both values."""
+    return _as_lines(_changed_values(before, after))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ChangedValue:
+    """Of a key, before and after, for people."""
+
+    old: str
+    new: str
+
+
+def _as_lines(changed: Mapping[str, _ChangedValue]) -> list[str]:
+    return [f"{key}: {value.old} → {value.new}" for key, value in changed.items()]
+
+
+def _changed_values(before: Job, after: Job) -> dict[str, _ChangedValue]:
+    """By key, those that decide the result and differ."""
     old = decisive_keys(before)
     new = decisive_keys(after)
-    return [
-        f"{key}: {_json_or_unset(old, key)} → {_json_or_unset(new, key)}"
+    values = {
+        key: _ChangedValue(old=_json_or_unset(old, key), new=_json_or_unset(new, key))
         for key in {**old, **new}
-        if _json_or_unset(old, key) != _json_or_unset(new, key)
-    ]
+    }
+    return {key: value for key, value in values.items() if value.old != value.new}
 
 
 def decisive_keys(job: Job) -> dict[str, object]:

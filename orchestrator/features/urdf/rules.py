@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.features.urdf.part import MjcfPart, UrdfPart
-from orchestrator.features.urdf.settings import MjcfSettings, UrdfSettings
+from orchestrator.features.urdf.settings import ActuatorSettings, MjcfSettings, UrdfSettings
 from orchestrator.jobfile.job_table_rules import JobTableRules
 
 FOLDERS = "asset_paths"
@@ -19,10 +19,15 @@ LATER = ("balance_inertia", "kp", "kd", "pose")
 
 def _settings(merged: Mapping[str, Any]) -> UrdfPart:
     table = merged["urdf"]
-    defaults = UrdfSettings()
-    unset = {key for key in LATER if table[key] == getattr(defaults, key)}
+    unset = {key for key in LATER if not _is_set(table, key, UrdfSettings())}
     left_out = {FOLDERS, *unset}
     return UrdfPart(urdf={key: value for key, value in table.items() if key not in left_out})
+
+
+def _is_set(table: Mapping[str, Any], key: str, defaults: ActuatorSettings) -> bool:
+    """Whether a key of a table says anything. Lists of settings are tuples, and of tables lists."""
+    default = getattr(defaults, key)
+    return bool(table[key] != (list(default) if isinstance(default, tuple) else default))
 
 
 def _robot_settings(merged: Mapping[str, Any], base: Path) -> dict[str, Any]:
@@ -38,13 +43,8 @@ def _mjcf_settings(merged: Mapping[str, Any]) -> MjcfPart:
 
 def _added_to_mjcf(merged: Mapping[str, Any], _: Path) -> dict[str, Any]:
     """Nothing where the table says nothing: the robot is then taken as it is."""
-    defaults = MjcfSettings()
-    unset: tuple[object, ...] = (None, [], {})
-    return {
-        key: value
-        for key, value in merged["mjcf"].items()
-        if value not in unset and value != getattr(defaults, key)
-    }
+    table = merged["mjcf"]
+    return {key: value for key, value in table.items() if _is_set(table, key, MjcfSettings())}
 
 
 MJCF_RULES = JobTableRules(settings=_mjcf_settings, robot_settings=_added_to_mjcf)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from orchestrator.features.urdf.part import MJCF_PART, PART
 from orchestrator.features.urdf.settings import MjcfSettings, UrdfSettings
-from orchestrator.features.urdf.value_types import AboveZeroByJoint, FromZeroByJoint, Pose
+from orchestrator.features.urdf.value_types import (
+    AboveZeroByJoint,
+    Actuators,
+    Frequency,
+    FromZeroByJoint,
+    Pose,
+)
 from orchestrator.keys.feature_tables import JobTable
 from orchestrator.keys.value_types import Folders, Patterns, TomlTable, key
 
@@ -41,13 +45,13 @@ class UrdfTable(TomlTable):
         "Whether the root link is fixed to the world, or floating: free to move.",
         "floating",
     )
-    actuators: Literal["motor", "position"] = key(
+    actuators: Actuators = key(
         DEFAULTS.actuators,
         "What moves the joints, with at most the effort of their <limit>: motor (a force or torque) or position (a "
         "servo, critically damped, with gains by the mass matrix).",
         "position",
     )
-    frequency: Annotated[float, Field(ge=0.1, le=100)] = key(
+    frequency: Frequency = key(
         DEFAULTS.frequency, "Natural frequency of position servos in Hz: the higher, the stiffer."
     )
     kp: AboveZeroByJoint = key(
@@ -101,13 +105,13 @@ class MjcfTable(TomlTable):
 
     synonyms: ClassVar = SYNONYMS
 
-    actuators: Literal["motor", "position"] | None = key(
+    actuators: Actuators | None = key(
         MJCF_DEFAULTS.actuators,
         "What is added to hinges and slides of a robot without actuators: motor (a force or torque) or position (a "
         "servo, critically damped, with gains by the mass matrix); unset: nothing.",
         "position",
     )
-    frequency: Annotated[float, Field(ge=0.1, le=100)] = key(
+    frequency: Frequency = key(
         MJCF_DEFAULTS.frequency,
         "Natural frequency of added servos in Hz: the higher, the stiffer.",
     )

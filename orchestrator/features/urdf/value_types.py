@@ -1,8 +1,8 @@
-"""Types of values that joints have, each by itself or all alike."""
+"""Types of values that both tables have: of actuators, and of joints, each by itself or all alike."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import MinLen
 from pydantic import Field
@@ -14,6 +14,9 @@ _FromZero = Annotated[float, Field(ge=0, le=MOST)]
 _Position = Annotated[float, Field(ge=-MOST, le=MOST)]
 _EXAMPLE = '{ "*_calf_joint" = 60, "*_hip_joint" = 40 }'
 
+Actuators = Literal["motor", "position"]
+Frequency = Annotated[float, Field(ge=0.1, le=100)]
+"""In Hz."""
 AboveZeroByJoint = Annotated[
     AboveZero | dict[_Joint, AboveZero] | None,
     Expected(f"a number above 0, or a table of them by joint or pattern, such as {_EXAMPLE}"),

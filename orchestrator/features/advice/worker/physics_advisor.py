@@ -148,6 +148,18 @@ def _robot_file(request: ExaminationRequest, cleanup: contextlib.ExitStack) -> P
     return converted_robot.convert(converter, request, folder).xml
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MeasuredChange:
+    candidate: ChangeCandidate
+    change: PhysicsChange
+    version: RobotVersion | None = None
+    """The changed robot, of one that is offered, for what is measured of it later."""
+
+    def told_as(self, change: PhysicsChange) -> _MeasuredChange:
+        """With all of this change that is told; of the robot nothing more is measured."""
+        return _MeasuredChange(candidate=self.candidate, change=change)
+
+
 class _Advisor:
     def __init__(
         self,
@@ -218,27 +230,23 @@ class _Advisor:
 
         What is left of the time is shared among those that are still to be measured.
         """
-        measured: list[tuple[ChangeCandidate, PhysicsChange]] = []
+        measured: list[_MeasuredChange] = []
         for_speed_s = (1 - TRAINING_SHARE - PLAYING_SHARE) * budget_s
         for number, candidate in enumerate(candidates):
             still_to_do = len(candidates) - number + 1  # the last one is that of all together
             cpu_s = (for_speed_s - self._spent_s) / still_to_do
-            change = self._measure(candidate, comparison, cpu_s)
-            if change is not None:
-                measured.append((candidate, change))
-        n_contenders = sum(change.is_offered for _, change in measured)
+            found = self._measure(candidate, comparison, cpu_s)
+            if found is not None:
+                measured.append(found)
+        n_contenders = sum(one.change.is_offered for one in measured)
         effects = self._policy_effects(budget_s, n_contenders + 1) if n_contenders else None
-        measured = [
-            (candidate, self._with_effects(candidate, change, effects))
-            for candidate, change in measured
-        ]
+        measured = [self._with_effects(one, effects) for one in measured]
         together = _together(measured)
         if together is not None:
-            change = self._measure(together, comparison, budget_s - self._spent_s)
-            if change is not None:
-                change = self._with_effects(together, change, effects)
-                measured.append((together, change))
-        return [change for _, change in measured]
+            found = self._measure(together, comparison, budget_s - self._spent_s)
+            if found is not None:
+                measured.append(self._with_effects(found, effects))
+        return [one.change for one in measured]
 
     def _is_in_time(self) -> bool:
         return time.monotonic() < self._deadline
@@ -269,22 +277,22 @@ class _Advisor:
         return self._simulation_of(version, n_envs=EPISODES, autoreset=False)
 
     def _with_effects(
-        self, candidate: ChangeCandidate, change: PhysicsChange, effects: PolicyEffects | None
-    ) -> PhysicsChange:
-        """``change`` with what policies reach on it, where nothing else speaks against it.
+        self, measured: _MeasuredChange, effects: PolicyEffects | None
+    ) -> _MeasuredChange:
+        """``measured`` with what policies reach on it, where nothing else speaks against it.
 
         :param effects: None where there was no time for them.
         """
-        if not change.is_offered:
-            return change
+        change = measured.change
+        if not change.is_offered or measured.version is None:
+            return measured
         if effects is None or not self._is_in_time():
-            self._unmeasured.append(candidate.name)
-            return dataclasses.replace(change, objection=NO_TIME)
-        found = effects.on(self._episodes(self._robot_version(candidate)))
+            self._unmeasured.append(measured.candidate.name)
+            return measured.told_as(dataclasses.replace(change, objection=NO_TIME))
+        found = effects.on(self._episodes(measured.version))
         large = next((effect for effect in found if not effect.is_small), None)
-        return dataclasses.replace(
-            change, effects=found, objection=None if large is None else _told(large)
-        )
+        objection = None if large is None else _told(large)
+        return measured.told_as(dataclasses.replace(change, effects=found, objection=objection))
 
     def _simulation_of(
         self, version: RobotVersion, *, n_envs: int = N_ENVS, autoreset: bool = True
@@ -359,7 +367,7 @@ class _Advisor:
 
     def _measure(
         self, candidate: ChangeCandidate, comparison: _Comparison, cpu_s: float
-    ) -> PhysicsChange | None:
+    ) -> _MeasuredChange | None:
         """Measure a change; None where it changes nothing of the robot.
 
         :param cpu_s: for the motion and the speed together; the least number of ratios is measured
@@ -373,7 +381,7 @@ class _Advisor:
             name=candidate.name, edits=candidate.edits, mjcf=candidate.mjcf, remark=candidate.remark
         )
         if not candidate.edits and not candidate.excluded:
-            return change
+            return _MeasuredChange(candidate=candidate, change=change)
         try:
             version = self._robot_version(candidate)
             simulation = self._simulation_of(version)
@@ -381,7 +389,9 @@ class _Advisor:
         except WithoutEffectError:
             return None
         except (EditError, BundleError, ValueError) as error:
-            return dataclasses.replace(change, edits={}, problem=" ".join(str(error).split()))
+            problem = " ".join(str(error).split())
+            change = dataclasses.replace(change, edits={}, problem=problem)
+            return _MeasuredChange(candidate=candidate, change=change)
         motion = comparison.test.motion(version.model, version.task.frame_skip)
         deviations = trajectory_deviation.deviations(
             motion, comparison.reference, comparison.test.is_compared, comparison.size_m
@@ -403,7 +413,9 @@ class _Advisor:
             relative=trajectory_deviation.relative_estimate(deviations, comparison.own),
         )
         objection = _objection_to_motion(change, deviations, comparison.own)
-        return dataclasses.replace(change, objection=objection)
+        change = dataclasses.replace(change, objection=objection)
+        kept = version if change.is_offered else None  # a model may be large
+        return _MeasuredChange(candidate=candidate, change=change, version=kept)
 
     def _slice(self) -> SpeedSlice:
         state = self._states[int(self._rng.integers(len(self._states)))]
@@ -482,17 +494,17 @@ def _check_same_states(original: Simulation, changed: Simulation) -> None:
         raise ValueError("its state would have another size")
 
 
-def _together(changes: Sequence[tuple[ChangeCandidate, PhysicsChange]]) -> ChangeCandidate | None:
+def _together(measured: Sequence[_MeasuredChange]) -> ChangeCandidate | None:
     """The fastest change of every group that is offered; None if there are fewer than two."""
-    best: dict[str, tuple[ChangeCandidate, PhysicsChange]] = {}
-    for candidate, change in changes:
-        if change.is_offered:
-            rival = best.get(candidate.group)
-            if rival is None or _speed(change) > _speed(rival[1]):
-                best[candidate.group] = candidate, change
+    best: dict[str, _MeasuredChange] = {}
+    for one in measured:
+        if one.change.is_offered:
+            rival = best.get(one.candidate.group)
+            if rival is None or _speed(one.change) > _speed(rival.change):
+                best[one.candidate.group] = one
     if len(best) < 2:
         return None
-    chosen = [candidate for candidate, _ in best.values()]
+    chosen = [one.candidate for one in best.values()]
     return ChangeCandidate(
         name="together",
         group="together",
