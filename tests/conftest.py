@@ -235,11 +235,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _variants_of_other_commits(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Of each test that runs one of its variants at a commit, all of the full tier but that one."""
+    """Of each test or group of tests that runs one of its variants at a commit, all of the full tier
+    but that one."""
     variants = defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        if item.get_closest_marker("one_a_commit") and item.get_closest_marker("full"):
-            variants[item.nodeid.partition("[")[0]].append(item)
+        marker = item.get_closest_marker("one_a_commit")
+        if marker is not None and item.get_closest_marker("full"):
+            (group,) = marker.args or (item.nodeid.partition("[")[0],)
+            variants[group].append(item)
     others = set[pytest.Item]()
     for name, alike in variants.items():
         # Of two tests, any two variants meet at some commit.

@@ -151,6 +151,7 @@ def test_a_file_that_is_no_job_file_is_refused(text: str, tmp_path: Path) -> Non
     assert done.stderr.startswith("jobs.toml: ")
 
 
+@pytest.mark.slow
 def test_an_unreadable_robot_is_refused(tmp_path: Path) -> None:
     robot = tmp_path / "robot.xml"
     robot.write_text(HOPPER.read_text())
@@ -613,6 +614,7 @@ def test_a_signal_during_start_up_launches_nothing_and_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_does_not_wait(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"))
     log = tmp_path / "run/jobs/deaf-s0/attempts/0/worker.log"

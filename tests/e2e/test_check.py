@@ -200,6 +200,7 @@ def test_the_figures_of_a_good_robot_are_shown(nasty: dict[str, dict[str, Any]])
     assert all(nasty["junk.xml"][name] is None for name in FIGURES)
 
 
+@pytest.mark.slow
 def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
     (tmp_path / "hangs.xml").write_text(HANGS)
     (tmp_path / "temporary").mkdir()
@@ -214,6 +215,7 @@ def test_a_robot_that_hangs_is_given_up_after_its_time(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "temporary") == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "hangs.xml").write_text(HANGS)
     (tmp_path / "temporary").mkdir()
@@ -250,6 +252,7 @@ def test_a_robot_on_which_mujoco_gives_up_does_no_harm_to_the_next(
         )
 
 
+@pytest.mark.slow
 def test_a_crash_is_attributed_to_the_robot_that_was_examined(tmp_path: Path) -> None:
     (tmp_path / "crash.py").write_text(
         "import os\ndef make_env(xml, seed):\n    os.abort()\ndef once(xml, seed):\n    import gymnasium\n"
@@ -406,6 +409,7 @@ def test_job_files_are_checked_with_their_tasks(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_more_can_be_asked_of_what_can_be_trained_alone(tmp_path: Path) -> None:
     """The process that examines a robot measures what a feature asks for."""
     for name, text in (("part", "<mujocoinclude/>"), ("broken", "<mujoco>")):

@@ -92,6 +92,7 @@ def test_version_is_that_of_the_package(tmp_path: Path) -> None:
     assert give("--version", cwd=tmp_path).stdout == f"{project['name']} {project['version']}\n"
 
 
+@pytest.mark.slow
 def test_shell_completion_is_offered_and_completes_commands_and_options(tmp_path: Path) -> None:
     assert {"--install-completion", "--show-completion"} <= set(
         invoke("--help", cwd=tmp_path).stdout.split()
@@ -242,6 +243,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Run]:
     return Experiment(cwd, jobs, cwd / "run"), run
 
 
+@pytest.mark.slow
 def test_json_is_one_object_a_line_and_nothing_else(mixed: tuple[Experiment, Run]) -> None:
     _, run = mixed
     assert run.stderr == ""
@@ -414,6 +416,7 @@ def test_without_a_run_directory_the_only_one_is_shown_or_all_are_listed(
     assert (refused.returncode, "name a run directory" in refused.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_logs_and_status_follow_until_all_is_over(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("deaf", "go_deaf"))
     with Run(
@@ -563,6 +566,7 @@ def test_fresh_starts_over_and_keeps_what_was(
     assert not aside.exists()
 
 
+@pytest.mark.slow
 def test_fresh_puts_nothing_aside_when_nothing_can_be_launched(finished: Experiment) -> None:
     finished.jobs.write_text(finished.jobs.read_text().replace(str(commands.HOPPER), "gone.xml"))
     (finished.cwd / "gone.xml").write_text("<mujoco/>")

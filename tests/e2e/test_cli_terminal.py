@@ -154,6 +154,7 @@ def test_a_log_is_harmless_in_a_terminal_and_as_it_is_in_a_pipe(finished: Experi
     assert commands.invoke("logs", "run", "hopper", cwd=finished.cwd).stdout == log.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nohup") is None, reason="nohup is not installed")
 def test_nohup_keeps_its_promise(tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, odd("one", "nothing"))

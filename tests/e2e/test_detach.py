@@ -150,6 +150,7 @@ def test_a_detached_experiment_survives_its_terminal_and_is_followed_to_its_end(
     )
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_reported_by_the_command_itself(jobs: Path, tmp_path: Path) -> None:
     jobs.write_text(jobs.read_text().replace("n_envs", "n_env"))
     detached, plain = (typed("run", jobs, *options, cwd=tmp_path) for options in (["--detach"], []))
@@ -163,6 +164,7 @@ def test_what_is_wrong_is_reported_by_the_command_itself(jobs: Path, tmp_path: P
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_command_waits_ends_both(
     jobs: Path, tmp_path: Path, run_dir: Path
 ) -> None:

@@ -18,6 +18,7 @@ def finish(jobs: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("jobs that are killed")
 def test_more_steps_are_refused_and_an_extension_that_is_killed_is_resumed_with_the_same_bits(
     tmp_path: Path,
 ) -> None:

@@ -187,6 +187,7 @@ def test_supervisor_killed_at_random_instants_loses_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("jobs that are killed")
 @pytest.mark.timeout(1800)
 def test_supervisor_killed_six_times_loses_nothing_of_six_robots(tmp_path: Path) -> None:
     check_kills(tmp_path, ROBOTS, STEPS // 2, kills=6)

@@ -144,6 +144,7 @@ def test_what_cannot_be_played_is_told(
     assert expected in done.stderr
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_robot_and_a_file_that_is_none_are_told_apart(
     finished_once: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +248,7 @@ def test_every_library_that_was_tried_is_named_with_the_remedy(
         assert expected in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_display_that_cannot_be_used_is_told_and_pictures_are_made_instead(
     finished: Experiment,
 ) -> None:

@@ -61,6 +61,7 @@ def assert_in_frame(look: dict[str, Any]) -> None:
         assert 0.003 < moment["share"] < 0.5
 
 
+@pytest.mark.slow
 def test_the_whole_robot_is_in_every_picture(looks: Looks) -> None:
     assert_in_frame(looks["as it is"])
 

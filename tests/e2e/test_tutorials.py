@@ -10,6 +10,7 @@ from tutorial_helpers import Reader
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a tutorial")
 def test_own_robot_in_ten_minutes(tmp_path: Path) -> None:
     reader = Reader(
         tmp_path, {"200_000": "2_048", "my_robots hopper\n": "my_robots hopper --seconds 0.1\n"}
@@ -21,6 +22,7 @@ def test_own_robot_in_ten_minutes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a tutorial")
 def test_a_shared_machine(tmp_path: Path) -> None:
     robots = tmp_path / "my_robots"
     robots.mkdir()

@@ -140,6 +140,7 @@ def test_the_package_alone_loads_next_to_nothing() -> None:
     assert {name.split(".")[1] for name in loaded if name.startswith("orchestrator.")} == {"core"}
 
 
+@pytest.mark.slow
 def test_a_thousand_jobs_pending_take_the_supervisor_less_than_150_mib() -> None:
     code = (
         "import tempfile, pathlib\n"

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "orchestrator"
 HELPERS = (REPOSITORY / "tests/helpers", *REPOSITORY.glob("tests/features/*/helpers"))
@@ -122,6 +124,7 @@ def missing_names(path: Path) -> list[str]:
     return missing
 
 
+@pytest.mark.slow
 def test_what_tests_and_benchmarks_import_is_there() -> None:
     """Tests are read by no type checker, and those of the full tier are rarely run."""
     for folder in ("tests", "benchmarks", "docs", "examples"):

@@ -105,6 +105,7 @@ def test_a_folder_becomes_a_job_file_that_runs(tmp_path: Path) -> None:
     assert facts["estimate_s"] > 0
 
 
+@pytest.mark.slow
 def test_what_cannot_become_a_job_file_is_one_message_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "parts").mkdir()

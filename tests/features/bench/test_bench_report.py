@@ -28,6 +28,7 @@ def test_a_level_with_jobs_that_failed_is_named_and_not_compared(tmp_path: Path)
     ] == ["1", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("content", ['{"format"', '{"format": 2}', '{"levels": {"1": {}}}'])
 def test_strong_scaling_that_cannot_be_read_is_said_beside_all_the_rest(
@@ -142,6 +143,7 @@ def test_uncounted_measurements_are_reported_and_baselines_keep_their_order(tmp_
     assert list(json.loads((root / "report/report.json").read_text())["arms"]) == list(ARMS)
 
 
+@pytest.mark.slow
 def test_benchmark_that_has_just_begun_has_a_report(tmp_path: Path) -> None:
     root = make_bench_dir(tmp_path / "bench", levels=(1,), repeats=1)
     cells = (root / "bench/cells.jsonl").read_text().splitlines(keepends=True)

@@ -147,6 +147,7 @@ def test_a_seed_is_trained_as_the_job_file_would_train_it(world: World) -> None:
         assert replace(trained, preview=declared.preview) == declared
 
 
+@pytest.mark.slow
 def test_the_same_call_finds_the_same_and_trains_nothing(world: World) -> None:
     world.train({"parent": [0], "child": [0]})
     found = world.race()
@@ -166,6 +167,7 @@ def test_seeds_that_are_there_may_decide_it_already(world: World) -> None:
     assert not found.race_dir.exists()
 
 
+@pytest.mark.slow
 def test_seeds_that_one_of_both_lacks_are_trained_first(world: World) -> None:
     world.train({"parent": [3, 4, 5, 6], "twin": [4]})
     found = world.race("parent", "twin", most_seeds=4)
@@ -191,6 +193,7 @@ def test_a_spent_budget_ends_it_with_the_interval_and_a_larger_one_goes_on(world
     assert "10%" in remark
 
 
+@pytest.mark.slow
 def test_none_above_a_declared_difference_is_a_decision(world: World) -> None:
     world.train({"parent": [0, 1], "twin": [0, 1]})
     found = world.race("parent", "twin", smallest_difference=1.0)
@@ -369,6 +372,7 @@ class TestStarts:
         assert "parent-s0" not in raced
         assert '"init": null' in (found.race_dir / "jobs/child-s0/spec.json").read_text()
 
+    @pytest.mark.slow
     def test_the_same_start_is_that_of_the_further_seeds(self, world: World) -> None:
         self.with_starts(world, parent=["aa"], child=["aa"])
         found = world.race()

@@ -102,6 +102,7 @@ def test_a_training_that_is_resumed_in_each_of_its_stages_has_the_same_weights(
     assert parts.eval.read_bytes() == whole.eval.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_stage_waits_for_its_condition_and_for_enough_episodes_of_its_own(tmp_path: Path) -> None:
     never = job(tmp_path / "never", with_curriculum(advance=("rollout/ep_rew_mean > 1e9",) * 2))
     record, log = helpers.train_here(never)

@@ -84,6 +84,7 @@ def test_poses_that_wait_are_drawn_and_a_robot_that_cannot_be_is_said(
     assert drawn(paths, names, states).kinds() == [], "what cannot be drawn is not tried again"
 
 
+@pytest.mark.slow
 def test_without_a_gl_library_that_is_said_once_and_drawn_later(
     opengl: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

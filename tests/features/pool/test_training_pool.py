@@ -181,6 +181,7 @@ def test_when_its_supervisor_is_killed_every_future_says_what_to_do(here: Path) 
             pool.submit(HOPPER, name="third")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stubs")
 def test_results_come_in_the_order_of_submission_and_those_that_are_cancelled_are_left_out(
     here: Path,
@@ -264,6 +265,7 @@ def test_what_a_program_says_of_its_robots_is_in_results_summary_and_report(here
     assert [job["point"]["ppo.gamma"] for job in page.facts["jobs"]] == [0.5, 0.75]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stubs")
 def test_what_a_program_says_of_a_robot_makes_no_other_training_of_it(here: Path) -> None:
     (here / "go-done-s0").touch()
@@ -559,6 +561,7 @@ def test_a_pool_that_cannot_begin_leaves_nothing(here: Path) -> None:
         orchestrator.TrainingPool(run_dir="run", env="CartPole-v1")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stubs")
 def test_a_callback_that_exits_ends_the_pool_which_names_it(
     here: Path, caplog: pytest.LogCaptureFixture
@@ -593,6 +596,7 @@ def test_a_callback_that_exits_ends_the_pool_which_names_it(
     assert isinstance(record.exc_info[1], SystemExit)
 
 
+@pytest.mark.slow
 def test_what_is_no_file_is_no_robot_and_nothing_waits_for_it(here: Path) -> None:
     os.mkfifo(here / "pipe.xml")
     (here / "zero.xml").symlink_to("/dev/zero")

@@ -224,6 +224,7 @@ def test_trials_that_may_be_the_best_get_further_seeds_within_their_share(tmp_pa
     assert len(commands.summary(tmp_path / "run")) == len(rows), "the same again does nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("noisy_workers")
 def test_a_further_seed_that_fails_leaves_its_trial_as_it_was_and_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -275,6 +276,7 @@ class Hears:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("noisy_workers")
 def test_the_sampler_hears_once_of_a_further_seed_that_has_failed_and_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -369,6 +371,7 @@ def kill_one(kind: str, folder: Path, command: Sequence[str], new_events: int) -
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that is killed")
 @pytest.mark.timeout(2 * commands.LONG_PATIENCE_S)
 def test_killed_a_race_in_fixed_order_decides_the_same(tmp_path: Path) -> None:
     """Also in which order its sampler is told of what."""
@@ -414,6 +417,7 @@ scheduler = { min_env_steps = 128, factor = 2 }
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that is killed")
 @pytest.mark.timeout(4 * commands.LONG_PATIENCE_S)
 def test_killed_a_race_with_rungs_and_a_reference_trains_the_same_weights(tmp_path: Path) -> None:
     quiet, rough = tmp_path / "quiet", tmp_path / "rough"

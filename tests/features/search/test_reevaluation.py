@@ -170,6 +170,7 @@ def test_the_best_and_the_unchanged_job_are_trained_again_with_the_same_fresh_se
     } == {512}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not is_installed("sklearn"), reason="needs scikit-learn, of the extra search")
 def test_those_with_the_best_estimates_are_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -360,6 +360,7 @@ def known_events(run_dir: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that is killed")
 @pytest.mark.timeout(2 * LONG_S)
 def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_weights(
     tmp_path: Path,
@@ -388,6 +389,7 @@ def test_killed_twenty_times_a_search_in_fixed_order_has_the_same_trials_and_wei
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that is killed")
 @pytest.mark.timeout(2 * LONG_S)
 def test_killed_a_search_with_constraints_and_a_reference_proposes_and_trains_the_same(
     tmp_path: Path,
@@ -420,6 +422,7 @@ constraints = {{ mass_kg = {{ high = 15.7 }} }}
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that is killed")
 @pytest.mark.timeout(2 * LONG_S)
 def test_killed_a_dozen_times_an_asynchronous_search_loses_and_doubles_no_trial(
     tmp_path: Path,

@@ -250,6 +250,7 @@ def test_children_and_threads_of_a_sampler_do_not_search_nor_keep_the_searcher_f
     assert [kinds.count(kind) for kind in ("began", "told", "ended")] == [2, 2, 1]
 
 
+@pytest.mark.slow
 def test_what_a_sampler_has_started_ends_with_the_supervisor(tmp_path: Path) -> None:
     code = "import subprocess; open('pid', 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(600)"
     paths = own_search(
@@ -297,6 +298,7 @@ while not os.path.exists({go!r}):
     return own_search(folder, "ask", code)
 
 
+@pytest.mark.slow
 def test_a_stopped_searcher_is_killed_and_started_again_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +338,7 @@ def test_a_searcher_in_which_nothing_can_run_is_killed_and_after_some_starts_the
         assert side_process(process).starts == 2
 
 
+@pytest.mark.slow
 def test_a_long_call_of_a_sampler_shows_signs_of_life(tmp_path: Path) -> None:
     with beginning(waiting_search(tmp_path), lanes=2) as process:
         wait_for(process, (tmp_path / "pid").exists, "a call of the sampler")

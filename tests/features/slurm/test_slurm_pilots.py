@@ -83,6 +83,7 @@ def test_a_pilot_that_slurm_ends_hands_back_what_has_saved_a_checkpoint(
     until_heard(scene.executor, again)
 
 
+@pytest.mark.slow
 def test_what_succeeds_while_its_pilot_leaves_has_succeeded(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -93,6 +94,7 @@ def test_what_succeeds_while_its_pilot_leaves_has_succeeded(
     assert until_exit(scene.executor, handle)[handle] == Exited(handle, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("orders", "returncode"), [(OBEDIENT, ExitCode.INTERRUPTED), (ASLEEP, None)]
 )
@@ -226,6 +228,7 @@ def test_a_restarted_pilot_ends_the_attempts_of_the_one_before_and_is_not_cancel
     later.send(PilotBye())
 
 
+@pytest.mark.slow
 def test_when_every_pilot_is_cancelled_the_run_ends_and_says_why(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -422,6 +425,7 @@ def test_a_pilot_goes_on_when_none_can_take_the_place_of_another(
     assert len(fake_slurm.calls("sbatch")) == asked
 
 
+@pytest.mark.slow
 def test_a_job_that_fits_no_pilot_ends_the_run_when_nothing_runs(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -461,6 +465,7 @@ def test_the_end_leaves_nothing_queued_and_nothing_running(
     assert not list((tmp_path / "run" / "slurm").glob("first*"))
 
 
+@pytest.mark.slow
 def test_pilots_that_wait_or_do_not_end_are_cancelled_at_the_end(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -493,6 +498,7 @@ def test_slurm_is_asked_at_most_once_in_ten_seconds(
 NVIDIA_SMI = "#!/bin/sh\nfor i in 0 1 2 3; do echo $i, GPU-$i, NVIDIA H200, 143771, 143000; done\n"
 
 
+@pytest.mark.slow
 def test_each_job_sees_a_gpu_of_those_that_slurm_gave_its_pilot(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:
@@ -515,6 +521,7 @@ ACCOUNTS = """100_0|COMPLETED|node-0|2026-01-02T03:04:05|2026-01-02T03:05:05|202
 99_0|COMPLETED|node-0|2026-01-02T03:04:05|2026-01-02T03:05:05|2026-01-02T04:05:05|3600|2|01:30:00|"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accounts", [ACCOUNTS, ""])
 def test_figures_of_sacct_are_told_beside_ours_where_there_is_accounting(
     accounts: str, scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
@@ -535,6 +542,7 @@ def test_figures_of_sacct_are_told_beside_ours_where_there_is_accounting(
         assert float(row["attempts_core_s"]) >= 0.0
 
 
+@pytest.mark.slow
 def test_costs_that_cannot_be_recorded_are_reported(
     scenes: list[Scene], tmp_path: Path, fake_slurm: FakeSlurm
 ) -> None:

@@ -49,6 +49,7 @@ BARE = """<robot name="u"><link name="a"/><link name="b"><inertial><mass value="
 <limit lower="-1" upper="1" effort="3" velocity="1"/></joint></robot>"""
 
 
+@pytest.mark.slow
 def test_all_unusable_urdfs_are_shown_at_once_and_nothing_is_launched(tmp_path: Path) -> None:
     for name, text in URDFS.items():
         (tmp_path / f"{name}.urdf").write_text(text)
@@ -183,6 +184,7 @@ def test_check_shows_what_is_added_and_what_is_wrong(tmp_path: Path) -> None:
         assert any(shown in message for message in rows["pony-s0"]["messages"])
 
 
+@pytest.mark.slow
 def test_a_xacro_is_told_how_it_becomes_a_urdf(tmp_path: Path) -> None:
     for name in ("arm.urdf.xacro", "leg.xacro"):
         (tmp_path / name).write_text(BARE)

@@ -135,6 +135,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination_requests, "MEMORY_SHARE", 0.0)
 
 
+@pytest.mark.slow
 @few_or_many(1, 5)
 def test_any_bytes_of_a_robot_give_a_verdict_in_one_line_and_concern_no_other_robot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examples: int

@@ -178,6 +178,7 @@ def test_its_executor_starts_workers_by_another_program_and_is_kept(
     assert "[prefixed] in the job file has no effect" in without.stdout + without.stderr
 
 
+@pytest.mark.slow
 def test_what_it_cannot_use_is_told_like_anything_else(installed: Path, tmp_path: Path) -> None:
     jobs = write_experiment(tmp_path, JOB)
     chosen = ("run", jobs, "--executor", "prefixed")
@@ -191,6 +192,7 @@ def test_what_it_cannot_use_is_told_like_anything_else(installed: Path, tmp_path
     assert "prefixed: unknown key" in without.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     find_spec("orchestrator.features.pool") is None, reason="the feature was taken away"
 )
@@ -204,6 +206,7 @@ def test_a_pool_which_has_no_tables_trains_with_it(installed: Path, tmp_path: Pa
     assert "prefixed" not in done.stderr + log
 
 
+@pytest.mark.slow
 def test_help_and_doctor_name_it(installed: Path, tmp_path: Path) -> None:
     shown = orchestrator(installed, "run", "--help", cwd=tmp_path).stdout
     assert "--prefix" in shown
@@ -214,6 +217,7 @@ def test_help_and_doctor_name_it(installed: Path, tmp_path: Path) -> None:
     assert schema["properties"]["prefixed"]["default"] == {}
 
 
+@pytest.mark.slow
 def test_its_table_of_jobs_acts_in_the_training_and_has_a_column_of_status(
     packages: Path, calmed: Path
 ) -> None:
@@ -232,6 +236,7 @@ def test_its_table_of_jobs_acts_in_the_training_and_has_a_column_of_status(
     assert policy.ent_coef == 0.0
 
 
+@pytest.mark.slow
 def test_its_task_trains_in_workers_of_both_kinds(calmed: Path) -> None:
     starts = {}
     for job_id in ("hopper-s0", "never-s0"):
@@ -245,6 +250,7 @@ def test_its_task_trains_in_workers_of_both_kinds(calmed: Path) -> None:
     assert starts == {"hopper-s0": "exec", "never-s0": "fork"}
 
 
+@pytest.mark.slow
 def test_a_run_directory_keeps_the_settings_of_its_table(
     packages: Path, calmed: Path, tmp_path: Path
 ) -> None:
@@ -280,6 +286,7 @@ def test_what_its_table_did_to_a_job_is_still_done_when_the_job_is_extended(
         assert extended["calm since"] == row["calm since"] == before[job_id]["calm since"]
 
 
+@pytest.mark.slow
 def test_a_run_whose_feature_is_gone_is_shown_and_ended_but_not_trained(
     packages: Path, calmed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -394,6 +394,7 @@ class TestCommand:
             assert learning.main([str(runs[0]), str(bad)]) == 2
             assert said in capsys.readouterr().err
 
+    @pytest.mark.slow
     def test_published_results_stand_beside_ours(
         self, runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

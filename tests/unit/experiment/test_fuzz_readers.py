@@ -199,7 +199,7 @@ def changed_rows(root: Path, cells: list[tuple[str, str]], values: list[Any]) ->
         ledger.write_bytes(before)
 
 
-@few_or_many(15, 60)
+@few_or_many(6, 60)
 def test_any_row_of_the_ledger_is_read_or_called_damaged(finished: Path, examples: int) -> None:
     @fuzz(examples)
     @example([("declared", "position")], [-5])
@@ -346,7 +346,7 @@ def replaced(path: Path, make: Callable[[Path], object]) -> Iterator[None]:
             path.parent.rmdir()
 
 
-@few_or_many(20, 80)
+@few_or_many(8, 80)
 def test_any_file_in_a_run_directory_is_read_or_left_out(finished: Path, examples: int) -> None:
     @fuzz(examples)
     @given(
@@ -406,7 +406,7 @@ def test_something_else_in_the_place_of_a_file_is_not_waited_for(
             rebuild(finished)
 
 
-@few_or_many(20, 150)
+@few_or_many(8, 150)
 def test_any_content_of_a_lock_names_a_supervisor_or_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examples: int
 ) -> None:
@@ -438,7 +438,7 @@ def test_any_content_of_a_lock_names_a_supervisor_or_nobody(
     check()
 
 
-@few_or_many(20, 150)
+@few_or_many(8, 150)
 def test_any_summary_of_another_host_is_shown_or_refused(finished: Path, examples: int) -> None:
     paths = RunPaths(finished)
     rows = run_snapshot.status(finished).rows

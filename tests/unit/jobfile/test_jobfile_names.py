@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobfile_helpers import HOPPER, SAFE, resolve
 
@@ -90,6 +90,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_
 )
 
 
+@settings(max_examples=40)
 @given(
     names=st.lists(NAMES, min_size=1, max_size=20, unique=True),
     seeds=st.lists(st.integers(0, 99), unique=True, min_size=1),

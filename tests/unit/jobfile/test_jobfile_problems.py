@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobfile_helpers import EXAMPLE, HOPPER, SAFE, problems, resolve
 
@@ -849,6 +849,7 @@ ANYTHING = st.recursive(
 TABLE = st.dictionaries(KEYS, ANYTHING, max_size=5)
 
 
+@settings(max_examples=40)
 @given(
     defaults=TABLE | ANYTHING,
     jobs=st.lists(TABLE, min_size=1, max_size=3) | ANYTHING,

@@ -87,6 +87,7 @@ def spec_of(paths: JobPaths) -> WorkerSpec:
     return WorkerSpec.from_json(paths.spec.read_text())
 
 
+@pytest.mark.slow
 def test_weights_statistics_and_tables_are_those_of_stock_learn(
     trained: JobPaths, tmp_path: Path
 ) -> None:

@@ -147,7 +147,7 @@ def settings_of(rows: int, **changes: Any) -> LossSettings:
     )
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     net_arch=ARCHITECTURES,
     activation=ACTIVATION_CLASSES,

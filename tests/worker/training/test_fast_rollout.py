@@ -85,7 +85,7 @@ def assert_same_rollout(ours: FastPPO, stocks: PPO) -> None:
     )
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(
     n_envs=st.integers(1, 4),
     n_steps=st.integers(2, 40),

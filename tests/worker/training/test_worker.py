@@ -464,6 +464,7 @@ def test_worker_without_a_channel_ends_with_the_process_that_started_it(tmp_path
     wait_until(lambda: not is_running(worker), "it ends with it")
 
 
+@pytest.mark.slow
 def test_progress_is_told_at_most_twice_a_second_and_never_waited_for(tmp_path: Path) -> None:
     """And nothing is loaded that a training does not need."""
     # more than a second, however fast
