@@ -187,7 +187,8 @@ def decisive_keys(job: Job) -> dict[str, object]:
 def _json_or_unset(keys: Mapping[str, object], key: str) -> str:
     if keys.get(key) is None:
         return "not set"
-    return json.dumps(keys[key], ensure_ascii=False)
+    # Like the fingerprint: specs on disk have the keys of tables in order.
+    return json.dumps(keys[key], ensure_ascii=False, sort_keys=True)
 
 
 def by_difference(changed: Mapping[str, Sequence[str]]) -> list[str]:

@@ -62,6 +62,14 @@ def test_only_a_urdf_has_the_table_in_its_spec_and_so_in_its_fingerprint(place: 
     assert changed_keys(fixed, floating) == ['urdf.base: "fixed" → "floating"']
 
 
+def test_the_order_of_keys_is_no_change(place: Path) -> None:
+    pose = {"knee": 0.5, "ankle": 0.25}
+    before = job(place, urdf={"pose": pose})
+    after = job(place, urdf={"pose": dict(reversed(pose.items()))}, total_timesteps=10_000_000)
+    assert [line for line in changed_keys(before, after) if "pose" in line] == []
+    assert changed_keys(before, after) != []
+
+
 def test_a_matrix_varies_the_table(place: Path) -> None:
     jobs = resolve(
         place, {"xml": "pony.urdf", "matrix": {"urdf.actuators": ["motor", "position"]}}
