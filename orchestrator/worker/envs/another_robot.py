@@ -27,6 +27,9 @@ SAME_PERIOD = 1e-3
 def with_robot(spec: WorkerSpec, job_dir: Path, xml: Path, *, nominal: bool = False) -> WorkerSpec:
     """``spec`` with the MJCF ``xml``, which is used where it lies.
 
+    One environment of each robot is made for the comparison, and closed: those of the caller are of
+    another kind (a scene, single environments), and are made once the robot is known to fit.
+
     :param nominal: whether nothing of the job's ``randomize`` is drawn, which ``xml`` then need
         not fit.
 

@@ -23,11 +23,13 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.exit_codes import ExitCode
 from orchestrator.core.messages import ExaminationRequest
 from orchestrator.core.numbers.changing_numbers import END, START, TrainingMoment
+from orchestrator.core.numbers.distributions import by_number
 from orchestrator.core.numbers.evaluation_grid import EvaluationGrid
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs.divergence import PhysicsDiverged
 from orchestrator.worker.envs.episode_conditions import GridPlaces
 from orchestrator.worker.envs.model_loading import for_simulation, load_model
+from orchestrator.worker.envs.randomization import randomized_fields
 from orchestrator.worker.envs.randomization.disturbances import Disturbances
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError, randomized_keys
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
@@ -39,6 +41,7 @@ from orchestrator.worker.mjspec.spec_elements import matching_elements
 from orchestrator.worker.policies.task_env import TaskEnv
 from orchestrator.worker.robots.preflight_child import RecentRobot, check
 from orchestrator.worker.tasks import TASKS
+from orchestrator.worker.tasks.gymnasium_tasks import default_xml
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 QUADRUPED = MJCF / "quadruped.xml"
@@ -556,6 +559,52 @@ def test_nothing_is_drawn_for_the_nominal_robot(asymmetric: bool) -> None:
         assert not observed[:, size:].any()
         actions = chance.uniform(-1, 1, (3, plain.model.nu))
         observed, expected = (made.step(actions).observations for made in (nominal, plain))
+
+
+HUMANOID = default_xml("gymnasium:Humanoid-v5")
+
+
+@pytest.mark.parametrize(
+    ("robot", "key", "distribution", "are_together"),
+    [
+        (QUADRUPED, "body.*.mass", "each scale(0.5, 2)", True),
+        (QUADRUPED, "joint.*.damping", "each uniform(0.1, 2)", True),
+        (QUADRUPED, "geom.*.friction", "each loguniform(0.5, 1.5)", True),
+        (HUMANOID, "actuator.*.gear", "each scale(0.8, 1.2)", True),
+        # By rounding, MuJoCo may name the principal axes of a body otherwise at one of the values.
+        (HUMANOID, "body.*.mass", "each scale(0.5, 2)", False),
+    ],
+)
+def test_elements_examined_together_are_what_they_are_one_by_one(
+    robot: Path, key: str, distribution: str, are_together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    xml = Path(robot)
+    drawn = {key: distribution}
+    compiled = []
+    compile_with = randomized_fields._compile_with
+
+    def counted(*arguments: Any) -> mujoco.MjModel:
+        compiled.append(arguments)
+        return compile_with(*arguments)
+
+    monkeypatch.setattr(randomized_fields, "_compile_with", counted)
+    model = load_model(xml)
+    randomized_fields._EXAMINED.clear()
+    together = randomized_keys(xml, model, by_number(drawn))
+    several = len(compiled)
+    monkeypatch.setattr(randomized_fields, "_examine_together", lambda *_: [])
+    randomized_fields._EXAMINED.clear()
+    one_by_one = randomized_keys(xml, model, by_number(drawn))
+    one_each = len(compiled) - several
+    assert one_each == 3 * len(together)
+    assert several == 3 or not are_together
+    assert [key.key for key in together] == [key.key for key in one_by_one]
+    for one, other in zip(together, one_by_one, strict=True):
+        assert one.places == other.places
+        for first, second in zip(one.changes, other.changes, strict=True):
+            assert first.name == second.name
+            for field in ("entries", "at_zero", "slope"):
+                assert np.array_equal(getattr(first, field), getattr(second, field)), one.key
 
 
 def test_masses_of_each_body_are_those_that_it_can_have() -> None:

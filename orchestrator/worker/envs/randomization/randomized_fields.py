@@ -50,6 +50,8 @@ from orchestrator.worker.mjspec.spec_elements import (
     suggestion,
 )
 
+OWN_VALUE = 1e-3
+"""Of the distance of values of two elements, the part by which one may seem to be off."""
 TABLE = "randomize"
 GRID_TABLE = "evaluate"
 _STATISTICS = "stat."
@@ -199,7 +201,11 @@ def _entries(key: RandomizedKey) -> list[tuple[str, int]]:
 def _without(change: FieldChange, taken: Set[tuple[str, int]]) -> FieldChange:
     """``change`` of other entries than those that are ``taken``."""
     is_left = [(change.name, entry) not in taken for entry in change.entries.tolist()]
-    left = np.array(is_left, bool)
+    return _of_entries(change, np.array(is_left, bool))
+
+
+def _of_entries(change: FieldChange, left: NDArray[np.bool_]) -> FieldChange:
+    """``change`` of these entries alone. :param left: ``(k,)``"""
     return dataclasses.replace(
         change,
         entries=change.entries[left],
@@ -268,15 +274,65 @@ def _examine_each(
     names = [element.name for _, element in _elements(spec, drawn)]
     if (kind, attribute) == ("body", "mass"):
         names = [name for name in names if _has_mass(model, name)]
+    if not all(names):
+        raise RandomizeError(
+            f"{drawn.where}: a {kind} that it matches has no name of its own, so that it cannot be drawn by "
+            f'itself; name it in the MJCF, or leave "{EACH.strip()}" out'
+        )
+    ones = [dataclasses.replace(drawn, key=f"{kind}.{name}.{attribute}") for name in names]
+    return _examine_together(spec, model, ones) or _examine_one_by_one(spec, model, ones)
+
+
+def _examine_together(
+    spec: mujoco.MjSpec, model: mujoco.MjModel, ones: Sequence[RandomizedKey]
+) -> list[RandomizedKey]:
+    """The same as :func:`_examine_one_by_one`, with three compilations whatever their number: of all
+    at their lowest, at their highest, and each at a value of its own, by which it is known what
+    depends on which. Empty where that does not tell, or one cannot be drawn.
+    """
+    if not ones or ones[0].distribution.is_constant:
+        return []
+    low, high = ones[0].distribution.extremes
+    own = low + (high - low) * np.arange(1, len(ones) + 1) / (len(ones) + 1)
+    try:
+        for one in ones:
+            _refuse_fixed(one)
+            _refuse_values(one)
+        at_low = _compile_with(spec, model, [(one, low) for one in ones])
+        at_high = _compile_with(spec, model, [(one, high) for one in ones])
+        expected = _compile_with(spec, model, list(zip(ones, own.tolist(), strict=True)))
+        changes = _changes(ones[0], at_low, at_high)
+    except RandomizeError:
+        return []
+    given = _try_changes(model, [(changes, low)]).changes[0]
+    fields = {name: np.ravel(value) for name, _, value in differences(at_low, expected)}
+    parts: list[list[FieldChange]] = [[] for _ in ones]
+    for change in given:
+        if change.name not in fields:
+            return []
+        values = (fields[change.name][change.entries] - change.at_zero) / change.slope
+        owners = np.abs(values[:, None] - own).argmin(axis=1)
+        if (np.abs(values - own[owners]) > OWN_VALUE * (own[0] - low)).any():
+            return []
+        for number, part in enumerate(parts):
+            if (is_own := owners == number).any():
+                part.append(_of_entries(change, is_own))
+    tried = _try_changes(model, list(zip(parts, own.tolist(), strict=True)))
+    if _wrong_fields(tried.model, expected):
+        return []
+    return [
+        dataclasses.replace(one, places=_places(spec, one), changes=part)
+        for one, part in zip(ones, tried.changes, strict=True)
+        if part
+    ]
+
+
+def _examine_one_by_one(
+    spec: mujoco.MjSpec, model: mujoco.MjModel, ones: Sequence[RandomizedKey]
+) -> list[RandomizedKey]:
     found = []
     nothing: RandomizeError | None = None
-    for name in names:
-        one = dataclasses.replace(drawn, key=f"{kind}.{name}.{attribute}")
-        if not name:
-            raise RandomizeError(
-                f"{drawn.where}: a {kind} that it matches has no name of its own, so that it cannot be drawn by "
-                f'itself; name it in the MJCF, or leave "{EACH.strip()}" out'
-            )
+    for one in ones:
         try:
             found.append(_examine(spec, model, one))
         except NoChangeError as error:
@@ -295,8 +351,8 @@ def _examine(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -
     _refuse_values(drawn)
     low, high = drawn.distribution.extremes
     is_constant = drawn.distribution.is_constant
-    at_low = model if is_constant else _compile_with(spec, model, drawn, low)
-    at_high = _compile_with(spec, model, drawn, high)
+    at_low = model if is_constant else _compile_with(spec, model, [(drawn, low)])
+    at_high = _compile_with(spec, model, [(drawn, high)])
     drawn = dataclasses.replace(drawn, places=_places(spec, drawn))
     changes = _changes(drawn, at_low, at_high)
     if not changes and is_constant:
@@ -306,20 +362,22 @@ def _examine(spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey) -
             f"{drawn.where}: changes nothing in the compiled robot; another attribute overrides it"
         )
     middle = low + (high - low) * 0.382  # anywhere between them
-    tried = _try_changes(model, changes, middle)
-    expected = _compile_with(spec, model, drawn, middle)
-    wrong = [
-        name
-        for name, _, _ in differences(tried.model, expected)
-        if not name.startswith(_STATISTICS)
-    ]
+    tried = _try_changes(model, [(changes, middle)])
+    expected = _compile_with(spec, model, [(drawn, middle)])
+    wrong = _wrong_fields(tried.model, expected)
     if wrong:
         depend = "depends" if len(wrong) == 1 else "depend"
         raise RandomizeError(
             f"{drawn.where}: {', '.join(wrong[:3])} of the compiled robot {depend} on it in a way that cannot be "
             f"drawn for each episode; vary it with a matrix of model.{drawn.key}"
         )
-    return dataclasses.replace(drawn, changes=tried.changes)
+    return dataclasses.replace(drawn, changes=tried.changes[0])
+
+
+def _wrong_fields(tried: mujoco.MjModel, expected: mujoco.MjModel) -> list[str]:
+    """Fields of a robot as a batch has it that differ from those of the compiled one."""
+    names = [name for name, _, _ in differences(tried, expected)]
+    return [name for name in names if not name.startswith(_STATISTICS)]
 
 
 def _refuse_fixed(drawn: RandomizedKey) -> None:
@@ -384,19 +442,27 @@ class _Tried:
     """The robot with changes, as a batch has it."""
 
     model: mujoco.MjModel
-    changes: Sequence[FieldChange]
-    """Without those of fields that MuJoCo derives from the others."""
+    changes: Sequence[Sequence[FieldChange]]
+    """Of each value, without those of fields that MuJoCo derives from the others."""
 
 
-def _try_changes(model: mujoco.MjModel, changes: Sequence[FieldChange], value: float) -> _Tried:
-    """Make the changes for ``value`` in a batch of one environment."""
+def _try_changes(
+    model: mujoco.MjModel, drawn: Sequence[tuple[Sequence[FieldChange], float]]
+) -> _Tried:
+    """Make changes, each for its value, in a batch of one environment."""
     batch = Batch(model, 1, nthread=1)
-    inputs = [change for change in changes if change.name in set_const_inputs()]
-    others = [change for change in changes if change.name not in set_const_inputs()]
-    write(batch, 0, inputs, value)
+    for changes, value in drawn:
+        write(batch, 0, [one for one in changes if one.name in set_const_inputs()], value)
     batch.set_const()
-    needed = [*inputs, *(change for change in others if batch.expanded(change.name) is None)]
-    write(batch, 0, needed, value)
+    derived = {
+        one.name
+        for changes, _ in drawn
+        for one in changes
+        if one.name not in set_const_inputs() and batch.expanded(one.name) is not None
+    }
+    needed = [[one for one in changes if one.name not in derived] for changes, _ in drawn]
+    for kept, (_, value) in zip(needed, drawn, strict=True):
+        write(batch, 0, kept, value)
     return _Tried(model=batch.get_model(0), changes=needed)
 
 
@@ -408,15 +474,40 @@ def write(batch: Batch, env: int, changes: Iterable[FieldChange], value: float) 
 
 
 def _compile_with(
-    spec: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey, value: float
+    spec: mujoco.MjSpec, model: mujoco.MjModel, values: Sequence[tuple[RandomizedKey, float]]
 ) -> mujoco.MjModel:
-    """The robot with the value, or multiplied by it."""
+    """The robot with the values of keys, or multiplied by them.
+
+    :raises RandomizeError: it cannot have them; with one key, the message is about that.
+    """
     edited = spec.copy()
+    for drawn, value in values:
+        _set_value(edited, model, drawn, value)
+    try:
+        return for_simulation(edited.compile())
+    except ValueError as error:
+        drawn, value = values[0]
+        written = _written(drawn, value)
+        reason = " ".join(str(error).split())
+        raise RandomizeError(
+            f"{drawn.where}: MuJoCo refuses the value {written}, which it may draw: {reason}"
+        ) from None
+
+
+def _written(drawn: RandomizedKey, value: float) -> Any:
+    """As ``model`` has it."""
+    return f"*{value!r}" if drawn.distribution.multiplies else value
+
+
+def _set_value(
+    edited: mujoco.MjSpec, model: mujoco.MjModel, drawn: RandomizedKey, value: float
+) -> None:
+    """Give the elements that a key names the value."""
     key = drawn.key
     multiplies = drawn.distribution.multiplies
     kind = key.partition(".")[0]
     attribute, index = _split_index(key.rpartition(".")[2])
-    written: Any = f"*{value!r}" if multiplies else value
+    written = _written(drawn, value)
     try:
         for _, element in _elements(edited, drawn):
             if (kind, attribute, index) == ("body", "mass", None):
@@ -432,13 +523,6 @@ def _compile_with(
         raise RandomizeError(f"{drawn.where}: {error}{hint}") from None
     except EditError as error:
         raise RandomizeError(str(error)) from None
-    try:
-        return for_simulation(edited.compile())
-    except ValueError as error:
-        reason = " ".join(str(error).split())
-        raise RandomizeError(
-            f"{drawn.where}: MuJoCo refuses the value {written}, which it may draw: {reason}"
-        ) from None
 
 
 def _elements(spec: mujoco.MjSpec, drawn: RandomizedKey) -> list[tuple[int, Any]]:
