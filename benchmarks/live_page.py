@@ -27,9 +27,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -124,23 +125,32 @@ def pretended(count: int) -> Iterator[PretendedRun]:
 
 
 @contextlib.contextmanager
-def serving(root: Path) -> Iterator[tuple[psutil.Process, int]]:
-    """The process of a server, and its port."""
-    command = [*ORCHESTRATOR, "serve", str(root), "--port", "0"]
+def serving(
+    shown: Path | str, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[psutil.Process, str]]:
+    """The process of a server, and the address that it prints.
+
+    :param shown: a folder, or ``--all-users``.
+    """
+    command = [*ORCHESTRATOR, "serve", str(shown), "--port", "0"]
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        text=True,
     ) as child:
         try:
             assert child.stdout is not None
-            address = child.stdout.readline().strip()
-            yield psutil.Process(child.pid), int(address.rstrip("/").rpartition(":")[2])
+            yield psutil.Process(child.pid), child.stdout.readline().strip()
         finally:
             child.terminate()
 
 
-def view(port: int, ends: list[socket.socket]) -> None:
+def view(address: str, ends: list[socket.socket]) -> None:
     """Read events until the connection ends."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection = http.client.HTTPConnection(urlsplit(address).netloc)
     connection.request("GET", "/api/this/events")
     answer = connection.getresponse()
     assert connection.sock is not None
@@ -153,10 +163,10 @@ def view(port: int, ends: list[socket.socket]) -> None:
 @contextlib.contextmanager
 def viewed(root: Path) -> Iterator[psutil.Process]:
     """The process of a server that has viewers."""
-    with serving(root) as (server, port):
+    with serving(root) as (server, address):
         ends: list[socket.socket] = []
         viewers = [
-            threading.Thread(target=view, args=(port, ends), daemon=True) for _ in range(VIEWERS)
+            threading.Thread(target=view, args=(address, ends), daemon=True) for _ in range(VIEWERS)
         ]
         for viewer in viewers:
             viewer.start()
@@ -233,9 +243,9 @@ def paint(repeats: int) -> list[Line]:
         with pretended(MANY) as run:
             run.advance()
             lines = _loads(driver, run.paths.root, f"{MANY:,} jobs", repeats)
-            with serving(run.paths.root) as (_, port):
+            with serving(run.paths.root) as (_, address):
                 lines.append(
-                    at_most(f"page of {MANY:,} jobs, KiB", [_page_kib(port)], MOST_PAGE_KIB)
+                    at_most(f"page of {MANY:,} jobs, KiB", [_page_kib(address)], MOST_PAGE_KIB)
                 )
         with pretended_folder(MANY_RUNS) as folder:
             lines += _loads(driver, folder, f"{MANY_RUNS} experiments", repeats)
@@ -257,10 +267,10 @@ def pretended_folder(count: int) -> Iterator[Path]:
 def _loads(driver: Any, root: Path, what: str, repeats: int) -> list[Line]:
     times: dict[str, list[float]] = {}
     for number in range(repeats + 1):  # the first one starts the browser
-        with serving(root) as (server, port):
+        with serving(root) as (server, address):
             for load in ("first load", "next load"):
                 before_s = _cpu_s(server)
-                found = _times(driver, f"http://127.0.0.1:{port}/")
+                found = _times(driver, address)
                 found["CPU of the server"] = 1000 * (_cpu_s(server) - before_s)
                 if number:
                     for name, at in found.items():
@@ -307,13 +317,13 @@ SHOW_ALL = """
 """Shows all jobs and waits until they are painted."""
 
 
-def _page_kib(port: int) -> float:
+def _page_kib(address: str) -> float:
     """Of all that a browser loads before the stream, as it is sent."""
     from orchestrator.features.live_page.pages import ASSETS
 
     whole = 0
     for path in ("/", *(f"/assets/{name}" for name in ASSETS)):
-        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection = http.client.HTTPConnection(urlsplit(address).netloc)
         connection.request("GET", path, headers={"accept-encoding": "gzip"})
         whole += len(connection.getresponse().read())
         connection.close()

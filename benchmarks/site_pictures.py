@@ -1,21 +1,30 @@
-"""The pictures of the live page and of the report in the documents, as Chromium shows them, from a
-real run.
+"""The pictures of the live page and of the report in the documents, as Chromium shows them, from
+real runs.
 
     python -m benchmarks.site_pictures                 # jobs/robots.toml in a temporary folder, some minutes
     python -m benchmarks.site_pictures --job-file jobs/smoke.toml --output FOLDER
+    useradd --create-home ann; useradd --create-home bob
+    python -m benchmarks.site_pictures --users ann,bob # as root: the page of all users, half a minute
 
 The live page is shown when half of the jobs have ended and the others run or wait, wide and narrow,
-light and dark; the report when all have ended.
+light and dark; the report when all have ended. The page of all users is shown once an experiment of
+each of them trains, and one of root has ended. These users must be able to read this repository and
+its Python; what is made in their homes is removed.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import io
+import os
+import pwd
+import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +34,12 @@ from PIL import Image
 from benchmarks.harness import ORCHESTRATOR, ROOT
 from benchmarks.live_page import chromium_driver, serving
 from orchestrator.core.paths import RunPaths
-from orchestrator.ledger import summary
+from orchestrator.core.processes.child_process import package_path
+from orchestrator.ledger import SummaryRow, summary
 
 SETTLED_S = 6.0
 """Time for what is drawn after the table."""
+LONGEST_WAIT_S = 120.0
 COLOURS = 128
 """Of a picture: few are enough for a page, and keep its file small."""
 
@@ -55,6 +66,19 @@ LIVE_PAGE = (
     Shot(name="live-page-phone", width=390, height=844),
     Shot(name="live-page-phone-dark", width=390, height=844, dark=True),
 )
+ALL_USERS = (
+    Shot(name="all-users", width=1280, height=470),
+    Shot(name="all-users-phone", width=390, height=700),
+)
+EXPERIMENTS = {
+    "legs": {"hopper": "forward", "walker": "forward"},
+    "reaching": {"arm": "reach"},
+    "balance": {"balancer": "balance"},
+}
+"""Robots of ``mjcf/`` in the experiments of users, and what they learn."""
+LONG = 4_000_000
+SHORT = 4_096
+"""env_steps of a job that trains while pictures are taken, and of one that has ended then."""
 REPORT = (Shot(name="report", width=1100, height=800, section="#learning-curves"),)
 
 
@@ -89,8 +113,93 @@ def picture(driver: Any, address: str, shot: Shot) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(answer["data"]))).convert("RGB")
 
 
+@dataclass(frozen=True, slots=True)
+class SharedMachine:
+    """Where users say what they run, apart from what else runs here.
+
+    :ivar folder: which all of them can read.
+    """
+
+    folder: Path
+
+    def environment(self, user: str) -> dict[str, str]:
+        own = {
+            "HOME": pwd.getpwnam(user).pw_dir,
+            "PATH": os.environ["PATH"],
+            "ORCHESTRATOR_CPU_HOLDERS": str(self.folder / "cpus"),
+        }
+        if user == "root":
+            own["XDG_STATE_HOME"] = str(self.folder / "state")
+        return own | package_path()
+
+    @contextlib.contextmanager
+    def experiment(self, user: str, name: str, total_timesteps: int, until: str) -> Iterator[None]:
+        """An experiment that a user has started in ``~/robots``, once one of its jobs is in the state
+        ``until``. All of it is removed at the end.
+        """
+        account = pwd.getpwnam(user)
+        folder = Path(account.pw_dir) / "robots"
+        folder.mkdir()
+        lines = [f'name = "{name}"', "[defaults]", f"total_timesteps = {total_timesteps}"]
+        for robot, task in EXPERIMENTS[name].items():
+            lines += ["[[jobs]]", f'xml = "{ROOT / "mjcf" / robot}.xml"', f'task = "{task}"']
+        try:
+            (folder / "jobs.toml").write_text("\n".join(lines))
+            shutil.chown(folder, user)
+            with subprocess.Popen(
+                [*ORCHESTRATOR, "run", "jobs.toml"],
+                cwd=folder,
+                env=self.environment(user),
+                user=account.pw_uid,
+                group=account.pw_gid,
+                extra_groups=[],
+            ) as run:
+                try:
+                    wait_for(until, folder / "runs" / name, run)
+                    yield
+                finally:
+                    run.terminate()
+        finally:
+            shutil.rmtree(folder)
+
+
+def take_all_users(users: Sequence[str], output: Path) -> None:
+    """Write the pictures of the page of all users, as root sees it, to ``output``."""
+    first, second = users
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
+        Path(folder).chmod(0o755)
+        machine = SharedMachine(Path(folder))
+        running.enter_context(machine.experiment("root", "balance", SHORT, "SUCCEEDED"))
+        running.enter_context(machine.experiment(first, "legs", LONG, "RUNNING"))
+        running.enter_context(machine.experiment(second, "reaching", LONG, "RUNNING"))
+        with serving("--all-users", machine.environment("root")) as (_, address):
+            take(ALL_USERS, address, output)
+
+
+def wait_for(state: str, run_dir: Path, run: subprocess.Popen[bytes]) -> None:
+    """Wait until a job of the experiment that ``run`` trains is in that state, and one that runs has a
+    speed, from which the page has its ETA.
+    """
+    deadline = time.monotonic() + LONGEST_WAIT_S
+    while not any(
+        row["state"] == state and (state != "RUNNING" or row["env_steps_per_s"])
+        for row in rows_of(run_dir)
+    ):
+        if time.monotonic() > deadline or run.poll():
+            raise SystemExit(
+                f"no pictures: no job of {run_dir} is {state} after {LONGEST_WAIT_S:g} s"
+            )
+        time.sleep(0.5)
+
+
+def rows_of(run_dir: Path) -> Sequence[SummaryRow]:
+    """Of its jobs; none before it has some."""
+    paths = RunPaths(run_dir)
+    return summary.read(paths)[0] if paths.summary_json.exists() else []
+
+
 def half_have_ended(run_dir: Path) -> bool:
-    states = [row["state"] for row in summary.read(RunPaths(run_dir))[0]]
+    states = [row["state"] for row in rows_of(run_dir)]
     return 2 * sum(state not in ("PENDING", "RUNNING") for state in states) >= max(1, len(states))
 
 
@@ -102,10 +211,18 @@ def main() -> None:
         "--job-file", type=Path, default=ROOT / "jobs/robots.toml", metavar="JOBS.toml"
     )
     parser.add_argument("--output", type=Path, default=ROOT / "docs/pictures", metavar="FOLDER")
+    parser.add_argument(
+        "--users",
+        metavar="A,B",
+        help="as root: take those of the page of all users alone, with these two",
+    )
     options = parser.parse_args()
     job_file = options.job_file.absolute()
     output = options.output.absolute()
     output.mkdir(parents=True, exist_ok=True)
+    if options.users:
+        take_all_users(options.users.split(","), output)
+        return
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / job_file.stem
         with subprocess.Popen(
@@ -118,8 +235,8 @@ def main() -> None:
                     raise SystemExit(
                         f"no pictures: the run of {job_file} ended with exit code {run.returncode}"
                     )
-                with serving(run_dir) as (_, port):
-                    take(LIVE_PAGE, f"http://127.0.0.1:{port}/", output)
+                with serving(run_dir) as (_, address):
+                    take(LIVE_PAGE, address, output)
             except BaseException:
                 run.terminate()
                 raise

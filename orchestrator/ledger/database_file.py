@@ -16,6 +16,7 @@ from orchestrator.core.errors import DiskFullError, LedgerBusyError, LedgerDamag
 from orchestrator.core.files.atomic_files import sync_directory
 from orchestrator.core.front_end import option
 from orchestrator.core.text import storable
+from orchestrator.machine.users import ask_owner
 
 APPLICATION_ID = 0x4F524348  # "ORCH"
 BUSY_S = 10.0
@@ -137,7 +138,7 @@ def translate_errors(path: Path) -> Iterator[None]:
         ):
             raise DiskFullError(f"{path}: no space left on the disk") from error
         kind_of_error = LedgerBusyError if kind in LOCKED else LedgerError
-        raise kind_of_error(f"{path}: {_description(kind, error)}") from error
+        raise kind_of_error(f"{path}: {_description(kind, error, path)}") from error
 
 
 @contextlib.contextmanager
@@ -162,11 +163,11 @@ def bindable_values(values: Sequence[Any] | Mapping[str, Any]) -> Sequence[Any] 
     return [storable(value) if isinstance(value, str) else value for value in values]
 
 
-def _description(kind: int, error: sqlite3.Error) -> str:
+def _description(kind: int, error: sqlite3.Error, path: Path) -> str:
     """What is wrong and what to do. :param kind: the primary error code of ``error``."""
     if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
         advice = f"fix the permissions of its folder or choose another {option('run_dir')}"
-        return f"the ledger cannot be written ({error}); {advice}"
+        return f"the ledger cannot be written ({error}); {ask_owner(path) or advice}"
     if kind in LOCKED:
         return f"the ledger is locked by another process ({error}); end that process and try again"
     if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

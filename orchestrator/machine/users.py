@@ -22,6 +22,21 @@ def user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
+def ask_owner(path: Path) -> str:
+    """What to do where this user may not change ``path``; empty where that belongs to this user, or is
+    not there.
+    """
+    try:
+        owner = path.stat().st_uid
+    except OSError:  # there is none, or it may not be seen
+        return ""
+    if owner == os.geteuid():
+        return ""
+    return (
+        f"it belongs to {user_name(owner)}: ask {user_name(owner)}, or do it as {user_name(owner)}"
+    )
+
+
 def private_directory() -> Path | None:
     """``<temporary directory>/orchestrator-<uid>``, created when it is missing; None when it cannot
     be trusted.

@@ -105,8 +105,11 @@ def serving(
     may_control: bool = False,
     host: str = "127.0.0.1",
     names: Sequence[str] = (),
+    all_users: bool = False,
 ) -> Iterator[Served]:
-    made = live_server.open_server(root, host=host, port=0, may_control=may_control, names=names)
+    made = live_server.open_server(
+        root, host=host, port=0, may_control=may_control, names=names, all_users=all_users
+    )
     made.listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
     host, port = made.listener.getsockname()[:2]
     thread = threading.Thread(target=made.run)

@@ -29,6 +29,7 @@ from orchestrator.core.front_end import option, repeat_call
 from orchestrator.core.paths import RunPaths, absolute
 from orchestrator.ledger import Ledger
 from orchestrator.machine.process_identity import process_start
+from orchestrator.machine.users import ask_owner
 from orchestrator.supervisor import error_log
 
 TIME = r"\.\d{8}T\d{6}(-\d+)?"
@@ -212,8 +213,8 @@ def _errors_explained(root: Path) -> Iterator[None]:
             raise RunDirError(
                 f"{error.filename}: is a symbolic link, expected a file; remove it"
             ) from error
-        advice = f"Fix its permissions, or {choose_another()}"
-        raise RunDirError(f"{root}: cannot be used ({error.strerror}). {advice}") from error
+        advice = ask_owner(root) or f"fix its permissions, or {choose_another()}"
+        raise RunDirError(f"{root}: cannot be used ({error.strerror}); {advice}") from error
 
 
 def is_run_directory(paths: RunPaths) -> bool:

@@ -1,4 +1,5 @@
-"""The experiments of all users of this machine, as far as this user may read them: `list --all-users`.
+"""The experiments of all users of this machine, as far as this user may read them: `list --all-users`
+and `serve --all-users`.
 
 Who holds CPUs says so for all users to read (:mod:`orchestrator.machine.cpu_holders`). Root sees
 what is in the indexes of the others, too: a process reads a user's files that has the rights of this
@@ -95,11 +96,11 @@ class MachineRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineRuns:
+class MachineRuns(JsonLine):
     """What was found."""
 
     runs: Sequence[MachineRun]
-    problems: Sequence[str]
+    problems: Sequence[Message]
     """What could not be looked at, a sentence each."""
 
 

@@ -3,8 +3,8 @@
 - ``Host`` must be a name of this server. A page of another site whose name was made to lead here
   (DNS rebinding) is refused.
 - Data is not given to a page of another site, which could make the server read without end.
-- Data needs the token, if the server listens on more than the loopback address, or has a name by
-  which a reverse proxy passes on what others ask.
+- Data needs the token, if the server listens on more than the loopback address, has a name by which
+  a reverse proxy passes on what others ask, or shows what other users may not read.
 - A request that changes something is a POST with the token and from our own page. There is no
   cookie that a browser would add by itself to the forged form of another site.
 """

@@ -37,11 +37,15 @@ class FolderSource:
         """What there was in each run directory when it was read, and what was found."""
         self._shown: set[str] = set()
 
-    def find(self, key: str) -> RunEntry | None:
-        """The experiment that a page names ``key``."""
+    def run_dir(self, key: str) -> Path | None:
+        """The run directory that a page names ``key``."""
         if key not in self._entries:
             self._search()
-        return self._entries.get(key)
+        entry = self._entries.get(key)
+        return None if entry is None else Path(entry.run_dir)
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
     def read(self) -> Changes:
         changes = Changes()
@@ -82,10 +86,14 @@ class FolderSource:
         return run
 
 
-def key_of(run_dir: str) -> str:
-    """Names a run directory in addresses: readable, always the same, and no path."""
+def key_of(run_dir: str, mark: str = "") -> str:
+    """Names a run directory in addresses: readable, always the same, and no path.
+
+    :param mark: another one gives another name.
+    """
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(run_dir).name).strip("-")[:40]
-    return f"{name or 'run'}-{hashlib.sha256(run_dir.encode('utf-8', 'surrogateescape')).hexdigest()[:10]}"
+    named = f"{run_dir}{mark}".encode("utf-8", "surrogateescape")
+    return f"{name or 'run'}-{hashlib.sha256(named).hexdigest()[:10]}"
 
 
 def _facts(key: str, run: ListedRun) -> dict[str, Any]:
@@ -98,4 +106,5 @@ def _facts(key: str, run: ListedRun) -> dict[str, Any]:
         "supervisor": safe_text(str(run.holder), LONGEST_TEXT) if run.holder else "",
         "noted": tenths(run.entry.noted_at),
         "problem": safe_text(run.problem, LONGEST_TEXT),
+        "may_open": True,
     }

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from importlib import resources
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 from jinja2 import Environment, StrictUndefined, Template
 from starlette.applications import Starlette
@@ -36,10 +36,12 @@ from orchestrator.features.live_page.feed import (
     LOOK_EVERY_S,
     Feed,
     FirstLook,
+    Source,
 )
 from orchestrator.features.live_page.first_state import first_state
 from orchestrator.features.live_page.folder_source import FolderSource
 from orchestrator.features.live_page.job_row import FIELDS, safe_text
+from orchestrator.features.live_page.machine_source import MachineSource
 from orchestrator.features.live_page.opened_file import OpenedFileResponse
 from orchestrator.features.live_page.run_source import RunSource, page_kind
 from orchestrator.report.thumbnails import thumbnail
@@ -50,7 +52,9 @@ ASSETS = {
     "icon.svg": "image/svg+xml",
     "live.js": JAVASCRIPT,
     "stream.js": JAVASCRIPT,
+    "table.js": JAVASCRIPT,
     "jobs.js": JAVASCRIPT,
+    "runs.js": JAVASCRIPT,
     "charts.js": JAVASCRIPT,
     "panel.js": JAVASCRIPT,
     "overview.js": JAVASCRIPT,
@@ -71,18 +75,39 @@ NOT_KEPT = {"cache-control": "no-store"}
 EVENTS = {**NOT_KEPT, "x-accel-buffering": "no"}
 
 
+class RunsSource(Source, Protocol):
+    """What reads the experiments of an overview."""
+
+    def run_dir(self, key: str) -> Path | None:
+        """The run directory that a page names ``key``.
+
+        :raises UsageError: this server does not read it.
+        """
+        ...
+
+    def close(self) -> None:
+        """End what it has started."""
+        ...
+
+
 class LivePages:
     """The application for one run directory, a folder of them, or (None) all of this user on this
-    machine.
+    machine, or of all users.
     """
 
-    def __init__(self, root: Path | None, rules: AccessRules, *, may_control: bool) -> None:
+    def __init__(
+        self, root: Path | None, rules: AccessRules, *, may_control: bool, all_users: bool = False
+    ) -> None:
         self._root = root
         self._rules = rules
         self._may_control = may_control
-        self._folder = FolderSource(root)
+        self._folder: RunsSource = MachineSource() if all_users else FolderSource(root)
         self._folder_feed = Feed(lambda: self._folder)
         self._runs: dict[Path, Feed] = {}
+
+    def close(self) -> None:
+        """End what was started for it."""
+        self._folder.close()
 
     def application(self) -> Guard:
         api = "/api/{key}"
@@ -219,8 +244,10 @@ class LivePages:
             if not (isinstance(jobs, list) and all(isinstance(job, str) for job in jobs)):
                 raise TypeError(jobs)
             message = await asyncio.to_thread(_act, run_dir, verb, jobs)
-        except (OrchestratorError, OSError) as error:
-            return JSONResponse({"problem": safe_text(str(error), LARGEST_BODY)}, status_code=409)
+        except OrchestratorError as error:
+            return _refusal(str(error))
+        except OSError as error:
+            return _refusal(f"{error.filename or run_dir}: {error.strerror or error}")
         except (ValueError, KeyError, TypeError, AttributeError):
             text = 'expected {"verb": "stop", "jobs": []}, or "cancel", "pause", "resume" or "retry" with jobs'
             return JSONResponse({"problem": text}, status_code=400)
@@ -229,16 +256,19 @@ class LivePages:
     async def _run_dir(self, key: str) -> Path:
         """The run directory that an address names so.
 
-        :raises HTTPException: it names none.
+        :raises HTTPException: it names none, or one that this server does not read.
         """
         if key == THIS:
             if self._root is None or not await self._is_of_one_run():
                 raise _nothing_here()
             return self._root
-        entry = await asyncio.to_thread(self._folder.find, key)
-        if entry is None:
+        try:
+            run_dir = await asyncio.to_thread(self._folder.run_dir, key)
+        except UsageError as error:
+            raise HTTPException(403, f"{safe_text(str(error), LARGEST_BODY)}\n") from None
+        if run_dir is None:
             raise _nothing_here()
-        return Path(entry.run_dir)
+        return run_dir
 
 
 async def _text_response(
@@ -251,6 +281,10 @@ async def _text_response(
         content = await asyncio.to_thread(gzip.compress, content, GZIP_LEVEL, mtime=0)
         headers["content-encoding"] = "gzip"
     return Response(content, media_type=media_type, headers=headers)
+
+
+def _refusal(why: str) -> Response:
+    return JSONResponse({"problem": safe_text(why, LARGEST_BODY)}, status_code=409)
 
 
 def _act(run_dir: Path, verb: str, jobs: list[str]) -> str:

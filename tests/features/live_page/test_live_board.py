@@ -238,19 +238,19 @@ def test_unknown_addresses_make_it_search_no_sooner(
     monkeypatch.setattr(pacer, "time", SimpleNamespace(monotonic=lambda: clock.now))
     first = make_run_dir(tmp_path / "one", [Trained()]).root
     source = FolderSource(tmp_path)
-    assert source.find(key_of(str(first))) is not None
+    assert source.run_dir(key_of(str(first))) is not None
     later = make_run_dir(tmp_path / "two", [Trained()]).root
     for _ in range(19):
         clock.now += SEARCH.every_s / 10
-        assert source.find("unknown") is None
+        assert source.run_dir("unknown") is None
         source.read()
     assert len(searches) == 1
     clock.now += SEARCH.every_s / 10
     takes_s = 5.0
-    assert source.find(key_of(str(later))) is not None
+    assert source.run_dir(key_of(str(later))) is not None
     assert len(searches) == 2
     last = make_run_dir(tmp_path / "three", [Trained()]).root
     clock.now += SEARCH.longest_s
-    assert source.find(key_of(str(last))) is not None, (
+    assert source.run_dir(key_of(str(last))) is not None, (
         "a search that takes long is repeated all the same"
     )

@@ -15,26 +15,15 @@ from typing import Any
 
 import pytest
 from command_helpers import give, invoke
+from user_helpers import ANN, BOB, NAMES, ROW, Acting, only_root
 
 from orchestrator.core.errors import RunDirError
-from orchestrator.experiment.directory import run_directory, run_index
+from orchestrator.experiment.directory import run_index
 from orchestrator.experiment.from_outside import machine_runs
 from orchestrator.experiment.from_outside.machine_runs import MachineRun
 from orchestrator.experiment.processes import done_by_owner
 from orchestrator.machine import cpu_holders
-from orchestrator.machine.cpu_holders import CpuHolders, holders_folder
-
-ANN = 12345
-BOB = 12346
-NAMES = {ANN: "ann", BOB: "bob"}
-ROW = {
-    "state": "RUNNING",
-    "cause": None,
-    "env_steps": 400,
-    "total_timesteps": 1000,
-    "env_steps_per_s": 20.0,
-}
-only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+from orchestrator.machine.cpu_holders import holders_folder
 
 
 @pytest.fixture(autouse=True)
@@ -74,35 +63,6 @@ def run_of(uid: int, homes: Path, name: str, *rows: dict[str, Any]) -> Path:
     for path in (home, *home.rglob("*")):
         os.lchown(path, uid, uid)
     return run_dir
-
-
-class Acting:
-    """A process of a user that holds CPUs for a run, and its supervisor's lock."""
-
-    def __init__(self, uid: int, run_dir: Path, cpus: dict[int, int]) -> None:
-        reading, writing = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                done_by_owner._become(uid)
-                name = run_dir.name
-                holders = CpuHolders(holders_folder(), experiment=name, run_dir=str(run_dir))
-                with run_directory.claim(run_dir):
-                    holders.publish(cpus)
-                    os.write(writing, b"!")
-                    signal.pause()
-            finally:
-                os._exit(1)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            assert pipe.read(1) == b"!"
-
-    def __enter__(self) -> Acting:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
 
 
 def found() -> dict[str, MachineRun]:

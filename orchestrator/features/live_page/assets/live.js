@@ -1,8 +1,9 @@
 // The page of an experiment, or of all of them: connects, and draws what has changed, at most once a frame.
 
 import { JobsTable } from "./jobs.js";
-import { Curves, Gallery, drawFindings, drawHead, drawRuns, drawSchedule, drawSections, refill } from "./overview.js";
+import { Curves, Gallery, drawFindings, drawHead, drawSchedule, drawSections, refill } from "./overview.js";
 import { Panel, actionButton } from "./panel.js";
+import { RunsTable, drawMachine } from "./runs.js";
 import { Store, follow, hasToken, needsToken } from "./stream.js";
 
 const { key, control, folder } = document.body.dataset;
@@ -127,14 +128,23 @@ function showRun() {
 }
 
 function showFolder() {
-  const store = new Store(drawing(() => {
+  const store = new Store(drawing(draw)), table = new RunsTable(store);
+
+  function draw(changed) {
     const head = store.get("head");
-    if (head?.kind === "run") reloadSoon();
+    if (head === undefined) return;
+    if (head.kind === "run") reloadSoon();
     byId("title").textContent = "Experiments";
-    byId("condition").textContent = head?.name ?? "";
-    drawRuns([...store.pieces].filter(([name]) => name.startsWith("run:")).map(([, run]) => run));
+    byId("condition").textContent = head.name;
+    byId("note").hidden = !head.note;
+    byId("note").textContent = head.note ?? "";
+    const any = table.take(changed);
+    byId("runs-section").hidden = !any;
+    byId("no-runs").hidden = any;
+    drawMachine(head, [...table.items.values()]);
     requestAnimationFrame(() => setTimeout(() => { window.orchestratorPainted ??= performance.now(); }, 0));
-  }));
+  }
+
   showFirstAndFollow(store, "api/runs/events");
 }
 

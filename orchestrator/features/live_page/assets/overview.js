@@ -1,7 +1,7 @@
 // What stands around the table of an experiment: its state, contention, what features add, learning curves, schedule, robots.
 
 import { STYLES, decimal, duration, element, gantt, legend, lineChart, lineStyle, number, percent, short } from "./charts.js";
-import { STATES, SYMBOLS, elapsed, jobHref, thumbnailPath } from "./jobs.js";
+import { elapsed, jobHref, thumbnailPath } from "./jobs.js";
 import { setSource } from "./stream.js";
 
 const MOST_PANELS = 24, ROBOTS = 24, SCHEDULE_MS = 10_000;
@@ -273,22 +273,4 @@ export class Gallery {
     cell.querySelector("em").textContent = `${job.media & 2 ? "▷ " : ""}${decimal(job.ret)}`;
     return cell;
   }
-}
-
-// -- all experiments
-
-const RUN_SYMBOLS = { running: "▶", paused: "‖", interrupted: "!", unreadable: "✗", finished: "✓" };
-
-export function drawRuns(runs) {
-  byId("runs-section").hidden = false;
-  const order = Object.keys(RUN_SYMBOLS);
-  runs.sort((a, b) => order.indexOf(a.state) - order.indexOf(b.state) || b.noted - a.noted);
-  refill(byId("runs"), ...(runs.length ? runs.map((run) => {
-    const box = element("div", { class: "meter", role: "img" });
-    meter(box, run.counts);
-    const jobs = STATES.filter((state) => run.counts[state]).map((state) => `${SYMBOLS[state]} ${run.counts[state].toLocaleString("en-US")} ${state.toLowerCase()}`).join(" · ");
-    return element("li", {}, element("a", { href: `run/${run.key}` },
-      element("span", { class: "top" }, element("strong", {}, run.name), element("span", { class: `state is-${run.state}` }, `${RUN_SYMBOLS[run.state]} ${run.state}`)),
-      box, element("small", {}, run.problem || jobs || "the robots are examined"), element("small", {}, run.root), element("small", {}, run.supervisor)));
-  }) : [element("li", {}, "There is no experiment here yet; this page waits for one.")]));
 }
