@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import resources
 from itertools import islice
@@ -71,6 +72,8 @@ LARGEST_BODY = 1 << 20
 MOST_FEEDS = 50
 THUMBNAIL_HEIGHT = 144
 GZIP_LEVEL = 5
+GZIP = {"content-encoding": "gzip"}
+BY_ENCODING = {"vary": "accept-encoding"}
 NOT_KEPT = {"cache-control": "no-store"}
 EVENTS = {**NOT_KEPT, "x-accel-buffering": "no"}
 
@@ -165,8 +168,10 @@ class LivePages:
         name = request.path_params["name"]
         if name not in ASSETS:
             raise _nothing_here()
-        headers = {"cache-control": "no-cache"}
-        return await _text_response(request, _asset_text(name), ASSETS[name], headers)
+        asset = await asyncio.to_thread(_asset, name, takes_gzip=_takes_gzip(request))
+        if _has(request, asset.headers["etag"]):
+            return Response(status_code=304, headers=asset.headers)
+        return Response(asset.content, media_type=ASSETS[name], headers=asset.headers)
 
     # -- events
 
@@ -276,11 +281,21 @@ async def _text_response(
 ) -> Response:
     """Compressed for who takes it so: a page with many jobs then has a tenth of its size."""
     content = text.encode()
-    headers = {**headers, "vary": "accept-encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
+    headers = {**headers, **BY_ENCODING}
+    if _takes_gzip(request):
         content = await asyncio.to_thread(gzip.compress, content, GZIP_LEVEL, mtime=0)
-        headers["content-encoding"] = "gzip"
+        headers |= GZIP
     return Response(content, media_type=media_type, headers=headers)
+
+
+def _takes_gzip(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
+
+
+def _has(request: Request, etag: str) -> bool:
+    """Whether the browser has the content with that tag. A proxy that compresses makes weak ones."""
+    given = request.headers.get("if-none-match", "").split(",")
+    return any(one.strip().removeprefix("W/") in (etag, "*") for one in given)
 
 
 def _refusal(why: str) -> Response:
@@ -384,6 +399,28 @@ def _small(run_dir: Path, job: str) -> bytes | None:
 def _thumbnail_of(run_dir: Path, path: Path, _written: int) -> bytes | None:
     with open_below(run_dir, path) as file:
         return thumbnail(file, THUMBNAIL_HEIGHT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asset:
+    """A file that the page consists of, as it is sent."""
+
+    content: bytes
+    headers: Mapping[str, str]
+
+
+@lru_cache
+def _asset(name: str, *, takes_gzip: bool) -> Asset:
+    """Compressed once. A browser asks each time whether it has changed, by its ``etag``."""
+    content = _asset_text(name).encode()
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    headers = {"cache-control": "no-cache", **BY_ENCODING}
+    if not takes_gzip:
+        return Asset(content=content, headers={**headers, "etag": f'"{digest}"'})
+    return Asset(
+        content=gzip.compress(content, mtime=0),
+        headers={**headers, **GZIP, "etag": f'"{digest}-gzip"'},
+    )
 
 
 @lru_cache

@@ -38,7 +38,7 @@ from orchestrator.core.job import Cancelled
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
 from orchestrator.experiment.from_outside import run_snapshot
-from orchestrator.features.live_page import feed, folder_source, live_server, request_timeout
+from orchestrator.features.live_page import feed, folder_source, live_server, pages, request_timeout
 from orchestrator.features.live_page.pages import ASSETS
 from orchestrator.features.live_page.run_source import RunSource
 
@@ -217,6 +217,30 @@ def test_a_page_with_1000_jobs_is_small(tmp_path: Path) -> None:
         assert len(gzip.decompress(page[0])) > viewer.sizes[0], "the stream need not send it again"
         assert sum(map(len, page)) < 100 << 10
         assert gzip.decompress(page[1]) == server.request(paths_of_page[1])[2]
+
+
+def test_assets_are_compressed_once_and_sent_again_only_when_they_have_changed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/assets/live.js"
+    _, plain, script = served.request(path)
+    _, packed, content = served.request(path, accept_encoding="br, gzip")
+    assert gzip.decompress(content) == script
+    assert (plain["cache-control"], plain["vary"]) == ("no-cache", "accept-encoding")
+    tags = plain["etag"], packed["etag"]
+    assert len({*tags, served.request("/assets/jobs.js")[1]["etag"]}) == 3
+    monkeypatch.setattr(pages.gzip, "compress", lambda *_, **__: pytest.fail("once more"))
+    assert served.request(path, accept_encoding="gzip")[2] == content
+    for tag, encoding in zip(tags, (None, "gzip"), strict=True):
+        for known in (tag, f'"other", {tag}', f"W/{tag}", "*"):
+            status, headers, body = served.request(
+                path, accept_encoding=encoding, if_none_match=known
+            )
+            assert (status, body, headers["etag"]) == (304, b"", tag)
+            assert headers["cache-control"] == "no-cache"
+        status, _, body = served.request(path, accept_encoding=encoding, if_none_match='"other"')
+        assert (status, len(body) > 0) == (200, True)
+    assert served.request(path, if_none_match=tags[1])[0] == 200, "it is in another encoding"
 
 
 def test_a_viewer_that_stops_reading_holds_up_no_other(
