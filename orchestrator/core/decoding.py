@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -146,6 +147,8 @@ def _reader(kind: Any, sequence: type = tuple) -> Reader:
         return lambda value: value
     if kind is str:
         return functools.partial(_text, storable)
+    if kind is Path:
+        return lambda value: Path(_text(storable, value))
     if origin is Annotated and arguments[0] is str:
         return functools.partial(_text, arguments[1])
     if origin is Annotated:

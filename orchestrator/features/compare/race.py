@@ -49,6 +49,8 @@ MOST_SEEDS_A_ROUND = 4
 often be trained in vain."""
 BUDGETS = "race.json"
 """In the race's run directory: the budgets that were declared, for each figure."""
+RESULTS = "race-results.json"
+"""In the race's run directory: what was found, for each figure, as in ``--json``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,9 @@ def race(run_dir: Path, names: Sequence[str], by: str | None, options: RaceOptio
         standing = _standing(field, race_dir, options.rules)
         look = standing.look()
         if look is not None and look.outcome != "open":
-            return _result(standing, look)
+            found = _result(standing, look)
+            _note_result(found)
+            return found
         seeds = standing.next_seeds(_seeds_a_round(field, options.max_parallel))
         if not seeds:
             raise UsageError(
@@ -314,6 +318,14 @@ def _note_budget(race_dir: Path, by: str, budget: int) -> list[int]:
     if budgets != known:
         write_whole(path, json.dumps({**recorded, by: budgets}) + "\n")
     return budgets
+
+
+def _note_result(found: RaceResult) -> None:
+    """For the report of the race's run directory, if there is one."""
+    if run_directory.is_run_directory(RunPaths(found.race_dir)):
+        path = found.race_dir / RESULTS
+        recorded = run_reader.read_json_object(path) or {}
+        write_whole(path, json.dumps({**recorded, found.by: found.facts()}) + "\n")
 
 
 # -- a round

@@ -14,6 +14,11 @@ from orchestrator.features.compare.race import RacedJob, RaceResult
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column
 
+METHOD = (
+    "Interval of 95 % and p: Welch's t over all looks of a group-sequential test (Wang and Tsiatis);"
+    " they hold whenever one stops."
+)
+
 
 def show(raced: RaceResult) -> None:
     """Print both jobs, who is better by how much, and what has to be known of it."""
@@ -21,11 +26,7 @@ def show(raced: RaceResult) -> None:
     above = [f"{raced.run_dir}: {second.name} raced against {first.name} by {raced.by}", ""]
     below: list[str | Text] = ["", sentence(raced), *_advice(raced)]
     if raced.difference.interval is not None:
-        method = (
-            "Interval of 95 % and p: Welch's t over all looks of a group-sequential test (Wang and"
-            " Tsiatis); they hold whenever one stops."
-        )
-        below += ["", Text(method, style="dim")]
+        below += ["", Text(METHOD, style="dim")]
     if raced.trained:
         where = f"{count(raced.trained, 'training')} of the race: {raced.race_dir}"
         below.append(Text(where, style="dim"))

@@ -30,7 +30,7 @@ from orchestrator.executors.local import LocalExecutor
 from orchestrator.experiment import session
 from orchestrator.experiment.begun_source import BegunSource
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.compare.race import RaceResult
+from orchestrator.features.compare.race import RESULTS, RaceResult
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.rows import DeclaredJob
 
@@ -128,6 +128,8 @@ def test_further_seeds_are_trained_of_both_until_it_is_decided(world: World) -> 
     assert found.difference.interval.method == "repeated Welch's t"
     assert found.p is not None
     assert found.p < 0.05
+    recorded = json.loads((found.race_dir / RESULTS).read_text())
+    assert recorded == {"distance_m": json.loads(json.dumps(found.facts()))}
     further = found.seeds[1:]
     expected = {f"{name}-s{seed}" for name in ("parent", "child") for seed in further}
     assert set(world.trained(found.race_dir)) == expected
