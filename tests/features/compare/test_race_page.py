@@ -47,7 +47,7 @@ def test_the_report_of_a_race_begins_with_what_it_has_found(tmp_path: Path) -> N
     assert "Race by distance_m" in text
     sentence = "child is higher than parent by 1.07 [0.50, 1.60] (repeated Welch's t), p = 0.012"
     assert f"{sentence}, decided after 3 seeds each." in text
-    assert text.index(sentence) < text.index("All jobs")
+    assert text.index(sentence) < text.rindex("Findings") < text.rindex("All jobs")
     assert "2 trainings of these are of runs/bodies." in text
     assert "seed 3 left out for both" in text
     assert "child is higher than parent by 1.07" in done.markdown()
