@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import os
@@ -55,11 +56,13 @@ def supervisor_of(run_dir: Path) -> int:
     return found.pid
 
 
-def kill_everything(run_dir: Path) -> None:
-    """The supervisor and all that it has started, at once."""
-    pid = supervisor_of(run_dir)
-    worker = next(row["pid"] for row in commands.summary(run_dir).values() if row["pid"])
-    pids = [pid, *commands.carriers(commands.token_of(worker))]
+def kill_everything(*run_dirs: Path) -> None:
+    """The supervisors and all that they have started, at once."""
+    pids = []
+    for run_dir in run_dirs:
+        rows = commands.summary(run_dir).values()
+        worker = next(row["pid"] for row in rows if row["state"] == "RUNNING")
+        pids += [supervisor_of(run_dir), *commands.carriers(commands.token_of(worker))]
     for one in pids:
         commands.kill(one)
     await_gone(pids)
@@ -116,6 +119,65 @@ def test_what_was_killed_goes_on_as_it_was_started(folder: Path) -> None:
     attempts = {row["attempts"] for row in commands.summary(run_dir).values()}
     assert attempts == {1, 2}, "one had run before"
     assert resumed(folder) == {}, "it has finished"
+
+
+STEPS = 6_144
+HEAD = 'max_parallel = 1\norder = "as-listed"'
+TRAINED = f"""
+[defaults]
+total_timesteps = {STEPS}
+n_envs = 2
+checkpoint_every = 1024
+eval_episodes = 0
+[defaults.ppo]
+n_steps = 64
+batch_size = 64
+n_epochs = 1
+[defaults.resources]
+min_free_disk = 0
+"""
+
+
+def training(run_dir: Path) -> Path:
+    """A detached experiment that has trained a short job and stands amid a long one."""
+    short = {"name": "short", "xml": commands.HOPPER, "total_timesteps": 512}
+    long = {"name": "long", "xml": commands.HOPPER}
+    files = run_dir.with_name(f"files-{run_dir.name}")
+    jobs = write_experiment(files, short, long, head=HEAD, defaults=TRAINED)
+    done = commands.give("run", jobs, "--run-dir", run_dir, "--detach", cwd=files)
+    assert done.returncode == 0, done.stderr
+    has_checkpoint = RunPaths(run_dir).job("long-s0").checkpoints_by_steps
+    commands.wait_until(has_checkpoint, "a checkpoint of the long job")
+    with run_directory.opened_ledger(RunPaths(run_dir), read_only=True) as ledger:
+        [worker] = [row["pid"] for row in ledger.summary() if row["state"] == "RUNNING"]
+    os.kill(worker, signal.SIGSTOP)  # so that it does not end before it is killed
+    return run_dir
+
+
+@pytest.mark.slow
+def test_two_experiments_of_which_everything_was_killed_end_and_train_nothing_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_conditions, "PROGRAM", tuple(commands.command()))  # it trains
+    paths = [RunPaths(training(folder / name)) for name in ("ants", "bees")]
+    kill_everything(*(run.root for run in paths))
+    short = [run.job("short-s0").model.stat() for run in paths]
+    saved = [max(run.job("long-s0").checkpoints_by_steps()) for run in paths]
+    assert max(saved) < STEPS, "it was killed amid its training"
+    assert {one["fate"] for one in resumed(folder).values()} == {"resumed"}
+    for run, steps in zip(paths, saved, strict=True):
+        assert invoke("wait", run.root, cwd=folder).returncode == 0
+        log = run.job("long-s0").attempt(1).worker_log.read_text()
+        assert f"resumed at {steps} env_steps" in log
+    rows = [commands.summary(run.root) for run in paths]
+    ends = {name: [(one[name]["state"], one[name]["attempts"]) for one in rows] for name in rows[0]}
+    assert ends == {"short-s0": [("SUCCEEDED", 1)] * 2, "long-s0": [("SUCCEEDED", 2)] * 2}
+    assert [run.job("short-s0").model.stat() for run in paths] == short, "it was not trained again"
+    for run in paths:
+        with run.job("long-s0").timings_csv.open() as file:
+            iterations = [int(row["env_steps"]) for row in csv.DictReader(file)]
+        assert iterations == list(range(128, STEPS + 1, 128)), "each iteration is there once"
+    assert resumed(folder) == {}, "nothing is left"
 
 
 def test_what_needs_nothing_or_what_the_user_decides_is_left(folder: Path) -> None:
