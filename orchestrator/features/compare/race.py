@@ -151,9 +151,7 @@ def race(run_dir: Path, names: Sequence[str], by: str | None, options: RaceOptio
         standing = _standing(field, race_dir, options.rules)
         look = standing.look()
         if look is not None and look.outcome != "open":
-            found = _result(standing, look)
-            _note_result(found)
-            return found
+            return _noted(_result(standing, look))
         seeds = standing.next_seeds(_seeds_a_round(field, options.max_parallel))
         if not seeds:
             raise UsageError(
@@ -320,12 +318,23 @@ def _note_budget(race_dir: Path, by: str, budget: int) -> list[int]:
     return budgets
 
 
-def _note_result(found: RaceResult) -> None:
-    """For the report of the race's run directory, if there is one."""
-    if run_directory.is_run_directory(RunPaths(found.race_dir)):
-        path = found.race_dir / RESULTS
-        recorded = run_reader.read_json_object(path) or {}
-        write_whole(path, json.dumps({**recorded, found.by: found.facts()}) + "\n")
+def _noted(found: RaceResult) -> RaceResult:
+    """``found``, which is recorded for the report of the race's run directory, if there is one.
+    Where it cannot be, as in a directory of somebody else, that is one more remark.
+    """
+    if not run_directory.is_run_directory(RunPaths(found.race_dir)):
+        return found
+    path = found.race_dir / RESULTS
+    recorded = run_reader.read_json_object(path) or {}
+    facts = found.facts()
+    if recorded.get(found.by) == json.loads(json.dumps(facts)):
+        return found
+    try:
+        write_whole(path, json.dumps({**recorded, found.by: facts}) + "\n")
+    except OSError as error:
+        remark = f"{path} cannot be written, so the report of the race does not have this: {error.strerror}."
+        return dataclasses.replace(found, remarks=[*found.remarks, remark])
+    return found
 
 
 # -- a round

@@ -8,7 +8,6 @@ from typing import Any
 
 from orchestrator.analysis import run_reader
 from orchestrator.core.decoding import from_values
-from orchestrator.core.text import count
 from orchestrator.features.compare import race_view
 from orchestrator.features.compare.job_groups_view import short_number
 from orchestrator.features.compare.race import RESULTS, RacedJob, RaceResult
@@ -22,16 +21,16 @@ MOST_TEXT = 400
 def of_directory(run_dir: Path) -> AddedSections | None:
     """None where no race has ended in this run directory."""
     recorded = run_reader.read_json_object(run_dir / RESULTS) or {}
-    found = [raced for facts in recorded.values() if (raced := _read(facts)) is not None]
+    found = {by: raced for by, facts in recorded.items() if (raced := _read(by, facts)) is not None}
     if not found:
         return None
-    sections = [_section(raced) for raced in found]
-    facts = {raced.by: recorded[raced.by] for raced in found}
+    sections = [_section(raced) for raced in found.values()]
+    facts = {by: recorded[by] for by in found}
     return AddedSections(name="race", facts=facts, sections=sections, is_first=True)
 
 
-def _read(facts: Any) -> RaceResult | None:
-    """None where ``facts`` are not what a race writes."""
+def _read(by: str, facts: Any) -> RaceResult | None:
+    """None where ``facts`` are not what a race by this figure writes."""
     if not isinstance(facts, Mapping):
         return None
     try:
@@ -40,7 +39,7 @@ def _read(facts: Any) -> RaceResult | None:
         return None
     is_whole = len(found.jobs) == 2 and all(job.values for job in found.jobs)
     has_limit = found.outcome != "no difference" or found.smallest_difference is not None
-    return found if is_whole and has_limit else None
+    return found if found.by == by and is_whole and has_limit else None
 
 
 def _section(raced: RaceResult) -> Section:
@@ -51,14 +50,13 @@ def _section(raced: RaceResult) -> Section:
         "lowest": lambda job: short_number(min(job.values)),
         "highest": lambda job: short_number(max(job.values)),
     }
-    caption = f"{one_line(raced.by)} of both, with the same seeds. {race_view.METHOD}"
+    caption = (
+        f"{one_line(raced.by)} of both, with the same seeds: those of {one_line(str(raced.run_dir))} that count, "
+        f"and those that were trained for the race. {race_view.METHOD}"
+    )
     parts: list[Part] = [
         Text(sentences=[one_line(race_view.sentence(raced), MOST_TEXT)]),
         table(raced.jobs, columns, caption=caption, text=["job"]),
     ]
-    elsewhere = len(raced.jobs) * len(raced.seeds) - raced.trained
-    if elsewhere > 0:
-        source = one_line(str(raced.run_dir))
-        parts.append(Text(sentences=[f"{count(elsewhere, 'training')} of these are of {source}."]))
     parts += [Text(sentences=[one_line(remark, MOST_TEXT)]) for remark in raced.remarks]
     return Section(title=f"Race by {one_line(raced.by)}", parts=parts)

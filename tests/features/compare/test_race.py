@@ -130,6 +130,12 @@ def test_further_seeds_are_trained_of_both_until_it_is_decided(world: World) -> 
     assert found.p < 0.05
     recorded = json.loads((found.race_dir / RESULTS).read_text())
     assert recorded == {"distance_m": json.loads(json.dumps(found.facts()))}
+    (found.race_dir / RESULTS).unlink()
+    (found.race_dir / RESULTS).mkdir()
+    again = world.race()
+    assert again == replace(found, remarks=again.remarks)
+    (remark,) = again.remarks
+    assert "race-results.json cannot be written" in remark
     further = found.seeds[1:]
     expected = {f"{name}-s{seed}" for name in ("parent", "child") for seed in further}
     assert set(world.trained(found.race_dir)) == expected

@@ -48,7 +48,7 @@ def test_the_report_of_a_race_begins_with_what_it_has_found(tmp_path: Path) -> N
     sentence = "child is higher than parent by 1.07 [0.50, 1.60] (repeated Welch's t), p = 0.012"
     assert f"{sentence}, decided after 3 seeds each." in text
     assert text.index(sentence) < text.rindex("Findings") < text.rindex("All jobs")
-    assert "2 trainings of these are of runs/bodies." in text
+    assert "those of runs/bodies that count" in text
     assert "seed 3 left out for both" in text
     assert "child is higher than parent by 1.07" in done.markdown()
     facts = json.loads((done.page.parent / "report.json").read_text())
@@ -60,6 +60,7 @@ def test_the_report_of_a_race_begins_with_what_it_has_found(tmp_path: Path) -> N
     [
         [],
         {"distance_m": 3},
+        {"speed": FOUND},
         {"distance_m": FOUND | {"seeds": "many"}},
         {"distance_m": FOUND | {"jobs": FOUND["jobs"][:1]}},
         {"distance_m": FOUND | {"outcome": "no difference"}},
