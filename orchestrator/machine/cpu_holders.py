@@ -47,6 +47,8 @@ MOST_CPU = 8191
 """The largest number of a CPU that is believed."""
 MOST_JOBS = 1024
 """The largest number of jobs on a CPU that is believed."""
+MOST_PID = 1 << 22
+"""The largest number of a process that is believed; it is that of Linux."""
 LONGEST_NAME = 200
 LOOKS = 3
 """How often a file is opened again that its holder replaces meanwhile."""
@@ -361,12 +363,15 @@ def _parse_holder(content: bytes, uid: int) -> Holder | None:
             0 <= cpu <= MOST_CPU and 1 <= number <= MOST_JOBS for cpu, number in cpus.items()
         ):
             return None
+        pid = int(values["pid"])
+        if not 1 <= pid <= MOST_PID:
+            return None
         return Holder(
             user=user_name(uid),
             experiment=_printable_line(values["experiment"]),
             run_dir=_printable_line(values["run_dir"]),
             uid=uid,
-            pid=int(values["pid"]),
+            pid=pid,
             cpus=cpus,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pwd
 import socket
 import time
 from collections import Counter
@@ -28,8 +29,10 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import left_batch_jobs, run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
+from orchestrator.experiment.processes import done_by_owner
 from orchestrator.ledger import job_figures, summary
 from orchestrator.machine import provenance
+from orchestrator.machine.users import user_who_decides
 
 if TYPE_CHECKING:
     from orchestrator.executors.kinds import LeftBatchJobs
@@ -81,9 +84,16 @@ class ListedRun:
 
 
 def folder() -> Path:
-    """:raises RuntimeError: the user has no home."""
+    """That of root is in root's own home where another user decides what is in the one of the
+    environment, as with ``sudo -E``.
+
+    :raises RuntimeError: the user has no home.
+    """
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    return (state if state.is_absolute() else Path.home() / STATE_IN_HOME) / RUNS
+    index = (state if state.is_absolute() else Path.home() / STATE_IN_HOME) / RUNS
+    if user_who_decides(index) is not None:
+        return Path(pwd.getpwuid(0).pw_dir) / STATE_IN_HOME / RUNS
+    return index
 
 
 def note(run_dir: Path, name: str) -> None:
@@ -154,14 +164,16 @@ def _shown_folders(folder: Path) -> list[Path]:
 
 
 def entries() -> Iterator[RunEntry]:
-    """What is noted in the index of this machine, and is there.
+    """What is noted in the index of this machine, and is there. For root not what another user has
+    put in its place.
 
     The entry of a run directory that was removed is removed. One whose folder is missing, too, stays
     for :data:`MISSING_S`: its disk may not be mounted.
     """
     for file, entry in _noted():
         if not _is_gone(entry):
-            yield entry
+            if not done_by_owner.belongs_to_another(Path(entry.run_dir)):
+                yield entry
         elif _has_folder(entry) or time.time() > entry.noted_at + MISSING_S:
             # The home is read-only, or another command has removed it.
             with contextlib.suppress(OSError):

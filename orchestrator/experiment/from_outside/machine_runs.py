@@ -3,9 +3,10 @@ and `serve --all-users`.
 
 Who holds CPUs says so for all users to read (:mod:`orchestrator.machine.cpu_holders`). Root sees
 what is in the indexes of the others, too: a process reads a user's files that has the rights of this
-user alone, within limits of size and time. Nothing is loaded that could run code: no ledger, no
-pickle, but JSON files of known form. What the kernel says of processes is believed only of those that
-belong to the user.
+user alone, within limits of size and time. So it is with root's own experiments where another user
+decides what lies there (:func:`orchestrator.machine.users.user_who_decides`). Nothing is loaded that
+could run code: no ledger, no pickle, but JSON files of known form. What the kernel says of processes
+is believed only of those that belong to the user.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import os
 import pwd
 import stat
 import time
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -31,12 +33,12 @@ from orchestrator.core.paths import RunPaths
 from orchestrator.core.processes.procfs import TICKS_PER_S, process_stat
 from orchestrator.experiment.directory import run_directory, run_index
 from orchestrator.experiment.directory.run_index import RunEntry
-from orchestrator.experiment.processes.done_by_owner import done_by
+from orchestrator.experiment.processes.done_by_owner import LateError, done_by
 from orchestrator.ledger import SummaryRow
 from orchestrator.machine.cpu_holders import CpuHolders, Holder, holders_folder
 from orchestrator.machine.process_tree import resident_mib, with_descendants
 from orchestrator.machine.topology import MIB
-from orchestrator.machine.users import user_name
+from orchestrator.machine.users import user_name, user_who_decides
 from orchestrator.supervisor.remaining_time import NOTHING_ENDED
 
 MOST_USERS = 1024
@@ -46,6 +48,10 @@ MOST_FILES = 20_000
 """Of a run directory whose disk space is counted."""
 LIMIT_S = 20.0
 """So long the run directories of one user may take."""
+LATE_LIMIT_S = 1.0
+"""So long they may take from a moment on when those who were late have taken :data:`LIMIT_S`."""
+REST_S = 300.0
+"""Who was late is not waited for again within this time."""
 MEASURED_S = 0.5
 """Over this time the load of processes is measured."""
 BLOCK_BYTES = 512
@@ -113,17 +119,51 @@ class _Places:
     holders: list[Holder] = field(default_factory=list)
 
 
-def all_runs() -> MachineRuns:
-    """The experiments of all users. Takes half a second, and longer where there are many."""
-    places = _places()
+class LateUsers:
+    """Those who have kept root waiting. They are not waited for again for a while."""
+
+    def __init__(self) -> None:
+        self._waited_s = 0.0
+        """In this look."""
+        self._resting: dict[int, tuple[float, str]] = {}
+        """Until when (monotonic), and why."""
+
+    def begin_look(self) -> None:
+        self._waited_s = 0.0
+
+    @property
+    def limit_s(self) -> float:
+        """How long one user may take now."""
+        return LIMIT_S if self._waited_s < LIMIT_S else LATE_LIMIT_S
+
+    def refuse_resting(self, uid: int) -> None:
+        """:raises OrchestratorError: the user was late a short while ago."""
+        until, why = self._resting.get(uid, (0.0, ""))
+        if time.monotonic() < until:
+            raise OrchestratorError(why)
+
+    def note(self, uid: int, error: LateError, limit_s: float) -> None:
+        self._waited_s += limit_s
+        if limit_s == LIMIT_S:
+            self._resting[uid] = time.monotonic() + REST_S, str(error)
+
+
+def all_runs(late: LateUsers | None = None) -> MachineRuns:
+    """The experiments of all users. Takes half a second, and longer where there are many.
+
+    :param late: of the looks before, for who looks again and again.
+    """
+    late = late or LateUsers()
+    late.begin_look()
     found: list[MachineRun] = []
     problems = []
-    for uid, place in sorted(places.items()):
-        try:
-            facts = [RunFacts.from_line(line.encode()) for line in _read(uid, place)]
-        except (OrchestratorError, ValueError) as error:
-            problems.append(f"The experiments of {user_name(uid)} cannot be read: {error}.")
-            facts = []
+    for uid, place in sorted(_places().items()):
+        facts: list[RunFacts] = []
+        for reader, work in _readings(uid, place):
+            try:
+                facts += map(RunFacts.from_line, _lines_by(reader, work, late))
+            except (OrchestratorError, OSError, ValueError) as error:
+                problems.append(f"The experiments of {user_name(uid)} cannot be read: {error}.")
         found += _with_holders(uid, facts, place.holders)
     return MachineRuns(runs=_measured(found), problems=problems)
 
@@ -135,33 +175,58 @@ def _places() -> dict[int, _Places]:
     if own == 0:
         for account in islice(pwd.getpwall(), MOST_USERS):
             home = Path(account.pw_dir)
-            if account.pw_uid != 0 and home != Path("/") and home.is_dir():
+            if account.pw_uid != 0 and home != Path("/"):
                 places.setdefault(account.pw_uid, _Places(home=home))
     for holder in CpuHolders(holders_folder()).others():
         places.setdefault(holder.uid, _Places()).holders.append(holder)
     return places
 
 
-def _read(uid: int, place: _Places) -> list[str]:
-    """A line of :class:`RunFacts` for each run directory.
-
-    :raises OrchestratorError: it takes too long, or nobody may act for the user.
+def _readings(uid: int, place: _Places) -> Iterator[tuple[int | None, Callable[[], list[str]]]]:
+    """What is to be read of a user: as whom (None: as who this process is), and what does it, which
+    returns a line of :class:`RunFacts` for each run directory.
     """
     own = os.geteuid()
+    if own == 0 and uid != 0:
+        # The user's own process looks at the home, too: it may be on a disk that does not answer.
+        yield uid, lambda: _lines(_names(place, _entries(place)))
+        return
+    names = _names(place, run_index.entries() if uid == own else [])
+    by_reader: dict[int | None, dict[str, str]] = defaultdict(dict)
+    for run_dir, name in names.items():
+        by_reader[user_who_decides(Path(run_dir))][run_dir] = name
+    for reader, some in by_reader.items():
+        yield reader, partial(_lines, some)
 
-    def work() -> list[str]:
-        entries = list(run_index.entries()) if uid == own else _entries(place)
-        names = {one.run_dir: one.experiment for one in place.holders if one.run_dir[:1] == "/"}
-        names |= {entry.run_dir: entry.name for entry in entries}
-        return [_facts(Path(run_dir), name).to_line().decode() for run_dir, name in names.items()]
 
-    if own != 0 or uid == 0:
-        return work()
-    return done_by(uid, work, limit_s=LIMIT_S)
+def _lines_by(reader: int | None, work: Callable[[], list[str]], late: LateUsers) -> list[bytes]:
+    """:raises OrchestratorError: it takes too long, or nobody may act for the user."""
+    if reader is None:
+        lines = work()
+    else:
+        late.refuse_resting(reader)
+        limit_s = late.limit_s
+        try:
+            lines = done_by(reader, work, limit_s=limit_s)
+        except LateError as error:
+            late.note(reader, error, limit_s)
+            raise
+    return [line.encode() for line in lines]
+
+
+def _names(place: _Places, entries: Iterable[RunEntry]) -> dict[str, str]:
+    """Run directory → the name of its experiment."""
+    names = {one.run_dir: one.experiment for one in place.holders if one.run_dir[:1] == "/"}
+    return names | {entry.run_dir: entry.name for entry in entries}
 
 
 def _entries(place: _Places) -> list[RunEntry]:
     return [] if place.home is None else run_index.entries_of_home(place.home)
+
+
+def _lines(names: Mapping[str, str]) -> list[str]:
+    """:param names: run directory → the name of its experiment."""
+    return [_facts(Path(run_dir), name).to_line().decode() for run_dir, name in names.items()]
 
 
 def _facts(run_dir: Path, name: str) -> RunFacts:

@@ -24,6 +24,10 @@ MOST_BYTES = 1 << 24
 """Of an answer; it may be the user's."""
 
 
+class LateError(RunDirError):
+    """Who acts for a user has not answered in time."""
+
+
 def owner_if_not_root(root: Path) -> int | None:
     """The uid of the user for whom this process, which is root's, is to act in ``root``.
 
@@ -36,10 +40,8 @@ def owner_if_not_root(root: Path) -> int | None:
     if os.geteuid() != 0:
         return None
     try:
-        owner = root.stat().st_uid
-        if owner == 0:
-            return None
-        if status_of_new_file(root).st_uid == owner:
+        owner = _other_owner(root)
+        if owner is None:
             return None
     except OSError as error:
         what = f"root cannot find out whether it may act there itself: {error.strerror}"
@@ -49,6 +51,28 @@ def owner_if_not_root(root: Path) -> int | None:
     if threading.active_count() > 1:
         what = f"belongs to {_user(owner)}, and root acts there as that user alone, which a process with threads cannot"
         raise RunDirError(f"{root}: {what}. Run the command as that user, or in a terminal")
+    return owner
+
+
+def belongs_to_another(root: Path) -> bool:
+    """Whether this process is root's, and the run directory ``root`` another user's."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        return _other_owner(root) is not None
+    except OSError:  # it cannot be found out whether the file system gives every file that owner
+        return True
+
+
+def _other_owner(root: Path) -> int | None:
+    """The owner of a directory; None for root, and where the file system gives every file one
+    owner.
+
+    :raises OSError: that cannot be found out.
+    """
+    owner = root.stat().st_uid
+    if owner == 0 or status_of_new_file(root).st_uid == owner:
+        return None
     return owner
 
 
@@ -68,6 +92,7 @@ def done_by(
     read.
 
     :param limit_s: after so long it is killed, as the user may have stopped it; None: never.
+    :raises LateError: it was killed.
     :raises RunDirError: it has failed; the message is that of its error.
     """
     reading, writing = os.pipe()
@@ -96,13 +121,17 @@ def done_by(
 
 
 def _read_to_end(pipe: int, limit_s: float | None) -> bytes:
-    """:raises RunDirError: it has no end within ``limit_s``, or more than :data:`MOST_BYTES`."""
+    """What is written to ``pipe``.
+
+    :raises LateError: it has no end within ``limit_s``.
+    :raises RunDirError: it has more than :data:`MOST_BYTES`.
+    """
     deadline = None if limit_s is None else time.monotonic() + limit_s
     content = b""
     while True:
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not select.select([pipe], [], [], left_s)[0]:
-            raise RunDirError(
+            raise LateError(
                 f"the process that acts for its owner has not answered within {limit_s:g} s"
             )
         chunk = os.read(pipe, 1 << 16)

@@ -18,9 +18,10 @@ from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.processes.child_process import end_group, package_path, spawn
 from orchestrator.experiment.from_outside import machine_runs
-from orchestrator.experiment.from_outside.machine_runs import MachineRuns
+from orchestrator.experiment.from_outside.machine_runs import LateUsers, MachineRuns
 
-COMMAND = (sys.executable, "-m", "orchestrator.features.live_page.machine_reader")
+COMMAND = (sys.executable, "-P", "-m", "orchestrator.features.live_page.machine_reader")
+"""``-P``: nothing is imported from the current folder, which may be another user's."""
 ASK = b"\n"
 
 
@@ -40,19 +41,30 @@ class MachineReader:
         self._popen: subprocess.Popen[bytes] | None = None
 
     def look(self) -> MachineLook:
-        """:raises OrchestratorError: the process has ended; the next look starts another one."""
+        """:raises OrchestratorError: the process has ended, or has answered wrongly; the next look
+        starts another one.
+        """
         try:
             popen = self._popen or self._start()
             assert popen.stdin is not None
             assert popen.stdout is not None
             popen.stdin.write(ASK)
             popen.stdin.flush()
-            return MachineLook.from_line(popen.stdout.readline())
-        except (OSError, ValueError) as error:
-            self.close()
-            raise OrchestratorError(
-                "the process that looks at the experiments of all users has ended; another one is started"
-            ) from error
+            line = popen.stdout.readline()
+        except (OSError, ValueError):  # ValueError: another thread has closed it
+            line = b""
+        if not line:
+            raise self._replaced("has ended")
+        try:
+            return MachineLook.from_line(line)
+        except ValueError as error:
+            raise self._replaced(f"has answered wrongly ({error})") from error
+
+    def _replaced(self, what: str) -> OrchestratorError:
+        """End the process. Returns an error that says what it has done."""
+        self.close()
+        process = "the process that looks at the experiments of all users"
+        return OrchestratorError(f"{process} {what}; another one is started")
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._popen = spawn(
@@ -81,9 +93,10 @@ def _cpu_s() -> float:
 
 
 def main() -> None:
+    late = LateUsers()
     for _ in sys.stdin.buffer:
         before_s = _cpu_s()
-        found = machine_runs.all_runs()
+        found = machine_runs.all_runs(late)
         look = MachineLook(found=found, cpu_s=_cpu_s() - before_s)
         sys.stdout.buffer.write(look.to_line())
         sys.stdout.buffer.flush()

@@ -23,6 +23,7 @@ from orchestrator.features.live_page.job_row import brief, safe_text
 from orchestrator.features.live_page.machine_reader import MachineReader
 from orchestrator.features.live_page.run_source import LONGEST_TEXT
 from orchestrator.machine.topology import MIB
+from orchestrator.machine.users import sudo_name, user_who_decides
 
 LOOKS = Pace(every_s=5.0, share=0.02, longest_s=60.0)
 """How often the experiments are looked at while somebody has the page open; the share is of one
@@ -45,8 +46,8 @@ class MachineSource:
     def run_dir(self, key: str) -> Path | None:
         """The run directory that a page names ``key``.
 
-        :raises UsageError: it belongs to another user, and this server to root, whose process touches
-            nothing there.
+        :raises UsageError: this process may not read it, or is root's and does not: another user
+            decides what lies there.
         """
         if key not in self._runs:
             self._look()
@@ -54,11 +55,7 @@ class MachineSource:
         if run is None:
             return None
         if not _may_open(run):
-            command = f"sudo -u {run.user} orchestrator serve {shlex.quote(run.facts.run_dir)}"
-            raise UsageError(
-                f"{run.facts.run_dir}: belongs to {run.user}; a server of root neither shows nor changes"
-                f" what is in it. As {run.user}: {command}"
-            )
+            raise UsageError(_why_closed(run))
         return Path(run.facts.run_dir)
 
     def read(self) -> Changes:
@@ -94,7 +91,34 @@ def _may_open(run: MachineRun) -> bool:
     """Whether this process may read the run directory itself. With the rights of root it may not
     where another user decides what lies there.
     """
-    return run.facts.run_dir.startswith("/") and (run.uid == 0 or os.geteuid() != 0)
+    run_dir = Path(run.facts.run_dir)
+    if not run_dir.is_absolute():
+        return False
+    if os.geteuid() == 0:
+        return run.uid == 0 and user_who_decides(run_dir) is None
+    return os.access(run_dir, os.R_OK | os.X_OK)
+
+
+def _why_closed(run: MachineRun) -> str:
+    """Why this server does not open the experiment, and what to do."""
+    run_dir = Path(run.facts.run_dir)
+    if not run_dir.is_absolute():
+        return (
+            f"{run.facts.name}: has no run directory on this machine, so there is nothing to open"
+        )
+    if os.geteuid() != 0:
+        owner = f"it belongs to {run.user}: ask {run.user}, or do it as {run.user}"
+        return f"{run_dir}: you may not read it; {owner}"
+    closed = "a server of root neither shows nor changes what is in it"
+    if run.uid == 0:
+        decides = "others than root may change what is in it, or in a folder above it"
+        return f"{run_dir}: {decides}; {closed}. `status {run_dir}` reads it"
+    as_owner = f"sudo -u {sudo_name(run.uid)} orchestrator serve"
+    if str(run_dir).isprintable():
+        as_owner += f" {shlex.quote(str(run_dir))}"
+    else:  # it is shown otherwise than it is
+        as_owner += " RUN_DIR"
+    return f"{run_dir}: belongs to {run.user}; {closed}. As {run.user}: {as_owner}"
 
 
 def _key(run: MachineRun) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +28,7 @@ from orchestrator.core.errors import RunDirError
 from orchestrator.experiment.directory import run_index
 from orchestrator.experiment.from_outside import control
 from orchestrator.experiment.processes import done_by_owner
-from orchestrator.features.live_page import machine_source
+from orchestrator.features.live_page import machine_reader, machine_source
 from orchestrator.features.live_page.machine_reader import COMMAND
 from orchestrator.machine import cpu_holders
 from orchestrator.machine.cpu_holders import CpuHolders, holders_folder
@@ -42,7 +43,9 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv("ORCHESTRATOR_CPU_HOLDERS", f"{folder}/cpu-holders")
         monkeypatch.setenv("XDG_STATE_HOME", f"{folder}/state")
         monkeypatch.setenv("XDG_CONFIG_HOME", f"{folder}/config")
-        monkeypatch.setattr(machine_source, "LOOKS", replace(machine_source.LOOKS, every_s=0.5))
+        monkeypatch.setattr(
+            machine_source, "LOOKS", replace(machine_source.LOOKS, every_s=0.5, share=1.0)
+        )
         assert cpu_holders.prepare(holders_folder()) is None
         yield Path(folder)
 
@@ -172,6 +175,68 @@ def test_who_may_only_read_the_run_of_another_user_is_told_whose_it_is(shared: P
         os.chown(path, ANN, ANN)
     with pytest.raises(RunDirError, match=f"it belongs to uid {ANN}: ask uid {ANN}, or do it as"):
         done_by_owner.done_by(BOB, lambda: [control.ask(run_dir, ["j0-s0"], "pause")])
+
+
+def test_nothing_is_imported_from_the_current_folder(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shared / "json.py").write_text(f"open({str(shared / 'imported')!r}, 'w')\nimport nothing")
+    run_index.note(experiment(shared / "mine", {}), "mine")
+    monkeypatch.chdir(shared)
+    with serving(None, all_users=True) as server, viewer(server) as one:
+        one.until(lambda _: "runs" in one.pieces.get("head", {}))
+        assert runs_of(one, shared).keys() == {"mine"}
+    assert not (shared / "imported").exists()
+
+
+class Giant(Acting):
+    """A process of a user that says that it is one with an impossible number."""
+
+    @contextlib.contextmanager
+    def held(self, run_dir: Path, cpus: dict[int, int]) -> Iterator[None]:
+        holders = CpuHolders(holders_folder(), experiment="giant", run_dir=str(run_dir))
+        pytest.MonkeyPatch().setattr(os, "getpid", lambda: 1 << 80)
+        holders.publish(cpus)
+        yield
+
+
+@only_root
+def test_no_holder_of_a_user_makes_the_look_fail(shared: Path) -> None:
+    run_index.note(experiment(shared / "mine", {}), "mine")
+    walkers = experiment(shared / "walkers", {}, uid=ANN)
+    with (
+        Giant(BOB, walkers, {1: 1}),
+        Acting(ANN, walkers, {3: 1}),
+        serving(None, all_users=True) as server,
+        viewer(server) as one,
+    ):
+        one.until(lambda _: runs_of(one, shared))
+        assert runs_of(one, shared).keys() == {"mine", "walkers"}
+        assert "process that looks" not in one.pieces["head"]["note"]
+
+
+@only_root
+def test_a_server_of_root_does_not_open_its_run_in_a_folder_of_another_user(shared: Path) -> None:
+    (shared / "ann").mkdir()
+    run_index.note(experiment(shared / "ann/walkers", {}), "walkers")
+    os.chown(shared / "ann", ANN, ANN)
+    with serving(None, may_control=True, all_users=True) as server, viewer(server) as one:
+        one.until(lambda _: runs_of(one, shared / "ann"))
+        [run] = runs_of(one, shared / "ann").values()
+        assert (run["user"], run["may_open"], run["counts"]) == ("root", False, {})
+        status, answer = server.post(f"/api/{run['key']}/control", {"verb": "stop"})
+        assert (status, "others than root" in answer["problem"]) == (403, True)
+
+
+def test_a_reader_that_answers_wrongly_is_told_and_replaced(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = (sys.executable, "-c", "input(); print('[]', flush=True); input()")
+    monkeypatch.setattr(machine_reader, "COMMAND", wrong)
+    with serving(None, all_users=True) as server, viewer(server) as one:
+        one.until(lambda _: "answered wrongly" in one.pieces.get("head", {}).get("note", ""))
+        monkeypatch.setattr(machine_reader, "COMMAND", COMMAND)
+        one.until(lambda _: one.pieces["head"]["note"] == "")
 
 
 def test_a_reader_that_was_killed_is_told_and_replaced(shared: Path) -> None:

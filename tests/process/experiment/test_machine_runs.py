@@ -3,6 +3,7 @@ user's files makes root read, wait for or believe what it should not."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
@@ -19,7 +20,7 @@ from user_helpers import ANN, BOB, NAMES, ROW, Acting, only_root
 
 from orchestrator.core.errors import RunDirError
 from orchestrator.experiment.directory import run_index
-from orchestrator.experiment.from_outside import machine_runs
+from orchestrator.experiment.from_outside import machine_runs, resume_all
 from orchestrator.experiment.from_outside.machine_runs import MachineRun
 from orchestrator.experiment.processes import done_by_owner
 from orchestrator.machine import cpu_holders
@@ -57,12 +58,20 @@ def run_of(uid: int, homes: Path, name: str, *rows: dict[str, Any]) -> Path:
     run_dir.mkdir(parents=True)
     (run_dir / "supervisor.lock").touch()
     (run_dir / "summary.json").write_text(json.dumps([ROW | row for row in rows]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(home / ".local/state"))
-        run_index.note(run_dir, name)
     for path in (home, *home.rglob("*")):
         os.lchown(path, uid, uid)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(home / ".local/state"))
+        done_by_owner.done_by(uid, lambda: [str(run_index.note(run_dir, name))])
     return run_dir
+
+
+def secret_of_root(homes: Path) -> Path:
+    """A summary that root alone may read."""
+    secret = homes / "secret.json"
+    secret.write_text(json.dumps([ROW | {"state": "SUCCEEDED"}] * 7))
+    secret.chmod(0o600)
+    return secret
 
 
 def found() -> dict[str, MachineRun]:
@@ -123,9 +132,7 @@ def test_others_see_what_runs_and_no_more_than_they_may_read(
 
 @only_root
 def test_nothing_in_a_users_files_leads_root_astray(homes: Path) -> None:
-    secret = homes / "secret.json"
-    secret.write_text(json.dumps([ROW | {"state": "SUCCEEDED"}] * 7))
-    secret.chmod(0o600)
+    secret = secret_of_root(homes)
     of_root = homes / "of-root"
     of_root.mkdir(mode=0o700)
     (of_root / "supervisor.lock").touch()
@@ -161,6 +168,83 @@ def test_nothing_in_a_users_files_leads_root_astray(homes: Path) -> None:
     assert all(run.load is None for run in seen.values()), "no process is Ann's"
 
 
+def noted_by_root(run_dir: Path) -> Path:
+    """A run directory that root has made and run."""
+    run_dir.mkdir()
+    (run_dir / "supervisor.lock").touch()
+    (run_dir / "summary.json").write_text(json.dumps([ROW]))
+    run_index.note(run_dir, run_dir.name)
+    return run_dir
+
+
+def put_in_its_place(run_dir: Path, secret: Path) -> None:
+    """What Ann can do with a run of root in her folder: another one that leads to ``secret``."""
+    run_dir.rename(run_dir.with_name("away"))
+    run_dir.mkdir()
+    (run_dir / "supervisor.lock").touch()
+    (run_dir / "summary.json").symlink_to(secret)
+    os.chown(run_dir, ANN, ANN)
+
+
+@only_root
+def test_root_does_not_read_what_a_user_has_put_in_the_place_of_its_run(homes: Path) -> None:
+    noted_by_root(homes / "its-own")
+    put_in_its_place(noted_by_root(homes / "ann/walkers"), secret_of_root(homes))
+    assert found().keys() == {"its-own"}
+    assert [run.entry.name for run in run_index.listed_runs()] == ["its-own"]
+    assert [one.name for one in resume_all.resume_all()] == ["its-own"]
+
+
+@only_root
+def test_root_reads_its_run_in_a_users_folder_with_the_rights_of_this_user(homes: Path) -> None:
+    run_dir = noted_by_root(homes / "ann/walkers")
+    assert found()["walkers"].facts.jobs == {"RUNNING": 1}, "all may read it"
+    (run_dir / "summary.json").chmod(0o600)
+    assert "Permission denied" in found()["walkers"].facts.problem
+
+
+@only_root
+def test_root_with_the_environment_of_a_user_has_its_own_index(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = pwd.struct_passwd(("root", "x", 0, 0, "", str(homes / "root"), "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: account)
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(homes / "ann"))
+    noted_by_root(homes / "walkers")
+    assert list((homes / "ann").iterdir()) == []
+    assert run_index.folder() == homes / "root/.local/state/orchestrator/runs"
+    assert [entry.name for entry in run_index.entries()] == ["walkers"]
+
+
+@only_root
+def test_a_home_that_cannot_be_looked_at_hides_nobody_else(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_of(ANN, homes, "walkers", {})
+    run_of(BOB, homes, "hoppers", {})
+    glob = Path.glob
+    is_dir = Path.is_dir
+    server = os.getpid()
+
+    def refuse(path: Path) -> None:
+        if homes / "ann" in (path, *path.parents):
+            assert os.getpid() != server, "root's own process does not touch it"
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+    def refusing_is_dir(path: Path, **options: bool) -> bool:
+        refuse(path)
+        return is_dir(path, **options)
+
+    def refusing_glob(path: Path, pattern: str) -> Iterator[Path]:
+        refuse(path)
+        return iter(glob(path, pattern))
+
+    monkeypatch.setattr(Path, "is_dir", refusing_is_dir)
+    monkeypatch.setattr(Path, "glob", refusing_glob)
+    assert found().keys() == {"hoppers"}
+
+
 @only_root
 def test_a_process_that_is_not_the_users_is_not_measured_for_them(homes: Path) -> None:
     run_dir = run_of(ANN, homes, "walkers", {})
@@ -192,6 +276,28 @@ def test_a_user_who_keeps_root_waiting_is_named_and_the_others_are_shown(
     (problem,) = runs.problems
     assert f"uid {ANN}" in problem
     assert "not answered within 1 s" in problem
+
+
+@only_root
+def test_who_was_late_is_not_waited_for_in_the_next_looks_and_shortens_this_one(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, float | None]] = []
+
+    def late(owner: int, _: object, *, limit_s: float | None = None) -> list[str]:
+        asked.append((owner, limit_s))
+        raise done_by_owner.LateError("too late")
+
+    monkeypatch.setattr(machine_runs, "done_by", late)
+    users = machine_runs.LateUsers()
+    for _ in range(2):
+        problems = machine_runs.all_runs(users).problems
+        assert [f"uid {uid}" in one for uid, one in zip((ANN, BOB), problems, strict=True)] == [
+            True,
+            True,
+        ]
+    limit_s = machine_runs.LIMIT_S
+    assert asked == [(ANN, limit_s), (BOB, machine_runs.LATE_LIMIT_S), (BOB, limit_s)]
 
 
 @only_root
