@@ -34,14 +34,16 @@ def sudo_name(uid: int) -> str:
 
 
 def ask_owner(path: Path) -> str:
-    """What to do where this user may not change ``path``; empty where that belongs to this user, or is
-    not there.
+    """What to do where this user may not read or change ``path``; empty where that belongs to this
+    user or is not there, and for root, whom no owner stops.
     """
     try:
         owner = path.stat().st_uid
-    except OSError:  # there is none, or it may not be seen
+    except PermissionError:  # the owner of the folder says so
+        return ask_owner(path.parent)
+    except OSError:  # there is none
         return ""
-    if owner == os.geteuid():
+    if os.geteuid() in (0, owner):
         return ""
     return (
         f"it belongs to {user_name(owner)}: ask {user_name(owner)}, or do it as {user_name(owner)}"

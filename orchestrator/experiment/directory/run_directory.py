@@ -213,7 +213,9 @@ def _errors_explained(root: Path) -> Iterator[None]:
             raise RunDirError(
                 f"{error.filename}: is a symbolic link, expected a file; remove it"
             ) from error
-        advice = ask_owner(root) or f"fix its permissions, or {choose_another()}"
+        is_refused = error.errno in (errno.EACCES, errno.EPERM)
+        owner = ask_owner(root) if is_refused else ""
+        advice = owner or f"fix its permissions, or {choose_another()}"
         raise RunDirError(f"{root}: cannot be used ({error.strerror}); {advice}") from error
 
 

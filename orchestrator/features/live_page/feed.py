@@ -11,10 +11,13 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from orchestrator.core.pacer import Pace
 from orchestrator.features.live_page.board import Board, Changes, to_json
+from orchestrator.features.live_page.job_row import safe_text
+from orchestrator.machine.users import ask_owner
 
 LOOK_EVERY_S = 1.0
 READING = Pace(every_s=LOOK_EVERY_S, share=0.002, longest_s=10.0)
@@ -23,6 +26,8 @@ HEARTBEAT_S = 15.0
 """So often something is sent at least, so that a connection that is gone is noticed."""
 FIRST_LOOK_S = 2.0
 """How long a page waits for its first state to be read, or read anew."""
+LONGEST_PROBLEM = 4_000
+"""Characters of what is said of an error."""
 AFTER_ERROR_S = 10.0
 """How soon it is read again after an error that nobody has foreseen."""
 
@@ -179,6 +184,9 @@ class Feed:
         self._source = None
         self._board = Board()
         self._failed_at = time.monotonic()
+        if isinstance(error, PermissionError) and isinstance(error.filename, str):
+            self._problem = permission_text(error, Path(error.filename))
+            return
         self._problem = f"reading has failed ({type(error).__name__}); `serve` has printed where"
         text = "".join(traceback.format_exception(error))
         if text != self._last_traceback:
@@ -198,6 +206,13 @@ class Feed:
         self._source = self._source or self._make_source()
         changes = self._source.read()
         return changes, time.thread_time() - began - changes.rare_s
+
+
+def permission_text(error: OSError, path: Path) -> str:
+    """What could not be read or changed, and whom to ask."""
+    what = f"{error.filename or path}: {error.strerror or error}"
+    owner = ask_owner(path) if isinstance(error, PermissionError) else ""
+    return safe_text(f"{what}; {owner}" if owner else what, LONGEST_PROBLEM)
 
 
 def _clock(board: Board) -> str:

@@ -28,7 +28,8 @@ from orchestrator.machine.users import sudo_name, user_who_decides
 LOOKS = Pace(every_s=5.0, share=0.02, longest_s=60.0)
 """How often the experiments are looked at while somebody has the page open; the share is of one
 core."""
-OPENED_BY = "Experiments of others are shown in full to their owners: sudo -u USER orchestrator serve RUN_DIR"
+OF_OTHERS = "Experiments of others are shown in full to their owners"
+AS_OWNER = "sudo -u USER orchestrator serve RUN_DIR"
 
 
 class MachineSource:
@@ -154,8 +155,9 @@ def _head(runs: Collection[MachineRun], problems: Iterable[str]) -> str:
     """Of the machine."""
     memory = psutil.virtual_memory()
     notes = [safe_text(problem, LONGEST_TEXT) for problem in problems]
-    if not all(_may_open(run) for run in runs):
-        notes.append(OPENED_BY)
+    if any(run.facts.run_dir.startswith("/") and not _may_open(run) for run in runs):
+        notes.append(f"{OF_OTHERS}: {AS_OWNER}" if os.geteuid() == 0 else f"{OF_OTHERS}.")
+    held = {cpu for run in runs for cpu in run.cpus}
     return to_json(
         {
             "name": f"all users of {socket.gethostname()}",
@@ -164,7 +166,7 @@ def _head(runs: Collection[MachineRun], problems: Iterable[str]) -> str:
             "note": " ".join(notes),
             "machine": {
                 "cpus": os.cpu_count(),
-                "held": len({cpu for run in runs for cpu in run.cpus}),
+                "held": len(held.intersection(range(os.cpu_count() or 1))),
                 "load": round(os.getloadavg()[0], 1),
                 "memory_mib": (memory.total - memory.available) // MIB,
                 "memory_total_mib": memory.total // MIB,

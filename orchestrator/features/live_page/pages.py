@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -38,6 +39,7 @@ from orchestrator.features.live_page.feed import (
     Feed,
     FirstLook,
     Source,
+    permission_text,
 )
 from orchestrator.features.live_page.first_state import first_state
 from orchestrator.features.live_page.folder_source import FolderSource
@@ -169,7 +171,7 @@ class LivePages:
         if name not in ASSETS:
             raise _nothing_here()
         asset = await asyncio.to_thread(_asset, name, takes_gzip=_takes_gzip(request))
-        if _has(request, asset.headers["etag"]):
+        if _browser_has(request, asset.headers["etag"]):
             return Response(status_code=304, headers=asset.headers)
         return Response(asset.content, media_type=ASSETS[name], headers=asset.headers)
 
@@ -252,7 +254,7 @@ class LivePages:
         except OrchestratorError as error:
             return _refusal(str(error))
         except OSError as error:
-            return _refusal(f"{error.filename or run_dir}: {error.strerror or error}")
+            return _refusal(permission_text(error, run_dir))
         except (ValueError, KeyError, TypeError, AttributeError):
             text = 'expected {"verb": "stop", "jobs": []}, or "cancel", "pause", "resume" or "retry" with jobs'
             return JSONResponse({"problem": text}, status_code=400)
@@ -289,10 +291,15 @@ async def _text_response(
 
 
 def _takes_gzip(request: Request) -> bool:
-    return "gzip" in request.headers.get("accept-encoding", "")
+    """Whether the browser names gzip, and does not refuse it with a weight of 0 (RFC 9110, 12.5.3)."""
+    for one in request.headers.get("accept-encoding", "").lower().split(","):
+        coding, _, weight = one.replace(" ", "").replace("\t", "").partition(";")
+        if coding == "gzip":
+            return not re.fullmatch(r"q=0(\.0*)?", weight)
+    return False
 
 
-def _has(request: Request, etag: str) -> bool:
+def _browser_has(request: Request, etag: str) -> bool:
     """Whether the browser has the content with that tag. A proxy that compresses makes weak ones."""
     given = request.headers.get("if-none-match", "").split(",")
     return any(one.strip().removeprefix("W/") in (etag, "*") for one in given)

@@ -23,15 +23,15 @@ const dateText = (seconds) => (seconds === null ? "–" : new Date(seconds * 100
 
 const COLUMNS = [
   { name: "experiment", text: (run) => run.name, value: (run) => run.name },
-  { name: "state", text: (run) => `${SYMBOLS[run.state]} ${run.state}`, value: (run) => Object.keys(SYMBOLS).indexOf(run.state) },
+  { name: "state", text: (run) => `${SYMBOLS[run.state]} ${run.state}`, title: (run) => run.supervisor, value: (run) => Object.keys(SYMBOLS).indexOf(run.state) },
   { name: "user", phone: true, text: (run) => run.user, value: (run) => run.user },
-  { name: "jobs", rank: 2, text: jobsText, value: (run) => -jobsOf(run) },
-  { name: "cores", number: true, phone: true, text: (run) => number(run.cpus.length || null), value: (run) => run.cpus.length },
+  { name: "jobs", rank: 2, falls: true, text: jobsText, value: jobsOf },
+  { name: "cores", number: true, phone: true, text: (run) => number(run.cpus.length || null), title: (run) => (run.cpus.length ? `CPU ${run.cpus.join(", ")}` : ""), value: (run) => run.cpus.length },
   { name: "load", number: true, phone: true, text: (run) => decimal(run.load), value: (run) => run.load },
   { name: "memory", number: true, phone: true, text: (run) => bytes(run.memory_mib), value: (run) => run.memory_mib },
   { name: "disk", number: true, rank: 2, text: (run) => bytes(run.disk_mib), value: (run) => run.disk_mib },
   { name: "ETA", number: true, rises: true, phone: true, text: (run) => duration(run.eta_s), value: (run) => run.eta_s },
-  { name: "last run", rank: 2, text: (run) => dateText(run.noted), value: (run) => -run.noted },
+  { name: "last run", rank: 2, falls: true, text: (run) => dateText(run.noted), value: (run) => run.noted },
   { name: "run directory", rank: 2, text: (run) => run.root, value: (run) => run.root },
 ];
 
@@ -42,7 +42,7 @@ const OF_MACHINE = ["user", "cores", "load", "memory", "disk", "ETA"];
 class RunRow extends TableRow {
   constructor(run) {
     super(run.id, COLUMNS);
-    this.name = run.may_open ? element("a", { href: `run/${run.id}` }) : element("b");
+    this.name = element("b");
     this.message = element("span", { class: "message", hidden: "" });
     this.cells[0].append(this.name, this.message);
   }
@@ -50,12 +50,20 @@ class RunRow extends TableRow {
   show(column, cell, text, run) {
     if (column.name === "experiment") this.name.textContent = text;
     else super.show(column, cell, text, run);
-    if (column.name === "state") cell.title = run.supervisor;
-    if (column.name === "cores") cell.title = run.cpus.length ? `CPU ${run.cpus.join(", ")}` : "";
+  }
+
+  // The name is a link while the experiment may be opened.
+  linkName(run) {
+    if (run.may_open === (this.name.tagName === "A")) return;
+    const name = run.may_open ? element("a", { href: `run/${run.id}` }) : element("b");
+    name.textContent = this.name.textContent;
+    this.name.replaceWith(name);
+    this.name = name;
   }
 
   update(run, now, has) {
     super.update(run, now, has);
+    this.linkName(run);
     const text = run.problem || (jobsOf(run) || run.user ? "" : "the robots are examined");
     this.message.textContent = text;
     this.message.title = text;

@@ -17,7 +17,8 @@ export class TableRow {
 
   update(item, now, has) {
     this.columns.forEach((column, place) => {
-      const text = column.text(item, now);
+      const text = column.text(item, now), title = column.title?.(item);
+      if (title !== undefined && this.cells[place].title !== title) this.cells[place].title = title;
       if (this.texts[place] === text) return;
       this.texts[place] = text;
       this.show(column, this.cells[place], text, item);
@@ -33,7 +34,8 @@ export class TableRow {
 }
 
 // The table `name` of the page, whose items have an `id` and a `state`; the names of their pieces begin with `prefix`.
-// `columns`: `text` is what a cell says, `value` what it is sorted by; the higher its rank, the wider the window that shows it.
+// `columns`: `text` is what a cell says, `title` what the pointer shows there, and `value` what it is
+// sorted by: numbers the largest first unless the column `rises`, others only if it `falls`; the higher its rank, the wider the window that shows it.
 // `states`: a symbol for each, in the order in which they are sorted. `first`: so many rows are shown at first.
 export class SortedTable {
   constructor(name, store, { columns, states, first, noun, prefix }) {
@@ -95,8 +97,8 @@ export class SortedTable {
 
   sortBy(place) {
     const same = !this.sort.isDefault && this.sort.column === place;
-    const { number, rises } = this.columns[place];
-    this.sort = { column: place, down: same ? !this.sort.down : Boolean(number && !rises), isDefault: false };
+    const { number, rises, falls } = this.columns[place];
+    this.sort = { column: place, down: same ? !this.sort.down : Boolean(falls || (number && !rises)), isDefault: false };
     this.heads.forEach((head, at) => {
       if (at === place) head.setAttribute("aria-sort", this.sort.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
