@@ -607,6 +607,23 @@ def test_elements_examined_together_are_what_they_are_one_by_one(
                 assert np.array_equal(getattr(first, field), getattr(second, field)), one.key
 
 
+@pytest.mark.parametrize("count", [3, 5])
+@pytest.mark.parametrize("attribute", ["mass", "density"])
+def test_elements_on_which_the_same_value_depends_are_not_taken_for_one(
+    attribute: str, count: int, tmp_path: Path
+) -> None:
+    xml = tmp_path / "ball.xml"
+    spheres = "".join(
+        f'<geom name="g{number}" size="0.1" {attribute}="1"/>' for number in range(count)
+    )
+    xml.write_text(
+        f'<mujoco><worldbody><body name="ball"><freejoint/>{spheres}</body></worldbody></mujoco>'
+    )
+    drawn = by_number({f"geom.g*.{attribute}": "each scale(0.5, 1.5)"})
+    with pytest.raises(RandomizeError, match="sets or draws the same value of body_inertia"):
+        randomized_keys(xml, load_model(xml), drawn)
+
+
 def test_masses_of_each_body_are_those_that_it_can_have() -> None:
     made = simulation({"body.*.mass": "each uniform(1, 2)"})
     made.reset()

@@ -293,7 +293,8 @@ def _examine_together(
     if not ones or ones[0].distribution.is_constant:
         return []
     low, high = ones[0].distribution.extremes
-    own = low + (high - low) * np.arange(1, len(ones) + 1) / (len(ones) + 1)
+    own = low + (high - low) * _irregular(len(ones))
+    nearest = float(np.diff([low, *own, high]).min())
     try:
         for one in ones:
             _refuse_fixed(one)
@@ -312,7 +313,7 @@ def _examine_together(
             return []
         values = (fields[change.name][change.entries] - change.at_zero) / change.slope
         owners = np.abs(values[:, None] - own).argmin(axis=1)
-        if (np.abs(values - own[owners]) > OWN_VALUE * (own[0] - low)).any():
+        if (np.abs(values - own[owners]) > OWN_VALUE * nearest).any():
             return []
         for number, part in enumerate(parts):
             if (is_own := owners == number).any():
@@ -325,6 +326,15 @@ def _examine_together(
         for one, part in zip(ones, tried.changes, strict=True)
         if part
     ]
+
+
+def _irregular(count: int) -> Floats:
+    """``(count,)`` increasing numbers above 0 and below 1, of which none is the mean of others, as
+    evenly spaced ones are: what depends on several elements alike has the mean of their values, and
+    must not be taken for what depends on one. The powers of 0.7 of the numbers up to 1023 are linearly
+    independent over the rational numbers.
+    """
+    return (np.arange(1, count + 1) / (count + 1)) ** 0.7
 
 
 def _examine_one_by_one(
