@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +236,16 @@ class OfAMatrix(Own):
     entries = {"grid": Box(-9, 9, (2, 3), np.float32)}
 
 
+class OfOne(Own):
+    entries = {"observation": Box(-9, 9, (2,), np.float32)}
+
+
+class OfNamesLikeNodes(Own):
+    entries = {
+        name: Box(-9, 9, (1,), np.float32) for name in ("concat_0", "constant_0", "sub_2", "max_1")
+    }
+
+
 class OfAnAction(Own):
     entries = {"action": Box(-9, 9, (2,), np.float32)}
 """
@@ -261,10 +271,16 @@ def job_of_parts(directory: Path, own: Path, kind: str = "Own", **changes: Any) 
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"algo": "sac"}, {"normalize": False}], ids=["ppo", "sac", "as they are"]
+    ("changes", "suffixes"),
+    [({}, FORMATS), ({"algo": "sac"}, [".npz"]), ({"normalize": False}, [".npz"])],
+    ids=["ppo", "sac", "as they are"],
 )
 def test_entries_of_a_dictionary_are_inputs_of_every_format(
-    changes: dict[str, Any], own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any],
+    suffixes: Sequence[str],
+    own: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     paths = job_of_parts(tmp_path / "parts-s0", own, **changes)
     spec = WorkerSpec.from_json(paths.spec.read_text())
@@ -276,7 +292,7 @@ def test_entries_of_a_dictionary_are_inputs_of_every_format(
     seen = env.normalize_obs(observation) if spec.normalize else observation
     actions, _ = model.predict(seen, deterministic=True)
     assert np.ptp(actions, axis=0).min() > 0.01, "actions must depend on observations"
-    for suffix in FORMATS:
+    for suffix in suffixes:
         if suffix == ".h" and shutil.which("cc") is None:
             continue
         file = export(paths, suffix, check=True)
@@ -288,6 +304,14 @@ def test_entries_of_a_dictionary_are_inputs_of_every_format(
     facts = numpy_policy.load(paths.root / "parts-s0.npz").metadata
     assert facts["observation_names"] == ["goal 0", "goal 1", "arm 0", "arm 1", "arm 2"]
     assert (facts["input_names"], facts["input_sizes"]) == (["goal", "arm"], [2, 3])
+
+
+def test_inputs_of_an_onnx_file_and_of_a_header_are_named_like_the_entries(
+    own: Path, tmp_path: Path
+) -> None:
+    paths = job_of_parts(tmp_path / "parts-s0", own)
+    export(paths, ".onnx")
+    export(paths, ".h")
     session = onnxruntime.InferenceSession(paths.root / "parts-s0.onnx")
     assert [(one.name, one.shape) for one in session.get_inputs()] == [
         ("goal", ["batch", 2]),
@@ -297,6 +321,20 @@ def test_entries_of_a_dictionary_are_inputs_of_every_format(
     assert (
         "const float in_goal[PARTS_S0_SIZE_goal], const float in_arm[PARTS_S0_SIZE_arm]" in header
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "suffix"), [("OfOne", ".npz"), ("OfOne", ".onnx"), ("OfNamesLikeNodes", ".onnx")]
+)
+def test_a_policy_is_played_whatever_its_entries_are_called(
+    kind: str, suffix: str, own: Path, tmp_path: Path
+) -> None:
+    paths = job_of_parts(tmp_path / "parts-s0", own, kind)
+    spec = WorkerSpec.from_json(paths.spec.read_text())
+    venv: Any = env_factory.make(spec, paths.root, n_envs=1, seed=0)
+    exported = policy_files.read(export(paths, suffix))
+    act = trained_policy.exported_policy(exported, venv)
+    assert act(None)[0].keys() == set(exported.inputs) == set(venv.observation_space.spaces)
 
 
 def test_a_policy_over_entries_is_played_in_an_environment_that_has_them(

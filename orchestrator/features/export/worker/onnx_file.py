@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -119,7 +120,8 @@ class OnnxPolicy:
         )
         inputs = {value.name: int(value.shape[1]) for value in self._session.get_inputs()}
         outputs = {value.name: int(value.shape[1]) for value in self._session.get_outputs()}
-        self.inputs: Sequence[str] = () if INPUT in inputs and len(inputs) == 1 else tuple(inputs)
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        self.inputs: Sequence[str] = tuple(json.loads(metadata.get("input_names", "[]")))
         self.observations = sum(inputs.values())
         self.actions = outputs[ACTION]
         self._outputs = [name for name in (ACTION, CTRL) if name in outputs]
@@ -132,7 +134,9 @@ class OnnxPolicy:
 
 
 class _Graph:
-    """Nodes and constants of a graph; each node has one output."""
+    """Nodes and constants of a graph; each node has one output. Their names begin with ``_``, as no
+    input's does.
+    """
 
     def __init__(self, onnx: Any) -> None:
         self._onnx = onnx
@@ -146,12 +150,12 @@ class _Graph:
         output.
         """
         names = [value if isinstance(value, str) else self._constant(value) for value in inputs]
-        name = output or f"{kind.lower()}_{len(self.nodes)}"
+        name = output or f"_{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(self._onnx.helper.make_node(kind, names, [name], **attributes))
         return name
 
     def _constant(self, values: Any) -> str:
-        name = f"constant_{len(self.constants)}"
+        name = f"_constant_{len(self.constants)}"
         self.constants.append(self._onnx.numpy_helper.from_array(np.asarray(values), name))
         return name
 
