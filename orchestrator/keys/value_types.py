@@ -38,6 +38,8 @@ MOST = 10**12
 SHORTEST_STALL_S = 3
 MOST_SEEDS = 100_000
 """As many as an experiment can have jobs."""
+MOST_STARS = 4
+"""In a name of ``init_names``: the time to compare one with another grows by a power with each."""
 _SEED_RANGE = re.compile(r"^\s*(\d{1,10})\s*-\s*(\d{1,10})\s*$")
 SEEDS = (
     'a list of whole numbers from 0 to 4294967295, such as [0, 1, 2], or a range such as "0-199"'
@@ -258,6 +260,10 @@ def _init_names(names: dict[str, str]) -> dict[str, str]:
             raise ValueError(
                 f'"{here}" = "{there}": each * stands for the letters of the * in the other name; expected as many '
                 "in both"
+            )
+        if here.count("*") > MOST_STARS or "**" in here or "**" in there:
+            raise ValueError(
+                f'"{here}" = "{there}": expected at most {MOST_STARS} *, none of them next to another one'
             )
     return names
 

@@ -3,7 +3,8 @@ policy was trained with.
 
 A part is a joint, an actuator, or what else is observed by its name, which is a word in the names of
 observations and actions (``FL_hip position``, ``actuator of FL_hip``). Each ``*`` of a pattern stands
-for the letters that the ``*`` in the same place of the other robot's pattern stands for.
+for the letters that the ``*`` in the same place of the other robot's pattern stands for; the first
+one has as many as it can.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def with_names_of(
         ):
             raise UnfitStartPolicyError(_without_effect(pair, own, given))
     names = Names(
-        observations=_renamed(given.observations, observations),
-        actions=_renamed(given.actions, actions),
+        observations=_renamed(given.observations, observations, own.observations),
+        actions=_renamed(given.actions, actions, own.actions),
     )
     return dataclasses.replace(policy, names=names)
 
@@ -135,15 +136,24 @@ def _counterparts(
     return found
 
 
-def _renamed(given: Sequence[str], found: Mapping[str, _Counterpart]) -> tuple[str, ...]:
+def _renamed(
+    given: Sequence[str], found: Mapping[str, _Counterpart], own: Sequence[str]
+) -> tuple[str, ...]:
     """The names ``given``, as the job has them. One that the job has for another part is no name of
     the job any more.
     """
     taken = {counterpart.own for counterpart in found.values()}
     return tuple(
-        found[name].own if name in found else f"{name} of the source" if name in taken else name
+        found[name].own if name in found else _unlike(own, name) if name in taken else name
         for name in given
     )
+
+
+def _unlike(own: Sequence[str], name: str) -> str:
+    """``name`` of the source as no name of the job."""
+    while name in own:
+        name = f"{name} of the source"
+    return name
 
 
 def _without_effect(pair: _Pair, own: Names, given: Names) -> str:
@@ -170,4 +180,5 @@ def _without_effect(pair: _Pair, own: Names, given: Names) -> str:
 
 
 def _words(names: Sequence[str]) -> dict[str, None]:
-    return {word: None for name in names for word in name.split()}
+    """The words of ``names``, without the places of parts that have no name."""
+    return {re.sub(r"(?:/\d+)*\+*$", "", word): None for name in names for word in name.split()}

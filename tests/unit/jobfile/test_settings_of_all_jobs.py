@@ -259,6 +259,18 @@ def test_names_of_the_other_robot_are_for_jobs_that_start_from_a_policy(place: P
             "expected as many in both",
         ),
         (
+            {"init": "model.zip", "init_names": {"a*b*c*d*e*f": "*a*b*c*d*e"}},
+            {},
+            "jobs[0].init_names",
+            "expected at most 4 *",
+        ),
+        (
+            {"init": "model.zip", "init_names": {"FL_**": "front_*_*"}},
+            {},
+            "jobs[0].init_names",
+            "none of them next to another one",
+        ),
+        (
             {"init": "model.zip", "init_names": {"a": 3}},
             {},
             "jobs[0].init_names",

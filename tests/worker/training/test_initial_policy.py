@@ -404,6 +404,18 @@ def test_a_name_that_another_part_has_in_the_job_is_none_of_it() -> None:
     renamed = with_names_of(of_source("a", "b"), names("a", "c"), {"a": "b"}).names
     assert renamed is not None
     assert renamed.actions == ("actuator of a of the source", "actuator of a")
+    own = start_policy.Names((), ("actuator of a", "actuator of a of the source"))
+    renamed = with_names_of(of_source("a", "b"), own, {"a": "b"}).names
+    assert renamed is not None
+    assert renamed.actions[1] == "actuator of a"
+    assert renamed.actions[0] not in own.actions
+
+
+def test_a_hint_has_no_places_of_parts_without_names() -> None:
+    own = start_policy.Names(("base/0 position",), ("actuator of base/0+",))
+    with pytest.raises(start_policy.UnfitStartPolicyError) as raised:
+        with_names_of(of_source("FL_hip"), own, {"FL_hip": "FL_hip"})
+    assert str(raised.value).endswith('called "FL_hip"; there are base')
 
 
 @pytest.mark.parametrize(
