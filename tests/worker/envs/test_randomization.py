@@ -570,9 +570,13 @@ HUMANOID = default_xml("gymnasium:Humanoid-v5")
         (QUADRUPED, "body.*.mass", "each scale(0.5, 2)", True),
         (QUADRUPED, "joint.*.damping", "each uniform(0.1, 2)", True),
         (QUADRUPED, "geom.*.friction", "each loguniform(0.5, 1.5)", True),
-        (HUMANOID, "actuator.*.gear", "each scale(0.8, 1.2)", True),
+        pytest.param(
+            *(HUMANOID, "actuator.*.gear", "each scale(0.8, 1.2)", True), marks=pytest.mark.slow
+        ),
         # By rounding, MuJoCo may name the principal axes of a body otherwise at one of the values.
-        (HUMANOID, "body.*.mass", "each scale(0.5, 2)", False),
+        pytest.param(
+            *(HUMANOID, "body.*.mass", "each scale(0.5, 2)", False), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_elements_examined_together_are_what_they_are_one_by_one(
