@@ -149,7 +149,7 @@ def _remove(paths: RunPaths) -> None:
     directory, whose end can be read and which the next `run` takes.
     """
     last = {paths.lock, paths.run_end}
-    for path in set(paths.root.iterdir()) - last:
+    for path in sorted(set(paths.root.iterdir()) - last):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
