@@ -1,6 +1,6 @@
 """Plays scenarios of a simulated world: supervisors that die, are disturbed and begin again.
 
-python -m tests.simulation --seeds 1000            what does not hold, and the shortest scenario
+python -m tests.simulation --seeds 1000            on all cores: what does not hold, and the shortest scenario
 python -m tests.simulation --seed 7 --trace        all that happens in one of them
 python -m tests.simulation --scenario FILE --trace the same of a scenario that was kept
 python -m tests.simulation --mutations             after how many seeds planted faults are found
@@ -9,9 +9,12 @@ python -m tests.simulation --mutations             after how many seeds planted 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from tests.simulation.mutations import MUTATIONS, planted
@@ -31,20 +34,29 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, default=1000, help="how many are played")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count(), help="in which they are played (cores)"
+    )
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--scenario", type=Path, help="only the scenario in this file")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     parser.add_argument("--mutations", action="store_true", help="plant faults, one after another")
     parser.add_argument("--only", default="", help="of these only those with this in their name")
     arguments = parser.parse_args()
-    play(Scenario(jobs=made(0).jobs))  # whatever is imported late is imported now
+    _import_all()
     if arguments.mutations:
         return _find_mutations(arguments.first, arguments.seeds, arguments.only)
     if arguments.scenario is not None:
         return _play_one(Scenario.from_json(arguments.scenario.read_text()), arguments.trace)
     if arguments.seed is not None:
         return _play_one(made(arguments.seed), arguments.trace)
-    return _play_many(range(arguments.first, arguments.first + arguments.seeds))
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    return _play_many(seeds, arguments.processes)
+
+
+def _import_all() -> None:
+    """Import now what would be imported late."""
+    play(Scenario(jobs=made(0).jobs))
 
 
 def _play_one(scenario: Scenario, with_trace: bool) -> int:
@@ -57,22 +69,21 @@ def _play_one(scenario: Scenario, with_trace: bool) -> int:
     return bool(outcome.violation)
 
 
-def _play_many(seeds: range) -> int:
+def _play_many(seeds: range, processes: int) -> int:
     begun = time.perf_counter()
-    begun_cpu = time.process_time()
     counts: Counter[str] = Counter()
     failed = []
-    simulated_s = 0.0
-    for seed in seeds:
-        outcome = play(made(seed))
-        counts += outcome.counts
-        simulated_s += outcome.simulated_s
-        if outcome.violation:
-            failed.append(seed)
-            print(f"seed {seed}: {outcome.violation}", flush=True)
-            _print_shortest(made(seed), outcome)
+    simulated_s = cpu_s = 0.0
+    with ProcessPoolExecutor(processes, initializer=_import_all) as pool:
+        for seed, (outcome, took_s) in zip(seeds, pool.map(_play_seed, seeds), strict=True):
+            counts += outcome.counts
+            simulated_s += outcome.simulated_s
+            cpu_s += took_s
+            if outcome.violation:
+                failed.append(seed)
+                print(f"seed {seed}: {outcome.violation}", flush=True)
+                _print_shortest(made(seed), outcome)
     elapsed_s = time.perf_counter() - begun
-    cpu_s = time.process_time() - begun_cpu
     troubles = sum(number for kind, number in counts.items() if kind not in NO_TROUBLES)
     print(
         f"{len(seeds):,} seeds in {elapsed_s:.1f} s, {cpu_s:.1f} s of a core; {len(failed)} failed"
@@ -86,6 +97,13 @@ def _play_many(seeds: range) -> int:
         print(f"{what}: {number:,}, {number / cpu_s * 3600:,.0f} in an hour of a core")
     print(", ".join(f"{kind} {number:,}" for kind, number in counts.most_common()))
     return bool(failed)
+
+
+def _play_seed(seed: int) -> tuple[Outcome, float]:
+    """How it was played, without its trace, and seconds of a core."""
+    begun = time.process_time()
+    outcome = play(made(seed))
+    return dataclasses.replace(outcome, trace=[]), time.process_time() - begun
 
 
 def _print_shortest(scenario: Scenario, outcome: Outcome) -> None:
