@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -88,20 +88,24 @@ def checked_row(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
     :raises ValueError: naming the first value that is wrong.
     """
-    return {
-        name: _read_naming(reader, values[name], name) for name, reader in _columns(kind).items()
-    }
+    readers = _columns(kind)
+    return _read_each(readers, values, readers)
 
 
 def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """As :func:`checked_row`, of the keys in ``values`` alone."""
-    readers = _columns(kind)
-    return {name: _read_naming(readers[name], value, name) for name, value in values.items()}
+    return _read_each(values, values, _columns(kind))
 
 
 def field_values(instance: Any) -> dict[str, Any]:
     """The fields of a dataclass by name. Unlike :func:`dataclasses.asdict` it copies no value."""
-    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+    kind: Any = type(instance)
+    return {name: getattr(instance, name) for name in _field_names(kind)}
+
+
+@functools.cache
+def _field_names(kind: Any) -> Sequence[str]:
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 def _object(kind: Callable[..., T], value: Any) -> T:
@@ -111,9 +115,7 @@ def _object(kind: Callable[..., T], value: Any) -> T:
         raise ValueError(f"{min(unknown)}: unknown field")
     if missing := required - values.keys():
         raise ValueError(f"{min(missing)}: missing")
-    return kind(
-        **{name: _read_naming(readers[name], value, name) for name, value in values.items()}
-    )
+    return kind(**_read_each(values, values, readers))
 
 
 @functools.cache
@@ -181,6 +183,20 @@ def _reader_of_several(kinds: Sequence[Any], sequence: type) -> Reader:
     return functools.partial(_optional, reader, is_number)
 
 
+def _read_each(
+    names: Iterable[str], values: Mapping[str, Any], readers: Mapping[str, Reader]
+) -> dict[str, Any]:
+    """The values of these names, each as its reader reads it."""
+    found: dict[str, Any] = {}
+    name = ""
+    try:
+        for name in names:
+            found[name] = readers[name](values[name])
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return found
+
+
 def _read_naming(reader: Reader, value: Any, name: str) -> Any:
     try:
         return reader(value)
@@ -190,10 +206,13 @@ def _read_naming(reader: Reader, value: Any, name: str) -> Any:
 
 def _scalar(kind: type, value: Any) -> Any:
     expected, accepted = _KINDS[kind]
-    is_too_large = _is_infinite(value) or (type(value) is int and value not in INT64)
-    if type(value) not in accepted or is_too_large:
+    if type(value) not in accepted or _is_too_large(value):
         raise ValueError(f"expected {expected}, not {_short_json(value)}")
     return value
+
+
+def _is_too_large(value: Any) -> bool:
+    return value not in INT64 if type(value) is int else _is_infinite(value)
 
 
 def _is_infinite(value: Any) -> bool:

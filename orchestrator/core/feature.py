@@ -234,12 +234,17 @@ def is_own(feature: Feature) -> bool:
     return feature.name in dict(_own_modules())
 
 
+def having(point: PlugPoint) -> Iterator[Feature]:
+    """The features that have a plug point."""
+    return (feature for feature in features() if getattr(feature, point) is not None)
+
+
 def answers(point: PlugPoint, *arguments: Any) -> Iterator[tuple[Feature, Any]]:
     """The features that have a plug point, and what they give there; one that fails is left out.
 
     :param arguments: those of the plug point.
     """
-    for feature in features():
+    for feature in having(point):
         given = None
         with problems_of(feature.name, f"adds no {point}"):
             given = ask(feature, point, *arguments)

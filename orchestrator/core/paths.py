@@ -49,17 +49,21 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
 
 class Below:
-    """An attribute that is the path ``name`` below ``root``."""
+    """An attribute that is the path ``name`` below ``root``, made when it is first asked for."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
+    def __set_name__(self, owner: type, attribute: str) -> None:
+        self._attribute = attribute
+
     def __get__(self, paths: Any, kind: type) -> Path:
         path: Path = paths.root / self._name
+        vars(paths)[self._attribute] = path  # which Python finds before it asks this object again
         return path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AttemptPaths:
     root: Path
 
@@ -82,7 +86,7 @@ class AttemptPaths:
         return dict(sorted((int(match[1] or 0), path) for match, path in found if match))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobPaths:
     root: Path
 
@@ -133,7 +137,7 @@ class JobPaths:
         return self.checkpoints / (f"{REPLAY}-of-rank-{rank}" if rank else REPLAY)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunPaths:
     root: Path
 

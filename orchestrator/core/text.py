@@ -59,6 +59,8 @@ def shortened(text: str) -> str:
 
 
 def _cut(text: str) -> str:
+    if len(text) <= LONGEST_LINE:
+        return text
     text = _LONG_LINE.sub(r"\1…", text)
     half = LONGEST_TEXT // 2 - 2
     return text if len(text) <= LONGEST_TEXT else f"{text[:half]}\n…\n{text[-half:]}"

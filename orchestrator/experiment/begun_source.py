@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from orchestrator.core.errors import LedgerBusyError, OrchestratorError
-from orchestrator.core.feature import ask, features, problems_of
+from orchestrator.core.feature import ask, having, problems_of
 from orchestrator.core.paths import RunPaths
 from orchestrator.ledger import Ledger
 
@@ -133,7 +133,7 @@ def _answer(
     passing: tuple[type[Exception], ...] = (LedgerBusyError,),
 ) -> T:
     """What the first source that has begun answers; ``otherwise`` where none has, or it fails."""
-    for feature in features():
+    for feature in having("begun_source"):
         with problems_of(feature.name, f"says nothing of {paths.root}", passing=passing):
             source = ask(feature, "begun_source", paths, ledger)
             if source is not None:

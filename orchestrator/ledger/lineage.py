@@ -7,6 +7,7 @@ entered it. Then its ancestors in the same ledger are asked, each with all its e
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ class _Earlier:
         return _Earlier(env_steps=None if self.env_steps is None else self.env_steps + env_steps)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Lineages:
     """Of the jobs of one run directory. Damaged declarations are as if nothing were known."""
 
@@ -52,14 +53,14 @@ class Lineages:
     read: Callable[[str], tuple[object, object] | None]
     """The text of the declaration of a job, and its env_steps, as the ledger has them; None: there
     is no such job."""
-    _folders: Sequence[str] = field(init=False)
-    """Texts with which paths of jobs of this run directory begin."""
     _found: dict[str, _Earlier] = field(default_factory=dict, init=False)
     """By job: what :meth:`earlier_env_steps` has found."""
 
-    def __post_init__(self) -> None:
+    @functools.cached_property
+    def _folders(self) -> Sequence[str]:
+        """Texts with which paths of jobs of this run directory begin."""
         jobs = str(RunPaths(self.run_dir).jobs)
-        self._folders = tuple({f"{os.path.abspath(jobs)}/", f"{os.path.realpath(jobs)}/"})  # noqa: PTH100
+        return tuple({f"{os.path.abspath(jobs)}/", f"{os.path.realpath(jobs)}/"})  # noqa: PTH100
 
     def parent(self, spec: Mapping[str, Any]) -> str | None:
         """The job of this run directory whose policy a job started from; None: there is none.

@@ -6,6 +6,7 @@ and starts a process only when GPUs are asked for.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import platform
@@ -92,6 +93,7 @@ def detect(
     )
 
 
+@functools.cache
 def cpu_model() -> str:
     """The name of the processor; its architecture where the kernel does not name it."""
     for line in (text_of(Path("/proc/cpuinfo")) or "").splitlines():

@@ -43,5 +43,5 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
         return answer
 
     features = (Feature(name="draw", about="x.", begun_source=say),)
-    monkeypatch.setattr(begun_source, "features", lambda: features)
+    monkeypatch.setattr(begun_source, "having", lambda _: features)
     monkeypatch.setattr(feature, "_problems", {})  # which other tests need not tell

@@ -71,6 +71,7 @@ class Disk:
         self._saved.mkdir()
         self._observer = observer
         self._prefix = f"{root}/"
+        self._run_prefix = f"{self.run_dir}/"
         self._names: list[tuple[str, str, str, str]] = []
         """Changes of names that a power cut may undo: kind, path, other path, saved content."""
         self._synced: dict[int, tuple[int, int]] = {}
@@ -107,7 +108,7 @@ class Disk:
         assert after is not None
         self._observer.changes(f"rename {self._shown(before)} to {self._shown(after)}")
         if os.path.lexists(before):
-            saved = self._save(after) if Path(after).is_file() else ""
+            saved = self._save(after) if os.path.isfile(after) else ""  # noqa: PTH113 - of texts
             self._names.append(("rename", after, before, saved))
 
     def removed(self, path: Any, folder: int = -1) -> None:
@@ -127,7 +128,7 @@ class Disk:
 
     def removed_folder(self, path: Any, folder: int = -1) -> None:
         name = self._named(path, folder)
-        if name is None or not Path(name).is_dir():
+        if name is None or not os.path.isdir(name):  # noqa: PTH112 - of texts
             return
         self._observer.changes(f"rmdir {self._shown(name)}")
         self._names.append(("rmdir", name, "", ""))
@@ -245,7 +246,7 @@ class Disk:
         raise UnsimulatedError(f"a file outside of the simulated disk is changed: {name}")
 
     def _shown(self, name: str) -> str:
-        return name.removeprefix(f"{self.run_dir}/")
+        return name.removeprefix(self._run_prefix)
 
     def _save(self, name: str) -> str:
         self._tickets += 1

@@ -169,8 +169,16 @@ class Monitor:
     run directory meanwhile."""
     cpus: CpuRules = field(init=False)
 
+    _latest_s: float = field(init=False)
+    """By how much an exit may come late."""
+
     def __post_init__(self) -> None:
         self.cpus = CpuRules(world=self.world, alive=self.alive)
+        delays: dict[int | None, float] = defaultdict(float)
+        for trouble in self.world.scenario.troubles:
+            if trouble.kind == "late":
+                delays[trouble.at_event] += trouble.for_s
+        self._latest_s = max(delays.values(), default=0.0)
 
     # -- what happens
 
@@ -245,10 +253,12 @@ class Monitor:
                 record.last_told = ""
         if self.declared.files.is_damaged:
             return
+        states = {}
         for job_id, state, cause in self._rows("SELECT job_id, state, cause FROM jobs"):
+            states[job_id] = state
             self.records[job_id].state = state
             self.records[job_id].is_at_rung = state == "PAUSED" and cause == "rung"
-        self.declared.restore(entries, self.states_in_ledger())
+        self.declared.restore(entries, states)
 
     def has_unread_requests(self) -> bool:
         """Whether users have asked for something that no supervisor has taken."""
@@ -630,15 +640,6 @@ class Monitor:
             self._claim(is_right, f"{message}, and it is declared")
             if job_id in self.records:
                 self.records[job_id].last_told = ""
-
-    @property
-    def _latest_s(self) -> float:
-        """By how much an exit may come late."""
-        delays: dict[int | None, float] = defaultdict(float)
-        for trouble in self.world.scenario.troubles:
-            if trouble.kind == "late":
-                delays[trouble.at_event] += trouble.for_s
-        return max(delays.values(), default=0.0)
 
     # -- what must hold
 

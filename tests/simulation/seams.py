@@ -12,6 +12,7 @@ import datetime
 import errno
 import functools
 import importlib
+import json
 import os
 import platform
 import random
@@ -30,7 +31,7 @@ from orchestrator.core.files import atomic_files
 from orchestrator.core.job import Job
 from orchestrator.core.paths import RunPaths
 from orchestrator.executors import kinds
-from orchestrator.experiment import begun_source, session, start_policy_fetcher
+from orchestrator.experiment import session, start_policy_fetcher
 from orchestrator.experiment.directory import left_batch_jobs, run_directory
 from orchestrator.experiment.examination import examining_process, preflight, side_by_side
 from orchestrator.experiment.examination.preflight import JobVerdict
@@ -106,9 +107,7 @@ class SimulatedOs:
 
     def __init__(self, world: World) -> None:
         self._world = world
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
+        _add_names(self, os)
 
     def getpid(self) -> int:
         return self._world.pid
@@ -171,15 +170,33 @@ class SimulatedSqlite:
 
         self._factory = Connection
         self.opened: list[sqlite3.Connection] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sqlite3, name)
+        _add_names(self, sqlite3)
 
     def connect(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
         waits = {**options, "timeout": 0.0}
         connection = sqlite3.connect(*arguments, factory=self._factory, **waits)
         self.opened.append(connection)
         return connection
+
+
+def _add_names(replacement: object, module: ModuleType) -> None:
+    """Give what stands in the place of a module the names that it does not define itself."""
+    defined = vars(type(replacement))
+    for name, value in vars(module).items():
+        if name not in defined and not name.startswith("__"):
+            setattr(replacement, name, value)
+
+
+class PlainJson:
+    """In the place of the module ``json`` where what a run is made with is recorded: without
+    indentation, which Python's encoder writes much more slowly.
+    """
+
+    def __init__(self) -> None:
+        _add_names(self, json)
+
+    def dumps(self, value: Any, *, indent: int) -> str:
+        return json.dumps(value)
 
 
 class NoRepository:
@@ -293,6 +310,7 @@ def replacements(
         (session, "Supervisor", supervisor),
         (stop_signals, "signal", SimulatedSignal(world)),
         (provenance, "Repository", NoRepository),
+        (provenance, "json", PlainJson()),
         (preflight, "examine", functools.partial(examine, world=world)),
         (examining_process, "Child", functools.partial(SimulatedChild, world=world)),
         (start_policy_fetcher, "readable", readable),
@@ -304,7 +322,6 @@ def replacements(
         (run_plan, "_restriction", lambda _: ""),
         (feature, "features", features),
         (feature, "_owners", {**feature._owners, ("job_file", SOURCE_TABLE): SOURCE_TABLE}),
-        (begun_source, "features", features),
         (topology, "detect", lambda with_gpus=False: machine(world.scenario.cpus)),
         (run_directory, "process_start", process_start),
         (recovery, "same_process", same_process),

@@ -144,8 +144,10 @@ class World:
     _note: Any = None
     """Of the last commit."""
     _failed_power: Trouble | None = None
+    _root_text: str = field(init=False)
 
     def __post_init__(self) -> None:
+        self._root_text = str(self.root)
         self.disk = Disk(self.root, self)
         self.others = Others(now=lambda: self.now)
         for trouble in self.scenario.troubles:
@@ -284,9 +286,10 @@ class World:
         self.log(what)
         for trouble in self._at_point.pop(self.points, ()):
             self.happens(trouble)
-        for trouble in [one for one in self._waiting if what.startswith(one.at_what)]:
-            self._waiting.remove(trouble)
-            self.happens(trouble)
+        if self._waiting:
+            for trouble in [one for one in self._waiting if what.startswith(one.at_what)]:
+                self._waiting.remove(trouble)
+                self.happens(trouble)
 
     def changes(self, what: str) -> None:
         """See :class:`.disk.Observer`."""
@@ -476,7 +479,7 @@ class World:
     # -- the trace
 
     def log(self, text: str) -> None:
-        self.trace.append(f"{self.now:.3f} {text}".replace(f"{self.root}", ""))
+        self.trace.append(f"{self.now:.3f} {text}".replace(self._root_text, ""))
 
     def digest(self) -> str:
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()

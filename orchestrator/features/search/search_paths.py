@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.core.paths import Below
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SearchPaths:
     root: Path
     """The run directory."""
