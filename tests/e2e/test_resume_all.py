@@ -15,7 +15,7 @@ from typing import Any
 
 import command_helpers as commands
 import pytest
-from command_helpers import invoke, odd, stubbed, write_experiment
+from command_helpers import LONG_PATIENCE_S, invoke, odd, stubbed, write_experiment
 from executor_helpers import await_gone
 from supervisor_helpers import Experiment, make_job
 
@@ -121,36 +121,17 @@ def test_what_was_killed_goes_on_as_it_was_started(folder: Path) -> None:
     assert resumed(folder) == {}, "it has finished"
 
 
-STEPS = 6_144
-HEAD = 'max_parallel = 1\norder = "as-listed"'
-TRAINED = f"""
-[defaults]
-total_timesteps = {STEPS}
-n_envs = 2
-checkpoint_every = 1024
-eval_episodes = 0
-[defaults.ppo]
-n_steps = 64
-batch_size = 64
-n_epochs = 1
-[defaults.resources]
-min_free_disk = 0
-"""
-
-
-def training(run_dir: Path) -> Path:
-    """A detached experiment that has trained a short job and stands amid a long one."""
-    short = {"name": "short", "xml": commands.HOPPER, "total_timesteps": 512}
-    long = {"name": "long", "xml": commands.HOPPER}
+def standing(run_dir: Path) -> Path:
+    """A detached experiment that has trained one job and stands amid another one, until there is a
+    file ``go`` beside its job file."""
+    amid = odd("amid", "stand", env_kwargs={"deed": "stand", "at": 100})
     files = run_dir.with_name(f"files-{run_dir.name}")
-    jobs = write_experiment(files, short, long, head=HEAD, defaults=TRAINED)
+    head = 'max_parallel = 1\norder = "as-listed"'
+    jobs = write_experiment(files, odd("whole", "nothing"), amid, head=head)
     done = commands.give("run", jobs, "--run-dir", run_dir, "--detach", cwd=files)
     assert done.returncode == 0, done.stderr
-    has_checkpoint = RunPaths(run_dir).job("long-s0").checkpoints_by_steps
-    commands.wait_until(has_checkpoint, "a checkpoint of the long job")
-    with run_directory.opened_ledger(RunPaths(run_dir), read_only=True) as ledger:
-        [worker] = [row["pid"] for row in ledger.summary() if row["state"] == "RUNNING"]
-    os.kill(worker, signal.SIGSTOP)  # so that it does not end before it is killed
+    has_checkpoint = RunPaths(run_dir).job("amid-s0").checkpoints_by_steps
+    commands.wait_until(has_checkpoint, "a checkpoint of the job that stands", LONG_PATIENCE_S)
     return run_dir
 
 
@@ -159,24 +140,27 @@ def test_two_experiments_of_which_everything_was_killed_end_and_train_nothing_tw
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_conditions, "PROGRAM", tuple(commands.command()))  # it trains
-    paths = [RunPaths(training(folder / name)) for name in ("ants", "bees")]
+    paths = [RunPaths(standing(folder / name)) for name in ("ants", "bees")]
     kill_everything(*(run.root for run in paths))
-    short = [run.job("short-s0").model.stat() for run in paths]
-    saved = [max(run.job("long-s0").checkpoints_by_steps()) for run in paths]
-    assert max(saved) < STEPS, "it was killed amid its training"
-    assert {one["fate"] for one in resumed(folder).values()} == {"resumed"}
-    for run, steps in zip(paths, saved, strict=True):
+    whole = [run.job("whole-s0").model.stat() for run in paths]
+    for run in paths:
+        (folder / f"files-{run.root.name}" / "go").touch()
+    shown = resumed(folder)
+    assert {name: one["fate"] for name, one in shown.items()} == dict.fromkeys(
+        ("ants", "bees"), "resumed"
+    )
+    for run in paths:
         assert invoke("wait", run.root, cwd=folder).returncode == 0
-        log = run.job("long-s0").attempt(1).worker_log.read_text()
-        assert f"resumed at {steps} env_steps" in log
+        log = run.job("amid-s0").attempt(1).worker_log.read_text()
+        assert "resumed at 128 env_steps" in log
     rows = [commands.summary(run.root) for run in paths]
     ends = {name: [(one[name]["state"], one[name]["attempts"]) for one in rows] for name in rows[0]}
-    assert ends == {"short-s0": [("SUCCEEDED", 1)] * 2, "long-s0": [("SUCCEEDED", 2)] * 2}
-    assert [run.job("short-s0").model.stat() for run in paths] == short, "it was not trained again"
+    assert ends == {"whole-s0": [("SUCCEEDED", 1)] * 2, "amid-s0": [("SUCCEEDED", 2)] * 2}
+    assert [run.job("whole-s0").model.stat() for run in paths] == whole, "it was not trained again"
     for run in paths:
-        with run.job("long-s0").timings_csv.open() as file:
+        with run.job("amid-s0").timings_csv.open() as file:
             iterations = [int(row["env_steps"]) for row in csv.DictReader(file)]
-        assert iterations == list(range(128, STEPS + 1, 128)), "each iteration is there once"
+        assert iterations == [128, 256, 384, 512], "each one is there once"
     assert resumed(folder) == {}, "nothing is left"
 
 

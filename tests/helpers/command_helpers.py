@@ -102,6 +102,12 @@ def leave(observation):
     sys.exit(3)
 
 
+def stand(observation):
+    while not os.path.exists(os.path.join(os.path.dirname(__file__), "go")):
+        time.sleep(0.01)
+    return observation
+
+
 def go_deaf(observation):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("deaf", flush=True)
@@ -132,6 +138,7 @@ DEEDS = {
     "vanish": lambda observation: os._exit(0),
     "segfault": lambda observation: os.kill(os.getpid(), signal.SIGSEGV),
     "wait": lambda observation: time.sleep(600),
+    "stand": stand,
     "go_deaf": go_deaf,
     "have_children": have_children,
     "eat": eat,
