@@ -6,8 +6,8 @@ real runs.
     useradd --create-home ann; useradd --create-home bob
     python -m benchmarks.site_pictures --users ann,bob # as root: the page of all users, half a minute
 
-The live page is shown when half of the jobs have ended and the others run or wait, wide and narrow,
-light and dark; the report when all have ended. The page of all users is shown once an experiment of
+The report is shown when all jobs have ended; the live page while another seed of each is trained, so
+that there are previews, wide and narrow, light and dark. The page of all users is shown once an experiment of
 each of them trains, and one of root has ended. These users must be able to read this repository and
 its Python; what is made in their homes is removed.
 """
@@ -198,9 +198,28 @@ def rows_of(run_dir: Path) -> Sequence[SummaryRow]:
     return summary.read(paths)[0] if paths.summary_json.exists() else []
 
 
-def half_have_ended(run_dir: Path) -> bool:
+def most_have_ended(run_dir: Path) -> bool:
+    """Whether two of three jobs have."""
     states = [row["state"] for row in rows_of(run_dir)]
-    return 2 * sum(state not in ("PENDING", "RUNNING") for state in states) >= max(1, len(states))
+    return 3 * sum(state not in ("PENDING", "RUNNING") for state in states) >= 2 * len(states)
+
+
+@contextlib.contextmanager
+def extended(job_file: Path, run_dir: Path) -> Iterator[None]:
+    """The experiment of ``run_dir`` trains another seed of each job, and most of its jobs have ended."""
+    command = [*ORCHESTRATOR, "run", str(job_file), "--run-dir", str(run_dir)]
+    with subprocess.Popen([*command, "--set", "seeds=[0,1]"], cwd=ROOT) as run:
+        try:
+            wait_for("RUNNING", run_dir, run)
+            while run.poll() is None and not most_have_ended(run_dir):
+                time.sleep(1.0)
+            if run.poll():
+                raise SystemExit(
+                    f"no pictures: the run of {job_file} ended with exit code {run.returncode}"
+                )
+            yield
+        finally:
+            run.terminate()
 
 
 def main() -> None:
@@ -225,23 +244,12 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / job_file.stem
-        with subprocess.Popen(
-            [*ORCHESTRATOR, "run", str(job_file), "--run-dir", str(run_dir)], cwd=ROOT
-        ) as run:
-            try:
-                while run.poll() is None and not half_have_ended(run_dir):
-                    time.sleep(1.0)
-                if run.poll():
-                    raise SystemExit(
-                        f"no pictures: the run of {job_file} ended with exit code {run.returncode}"
-                    )
-                with serving(run_dir) as (_, address):
-                    take(LIVE_PAGE, address, output)
-            except BaseException:
-                run.terminate()
-                raise
+        command = [*ORCHESTRATOR, "run", str(job_file), "--run-dir", str(run_dir)]
+        subprocess.run(command, cwd=ROOT, check=True)
         subprocess.run([*ORCHESTRATOR, "report", str(run_dir)], cwd=ROOT, check=True)
         take(REPORT, (run_dir / "report/index.html").as_uri(), output)
+        with extended(job_file, run_dir), serving(run_dir) as (_, address):
+            take(LIVE_PAGE, address, output)
 
 
 if __name__ == "__main__":
