@@ -3,11 +3,12 @@ learn.
 
     python -m benchmarks.contenders speed   --cache DIR --out DIR [--only sb3,fast] [--robots Ant-v5] [--repeats 6]
     python -m benchmarks.contenders returns --cache DIR --out DIR [--only sb3,fast] [--robots Ant-v5] [--seeds 1]
+    python -m benchmarks.contenders goals   --cache DIR --out DIR [--only sb3,fast] [--robots Ant-v5] [--goal 1000]
 
 All contenders have one environment, two networks of 64-64 tanh units and Stable-Baselines3's
-default hyperparameters. The contender rl_games_own has the settings that rl_games recommends
-instead, and fast_wide as many of these as the fast learner has. Each training is a process of its
-own, with one core and one thread.
+default hyperparameters. The contenders rl_games_own and mjbatch have the settings that rl_games and
+an example of mjbatch have instead, fast_wide as many of those of rl_games as the fast learner has, and
+envpool four environments. Each training is a process of its own, with one core and one thread.
 
 speed    The contenders take turns on one core: one training of each is a repeat, in reverse order in every second
          repeat. The first iteration (a rollout and its update) of a training is not counted, as it compiles and warms
@@ -15,12 +16,16 @@ speed    The contenders take turns on one core: one training of each is a repeat
 returns  Longer trainings, --at-once of them on a core each, whose return is reported: the mean of the last 100
          episodes of training, without normalisation or discount. Their speed is not reported.
 
-Both write contenders.json and contenders.md into --out, which then has the results of both. After
+goals    Trainings until the last 20 episodes have a mean return of --goal, or all of --return-steps are made: on one
+         core, and on two with two threads, one after the other. Reported is how long that took. This needs an otherwise
+         idle machine, too.
+
+All write contenders.json and contenders.md into --out, which then has the results of all. After
 Ctrl-C, the same command resumes: trainings in contenders.json are not repeated, except those of a
 repeat that was interrupted.
 
-sbx, rl_games and torchrl get a virtual environment of their own in the cache folder, from the
-pinned versions in benchmarks/contenders/pins. Together they take about 5 GB. Their torch is the CPU
+sbx, envpool, mjbatch, rl_games and torchrl get a virtual environment of their own in the cache folder, from the
+pinned versions in benchmarks/contenders/pins. Together they take about 7 GB. Their torch is the CPU
 build. Where pip does not find it, set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu. A
 contender that cannot be installed or that fails is a row that says why.
 """
@@ -32,13 +37,13 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.contenders.contender import CONTENDERS, ContenderFailed, Training, python_of
 from benchmarks.contenders.results import Report, Results, Unreadable
 from benchmarks.contenders.turns import Measurement, Task
 from orchestrator.core.files.atomic_files import write_whole
-from orchestrator.core.processes.environment_variables import worker_thread_settings
 
 ROBOTS = ("HalfCheetah-v5", "Ant-v5")
 
@@ -50,7 +55,7 @@ def options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cores = sorted(os.sched_getaffinity(0))
-    parser.add_argument("part", choices=("speed", "returns"))
+    parser.add_argument("part", choices=("speed", "returns", "goals"))
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="folder of the virtual environments"
     )
@@ -70,10 +75,16 @@ def options() -> argparse.Namespace:
         "--speed-steps", type=int, default=16_384, help="env_steps of these (default: 16384)"
     )
     parser.add_argument(
-        "--seeds", type=int, default=1, help="trainings of each contender for returns (default: 1)"
+        "--seeds",
+        type=int,
+        default=1,
+        help="trainings of each contender for returns and goals (default: 1)",
     )
     parser.add_argument(
         "--return-steps", type=int, default=1_000_000, help="env_steps of these (default: 1000000)"
+    )
+    parser.add_argument(
+        "--goal", type=float, default=1000.0, help="the return of goals (default: 1000)"
     )
     parser.add_argument(
         "--at-once", type=int, default=1, help="of the trainings for returns (default: 1)"
@@ -99,7 +110,7 @@ def options() -> argparse.Namespace:
         parser.error(f"--at-once {parsed.at_once}: this process may use {len(cores)} CPUs")
     if parsed.cache is None and (pinned := [name for name in parsed.only if CONTENDERS[name].pins]):
         parser.error(f"--cache DIR is missing: {', '.join(pinned)} would be installed there")
-    parsed.cores = cores[-parsed.at_once :]
+    parsed.cores = cores[-2:] if parsed.part == "goals" else cores[-parsed.at_once :]
     return parsed
 
 
@@ -131,18 +142,26 @@ def measure(asked: argparse.Namespace, results: Results, save: Callable[[], None
             )
 
     def start(task: Task, core: int) -> Training:
+        others = [one for one in asked.cores if one != core]
+        cores = [core, *others][: task.threads]
         contender = CONTENDERS[task.contender]
-        return Training(
-            contender, pythons[task.contender], task.robot, task.env_steps, task.seed, core
-        )
+        return Training(contender, pythons[task.contender], asdict(task), cores)
 
-    os.environ.update(worker_thread_settings(1))
     measurement = Measurement(results=results, part=asked.part, start=start, save=save)
     if asked.part == "speed":
         core = asked.cores[-1]
         steps = asked.speed_steps
         measurement.speed(
             asked.only, asked.robots, repeats=asked.repeats, env_steps=steps, core=core
+        )
+    elif asked.part == "goals":
+        measurement.goals(
+            asked.only,
+            asked.robots,
+            seeds=asked.seeds,
+            env_steps=asked.return_steps,
+            goal=asked.goal,
+            cores=asked.cores,
         )
     else:
         cores = asked.cores
@@ -171,7 +190,12 @@ def main() -> int:
     except Unreadable as error:
         print(error, file=sys.stderr)
         return 2
-    report = Report(results=results, speed_steps=asked.speed_steps, return_steps=asked.return_steps)
+    report = Report(
+        results=results,
+        speed_steps=asked.speed_steps,
+        return_steps=asked.return_steps,
+        goal=asked.goal,
+    )
     if asked.retry:
         results.forget_failures(asked.only)
 

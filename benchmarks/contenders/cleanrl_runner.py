@@ -43,7 +43,7 @@ class GymnasiumVector:
 
 
 def train(asked: Asked) -> None:
-    watch = Stopwatch()
+    watch = Stopwatch(asked.goal)
     venv = GymnasiumVector(asked.robot, asked.seed)
     ppo = PlainPPO(
         venv,  # type: ignore[arg-type]
@@ -62,7 +62,8 @@ def train(asked: Asked) -> None:
     for number in range(stopwatch.iterations(asked.env_steps, stopwatch.N_STEPS)):
         ppo.collect_rollouts()
         ppo.train()
-        watch.mark((number + 1) * stopwatch.N_STEPS)
+        if watch.mark((number + 1) * stopwatch.N_STEPS, venv.returns):
+            break
     watch.write(asked.result, venv.returns)
 
 

@@ -12,11 +12,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT
+from orchestrator.core.processes.environment_variables import worker_thread_settings
 
 PINS = Path(__file__).parent / "pins"
 CPU_ONLY = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
@@ -66,6 +68,20 @@ CONTENDERS = {
             runner="sb3_runner",
             pins="sbx",
             note="hidden layers start as flax's; policy and value function have an optimiser each",
+        ),
+        Contender(
+            name="envpool",
+            title="Stable-Baselines3 over EnvPool",
+            runner="envpool_runner",
+            pins="envpool",
+            note="as EnvPool's example: 4 environments in a batch, 512 steps of each; EnvPool has its own MuJoCo",
+        ),
+        Contender(
+            name="mjbatch",
+            title="mjbatch's recipe",
+            runner="mjbatch_runner",
+            pins="mjbatch",
+            note="own code with the settings of mjbatch's example, 64 environments: normalised, ELU, 24 steps of each",
         ),
         Contender(
             name="rl_games",
@@ -128,34 +144,37 @@ def python_of(contender: Contender, cache: Path) -> Path:
 
 
 class Training:
-    """A training of one contender, in a process group of its own on one core.
+    """A training of one contender, in a process group of its own, with as many threads as cores.
 
-    The process inherits the thread variables of this one. The kernel kills it when this process
-    dies.
+    The kernel kills it when this process dies.
+
+    :param asked: the fields of :class:`benchmarks.contenders.stopwatch.Asked` but for the result.
     """
 
     def __init__(
-        self, contender: Contender, python: Path, robot: str, env_steps: int, seed: int, core: int
+        self, contender: Contender, python: Path, asked: Mapping[str, Any], cores: Sequence[int]
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="contender-")
         folder = Path(self._folder.name)
         self._result = folder / "result.json"
         self._log = folder / "log"
-        os.sched_setaffinity(0, {core})  # inherited; this process itself only waits
+        os.sched_setaffinity(0, cores)  # inherited; this process itself only waits
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
                     str(python),
                     "-m",
                     f"{__package__}.{contender.runner}",
-                    contender.name,
-                    robot,
-                    str(env_steps),
-                    str(seed),
+                    json.dumps(asked),
                     str(self._result),
                 ],
                 cwd=folder,
-                env={**os.environ, **CPU_ONLY, "PYTHONPATH": str(ROOT)},
+                env={
+                    **os.environ,
+                    **worker_thread_settings(len(cores)),
+                    **CPU_ONLY,
+                    "PYTHONPATH": str(ROOT),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

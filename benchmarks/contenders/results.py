@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders.contender import CONTENDERS, STOCK
+from benchmarks.contenders.stopwatch import GOAL_EPISODES
 from benchmarks.harness import spread
 from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.text import count
@@ -22,6 +23,8 @@ SHOWN_VERSIONS = {
     "fast": ("torch", "numpy"),
     "cleanrl": ("torch", "gymnasium"),
     "sbx": ("sbx-rl", "jax"),
+    "envpool": ("stable_baselines3", "envpool", "torch"),
+    "mjbatch": ("mjbatch", "mujoco", "torch"),
     "rl_games": ("rl-games", "envpool", "torch"),
     "rl_games_own": ("rl-games", "envpool", "torch"),
     "fast_wide": ("torch", "numpy"),
@@ -45,8 +48,10 @@ class Results:
     ``trainings``, by contender, as a stopwatch writes them."""
     returns: list[dict[str, Any]] = field(default_factory=list)
     """``contender``, ``robot``, ``seed``, ``asked`` (env_steps), and what a stopwatch writes."""
+    goals: list[dict[str, Any]] = field(default_factory=list)
+    """As ``returns``, and with the ``goal`` (a return) and the number of ``cores``."""
     failures: list[dict[str, str]] = field(default_factory=list)
-    """``part`` (``speed`` or ``returns``), ``contender``, ``robot``, ``reason``."""
+    """``part`` (``speed``, ``returns`` or ``goals``), ``contender``, ``robot``, ``reason``."""
 
     @classmethod
     def read(cls, file: Path) -> Results:
@@ -97,6 +102,17 @@ class Results:
             if (one["robot"], one["contender"], one["asked"]) == wanted
         }
 
+    def goals_of(
+        self, robot: str, name: str, env_steps: int, goal: float, cores: int
+    ) -> dict[int, dict[str, Any]]:
+        """By seed."""
+        wanted = (robot, name, env_steps, goal, cores)
+        return {
+            one["seed"]: one
+            for one in self.goals
+            if tuple(one[key] for key in ("robot", "contender", "asked", "goal", "cores")) == wanted
+        }
+
     def failure(self, part: str, name: str, robot: str) -> str | None:
         wanted = (part, name, robot)
         for one in self.failures:
@@ -121,9 +137,54 @@ class Report:
     results: Results
     speed_steps: int
     return_steps: int
+    goal: float
 
     def text(self) -> str:
-        """Markdown: what the figures are, and a table with a row for each robot and contender."""
+        """Markdown: what the figures are, and a table with a row for each robot and contender, and
+        another one of the time to the goal.
+        """
+        parts = [self._speeds_and_returns(), self._times_to_goal()]
+        return "\n".join(part for part in parts if part)
+
+    def _times_to_goal(self) -> str:
+        """Empty where no training had the goal."""
+        found = [one for one in self.results.goals if one["goal"] == self.goal]
+        if not found:
+            return ""
+        rows = [
+            row
+            for robot in dict.fromkeys(one["robot"] for one in found)
+            for name in CONTENDERS
+            if (row := self._goal_row(robot, name, found))
+        ]
+        return (
+            f"Seconds until the last {GOAL_EPISODES} episodes of the training had a mean return of"
+            f" {self.goal:,.0f}, with compilation, without imports.\n\n"
+            "| robot | contender | one core, s | two cores, s | env_steps, one core | remarks |\n"
+            "|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+        )
+
+    def _goal_row(self, robot: str, name: str, found: Sequence[dict[str, Any]]) -> str | None:
+        """None where the contender was not asked for it."""
+        mine = [one for one in found if (one["robot"], one["contender"]) == (robot, name)]
+        reason = self.results.failure("goals", name, robot)
+        if not (mine or reason):
+            return None
+        by_cores = [[one for one in mine if one["cores"] == cores] for cores in (1, 2)]
+        reached = [one for one in by_cores[0] if one["goal_s"] is not None]
+        cells = [
+            robot,
+            CONTENDERS[name].title,
+            *map(_goal_times, by_cores),
+            _figure([one["env_steps"] for one in reached]),
+            f"`{reason.replace('`', chr(39))}`" if reason else "",
+        ]
+        return table_row(cells)
+
+    def _speeds_and_returns(self) -> str:
+        """Empty where no training was made for either."""
+        if not (self.results.rounds or self.results.returns):
+            return ""
         header = (
             f"| robot | contender | env_steps/s | ratio to stock | return after {self.return_steps:,} env_steps "
             "| versions | remarks |\n|---|---|---|---|---|---|---|"
@@ -200,15 +261,28 @@ class Report:
             ),
             "; ".join([*remarks, *filter(None, [CONTENDERS[name].note])]),
         ]
-        return (
-            "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-        )
+        return table_row(cells)
 
     def _rounds(self, robot: str) -> list[dict[str, Any]]:
         return self.results.rounds_of(robot, self.speed_steps)
 
     def _returns(self, robot: str, name: str) -> dict[int, dict[str, Any]]:
         return self.results.returns_of(robot, name, self.return_steps)
+
+
+def table_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _goal_times(trainings: Sequence[dict[str, Any]]) -> str:
+    """Of those that have reached the goal, and how many have not."""
+    reached = [one["goal_s"] for one in trainings if one["goal_s"] is not None]
+    others = [one for one in trainings if one["goal_s"] is None]
+    texts = [_figure(reached)] if reached else []
+    if others:
+        env_steps = max(one["env_steps"] for one in others)
+        texts.append(f"{len(others)} of {len(trainings)} not within {env_steps:,} env_steps")
+    return "; ".join(texts) or "–"
 
 
 def this_machine() -> dict[str, Any]:

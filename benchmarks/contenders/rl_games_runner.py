@@ -4,6 +4,7 @@ recommends."""
 from __future__ import annotations
 
 import collections
+import contextlib
 import importlib
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ ON_ONE_CORE = {
     "print_stats": False,
 }
 PARTS = {"HalfCheetah-v5": "halfcheetah", "Ant-v5": "ant"}
+
+
+class GoalReached(Exception):
+    """Ends a training, which rl_games has no other way for."""
 
 
 def own_settings(robot: str) -> dict[str, Any]:
@@ -85,7 +90,7 @@ def common_settings() -> dict[str, Any]:
 def train(asked: Asked) -> None:
     params = own_settings(asked.robot) if asked.contender == "rl_games_own" else common_settings()
     config = params["config"]
-    watch = Stopwatch()
+    watch = Stopwatch(asked.goal)
     of_one = config["num_actors"] * config["horizon_length"]
     epochs = stopwatch.iterations(asked.env_steps, of_one)
     params["seed"] = asked.seed
@@ -94,7 +99,7 @@ def train(asked: Asked) -> None:
         "env_name": asked.robot,
         "env_type": "gym",
         "seed": asked.seed,
-        "num_threads": 1,
+        "num_threads": asked.threads,
     }
 
     observers = importlib.import_module("rl_games.common.algo_observer")
@@ -109,11 +114,13 @@ def train(asked: Asked) -> None:
                 returns.extend(self.algo.current_rewards[done_indices].flatten().tolist())
 
         def after_print_stats(self, frame: int, epoch_num: int, total_time: float) -> None:
-            watch.mark(epoch_num * of_one)
+            if watch.mark(epoch_num * of_one, returns):
+                raise GoalReached
 
     runner = importlib.import_module("rl_games.torch_runner").Runner(Observer())
     runner.load({"params": params})
-    runner.run({"train": True, "play": False})
+    with contextlib.suppress(GoalReached):
+        runner.run({"train": True, "play": False})
     watch.write(asked.result, returns)
 
 

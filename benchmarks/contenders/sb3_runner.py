@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -90,9 +90,9 @@ def fast_wide(asked: Asked) -> Any:
     return built(spec, "fast", env_factory.normalized_env(spec, venv))
 
 
-def train(asked: Asked) -> None:
-    watch = Stopwatch()
-    model = model_of(asked)
+def train(asked: Asked, make_model: Callable[[Asked], Any] = model_of) -> None:
+    watch = Stopwatch(asked.goal)
+    model = make_model(asked)
     # Its own logger makes a temporary folder at every `learn`.
     model.set_logger(Logger(folder=None, output_formats=[]))
     of_one = model.n_steps * model.n_envs
@@ -100,8 +100,10 @@ def train(asked: Asked) -> None:
         # Without a callback, for which the fast learner would evaluate every step as stock PPO
         # does.
         model.learn(of_one, reset_num_timesteps=not number)
-        watch.mark(model.num_timesteps)
-    watch.write(asked.result, [episode["r"] for episode in model.ep_info_buffer])
+        returns = [float(episode["r"]) for episode in model.ep_info_buffer]
+        if watch.mark(model.num_timesteps, returns):
+            break
+    watch.write(asked.result, returns)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +30,9 @@ HIDDEN = (64, 64)
 EPISODES = 100
 """The last episodes of training, of which the mean return is reported: the sums of the rewards of
 gymnasium's robot."""
+GOAL_EPISODES = 20
+"""The last episodes, whose mean return has to reach the goal of a training that has one: fewer than
+for the return that is reported, which follows later."""
 PACKAGES = (
     "torch",
     "numpy",
@@ -40,6 +43,7 @@ PACKAGES = (
     "jax",
     "rl-games",
     "envpool",
+    "mjbatch",
     "torchrl",
     "tensordict",
 )
@@ -53,6 +57,9 @@ class Asked:
     robot: str
     env_steps: int
     seed: int
+    threads: int
+    goal: float | None
+    """The mean return at which the training ends before it has made all of ``env_steps``."""
     result: Path
 
 
@@ -70,23 +77,35 @@ class Mark:
 class Stopwatch:
     """Times of the ends of iterations, a rollout with its update each.
 
-    The first iteration is not counted: it compiles and warms caches.
+    The first iteration is not counted for the speed: it compiles and warms caches. The time to the goal
+    begins with the stopwatch, before the policy and the environments are made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, goal: float | None = None) -> None:
+        self._goal = goal
+        self._begun_s = time.perf_counter()
+        self._goal_s: float | None = None
         self._marks: list[Mark] = []
 
-    def mark(self, env_steps: int) -> None:
-        """An iteration has ended.
+    def mark(self, env_steps: int, returns: Iterable[float]) -> bool:
+        """An iteration has ended. Returns whether the training has reached its goal, and is to end.
 
         :param env_steps: of the training so far.
+        :param returns: of all its episodes, or of the last ones, without discount.
         """
         self._marks.append(Mark(env_steps, time.perf_counter(), time.process_time()))
+        if self._goal is None:
+            return False
+        recent = list(returns)[-GOAL_EPISODES:]
+        if len(recent) < GOAL_EPISODES or sum(recent) / len(recent) < self._goal:
+            return False
+        self._goal_s = self._marks[-1].wall_s - self._begun_s
+        return True
 
-    def write(self, result: Path, returns: Sequence[float]) -> None:
+    def write(self, result: Path, returns: Iterable[float]) -> None:
         """Write the result of a training.
 
-        :param returns: of all episodes of the training, or of the last ones, without discount.
+        :param returns: as for :meth:`mark`.
         """
         first = self._marks[0]
         last = self._marks[-1]
@@ -98,7 +117,8 @@ class Stopwatch:
             "counted_env_steps": counted,
             "wall_s": wall_s,
             "cpu_s": last.cpu_s - first.cpu_s,
-            "env_steps_per_s": counted / wall_s,
+            "env_steps_per_s": counted / wall_s if counted else None,
+            "goal_s": self._goal_s,
             "episode_return": sum(recent) / len(recent) if recent else None,
             "episodes": len(recent),
             "versions": installed(),
@@ -123,7 +143,6 @@ def installed() -> dict[str, str]:
 
 
 def run(training: Callable[[Asked], None]) -> None:
-    """Run a runner with its command line: contender, robot, env_steps, seed, and the file of the
-    result."""
-    contender, robot, env_steps, seed, result = sys.argv[1:]
-    training(Asked(contender, robot, int(env_steps), int(seed), Path(result)))
+    """Run a runner with its command line: what is asked, as JSON, and the file of the result."""
+    asked, result = sys.argv[1:]
+    training(Asked(**json.loads(asked), result=Path(result)))

@@ -62,7 +62,7 @@ def actor_and_critic(observation: int, actions: int) -> tuple[Any, Any]:
 
 def train(asked: Asked) -> None:
     torch.manual_seed(asked.seed)
-    watch = Stopwatch()
+    watch = Stopwatch(asked.goal)
     env = environment(asked.robot, asked.seed)
     actor, critic = actor_and_critic(
         env.observation_spec["observation"].shape[-1], env.action_spec_unbatched.shape[-1]
@@ -107,7 +107,8 @@ def train(asked: Asked) -> None:
                 nn.utils.clip_grad_norm_(loss_of.parameters(), stopwatch.MAX_GRAD_NORM)
                 optimizer.step()
         done += stopwatch.N_STEPS
-        watch.mark(done)
+        if watch.mark(done, returns):
+            break
     collector.shutdown()
     watch.write(asked.result, returns)
 

@@ -22,6 +22,10 @@ class Task:
     robot: str
     env_steps: int
     seed: int
+    goal: float | None = None
+    """The mean return at which it ends."""
+    threads: int = 1
+    """As many as cores."""
 
 
 class Running(Protocol):
@@ -36,6 +40,13 @@ class Running(Protocol):
 
 Start = Callable[[Task, int], Running]
 """Takes a task and a core."""
+
+
+def outcome_of(record: dict[str, Any]) -> str:
+    """What is said of a training that has ended."""
+    if (goal_s := record["goal_s"]) is not None:
+        return f"at its goal after {goal_s:,.0f} s"
+    return f"{record['env_steps_per_s']:,.0f} env_steps/s"
 
 
 def a_child_has_ended() -> None:
@@ -89,7 +100,7 @@ class Measurement:
                         outcome = str(error)
                     else:
                         succeeded(task, record)
-                        outcome = f"{record['env_steps_per_s']:,.0f} env_steps/s"
+                        outcome = outcome_of(record)
                     self.save()
                     print(f"{task.robot}, {task.contender}: {outcome}", file=sys.stderr, flush=True)
         finally:
@@ -120,6 +131,51 @@ class Measurement:
                 ]
                 if number >= len(whole):
                     self._round(harness.both_ways(number, *names), robot, number, env_steps, core)
+
+    def goals(
+        self,
+        names: Sequence[str],
+        robots: Sequence[str],
+        *,
+        seeds: int,
+        env_steps: int,
+        goal: float,
+        cores: Sequence[int],
+    ) -> None:
+        """Make the trainings to a return that are missing, one at a time: on one core and on two, all
+        contenders with the first seed before any with the second.
+
+        :param env_steps: at which a training that has not reached it ends.
+        :param cores: the first of them, or the first two, are used.
+        """
+        tasks = [
+            Task(
+                contender=name,
+                robot=robot,
+                env_steps=env_steps,
+                seed=seed,
+                goal=goal,
+                threads=threads,
+            )
+            for seed in range(seeds)
+            for robot in robots
+            for name in harness.both_ways(seed, *names)
+            for threads in range(1, len(cores) + 1)
+            if seed not in self.results.goals_of(robot, name, env_steps, goal, threads)
+        ]
+
+        def succeeded(task: Task, record: dict[str, Any]) -> None:
+            wanted = {
+                "contender": task.contender,
+                "robot": task.robot,
+                "seed": task.seed,
+                "asked": task.env_steps,
+                "goal": task.goal,
+                "cores": task.threads,
+            }
+            self.results.goals.append({**wanted, **record})
+
+        self.train(tasks, cores[:1], succeeded)
 
     def _round(
         self, names: Iterable[str], robot: str, seed: int, env_steps: int, core: int

@@ -13,11 +13,13 @@ import pytest
 from benchmarks.contenders.__main__ import main
 from benchmarks.contenders.contender import CONTENDERS, PINS, ContenderFailed, reason
 from benchmarks.contenders.results import Report, Results, Unreadable, interval_words
-from benchmarks.contenders.stopwatch import iterations
+from benchmarks.contenders.stopwatch import GOAL_EPISODES, Stopwatch, iterations
 from benchmarks.contenders.turns import Measurement, Task
 
-ROBOT, STEPS, LONG = "Ant-v5", 10, 99
+ROBOT, STEPS, LONG, GOAL = "Ant-v5", 10, 99, 500.0
 NAMES = ["sb3", "fast", "sbx", "torchrl"]
+GOALS = {"sb3": (120.0, 90.0), "fast": (20.0, None), "sbx": (60.0, 50.0)}
+"""Seconds on one core and on two; None: it was not reached."""
 SPEEDS = {"sb3": [100.0, 200.0, 50.0], "fast": [400.0, 600.0, 300.0]}
 
 
@@ -41,7 +43,8 @@ class Trained:
         speed = SPEEDS.get(name, [50.0] * 3)[seed]
         return {
             "env_steps_per_s": speed, "cpu_s": 2.0, "wall_s": 2.0, "episode_return": 1000.0 + seed,
-            "versions": versions,
+            "versions": versions, "env_steps": LONG,
+            "goal_s": GOALS[name][self.task.threads - 1] if self.task.goal else None,
         }  # fmt: skip
 
 
@@ -72,6 +75,12 @@ class Referee:
         self.part("speed").speed(names, [ROBOT], repeats=repeats, env_steps=STEPS, core=0)
         return [(turn.contender, turn.seed) for turn in self.turns]
 
+    def goals(self, names: list[str], seeds: int = 1) -> list[tuple[str, int, int]]:
+        self.part("goals").goals(
+            names, [ROBOT], seeds=seeds, env_steps=LONG, goal=GOAL, cores=[0, 1]
+        )
+        return [(turn.contender, turn.seed, turn.threads) for turn in self.turns]
+
     def returns(self, names: list[str] = NAMES, seeds: int = 2) -> list[tuple[str, int]]:
         self.part("returns").returns(names, [ROBOT], seeds=seeds, env_steps=LONG, cores=[0, 1])
         return [(turn.contender, turn.seed) for turn in self.turns]
@@ -93,7 +102,7 @@ def complete(file: Path) -> Results:
 
 
 def cells(results: Results, title: str) -> list[str]:
-    text = Report(results=results, speed_steps=STEPS, return_steps=LONG).text()
+    text = Report(results=results, speed_steps=STEPS, return_steps=LONG, goal=GOAL).text()
     [line] = [line for line in text.splitlines() if f"| {title} |" in line]
     return [cell.strip() for cell in line.split(" | ")]
 
@@ -136,6 +145,30 @@ def test_the_same_command_makes_only_the_returns_that_are_missing(file: Path) ->
     with pytest.raises(KeyboardInterrupt):
         Referee(file, interrupted_at=task("sb3", 1, LONG)).returns(["sb3", "fast"])
     assert Referee(file).returns(["sb3", "fast"]) == [("fast", 1), ("sb3", 1)]
+
+
+def test_goals_are_tried_on_one_core_and_on_two_and_only_those_that_are_missing(
+    file: Path,
+) -> None:
+    first = [("sb3", 0, 1), ("sb3", 0, 2), ("fast", 0, 1), ("fast", 0, 2)]
+    assert Referee(file).goals(["sb3", "fast"]) == first
+    assert Referee(file).goals(["sb3", "fast", "sbx"]) == [("sbx", 0, 1), ("sbx", 0, 2)]
+    results = Results.read(file)
+    results.add_failure("goals", "torchrl", ROBOT, "failed: a | b")
+    assert cells(results, CONTENDERS["sb3"].title)[2:5] == ["120", "90", "99"]
+    assert cells(results, CONTENDERS["fast"].title)[2:4] == ["20", "1 of 1 not within 99 env_steps"]
+    assert "a \\| b" in cells(results, CONTENDERS["torchrl"].title)[-1]
+    other = Report(results=results, speed_steps=STEPS, return_steps=LONG, goal=GOAL + 1)
+    assert other.text() == "", "of another goal"
+
+
+def test_a_training_ends_when_its_last_episodes_have_the_return_of_its_goal() -> None:
+    watch = Stopwatch(goal=10.0)
+    high = [10.0] * GOAL_EPISODES
+    assert not watch.mark(1, high[1:]), "too few episodes"
+    assert not watch.mark(2, [*high[1:], 9.0])
+    assert watch.mark(3, [0.0, *high])
+    assert not Stopwatch().mark(1, high), "it has no goal"
 
 
 def test_whatever_ends_the_command_ends_the_trainings_that_run(file: Path) -> None:
@@ -203,7 +236,7 @@ def test_a_contender_that_is_not_installed_or_fails_is_a_row_that_says_why(
 
 def test_trainings_that_shared_their_core_are_counted(complete: Results) -> None:
     complete.rounds[0]["trainings"]["sb3"]["cpu_s"] = 1.0
-    text = Report(results=complete, speed_steps=STEPS, return_steps=LONG).text()
+    text = Report(results=complete, speed_steps=STEPS, return_steps=LONG, goal=GOAL).text()
     assert "1 of 7 trainings shared" in text
 
 
