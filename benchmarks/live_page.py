@@ -295,7 +295,7 @@ def _times(driver: Any, address: str) -> dict[str, float]:
         time.sleep(0.05)
     found = {"content": float(content), "drawn": float(drawn)}
     found["CPU of the page"] = _task_ms(driver)
-    if driver.execute_script("return document.getElementById('more-jobs').checkVisibility()"):
+    if driver.execute_script("return document.getElementById('more-jobs')?.checkVisibility()"):
         found["all rows, from the click"] = float(driver.execute_async_script(SHOW_ALL))
         found["CPU of the page for all rows"] = _task_ms(driver) - found["CPU of the page"]
         rows = driver.execute_script("return document.querySelectorAll('#jobs tbody tr').length")
