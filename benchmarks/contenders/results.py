@@ -94,24 +94,14 @@ class Results:
         ]
 
     def returns_of(self, robot: str, name: str, env_steps: int) -> dict[int, dict[str, Any]]:
-        """By seed."""
-        wanted = (robot, name, env_steps)
-        return {
-            one["seed"]: one
-            for one in self.returns
-            if (one["robot"], one["contender"], one["asked"]) == wanted
-        }
+        return _by_seed(self.returns, robot=robot, contender=name, asked=env_steps)
 
     def goals_of(
         self, robot: str, name: str, env_steps: int, goal: float, cores: int
     ) -> dict[int, dict[str, Any]]:
-        """By seed."""
-        wanted = (robot, name, env_steps, goal, cores)
-        return {
-            one["seed"]: one
-            for one in self.goals
-            if tuple(one[key] for key in ("robot", "contender", "asked", "goal", "cores")) == wanted
-        }
+        return _by_seed(
+            self.goals, robot=robot, contender=name, asked=env_steps, goal=goal, cores=cores
+        )
 
     def failure(self, part: str, name: str, robot: str) -> str | None:
         wanted = (part, name, robot)
@@ -268,6 +258,15 @@ class Report:
 
     def _returns(self, robot: str, name: str) -> dict[int, dict[str, Any]]:
         return self.results.returns_of(robot, name, self.return_steps)
+
+
+def _by_seed(trainings: Iterable[dict[str, Any]], **wanted: Any) -> dict[int, dict[str, Any]]:
+    """By seed, the trainings with these values. :param wanted: key → value."""
+    return {
+        one["seed"]: one
+        for one in trainings
+        if all(one[key] == value for key, value in wanted.items())
+    }
 
 
 def table_row(cells: Sequence[str]) -> str:

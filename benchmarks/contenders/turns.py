@@ -42,6 +42,16 @@ Start = Callable[[Task, int], Running]
 """Takes a task and a core."""
 
 
+def asked_of(task: Task) -> dict[str, Any]:
+    """Of a training, as results have it."""
+    return {
+        "contender": task.contender,
+        "robot": task.robot,
+        "seed": task.seed,
+        "asked": task.env_steps,
+    }
+
+
 def outcome_of(record: dict[str, Any]) -> str:
     """What is said of a training that has ended."""
     if (goal_s := record["goal_s"]) is not None:
@@ -165,15 +175,8 @@ class Measurement:
         ]
 
         def succeeded(task: Task, record: dict[str, Any]) -> None:
-            wanted = {
-                "contender": task.contender,
-                "robot": task.robot,
-                "seed": task.seed,
-                "asked": task.env_steps,
-                "goal": task.goal,
-                "cores": task.threads,
-            }
-            self.results.goals.append({**wanted, **record})
+            wanted = {"goal": task.goal, "cores": task.threads}
+            self.results.goals.append({**asked_of(task), **wanted, **record})
 
         self.train(tasks, cores[:1], succeeded)
 
@@ -213,12 +216,6 @@ class Measurement:
         ]
 
         def succeeded(task: Task, record: dict[str, Any]) -> None:
-            wanted = {
-                "contender": task.contender,
-                "robot": task.robot,
-                "seed": task.seed,
-                "asked": task.env_steps,
-            }
-            self.results.returns.append({**wanted, **record})
+            self.results.returns.append({**asked_of(task), **record})
 
         self.train(tasks, cores, succeeded)

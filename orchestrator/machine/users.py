@@ -45,9 +45,12 @@ def ask_owner(path: Path) -> str:
         return ""
     if os.geteuid() in (0, owner):
         return ""
-    return (
-        f"it belongs to {user_name(owner)}: ask {user_name(owner)}, or do it as {user_name(owner)}"
-    )
+    return ask_user(user_name(owner))
+
+
+def ask_user(user: str) -> str:
+    """What to do where something belongs to this user."""
+    return f"it belongs to {user}: ask {user}, or do it as {user}"
 
 
 def user_who_decides(path: Path) -> int | None:

@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import signal
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,12 +173,15 @@ class PilotWorkers(SimulatedExecutor):
 
 
 class NetworkOutbox(Outbox):
-    """What a pilot writes is seen late, or comes twice."""
+    """What a pilot writes is seen late, or comes twice.
+
+    What it has written earlier is seen earlier, and is not delayed by what it writes later.
+    """
 
     def __init__(self, path: Path, world: World) -> None:
         super().__init__(path)
         self._world = world
-        self._late: list[Any] = []
+        self._late: deque[Sequence[Any]] = deque()
         self._until = 0.0
 
     def send(self, *messages: Any) -> None:
@@ -188,22 +192,18 @@ class NetworkOutbox(Outbox):
         for trouble in self._world.of_next_event():
             if trouble.kind == "late":
                 self._until = max(self._until, self._world.now + trouble.for_s)
-                self._world.at(self._until, self._send_late)
             is_twice |= trouble.kind == "twice"
-        if self._until > self._world.now:
-            self._late += messages
+        if self._late or self._until > self._world.now:
+            self._late.append(messages)
+            self._world.at(self._until, self._send_late)
             return
         super().send(*messages)
         if is_twice:
             super().send(*messages)
 
     def _send_late(self) -> None:
-        if self._until > self._world.now:
-            return
         with self._world.other_process(0):
-            messages, self._late = self._late, []
-            if messages:
-                super().send(*messages)
+            super().send(*self._late.popleft())
 
     def finish(self, patience_s: float) -> None:
         until = self._world.now + patience_s

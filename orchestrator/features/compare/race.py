@@ -326,11 +326,11 @@ def _noted(found: RaceResult) -> RaceResult:
         return found
     path = found.race_dir / RESULTS
     recorded = run_reader.read_json_object(path) or {}
-    facts = found.facts()
-    if recorded.get(found.by) == json.loads(json.dumps(facts)):
+    results = json.dumps({**recorded, found.by: found.facts()})
+    if results == json.dumps(recorded):
         return found
     try:
-        write_whole(path, json.dumps({**recorded, found.by: facts}) + "\n")
+        write_whole(path, f"{results}\n")
     except OSError as error:
         remark = f"{path} cannot be written, so the report of the race does not have this: {error.strerror}."
         return dataclasses.replace(found, remarks=[*found.remarks, remark])

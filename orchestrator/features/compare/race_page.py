@@ -9,7 +9,6 @@ from typing import Any
 from orchestrator.analysis import run_reader
 from orchestrator.core.decoding import from_values
 from orchestrator.features.compare import race_view
-from orchestrator.features.compare.job_groups_view import short_number
 from orchestrator.features.compare.race import RESULTS, RacedJob, RaceResult
 from orchestrator.report.document import AddedSections, Columns, Part, Section, Text, table
 from orchestrator.report.number_format import one_line
@@ -43,13 +42,7 @@ def _read(by: str, facts: Any) -> RaceResult | None:
 
 
 def _section(raced: RaceResult) -> Section:
-    columns: Columns[RacedJob] = {
-        "job": lambda job: one_line(job.name),
-        "seeds": lambda job: str(len(job.values)),
-        "mean": lambda job: short_number(job.mean),
-        "lowest": lambda job: short_number(min(job.values)),
-        "highest": lambda job: short_number(max(job.values)),
-    }
+    columns: Columns[RacedJob] = {"job": lambda job: one_line(job.name), **race_view.FIGURES}
     caption = (
         f"{one_line(raced.by)} of both, with the same seeds: those of {one_line(str(raced.run_dir))} that count, "
         f"and those that were trained for the race. {race_view.METHOD}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from rich.text import Text
 
 from orchestrator.analysis import sequential
@@ -14,6 +16,13 @@ from orchestrator.features.compare.race import RacedJob, RaceResult
 from orchestrator.terminal.output import show_table
 from orchestrator.terminal.tables import Column, number_column
 
+FIGURES: Mapping[str, Callable[[RacedJob], str]] = {
+    "seeds": lambda job: str(len(job.values)),
+    "mean": lambda job: short_number(job.mean),
+    "lowest": lambda job: short_number(min(job.values)),
+    "highest": lambda job: short_number(max(job.values)),
+}
+"""Of a job, by the names of their columns."""
 METHOD = (
     "Interval of 95 % and p: Welch's t over all looks of a group-sequential test (Wang and Tsiatis);"
     " they hold whenever one stops."
@@ -67,8 +76,5 @@ def _advice(raced: RaceResult) -> list[str]:
 def _columns() -> list[Column[RacedJob]]:
     return [
         Column("job", lambda job: job.name),
-        number_column("seeds", lambda job: str(len(job.values))),
-        number_column("mean", lambda job: short_number(job.mean)),
-        number_column("lowest", lambda job: short_number(min(job.values))),
-        number_column("highest", lambda job: short_number(max(job.values))),
+        *(number_column(name, figure) for name, figure in FIGURES.items()),
     ]

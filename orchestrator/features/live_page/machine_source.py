@@ -23,7 +23,7 @@ from orchestrator.features.live_page.job_row import brief, safe_text
 from orchestrator.features.live_page.machine_reader import MachineReader
 from orchestrator.features.live_page.run_source import LONGEST_TEXT
 from orchestrator.machine.topology import MIB
-from orchestrator.machine.users import sudo_name, user_who_decides
+from orchestrator.machine.users import ask_user, sudo_name, user_who_decides
 
 LOOKS = Pace(every_s=5.0, share=0.02, longest_s=60.0)
 """How often the experiments are looked at while somebody has the page open; the share is of one
@@ -108,8 +108,7 @@ def _why_closed(run: MachineRun) -> str:
             f"{run.facts.name}: has no run directory on this machine, so there is nothing to open"
         )
     if os.geteuid() != 0:
-        owner = f"it belongs to {run.user}: ask {run.user}, or do it as {run.user}"
-        return f"{run_dir}: you may not read it; {owner}"
+        return f"{run_dir}: you may not read it; {ask_user(run.user)}"
     closed = "a server of root neither shows nor changes what is in it"
     if run.uid == 0:
         decides = "others than root may change what is in it, or in a folder above it"

@@ -17,7 +17,8 @@ from orchestrator.core.processes.child_process import package_path
 from orchestrator.core.text import last_line
 from orchestrator.features.ray.cluster import address, cluster_token
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 90.0
+"""Of a query: a process starts, imports Ray, connects, and waits for the answers of the nodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,9 @@ from orchestrator.features.ray import internals
 from orchestrator.features.ray.cluster.node_state import address_in
 from orchestrator.features.ray.node_agent import NAME_PREFIX, NAMESPACE
 
-NODES_TIMEOUT_S = 10.0
-"""Time limit for the answers of all nodes together: each may have to start a process first."""
+NODES_TIMEOUT_S = 30.0
+"""Time limit for the answers of all nodes together: each has to start a process first, which
+imports Ray; on a busy machine that has taken more than 10 s."""
 
 
 def metadata(cluster: str) -> dict[str, Any]:
@@ -52,8 +53,8 @@ def facts(cluster: str) -> dict[str, Any]:
     free = internals.available_resources()
     rows = [row for row in ray.nodes() if row["Alive"]]
     versions = {row["NodeID"]: _request_versions(row["NodeID"]) for row in rows}
-    attempts = _attempts()
     deadline = time.monotonic() + NODES_TIMEOUT_S
+    attempts = _attempts(deadline)
     return {
         "cluster": cluster,
         "ray": version,
@@ -87,14 +88,13 @@ def _request_versions(node_id: str) -> Any:
     )
 
 
-def _attempts() -> Mapping[str, list[dict[str, Any]]]:
-    """Node → its attempts, from the node agents of all drivers."""
+def _attempts(deadline: float) -> Mapping[str, list[dict[str, Any]]]:
+    """Node → its attempts, from the node agents of all drivers that answer before ``deadline``."""
     requests: list[Any] = []
     for entry in list_named_actors(all_namespaces=True):
         if entry["namespace"] == NAMESPACE and entry["name"].startswith(f"{NAME_PREFIX}/"):
             with contextlib.suppress(ValueError):  # its driver has just left
                 requests.append(ray.get_actor(entry["name"], namespace=NAMESPACE).attempts.remote())
-    deadline = time.monotonic() + NODES_TIMEOUT_S
     attempts: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for reference in requests:
         for row in _result(reference, deadline) or ():
