@@ -260,6 +260,28 @@ def kind_of_executor(world: World) -> SimulatedKind:
     return SimulatedKind(world=world, processes=Processes(world=world, jobs={}))
 
 
+@pytest.mark.skipif(not HAS_SLURM, reason="the feature was taken away")
+def test_what_a_pilot_has_written_is_not_delayed_by_what_it_writes_later(tmp_path: Path) -> None:
+    """Of seed 775571948: else two delays add up, and a stop is not obeyed in time."""
+    from orchestrator.features.slurm.mailbox import Inbox
+    from orchestrator.features.slurm.pilot_messages import PilotBeat, PilotBye
+    from tests.simulation.pilots import NetworkOutbox
+
+    late = [Trouble(kind="late", at_event=event, for_s=4.0) for event in (1, 2)]
+    world = World(root=tmp_path, scenario=Scenario(jobs=(), troubles=tuple(late)))
+    path = tmp_path / "events"
+    outbox, inbox = NetworkOutbox(path, world), Inbox(path)
+    arrived: dict[float, list[object]] = {}
+    outbox.send(PilotBeat())
+    for second in range(1, 10):
+        world.pass_time(1.0)
+        if second == 3:
+            outbox.send(PilotBye())
+        if messages := inbox.receive():
+            arrived[world.now] = messages
+    assert arrived == {4.0: [PilotBeat()], 7.0: [PilotBye()]}
+
+
 @pytest.mark.parametrize(
     "deed",
     [
