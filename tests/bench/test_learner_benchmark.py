@@ -256,6 +256,7 @@ def test_the_ppo_in_one_file_has_the_advantages_of_stable_baselines3_and_learns(
     )
 
 
+@pytest.mark.one_a_commit("a benchmark that trains")
 def test_a_row_is_measured_and_told(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     program = "from benchmarks import learner; learner.TURNS = 1; learner.main()"

@@ -92,6 +92,7 @@ def test_parts_of_another_job_file_are_refused() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a benchmark that trains")
 def test_bodies_are_trained_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     content = dict(table.job_file("runner"))
     ppo = {**content["defaults"]["ppo"], "n_steps": 128}

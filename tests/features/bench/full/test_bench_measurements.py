@@ -184,6 +184,7 @@ def test_more_processes_than_cores_share_them(staged: workload.Work, setup: runn
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a benchmark that trains")
 def test_tuning_gives_lines_that_a_job_file_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
