@@ -68,4 +68,4 @@ def train(asked: Asked) -> None:
 
 
 if __name__ == "__main__":
-    stopwatch.run(train)
+    stopwatch.run(train, {"cleanrl": (stopwatch.TORCH, stopwatch.GYMNASIUM)})

@@ -81,4 +81,7 @@ def model_of(asked: Asked) -> PPO:
 
 
 if __name__ == "__main__":
-    stopwatch.run(partial(sb3_runner.train, make_model=model_of))
+    stopwatch.run(
+        partial(sb3_runner.train, make_model=model_of),
+        {"envpool": (stopwatch.TORCH, "envpool.mujoco.gym")},
+    )

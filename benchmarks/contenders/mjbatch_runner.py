@@ -220,4 +220,4 @@ def train(asked: Asked) -> None:
 
 
 if __name__ == "__main__":
-    stopwatch.run(train)
+    stopwatch.run(train, {"mjbatch": (stopwatch.TORCH, "mujoco", "mjbatch")})

@@ -138,7 +138,8 @@ class Report:
 
     def _times_to_goal(self) -> str:
         """Empty where no training had the goal."""
-        found = [one for one in self.results.goals if one["goal"] == self.goal]
+        asked = self.goal, self.return_steps
+        found = [one for one in self.results.goals if (one["goal"], one["asked"]) == asked]
         if not found:
             return ""
         rows = [

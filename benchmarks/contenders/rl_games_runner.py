@@ -18,6 +18,14 @@ ON_ONE_CORE = {
     "save_best_after": 10**9,
     "print_stats": False,
 }
+NEEDED = (
+    stopwatch.TORCH,
+    "envpool.mujoco.gym",
+    "rl_games.common.algo_observer",
+    "rl_games.torch_runner",
+    "yaml",
+)
+"""Modules that the trainings import."""
 PARTS = {"HalfCheetah-v5": "halfcheetah", "Ant-v5": "ant"}
 
 
@@ -125,4 +133,4 @@ def train(asked: Asked) -> None:
 
 
 if __name__ == "__main__":
-    stopwatch.run(train)
+    stopwatch.run(train, dict.fromkeys(("rl_games", "rl_games_own"), NEEDED))

@@ -26,6 +26,20 @@ HYPERPARAMETERS = {
     "vf_coef": stopwatch.VF_COEF,
     "max_grad_norm": stopwatch.MAX_GRAD_NORM,
 }
+OF_JOBS = (
+    stopwatch.TORCH,
+    stopwatch.GYMNASIUM,
+    "benchmarks.learner",
+    "orchestrator.worker.envs.env_factory",
+    "orchestrator.worker.training.learners",
+)
+NEEDED = {
+    "sb3": (stopwatch.TORCH, stopwatch.GYMNASIUM),
+    "sbx": (stopwatch.TORCH, stopwatch.GYMNASIUM, "sbx"),
+    "fast": OF_JOBS,
+    "fast_wide": OF_JOBS,
+}
+"""Modules that the trainings of a contender import."""
 NETWORKS = {"net_arch": list(stopwatch.HIDDEN)}
 """Tanh layers are the default of all of them."""
 RL_GAMES: Mapping[str, tuple[Mapping[str, Any], Sequence[int]]] = {
@@ -107,4 +121,4 @@ def train(asked: Asked, make_model: Callable[[Asked], Any] = model_of) -> None:
 
 
 if __name__ == "__main__":
-    stopwatch.run(train)
+    stopwatch.run(train, NEEDED)

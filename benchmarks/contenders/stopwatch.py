@@ -6,10 +6,11 @@ Only Python's standard library is imported here, as this runs in the environment
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +34,9 @@ gymnasium's robot."""
 GOAL_EPISODES = 20
 """The last episodes, whose mean return has to reach the goal of a training that has one: fewer than
 for the return that is reported, which follows later."""
+TORCH = "torch._dynamo"
+"""What torch imports when its first optimiser is made."""
+GYMNASIUM = "gymnasium.envs.mujoco"
 PACKAGES = (
     "torch",
     "numpy",
@@ -142,7 +146,14 @@ def installed() -> dict[str, str]:
     return {"python": sys.version.split()[0], **found}
 
 
-def run(training: Callable[[Asked], None]) -> None:
-    """Run a runner with its command line: what is asked, as JSON, and the file of the result."""
-    asked, result = sys.argv[1:]
-    training(Asked(**json.loads(asked), result=Path(result)))
+def run(training: Callable[[Asked], None], needed: Mapping[str, Sequence[str]]) -> None:
+    """Run a runner with its command line: what is asked, as JSON, and the file of the result.
+
+    :param needed: modules by contender, which are imported before the training, as imports are not part of
+        its time.
+    """
+    command, result = sys.argv[1:]
+    asked = Asked(**json.loads(command), result=Path(result))
+    for module in needed[asked.contender]:
+        importlib.import_module(module)
+    training(asked)

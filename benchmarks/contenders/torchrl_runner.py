@@ -114,4 +114,4 @@ def train(asked: Asked) -> None:
 
 
 if __name__ == "__main__":
-    stopwatch.run(train)
+    stopwatch.run(train, {"torchrl": (stopwatch.TORCH, stopwatch.GYMNASIUM)})
