@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import learning_figures
 from benchmarks.learning import mean_std, tested
 from benchmarks.learning_runs import LEAST_SEEDS, Trained, read, values
-from benchmarks.permutation_tests import Pair, too_many
+from benchmarks.permutation_tests import Pair
 from orchestrator.core.errors import OrchestratorError, UsageError
 
 REFERENCE = "full"
@@ -30,7 +30,7 @@ ROBOT = "biped"
 def report(jobs: Mapping[str, Sequence[Trained]]) -> str:
     """The returns of every job, and how each curriculum compares with the reference, as Markdown.
 
-    :raises UsageError: a job is missing, has too few or too many seeds, or has not been evaluated.
+    :raises UsageError: a job is missing, has too few seeds, or has not been evaluated.
     """
     found = {job: np.array(values(trained, "evaluated")) for job, trained in jobs.items()}
     if REFERENCE not in found or len(found) < 2:
@@ -38,8 +38,8 @@ def report(jobs: Mapping[str, Sequence[Trained]]) -> str:
             f"expected jobs of benchmarks/curriculum.toml, {REFERENCE} among them; found {', '.join(found)}"
         )
     for job, returns in found.items():
-        if returns.size < LEAST_SEEDS or too_many(returns.size, found[REFERENCE].size):
-            raise UsageError(f"{job}: {returns.size} evaluated seeds; expected {LEAST_SEEDS} to 10")
+        if returns.size < LEAST_SEEDS:
+            raise UsageError(f"{job}: {returns.size} evaluated seeds; expected at least {LEAST_SEEDS}")
     others = [job for job in found if job != REFERENCE]
     pairs = {job: Pair(found[REFERENCE], found[job]) for job in others}
     (env_steps,) = {one.env_steps for trained in jobs.values() for one in trained}

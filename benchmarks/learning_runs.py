@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.permutation_tests import too_many
 from orchestrator.analysis import run_reader
 from orchestrator.core.errors import UsageError
 from orchestrator.core.text import joined, listed
@@ -103,8 +102,7 @@ def _work(spec: WorkerSpec) -> dict[str, Any]:
 def in_common(a: Side, b: Side) -> list[str]:
     """Robots with at least two seeds on both sides.
 
-    :raises UsageError: there is none, a common job was not the same work, or a robot has too many
-        seeds.
+    :raises UsageError: there is none, or a common job was not the same work.
     """
     for job_id in a.work.keys() & b.work.keys():
         for key, value in a.work[job_id].items():
@@ -122,13 +120,6 @@ def in_common(a: Side, b: Side) -> list[str]:
             f"no robot has {LEAST_SEEDS} finished seeds in both runs: A has {listed(list(a.robots), 5) or 'none'}, "
             f"B {listed(list(b.robots), 5) or 'none'}"
         )
-    for robot in common:
-        seeds = len(a.robots[robot]), len(b.robots[robot])
-        if too_many(*seeds):
-            found = f"{seeds[0]} and {seeds[1]} finished seeds"
-            raise UsageError(
-                f"{robot}: {found} cannot be compared exactly; train at most 10 on each side"
-            )
     return common
 
 

@@ -39,7 +39,7 @@ def test_each_curriculum_is_compared_with_full_pushes() -> None:
     ("jobs", "message"),
     [
         ({"linear": [1, 2]}, "full among them; found linear"),
-        ({"full": [1, 2], "linear": [1]}, "linear: 1 evaluated seeds; expected 2 to 10"),
+        ({"full": [1, 2], "linear": [1]}, "linear: 1 evaluated seeds; expected at least 2"),
         ({"full": [1, 2], "linear": [1, None]}, "linear: 0 evaluated seeds"),
     ],
 )

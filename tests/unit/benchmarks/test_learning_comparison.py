@@ -67,6 +67,17 @@ class TestOfOneRobot:
             one = Pair(rng.normal(size=sizes[0]), rng.normal(0.7, 2, size=sizes[1]))
             assert p_value([one]) == pytest.approx(by_brute_force(one), abs=1e-12)
 
+    def test_of_more_assignments_than_are_tried_so_many_are_drawn(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one = random_pair(np.random.default_rng(1), shift=1.0)
+        exact = p_value([one])
+        monkeypatch.setattr(permutation_tests, "MOST_SPLITS", 251)
+        monkeypatch.setattr(permutation_tests, "weights", permutation_tests.weights.__wrapped__)
+        assert permutation_tests.weights(5, 5).shape == (1 + permutation_tests.DRAWS, 10)
+        assert 0.1 < exact < 0.9
+        assert p_value([one]) == pytest.approx(exact, abs=0.01)
+
     def test_five_seeds_that_are_all_better_give_the_smallest_p_value_there_is(self) -> None:
         assert p_value([pair([1, 2, 3, 4, 5], [6, 7, 8, 9, 10])]) == pytest.approx(2 / 252)
 
