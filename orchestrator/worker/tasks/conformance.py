@@ -168,7 +168,10 @@ def first_observation_by(observation: Observation, states: States) -> NDArray[An
         try:
             values = term.values(states)
         except Exception as error:  # the user's code may raise anything
-            text = f"{what} raises {failures.describe(error)}"
+            text = (
+                f"{what} raises {failures.describe(error)}; correct its function, which is given the states of {ROWS} "
+                "environments"
+            )
             raise TaskError(text, is_certain=False) from error
         shape = (ROWS, len(term.names))
         is_array = isinstance(values, np.ndarray) and values.dtype.kind == "f"
@@ -176,7 +179,10 @@ def first_observation_by(observation: Observation, states: States) -> NDArray[An
             expected = f"floating-point numbers of shape {shape}, a row for each environment and a column for each name"
             raise TaskError(f"{what} gives {_describe(values)}; expected {expected}")
         if not np.isfinite(values).all():
-            text = f"{what} gives numbers that are not finite at the start"
+            text = (
+                f"{what} gives numbers that are not finite at the start; expected finite ones: put another number in "
+                "their place, or leave the term out"
+            )
             raise TaskError(text, is_certain=False)
     return observation.observe(states)
 

@@ -26,7 +26,7 @@ from orchestrator.worker.mjmodel.robot import driven_trees, joints_in
 from orchestrator.worker.mjmodel.root import NoRootError
 from orchestrator.worker.mjmodel.structure import Floats, addresses, posed_data
 from orchestrator.worker.runtime import failures
-from orchestrator.worker.tasks import input_names, units, users_class
+from orchestrator.worker.tasks import input_names, reference_frames, units, users_class
 from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.base import LAST_ACTION, States, Task
 from orchestrator.worker.tasks.motion import (
@@ -83,7 +83,9 @@ class Observation:
         self.fields = tuple(dict.fromkeys(name for term in self.terms for name in term.fields))
         twice = {name for name in self.names if self.names.count(name) > 1}
         if twice:
-            raise ValueError(f"names come twice: {joined(sorted(twice))}")
+            raise ValueError(
+                f"names come twice: {joined(sorted(twice))}; leave out the second term, or give its numbers other names"
+            )
         limits = [term.limit for term in self.terms for _ in term.names]
         self._highest = np.array(limits, np.float32)
         self.limits: Floats | None = None
@@ -148,7 +150,10 @@ class Observation:
         """
         has_unit_actions = isinstance(self.task.actions, Scaled)
         if not has_unit_actions:
-            raise ValueError("a last action is there only where actions are from -1 to 1")
+            raise ValueError(
+                "a last action is there only where actions are from -1 to 1; choose terms in a class of yours, without "
+                f'last_action(), or write observe = "{FULL}"'
+            )
         names = input_names.prefixed("last action", input_names.controls(self.model))
         return Term(
             names=list(names),
@@ -173,7 +178,10 @@ class Observation:
         if sensor < 0:
             known = [model.sensor(number).name for number in range(model.nsensor)]
             has = joined(f'"{one}"' for one in known if one) or "none with a name"
-            raise ValueError(f'the robot has no sensor "{name}"; it has {has}')
+            raise ValueError(
+                f'the robot has no sensor "{name}"; it has {has}: name one of its sensors, or add this one to <sensor> '
+                "in its MJCF"
+            )
         first, size = int(model.sensor_adr[sensor]), int(model.sensor_dim[sensor])
         endings = AXES.get(size, tuple(f" {number}" for number in range(size)))
         return Term(
@@ -193,7 +201,9 @@ class Observation:
         try:
             return root_motion_of(self.task)
         except NoRootError as error:
-            raise ValueError(f"nothing turns with the robot's root: {error}") from None
+            raise ValueError(
+                f"nothing turns with the robot's root: {error}; leave out angular_velocity() and gravity()"
+            ) from None
 
     def _of_root(self, quantity: str, unit: str, of: Callable[[Motion], Floats]) -> Term:
         root = self.root_motion
@@ -201,7 +211,7 @@ class Observation:
             names=[f"{quantity} {axis}" for axis in "xyz"],
             units=[unit] * 3,
             values=lambda states: of(root.motion(states)),
-            frame=self.model.body(root.root.body).name or str(root.root.body),
+            frame=reference_frames.of_body(self.model, root.root.body),
         )
 
     def _joints(self, pattern: str) -> list[int]:
@@ -216,7 +226,10 @@ class Observation:
         ]
         if not fitting:
             has = joined(joint_name(model, joint) for joint in known) or "none"
-            raise ValueError(f'no joint of the robot fits "{pattern}"; it has {has}')
+            raise ValueError(
+                f'no joint of the robot fits "{pattern}"; it has {has}: give a pattern that fits some of these, or '
+                "leave the term out"
+            )
         others = [joint for joint in fitting if joint_type(model, joint) not in (HINGE, SLIDE)]
         if others:
             names = joined(joint_name(model, joint) for joint in others)

@@ -494,6 +494,17 @@ def test_names_units_and_period_are_in_every_format(tmp_path: Path) -> None:
         assert text in header
 
 
+def test_a_file_says_in_whose_axes_the_tasks_own_observations_are(tmp_path: Path) -> None:
+    options = {"observe": "full", "history": 2}
+    paths = job(tmp_path / "legs-s0", "quadruped", task="track", task_options=options)
+    facts = numpy_policy.load(export(paths, ".npz")).metadata
+    frames = dict(zip(facts["observation_names"], facts["observation_frames"], strict=True))
+    of_root = {f"{name} {axis}" for name in ("up", "velocity", "spin") for axis in "xyz"}
+    of_root |= {f"{name} 1 step ago" for name in of_root}
+    assert {name for name, frame in frames.items() if frame == "trunk"} == of_root
+    assert {frame for name, frame in frames.items() if name not in of_root} == {""}
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".onnx"])
 def test_a_controller_learns_how_the_joints_were_driven(suffix: str, tmp_path: Path) -> None:
     """``target = default_joint_pos + action_scale · action`` is what the servos were given."""

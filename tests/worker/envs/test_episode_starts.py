@@ -211,7 +211,7 @@ def test_a_saved_state_continues_on_the_same_terrain() -> None:
         (
             "hopper",
             {"start.turn": "uniform(0, 1)"},
-            "randomize.start.turn: the robot's base cannot turn freely",
+            "randomize.start.turn: the robot's base cannot turn freely, as it has no free joint; leave",
         ),
         ("rover", {}, None),
     ],
@@ -225,6 +225,16 @@ def test_what_a_robot_cannot_do_is_refused(
     with pytest.raises(RandomizeError) as error:
         simulation(randomize, MJCF / f"{robot}.xml")
     assert str(error.value).startswith(message)
+    assert randomize == ROUGH or str(error.value).endswith("; leave the key out")
+
+
+def test_joints_of_a_robot_that_has_none_besides_its_base_are_refused(tmp_path: Path) -> None:
+    xml = tmp_path / "drone.xml"
+    xml.write_text("""<mujoco><worldbody><geom type="plane" size="5 5 0.1"/>
+    <body pos="0 0 1"><freejoint/><geom size="0.1"/><site name="thrust"/></body></worldbody>
+    <actuator><motor site="thrust" gear="0 0 1 0 0 0" ctrlrange="0 20"/></actuator></mujoco>""")
+    with pytest.raises(RandomizeError, match="no hinge or slide besides its base; leave the key"):
+        simulation({"start.joints": "uniform(0.5, 0.6)"}, xml)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from orchestrator.worker.envs.changing_task import check_changes
 from orchestrator.worker.envs.simulation import Simulation
 from orchestrator.worker.envs.simulation_factory import make_simulation
 from orchestrator.worker.tasks import Observation, States, Task, Term, make_task, units
+from orchestrator.worker.tasks.actions import Direct
 
 MJCF = Path(__file__).parents[3] / "mjcf"
 QUADRUPED = MJCF / "quadruped.xml"
@@ -279,6 +280,21 @@ class Raises(Own):
         return [Term(names=["a"], units=[""], values=values)]
 
 
+class NotFinite(Own):
+    def make_terms(self) -> list[Term]:
+        return [Term(names=["a"], units=[""], values=lambda states: states.qpos[:, :1] * np.nan)]
+
+
+class OfRoot(Own):
+    def make_terms(self) -> list[Term]:
+        return [self.gravity()]
+
+
+class OfLastAction(Own):
+    def make_terms(self) -> list[Term]:
+        return [self.last_action()]
+
+
 class Forgets(Own):
     def __init__(self, model: mujoco.MjModel, task: Task) -> None:
         self.names = []
@@ -365,17 +381,17 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     (
         "no sensor",
         {"observe": f"{__name__}:OfMissingSensor"},
-        'the robot has no sensor "imu_giro"; it has ',
+        'the robot has no sensor "imu_giro"; it has none with a name: name one of its sensors, or add',
     ),
     (
         "no joint",
         {"observe": f"{__name__}:OfMissingJoint"},
-        'no joint of the robot fits "*_toe"; it has ',
+        "'hind_right_knee': give a pattern that fits some of these, or leave",
     ),
     (
         "names twice",
         {"observe": f"{__name__}:Twice"},
-        "names come twice: gravity x, gravity y and gravity z",
+        "names come twice: gravity x, gravity y and gravity z; leave out the second term, or",
     ),
     (
         "columns",
@@ -383,6 +399,12 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
         "expected floating-point numbers of shape (3, 2)",
     ),
     ("an error", {"observe": f"{__name__}:Raises"}, "the term a raises RuntimeError: no signal"),
+    ("its cure", {"observe": f"{__name__}:Raises"}, "; correct its function, which is given the"),
+    (
+        "not finite",
+        {"observe": f"{__name__}:NotFinite"},
+        "the term a gives numbers that are not finite at the start; expected finite ones: put",
+    ),
     ("no super", {"observe": f"{__name__}:Forgets"}, "does not call super().__init__(model, task)"),
 ]
 
@@ -393,6 +415,17 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 def test_what_cannot_be_observed_is_said(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         simulation("forward", options=options)
+
+
+def test_what_a_robot_lacks_is_said_with_what_to_do() -> None:
+    options = {"observe": f"{__name__}:OfRoot"}
+    with pytest.raises(ValueError, match=r"leave out angular_velocity\(\) and gravity\(\)"):
+        simulation("reach", MJCF / "arm.xml", options=options)
+    model = mujoco.MjModel.from_xml_path(str(QUADRUPED))
+    task = make_task("forward", model, {})
+    task.actions = Direct(task.actions.low, task.actions.high)
+    with pytest.raises(ValueError, match=r"without last_action\(\), or write observe"):
+        OfLastAction(model, task)
 
 
 def test_no_encoder_gives_the_orientation_of_a_ball(tmp_path: Path) -> None:

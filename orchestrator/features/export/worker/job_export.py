@@ -174,8 +174,6 @@ def _of_task(simulation: Simulation) -> _Interface:
     model = simulation.model
     names = names_of(simulation)
     size = simulation.observation_size - len(simulation.privileged_names)
-    by = simulation.task.observed_by
-    frames = [""] * size if by is None else by.frames * simulation.task.observed_steps
     observations = (
         _numbered_names("observation", size) if names is None else list(names.observations[:size])
     )
@@ -192,7 +190,7 @@ def _of_task(simulation: Simulation) -> _Interface:
         control_period_s=simulation.control_period_s,
         observation_names=observations,
         observation_units=_units(simulation.task, model, observations),
-        observation_frames=frames,
+        observation_frames=_frames(simulation.task, observations),
         action_names=action_names,
         ctrl_units=ctrl_units,
         controls=controls,
@@ -215,6 +213,20 @@ def _units(task: Task, model: mujoco.MjModel, names: Sequence[str]) -> list[str]
         return [units.UNKNOWN] * len(names)
     at_once = names[: len(names) // task.observed_steps]
     return units.of_observations(model, at_once) * task.observed_steps
+
+
+def _frames(task: Task, names: Sequence[str]) -> list[str]:
+    """The body or site in whose axes each of these observations is, which may be those of several
+    steps.
+    """
+    from orchestrator.worker.tasks import reference_frames
+
+    if task.observed_by is not None:
+        return task.observed_by.frames * task.observed_steps
+    if not _has_our_observations(task):
+        return [reference_frames.NONE] * len(names)
+    at_once = names[: len(names) // task.observed_steps]
+    return reference_frames.of_observations(task, at_once) * task.observed_steps
 
 
 def _limits(task: Task) -> Limits | None:

@@ -66,7 +66,9 @@ class EpisodeStarts:
             self._joints = _joint_addresses(task)
             if not self._joints:
                 table = table_of(JOINTS, randomize)
-                raise RandomizeError(f"{table}.{JOINTS}: the robot has no such joints")
+                raise RandomizeError(
+                    f"{table}.{JOINTS}: the robot has no hinge or slide besides its base; leave the key out"
+                )
         self._lowest, self._highest = start_limits(task.model, task.pose)
         of_root = [*needed, *([DIRECTION] if SPEED in needed else [])]
         self.drawn: dict[str, Floats] = {
@@ -127,7 +129,9 @@ def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
     try:
         root = find_root(task.model, task.pose)
     except NoRootError as error:
-        raise RandomizeError(f"{table_of(keys[0], randomize)}.{keys[0]}: {error}") from None
+        raise RandomizeError(
+            f"{table_of(keys[0], randomize)}.{keys[0]}: {error}; leave the key out"
+        ) from None
     impossible = {}
     if root.z is None:
         impossible[HEIGHT] = "move up and down"
@@ -136,7 +140,7 @@ def _root(task: Task, keys: list[str], randomize: Mapping[str, str]) -> Root:
     for key in keys:
         if key in impossible:
             raise RandomizeError(
-                f"{table_of(key, randomize)}.{key}: the robot's base cannot {impossible[key]}"
+                f"{table_of(key, randomize)}.{key}: the robot's base cannot {impossible[key]}; leave the key out"
             )
     return root
 
