@@ -2,8 +2,10 @@
 extreme actions.
 
 Limited by simulated time and by the CPU time that the steps are estimated to take, whichever ends
-first. The estimate is of sizes of the model and numbers of constraints alone, so that a robot has
-the same verdict on any machine, whatever else runs there.
+first. The estimate is of sizes of the model and numbers of constraints alone, so that fast, slow and
+busy machines simulate as many steps, and a robot has the same verdict there. A clock has a say only
+where steps take :data:`MOST_TIMES` times their estimate, and over the whole examination, which has a
+time limit: such a robot may have another verdict on a slower machine.
 """
 
 from __future__ import annotations
