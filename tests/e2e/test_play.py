@@ -145,6 +145,52 @@ def test_what_cannot_be_played_is_told(
 
 
 @pytest.mark.slow
+def test_a_policy_is_shown_with_the_robot_of_another_file(
+    shown: tuple[Path, str], finished_once: Experiment, tmp_path: Path
+) -> None:
+    own = commands.HOPPER.read_text()
+    lean = own.replace('density="900"', 'density="300"')
+    assert lean != own
+    videos = {}
+    for name, text in (("same", own), ("lean", lean)):
+        (tmp_path / f"{name}.xml").write_text(text)
+        arguments = ("--seconds", "0.5", "--xml", tmp_path / f"{name}.xml")
+        done = play_here(finished_once, "hopper", *arguments, "--output", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        videos[name] = pixels(tmp_path / name / "video.mp4")
+    assert videos["same"] == pixels(shown[0] / "video.mp4")
+    assert videos["lean"] != videos["same"]
+    done = play_here(finished_once, "hopper", "--xml", commands.BALANCER)
+    assert done.returncode == 2
+    assert "expected the robot of the job" in done.stderr
+
+
+@pytest.mark.usefixtures("opengl")
+@pytest.mark.slow
+def test_the_nominal_robot_is_shown_as_if_the_job_drew_nothing(tmp_path: Path) -> None:
+    hopper = {
+        "name": "hopper",
+        "xml": commands.HOPPER,
+        "randomize": {"body.*.mass": "scale(0.3, 0.5)", "start.joints": "uniform(0.2, 0.3)"},
+    }
+    jobs = write_experiment(tmp_path, hopper)
+    assert invoke("run", jobs, "--run-dir", "run", cwd=tmp_path).returncode == 0
+    randomized = Experiment(tmp_path, jobs, tmp_path / "run")
+
+    def video(name: str, *arguments: str) -> bytes:
+        told = ("--seconds", "0.3", "--output", tmp_path / name)
+        done = play_here(randomized, "hopper", *told, *arguments)
+        assert done.returncode == 0, done.stderr
+        return pixels(tmp_path / name / "video.mp4")
+
+    nominal = video("nominal", "--nominal")
+    assert video("drawn") != nominal
+    spec = job_dir(randomized, "hopper-s0").spec
+    spec.write_text(json.dumps(json.loads(spec.read_text()) | {"randomize": {}}))
+    assert video("plain") == nominal
+
+
+@pytest.mark.slow
 def test_a_checkpoint_of_another_robot_and_a_file_that_is_none_are_told_apart(
     finished_once: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
