@@ -81,10 +81,10 @@ def _introduction(row: RobotCheck, advice: PhysicsAdvice) -> Iterator[str]:
         f"Deviation from the original at a quarter of its timestep, in % of the robot's size ({advice.size_m:.3g} m); "
         f"the original's own: {_estimate_text(advice.deviation, '.2g', 100)}."
     )
-    if advice.trained_env_steps:
+    if advice.played_steps:
         yield (
             "Played with what is no worse: random actions, and a policy that was trained for "
-            f"{advice.trained_env_steps:,} env_steps."
+            f"{advice.trained_env_steps:,} env_steps; episodes of at most {count(advice.played_steps, 'control step')}."
         )
     yield from (f"{note[:1].upper()}{note[1:]}." for note in advice.notes)
 
@@ -108,12 +108,12 @@ def _below(advice: PhysicsAdvice, faster: Sequence[PhysicsChange]) -> Iterator[s
             yield f"Not measured: {change.name}{remark}: {change.problem or change.mjcf}."
     if advice.contact_pairs:
         yield f"Contacts that cost most: {'; '.join(map(_contacts, advice.contact_pairs))}."
-    for change in faster:
+    advised = [change for change in faster if change.is_advised]
+    for change in advised:
         if change.mjcf:
             yield f"In the MJCF, for “{change.name}”: {change.mjcf}"
-    offered = [change for change in faster if change.is_offered]
-    lines = [line for change in offered for line in job_file_lines(change)]
-    if faster and not offered:
+    lines = [line for change in advised if change.is_offered for line in job_file_lines(change)]
+    if faster and not advised:
         yield "\nNo change is offered: what each of the faster ones would do is in its remark."
     if lines:
         yield "\nNothing is changed. To follow a piece of advice, add its lines to the job or to [defaults]:\n"

@@ -112,9 +112,14 @@ class PhysicsChange:
         )
 
     @property
+    def is_advised(self) -> bool:
+        """Whether it is faster, and nothing that was measured speaks against it."""
+        return self.is_faster and self.problem is None and self.objection is None
+
+    @property
     def is_offered(self) -> bool:
         """Whether lines for the job file are printed."""
-        return self.is_faster and self.is_usable and self.objection is None
+        return self.is_advised and self.is_usable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +162,8 @@ class PhysicsAdvice:
     control steps, of the distance between their centres of mass, in multiples of ``size_m``."""
     trained_env_steps: int = 0
     """How long the short-trained policy was trained; 0: no change needed it."""
+    played_steps: int = 0
+    """Control steps after which episodes of policies were cut off; 0: none was played."""
     unmeasured: Sequence[Message] = ()
     """Names of changes for which there was no time, as on a busy machine."""
     changes: Sequence[PhysicsChange] = ()

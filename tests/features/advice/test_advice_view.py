@@ -142,6 +142,31 @@ def test_a_change_that_something_speaks_against_has_no_lines(
     assert "model." not in text
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        replace(BY_HAND, objection="returns of random actions may differ"),
+        replace(BY_HAND, problem="physics diverges in 1 of 9 motions"),
+    ],
+)
+def test_a_change_of_the_mjcf_is_told_only_if_nothing_speaks_against_it(
+    refused: PhysicsChange, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert BY_HAND.is_advised
+    assert "In the MJCF" in shown(replace(ADVICE, changes=(BY_HAND,)), capsys)
+    text = shown(replace(ADVICE, changes=(refused,)), capsys)
+    assert (refused.objection or refused.problem or "") in text
+    assert "In the MJCF" not in text
+
+
+def test_the_length_of_the_episodes_that_policies_played_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "Played" not in shown(ADVICE, capsys)
+    played = replace(ADVICE, trained_env_steps=36_864, played_steps=94)
+    assert "36,864 env_steps; episodes of at most 94 control steps." in shown(played, capsys)
+
+
 def test_what_there_was_no_time_for_is_named_with_the_remedy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

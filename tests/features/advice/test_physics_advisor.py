@@ -17,7 +17,7 @@ import pytest
 from orchestrator.core.decoding import from_values
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, MeasurementRequest
 from orchestrator.features.advice.measuring import ADVISOR
-from orchestrator.features.advice.physics_advice import PhysicsAdvice
+from orchestrator.features.advice.physics_advice import PhysicsAdvice, PhysicsChange
 from orchestrator.features.advice.worker import (
     collision_census,
     physics_advisor,
@@ -39,6 +39,7 @@ from orchestrator.worker.robots.preflight_child import check
 ROOT = Path(__file__).parents[3]
 ROBOTS = sorted((ROOT / "mjcf").glob("*.xml"))
 HOPPER = ROOT / "mjcf" / "hopper.xml"
+ROVER = ROOT / "mjcf" / "rover.xml"
 LIES = {"terminate_when_unhealthy": False}
 """The crawler's episodes go on when it lies on the floor."""
 CRAWLER = """<mujoco><option timestep="0.01" integrator="RK4" cone="elliptic" noslip_iterations="3"/>
@@ -236,6 +237,28 @@ def test_a_motion_deviates_from_itself_by_nothing_and_from_a_finer_one_by_less()
     assert trajectory_deviation.relative_estimate(unknown, unknown) is None
 
 
+def test_states_with_the_latest_observations_are_put_together() -> None:
+    simulation, two = (
+        Simulation.from_xml(HOPPER, "forward", {"history": 2}, n_envs=n_envs, seed=0)
+        for n_envs in (4, 2)
+    )
+    simulation.reset()
+    for actions in random_actions(simulation, np.random.default_rng(0), 3):
+        observations = simulation.step(actions).observations
+    rows = [(0, 3), (0, 1)]
+    assert np.array_equal(
+        two.set_state(state_rows([simulation.get_state()], rows)), observations[[3, 1]]
+    )
+
+
+@pytest.mark.slow
+def test_a_policy_that_observes_the_latest_steps_together_gets_advice() -> None:
+    advice = advice_on(HOPPER, task_options={"observe": "proprioception", "history": 2})
+    assert advice.problem is None
+    assert advice.deviation is not None
+    assert any(change.speedup is not None for change in advice.changes)
+
+
 def test_only_what_can_apply_is_offered(tmp_path: Path) -> None:
     def offered(xml: Path, **use: Any) -> set[str]:
         model = load_model(xml)
@@ -305,6 +328,7 @@ def test_every_change_of_a_robot_with_everything_is_measured(tmp_path: Path) -> 
     (excluded,) = (change for change in measured.values() if change.mjcf)
     assert excluded.mjcf == 'add <contact><exclude body1="arm" body2="tail"/></contact>'
     assert not excluded.is_usable
+    assert not excluded.is_advised or excluded.effects
     sensors = measured["sensors off"]
     assert sensors.deviation == advice.deviation
     assert sensors.relative is not None
@@ -368,20 +392,56 @@ def test_only_what_policies_do_not_notice_is_offered() -> None:
     played = [change for change in advice.changes if change.effects]
     for change in played:
         assert [effect.policy for effect in change.effects] == [RANDOM, TRAINED]
-        assert change.is_offered == all(effect.is_small for effect in change.effects)
+        assert not change.is_offered or all(effect.is_small for effect in change.effects)
     assert [change for change in advice.changes if change.is_offered and change not in played] == []
     refused = [change for change in advice.changes if change.is_faster and change.objection]
     assert any(change.name == "timestep 0.02" for change in refused), "four times as long"
 
 
+def faster_usable_changes(advice: PhysicsAdvice) -> list[PhysicsChange]:
+    found = [change for change in advice.changes if change.is_faster and change.is_usable]
+    assert found
+    return found
+
+
 @pytest.mark.slow
 def test_nothing_is_offered_that_there_was_no_time_to_play(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_time(*_: object, **__: object) -> None:
-        return None
+    def no_time(*_: object, **__: object) -> str:
+        return physics_advisor.NO_TIME
 
     monkeypatch.setattr(physics_advisor._Advisor, "_policy_effects", no_time)
     advice = advice_on(HOPPER, cpu_s=6.0)
-    faster = [change for change in advice.changes if change.is_faster and change.is_usable]
-    assert faster
-    assert not any(change.is_offered for change in faster)
+    faster = faster_usable_changes(advice)
     assert all(change.objection for change in faster)
+    without_time = [change for change in faster if change.objection == physics_advisor.NO_TIME]
+    assert {change.name for change in without_time} == set(advice.unmeasured)
+
+
+@pytest.mark.slow
+def test_episodes_that_are_cut_off_early_judge_no_other_motion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(physics_advisor, "PLAYING_SHARE", 0.0001)
+    advice = advice_on(ROVER, cpu_s=6.0)
+    assert advice.played_steps == physics_advisor.LEAST_PLAYED_STEPS
+    for change in faster_usable_changes(advice):
+        assert not change.is_offered or change.deviation == advice.deviation
+    cut_off = [change for change in advice.changes if "--time" in (change.objection or "")]
+    assert cut_off
+    assert all(change.effects for change in cut_off)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["ShortTrainedPolicy", "PolicyEffects.on"])
+def test_an_error_while_policies_are_played_loses_no_measurement(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ArithmeticError("the policy is not finite")
+
+    monkeypatch.setattr(f"{physics_advisor.__name__}.{where}", fail)
+    advice = advice_on(ROVER, cpu_s=6.0)
+    assert (advice.problem, list(advice.unmeasured)) == (None, [])
+    faster = faster_usable_changes(advice)
+    assert not any(change.is_offered for change in faster)
+    assert any("the policy is not finite" in (change.objection or "") for change in faster)

@@ -14,6 +14,7 @@ from orchestrator.features.advice.worker.policy_effects import (
     PlayedEpisodes,
     PolicyEffects,
     effect,
+    is_cut_short,
 )
 from orchestrator.features.advice.worker.short_training import ShortTrainedPolicy
 from orchestrator.worker.envs.model_loading import load_model
@@ -42,7 +43,8 @@ def hopper(times_mass: float = 1.0) -> Simulation:
 def test_a_policy_notices_a_heavy_robot_and_not_the_same_one() -> None:
     trained = ShortTrainedPolicy(HOPPER, "forward", {}, cpu_s=0.0)
     assert trained.env_steps > 0
-    effects = PolicyEffects(trained, hopper, most_steps=60)
+    effects = PolicyEffects(trained, hopper, most_steps=60, longest=100)
+    assert not effects.are_cut_short
     same = effects.on(hopper())
     assert [one.policy for one in same] == [RANDOM, TRAINED]
     for one in same:
@@ -71,6 +73,26 @@ def test_a_difference_is_small_if_it_is_certainly_below_the_noise(
     assert found.returns.is_small == is_small
     assert found.lengths.is_small
     assert (found.returns.low + found.returns.high) / 2 == pytest.approx(shift, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("ended", "most_steps", "longest", "is_short"),
+    [
+        (EPISODES, 50, 1000, False),  # all have ended before
+        (EPISODES // 2 + 1, 50, 1000, False),  # the median is known
+        (EPISODES // 2, 50, 1000, True),
+        (0, 50, 1000, True),
+        (0, 499, 1000, True),
+        (0, 500, 1000, False),
+        (0, 50, 50, False),
+    ],
+)
+def test_less_than_half_of_the_median_episode_is_too_short(
+    ended: int, most_steps: int, longest: int, is_short: bool
+) -> None:
+    lengths = np.full(EPISODES, float(most_steps))
+    lengths[:ended] = 20.0
+    assert is_cut_short(lengths, most_steps, longest) == is_short
 
 
 def test_equal_episodes_have_the_noise_of_a_share_of_their_mean() -> None:

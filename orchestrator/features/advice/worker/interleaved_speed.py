@@ -52,7 +52,7 @@ def state_rows(
     def rows_of(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
         return np.stack([values[state][env] for state, env in rows])
 
-    return {
+    found: SimulationState = {
         "physics": rows_of([state["physics"] for state in states]),
         "fields": {
             name: rows_of([state["fields"][name] for state in states])
@@ -63,6 +63,9 @@ def state_rows(
         "episode_lengths": rows_of([state["episode_lengths"] for state in states]),
         "episode_returns": rows_of([state["episode_returns"] for state in states]),
     }
+    if "history" in states[0]:
+        found["history"] = rows_of([state["history"] for state in states])
+    return found
 
 
 def steps_of_slice(seconds_per_step: float) -> int:

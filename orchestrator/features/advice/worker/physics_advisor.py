@@ -8,6 +8,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +43,11 @@ from orchestrator.features.advice.worker.interleaved_speed import (
 )
 from orchestrator.features.advice.worker.median_estimates import median_estimate
 from orchestrator.features.advice.worker.physics_candidates import ChangeCandidate, PhysicsUse
-from orchestrator.features.advice.worker.policy_effects import EPISODES, PolicyEffects
+from orchestrator.features.advice.worker.policy_effects import (
+    EPISODES,
+    LEAST_SHARE,
+    PolicyEffects,
+)
 from orchestrator.features.advice.worker.short_training import ShortTrainedPolicy
 from orchestrator.features.advice.worker.trajectory_deviation import MotionTest
 from orchestrator.worker.envs.batch_interface import SimulationState
@@ -54,6 +59,7 @@ from orchestrator.worker.robots import converted_robot, made_robot
 from orchestrator.worker.robots.bundle import collect
 from orchestrator.worker.robots.file_collector import BundleError
 from orchestrator.worker.robots.model_edits import RobotVariants, WithoutEffectError
+from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks import Task, gymnasium_tasks, make_task
 
 N_ENVS = 8
@@ -153,7 +159,10 @@ class _MeasuredChange:
     candidate: ChangeCandidate
     change: PhysicsChange
     version: RobotVersion | None = None
-    """The changed robot, of one that is offered, for what is measured of it later."""
+    """The changed robot, of one that nothing speaks against so far, for what is measured of it
+    later."""
+    moves_alike: bool = False
+    """Whether its motions deviate by the same bits as the original's."""
 
     def told_as(self, change: PhysicsChange) -> _MeasuredChange:
         """With all of this change that is told; of the robot nothing more is measured."""
@@ -185,6 +194,10 @@ class _Advisor:
         self._rng = np.random.default_rng(0)
         self._states: list[SimulationState] = []
         self._trained_env_steps = 0
+        self._played_steps = 0
+        self._enough_s = 0.0
+        """About the CPU seconds for all of the measurement in which policies could be played for long
+        enough."""
         self._step_cpu_s = 0.0
         """CPU seconds of one control step of all environments."""
 
@@ -212,6 +225,7 @@ class _Advisor:
             states=use.census.states,
             deviation=trajectory_deviation.estimate(own),
             trained_env_steps=self._trained_env_steps,
+            played_steps=self._played_steps,
             unmeasured=self._unmeasured,
             changes=sorted(changes, key=_speed, reverse=True),
             contact_pairs=use.census.contact_pairs(SHOWN_PAIRS),
@@ -238,8 +252,10 @@ class _Advisor:
             found = self._measure(candidate, comparison, cpu_s)
             if found is not None:
                 measured.append(found)
-        n_contenders = sum(one.change.is_offered for one in measured)
-        effects = self._policy_effects(budget_s, n_contenders + 1) if n_contenders else None
+        n_contenders = sum(one.change.is_advised for one in measured)
+        if not n_contenders:
+            return [one.change for one in measured]
+        effects = self._policy_effects(budget_s, n_contenders + 1)
         measured = [self._with_effects(one, effects) for one in measured]
         together = _together(measured)
         if together is not None:
@@ -251,12 +267,19 @@ class _Advisor:
     def _is_in_time(self) -> bool:
         return time.monotonic() < self._deadline
 
-    def _policy_effects(self, budget_s: float, n_contenders: int) -> PolicyEffects | None:
-        """Trains the policy, and plays it and random actions on the original; None where there is
-        no time.
+    def _policy_effects(self, budget_s: float, n_contenders: int) -> PolicyEffects | str:
+        """Trains the policy, and plays it and random actions on the original; a text where that
+        does not work: why.
         """
         if not self._is_in_time():
-            return None
+            return NO_TIME
+        try:
+            return self._played_on_original(budget_s, n_contenders)
+        except Exception as error:  # the user's task may raise anything
+            return f"policies cannot be played on the original: {failures.describe(error)}"
+
+    def _played_on_original(self, budget_s: float, n_contenders: int) -> PolicyEffects | str:
+        """As :meth:`_policy_effects`; what goes wrong is raised."""
         task = self._version.task
         trained = ShortTrainedPolicy(
             self._file,
@@ -267,31 +290,49 @@ class _Advisor:
         )
         self._trained_env_steps = trained.env_steps
         if not self._is_in_time():
-            return None
+            return NO_TIME
         step_cpu_s = EPISODES / N_ENVS * self._step_cpu_s + trained.act_cpu_s(EPISODES)
         affordable = PLAYING_SHARE * budget_s / (2 * (n_contenders + 1) * step_cpu_s)
-        most_steps = max(LEAST_PLAYED_STEPS, min(task.max_episode_steps, int(affordable)))
-        return PolicyEffects(trained, lambda: self._episodes(self._version), most_steps)
+        longest = task.max_episode_steps
+        effects = PolicyEffects(
+            trained,
+            lambda: self._episodes(self._version),
+            most_steps=min(longest, max(LEAST_PLAYED_STEPS, int(affordable))),
+            longest=longest,
+        )
+        self._played_steps = effects.most_steps
+        self._enough_s = budget_s * LEAST_SHARE * longest / affordable
+        return effects
 
     def _episodes(self, version: RobotVersion) -> Simulation:
         return self._simulation_of(version, n_envs=EPISODES, autoreset=False)
 
     def _with_effects(
-        self, measured: _MeasuredChange, effects: PolicyEffects | None
+        self, measured: _MeasuredChange, effects: PolicyEffects | str
     ) -> _MeasuredChange:
         """``measured`` with what policies reach on it, where nothing else speaks against it.
 
-        :param effects: None where there was no time for them.
+        :param effects: a text where there are none: why.
         """
         change = measured.change
-        if not change.is_offered or measured.version is None:
+        if not change.is_advised or measured.version is None:
             return measured
-        if effects is None or not self._is_in_time():
-            self._unmeasured.append(measured.candidate.name)
-            return measured.told_as(dataclasses.replace(change, objection=NO_TIME))
-        found = effects.on(self._episodes(measured.version))
-        large = next((effect for effect in found if not effect.is_small), None)
-        objection = None if large is None else _told(large)
+        if isinstance(effects, str) or not self._is_in_time():
+            why = effects if isinstance(effects, str) else NO_TIME
+            if why == NO_TIME:
+                self._unmeasured.append(measured.candidate.name)
+            return measured.told_as(dataclasses.replace(change, objection=why))
+        try:
+            found = effects.on(self._episodes(measured.version))
+        except Exception as error:  # the user's task may raise anything
+            why = f"policies cannot be played with it: {failures.describe(error)}"
+            return measured.told_as(dataclasses.replace(change, objection=why))
+        objection = _objection_of_policies(found)
+        if objection is None and effects.are_cut_short and not measured.moves_alike:
+            objection = (
+                f"episodes were played for {effects.most_steps} of up to {self._version.task.max_episode_steps:,} "
+                f"control steps, too few to judge it: give about --time {math.ceil(self._enough_s)}"
+            )
         return measured.told_as(dataclasses.replace(change, effects=found, objection=objection))
 
     def _simulation_of(
@@ -412,10 +453,13 @@ class _Advisor:
             deviation=trajectory_deviation.estimate(deviations),
             relative=trajectory_deviation.relative_estimate(deviations, comparison.own),
         )
-        objection = _objection_to_motion(change, deviations, comparison.own)
+        moves_alike = np.array_equal(deviations, comparison.own, equal_nan=True)
+        objection = None if moves_alike else _objection_to_motion(change, comparison.own)
         change = dataclasses.replace(change, objection=objection)
-        kept = version if change.is_offered else None  # a model may be large
-        return _MeasuredChange(candidate=candidate, change=change, version=kept)
+        kept = version if change.is_advised else None  # a model may be large
+        return _MeasuredChange(
+            candidate=candidate, change=change, version=kept, moves_alike=moves_alike
+        )
 
     def _slice(self) -> SpeedSlice:
         state = self._states[int(self._rng.integers(len(self._states)))]
@@ -516,13 +560,12 @@ def _together(measured: Sequence[_MeasuredChange]) -> ChangeCandidate | None:
     )
 
 
-def _objection_to_motion(change: PhysicsChange, deviations: Floats, own: Floats) -> str | None:
-    """What speaks against a change before policies are played.
+def _objection_to_motion(change: PhysicsChange, own: Floats) -> str | None:
+    """What speaks against a change of motion before policies are played.
 
-    :param deviations: of the changed robot's motions.
-    :param own: those of the original.
+    :param own: deviations of the original.
     """
-    if not change.is_faster or np.array_equal(deviations, own, equal_nan=True):
+    if not change.is_faster:
         return None
     if _is_large(own):
         return "the original's own deviation is so large that nobody can tell what the change does"
@@ -534,8 +577,11 @@ def _is_large(own: Floats) -> bool:
     return len(known) > 0 and bool(np.median(known) > LARGE_DEVIATION)
 
 
-def _told(effect: PolicyEffect) -> str:
-    """What the change does to a policy, in words."""
+def _objection_of_policies(effects: Sequence[PolicyEffect]) -> str | None:
+    """What the change does to the first policy that notices it, in words; None: none notices it."""
+    effect = next((one for one in effects if not one.is_small), None)
+    if effect is None:
+        return None
     figure, difference = (
         ("episodes", effect.lengths) if effect.returns.is_small else ("returns", effect.returns)
     )

@@ -24,6 +24,8 @@ STUDENT_T = 2.069
 LEAST_NOISE = 0.05
 """Differences are compared with the standard deviation over the original's episodes, but at least
 with this share of their mean: equal episodes have none."""
+LEAST_SHARE = 0.5
+"""Share of the original's median episode that is played at least, where a change is judged by it."""
 SEED = 1
 """Of starts and random actions."""
 RANDOM = "random actions"
@@ -67,17 +69,27 @@ class PolicyEffects:
 
     :param episodes: gives the original with ``EPISODES`` environments without ``autoreset``.
     :param most_steps: control steps after which an episode is cut off.
+    :param longest: control steps after which the task ends an episode.
     """
 
     def __init__(
-        self, trained: ShortTrainedPolicy, episodes: Callable[[], Simulation], most_steps: int
+        self,
+        trained: ShortTrainedPolicy,
+        episodes: Callable[[], Simulation],
+        *,
+        most_steps: int,
+        longest: int,
     ) -> None:
-        self._most_steps = most_steps
+        self.most_steps = most_steps
         self._policies: dict[str, Callable[[Simulation], Act]] = {
             RANDOM: _random_actions,
             TRAINED: lambda _: trained.actions,
         }
         self._before = {name: self._play(name, episodes()) for name in self._policies}
+        self.are_cut_short = any(
+            is_cut_short(before.lengths, most_steps, longest) for before in self._before.values()
+        )
+        """Whether episodes are too short to judge a change by them."""
 
     def on(self, changed: Simulation) -> list[PolicyEffect]:
         """:param changed: as ``episodes`` of the constructor, of a changed robot."""
@@ -88,7 +100,7 @@ class PolicyEffects:
 
     def _play(self, name: str, simulation: Simulation) -> PlayedEpisodes:
         simulation.seed(SEED)
-        return play(simulation, self._policies[name](simulation), self._most_steps)
+        return play(simulation, self._policies[name](simulation), self.most_steps)
 
 
 def _random_actions(simulation: Simulation) -> Act:
@@ -100,6 +112,18 @@ def _random_actions(simulation: Simulation) -> Act:
         return actions
 
     return act
+
+
+def is_cut_short(lengths: Floats, most_steps: int, longest: int) -> bool:
+    """Whether less than :data:`LEAST_SHARE` of the median episode was played. Where half of the
+    episodes were cut off, their median is taken to be the longest that it can be.
+
+    :param lengths: ``(EPISODES,)`` control steps that were played on the original.
+    :param most_steps: after which they were cut off.
+    :param longest: after which the task ends an episode.
+    """
+    ended = int(np.count_nonzero(lengths < most_steps))
+    return 2 * ended <= len(lengths) and most_steps < LEAST_SHARE * longest
 
 
 def effect(policy: str, before: PlayedEpisodes, after: PlayedEpisodes) -> PolicyEffect:
