@@ -170,8 +170,8 @@ def list_experiments(
         bool,
         Option(
             "--all-users",
-            help="Show those of all users, with cores, load, memory, disk and ETA: what runs, for root also what can "
-            "be resumed.",
+            help="Show those of all users, with cores, load, memory, disk and ETA: what runs, and of yours, for root "
+            "of all, what can be resumed.",
         ),
     ] = False,
     containing: Annotated[

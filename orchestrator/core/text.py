@@ -31,7 +31,9 @@ def install_extra(extra: str, *, pinned: bool = True) -> str:
     """How to install an extra. :param pinned: whether its packages are those of
     ``constraints.txt``.
     """
-    return f'pip install {"-c constraints.txt " if pinned else ""}".[{extra}]" in a clone of this project'
+    pins = "-c constraints.txt " if pinned else ""
+    of_wheel = f'pip install "FILE.whl[{extra}]" with its wheel'
+    return f'pip install {pins}".[{extra}]" in a clone of this project, or {of_wheel}'
 
 
 def missing_contrib(algo: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from supervisor_helpers import Experiment, make_job
 from orchestrator.core.job import Paused, State, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory, run_end, run_index
+from orchestrator.experiment.from_outside import resume_all
 from orchestrator.experiment.planning import start_conditions
 from orchestrator.experiment.planning.start_conditions import StartConditions
 from orchestrator.machine.process_identity import boot_id
@@ -236,6 +238,20 @@ def test_what_cannot_be_resumed_is_told_with_exit_code_1(folder: Path) -> None:
     assert f"{folder}/damaged: cannot be read" in done.stdout
     assert f"{folder}/examining: was interrupted while its robots were examined" in done.stdout
     assert "0 resumed, 0 left as they are, 3 failed" in done.stdout
+
+
+def test_where_no_process_can_be_started_the_others_are_tried(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    of_the_index(folder, "first")
+    of_the_index(folder, "second")
+    monkeypatch.setattr(resume_all, "spawn", refused)
+    found = list(resume_all.resume_all())
+    assert [(one.name, one.fate) for one in found] == [("first", "failed"), ("second", "failed")]
+    assert "Resource temporarily unavailable" in found[0].message
 
 
 def test_all_is_asked_for_without_a_run_directory(folder: Path) -> None:

@@ -47,6 +47,12 @@ def test_documentation_names_every_command() -> None:
     assert [name for name in names if f"`{name}" not in text] == []
 
 
+def test_the_readme_names_every_document() -> None:
+    text = (ROOT / "README.md").read_text()
+    names = sorted(f"docs/{document.name}" for document in ROOT.glob("docs/*.md"))
+    assert [name for name in names if f"({name}" not in text] == []
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):

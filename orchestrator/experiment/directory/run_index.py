@@ -172,7 +172,7 @@ def entries() -> Iterator[RunEntry]:
     """
     for file, entry in _noted():
         if not _is_gone(entry):
-            if not done_by_owner.belongs_to_another(Path(entry.run_dir)):
+            if not done_by_owner.may_be_anothers(Path(entry.run_dir)):
                 yield entry
         elif _has_folder(entry) or time.time() > entry.noted_at + MISSING_S:
             # The home is read-only, or another command has removed it.

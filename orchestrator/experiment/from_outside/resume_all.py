@@ -84,7 +84,7 @@ def _decide(run: ListedRun, end: RunEnd | None, conditions: StartConditions) -> 
     if run.state == "unreadable":
         return "failed", f"cannot be read: {run.problem}"
     if run.state == "paused":
-        return "left", "its jobs are paused; `resume RUN_DIR` queues them again"
+        return "left", f"its jobs are paused; `resume {shlex.quote(run.entry.run_dir)}` queues them again"
     if conditions.is_over:
         return "left", f"the time is over by which it was to end (--until); {again} resumes it"
     if end is None or end.is_by_shutdown:
@@ -117,13 +117,21 @@ def _decide_by_files(paths: RunPaths) -> tuple[Fate, str]:
 
 def _start(run: ListedRun, paths: RunPaths, conditions: StartConditions) -> Resumption:
     """Start its supervisor, and wait until the first jobs run."""
-    process = spawn(
-        conditions.command(paths.root),
-        environment={**os.environ, **package_path()},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cpus=conditions.usable_cpus(),
-    )
+    try:
+        process = spawn(
+            conditions.command(paths.root),
+            environment={**os.environ, **package_path()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cpus=conditions.usable_cpus(),
+        )
+    except OSError as error:  # such as too many processes; the others are tried
+        return Resumption(
+            run_dir=run.entry.run_dir,
+            name=run.entry.name,
+            fate="failed",
+            message=f"could not be resumed: no process can be started ({error})",
+        )
     out, err = process.communicate()
     last = _last_event(out)
     fate: Fate = "resumed"

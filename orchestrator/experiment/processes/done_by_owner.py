@@ -19,6 +19,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import OrchestratorError, RunDirError
 from orchestrator.core.files.trial_file import status_of_new_file
+from orchestrator.machine.users import others_may_write
 
 MOST_BYTES = 1 << 24
 """Of an answer; it may be the user's."""
@@ -54,12 +55,14 @@ def owner_if_not_root(root: Path) -> int | None:
     return owner
 
 
-def belongs_to_another(root: Path) -> bool:
-    """Whether this process is root's, and the run directory ``root`` another user's."""
+def may_be_anothers(root: Path) -> bool:
+    """Whether this process is root's, and what is in the run directory ``root`` may be another
+    user's, who owns it or may write into it.
+    """
     if os.geteuid() != 0:
         return False
     try:
-        return _other_owner(root) is not None
+        return _other_owner(root) is not None or others_may_write(root.stat())
     except OSError:  # it cannot be found out whether the file system gives every file that owner
         return True
 

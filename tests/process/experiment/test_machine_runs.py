@@ -196,6 +196,19 @@ def test_root_does_not_read_what_a_user_has_put_in_the_place_of_its_run(homes: P
 
 
 @only_root
+def test_root_does_not_read_what_others_may_write_into(homes: Path) -> None:
+    run_dir = noted_by_root(homes / "ann/walkers")
+    run_dir.rename(run_dir.with_name("away"))
+    shared = homes / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (shared / "supervisor.lock").touch()
+    run_dir.symlink_to(shared)
+    assert run_index.listed_runs() == []
+    assert list(resume_all.resume_all()) == []
+
+
+@only_root
 def test_root_reads_its_run_in_a_users_folder_with_the_rights_of_this_user(homes: Path) -> None:
     run_dir = noted_by_root(homes / "ann/walkers")
     assert found()["walkers"].facts.jobs == {"RUNNING": 1}, "all may read it"
