@@ -39,7 +39,9 @@ def report(jobs: Mapping[str, Sequence[Trained]]) -> str:
         )
     for job, returns in found.items():
         if returns.size < LEAST_SEEDS:
-            raise UsageError(f"{job}: {returns.size} evaluated seeds; expected at least {LEAST_SEEDS}")
+            raise UsageError(
+                f"{job}: {returns.size} evaluated seeds; expected at least {LEAST_SEEDS}"
+            )
     others = [job for job in found if job != REFERENCE]
     pairs = {job: Pair(found[REFERENCE], found[job]) for job in others}
     (env_steps,) = {one.env_steps for trained in jobs.values() for one in trained}

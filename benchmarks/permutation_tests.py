@@ -120,8 +120,9 @@ def p_values(tables: Sequence[Floats], *, draws: int = DRAWS, seed: int = 0) -> 
     the observed one.
 
     For one robot it is exact where all assignments are enumerated. Where they are drawn, the
-    observed one counts as one draw, so that no p-value is 0 (B. Phipson, G. K. Smyth, "Permutation P-values Should Never Be Zero", Statistical
-    Applications in Genetics and Molecular Biology 9, 2010).
+    observed one counts as one draw, so that no p-value is 0 (B. Phipson, G. K. Smyth, "Permutation
+    P-values Should Never Be Zero", Statistical Applications in Genetics and Molecular Biology 9,
+    2010).
 
     :param tables: one per robot, ``(…, splits)`` each, as statistics give them; leading axes are
         several experiments.

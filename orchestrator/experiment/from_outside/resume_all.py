@@ -84,7 +84,10 @@ def _decide(run: ListedRun, end: RunEnd | None, conditions: StartConditions) -> 
     if run.state == "unreadable":
         return "failed", f"cannot be read: {run.problem}"
     if run.state == "paused":
-        return "left", f"its jobs are paused; `resume {shlex.quote(run.entry.run_dir)}` queues them again"
+        return (
+            "left",
+            f"its jobs are paused; `resume {shlex.quote(run.entry.run_dir)}` queues them again",
+        )
     if conditions.is_over:
         return "left", f"the time is over by which it was to end (--until); {again} resumes it"
     if end is None or end.is_by_shutdown:

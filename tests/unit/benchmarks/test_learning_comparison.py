@@ -17,7 +17,7 @@ import pytest
 from jobfile_helpers import schema_validator
 from supervisor_helpers import make_job
 
-from benchmarks import learning, learning_ranks, learning_runs, permutation_tests, published
+from benchmarks import learning, learning_runs, permutation_tests, published
 from benchmarks.permutation_tests import (
     Design,
     Pair,
@@ -74,9 +74,8 @@ class TestOfOneRobot:
         exact = p_value([one])
         monkeypatch.setattr(permutation_tests, "MOST_SPLITS", 251)
         monkeypatch.setattr(permutation_tests, "weights", permutation_tests.weights.__wrapped__)
-        assert permutation_tests.weights(5, 5).shape == (1 + permutation_tests.DRAWS, 10)
-        assert 0.1 < exact < 0.9
-        assert p_value([one]) == pytest.approx(exact, abs=0.01)
+        assert len(permutation_tests.weights(5, 5)) == 1 + permutation_tests.DRAWS
+        assert p_value([one]) == pytest.approx(exact, abs=0.003)
 
     def test_five_seeds_that_are_all_better_give_the_smallest_p_value_there_is(self) -> None:
         assert p_value([pair([1, 2, 3, 4, 5], [6, 7, 8, 9, 10])]) == pytest.approx(2 / 252)
@@ -105,27 +104,6 @@ class TestOfOneRobot:
         together = np.concatenate([a, b])
         found = Pair(a, b).table(energy_distance)[0]
         assert found == pytest.approx(wanted / mean_distance(together, together))
-
-    def test_too_many_seeds_are_refused_before_anything_is_trained(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        with pytest.raises(SystemExit) as ended:
-            learning_ranks.main([str(tmp_path / "ranks"), "--seeds", "11"])
-        assert ended.value.code == 2
-        assert "--seeds 11" in capsys.readouterr().err
-        assert not (tmp_path / "ranks").exists()
-        trained = [
-            learning_runs.Trained(seed=seed, env_steps=1, final=1.0, evaluated=None, curve=())
-            for seed in range(11)
-        ]
-        side = learning_runs.Side(learner="sb3", robots={"dog": trained}, work={}, unfinished=())
-        with pytest.raises(UsageError, match="dog: 11 and 11 finished seeds"):
-            learning_runs.in_common(side, side)
-
-    def test_too_many_seeds_for_all_ways_are_refused(self) -> None:
-        rng = np.random.default_rng(0)
-        with pytest.raises(ValueError, match="155,117,520 ways"):
-            p_value([random_pair(rng, 15)])
 
 
 class TestOverRobots:
