@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.core.decoding import from_values
 from orchestrator.core.messages import ExaminationAnswer, ExaminationRequest, MeasurementRequest
+from orchestrator.features.advice import physics_advice
 from orchestrator.features.advice.measuring import ADVISOR
 from orchestrator.features.advice.physics_advice import PhysicsAdvice, PhysicsChange
 from orchestrator.features.advice.worker import (
@@ -404,6 +405,12 @@ def faster_usable_changes(advice: PhysicsAdvice) -> list[PhysicsChange]:
     return found
 
 
+def motion_is_no_objection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Policies judge all changes then, whichever are measured to be faster."""
+    for limit in ("NO_WORSE", "CERTAINLY_NO_WORSE"):
+        monkeypatch.setattr(physics_advice, limit, math.inf)
+
+
 @pytest.mark.slow
 def test_nothing_is_offered_that_there_was_no_time_to_play(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_time(*_: object, **__: object) -> str:
@@ -422,6 +429,8 @@ def test_episodes_that_are_cut_off_early_judge_no_other_motion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(physics_advisor, "PLAYING_SHARE", 0.0001)
+    monkeypatch.setattr(physics_advisor, "LEAST_PLAYED_STEPS", 20)
+    motion_is_no_objection(monkeypatch)
     advice = advice_on(ROVER, cpu_s=6.0)
     assert advice.played_steps == physics_advisor.LEAST_PLAYED_STEPS
     for change in faster_usable_changes(advice):
@@ -440,6 +449,7 @@ def test_an_error_while_policies_are_played_loses_no_measurement(
         raise ArithmeticError("the policy is not finite")
 
     monkeypatch.setattr(f"{physics_advisor.__name__}.{where}", fail)
+    motion_is_no_objection(monkeypatch)
     advice = advice_on(ROVER, cpu_s=6.0)
     assert (advice.problem, list(advice.unmeasured)) == (None, [])
     faster = faster_usable_changes(advice)

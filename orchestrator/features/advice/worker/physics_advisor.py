@@ -45,7 +45,7 @@ from orchestrator.features.advice.worker.median_estimates import median_estimate
 from orchestrator.features.advice.worker.physics_candidates import ChangeCandidate, PhysicsUse
 from orchestrator.features.advice.worker.policy_effects import (
     EPISODES,
-    LEAST_SHARE,
+    LEAST_PLAYED_S,
     PolicyEffects,
 )
 from orchestrator.features.advice.worker.short_training import ShortTrainedPolicy
@@ -61,6 +61,7 @@ from orchestrator.worker.robots.file_collector import BundleError
 from orchestrator.worker.robots.model_edits import RobotVariants, WithoutEffectError
 from orchestrator.worker.runtime import failures
 from orchestrator.worker.tasks import Task, gymnasium_tasks, make_task
+from orchestrator.worker.tasks.base import control_steps
 
 N_ENVS = 8
 """Environments of the measurement: the default of a job."""
@@ -294,14 +295,15 @@ class _Advisor:
         step_cpu_s = EPISODES / N_ENVS * self._step_cpu_s + trained.act_cpu_s(EPISODES)
         affordable = PLAYING_SHARE * budget_s / (2 * (n_contenders + 1) * step_cpu_s)
         longest = task.max_episode_steps
+        enough_steps = min(longest, control_steps(LEAST_PLAYED_S, task.step_s))
         effects = PolicyEffects(
             trained,
             lambda: self._episodes(self._version),
             most_steps=min(longest, max(LEAST_PLAYED_STEPS, int(affordable))),
-            longest=longest,
+            enough_steps=enough_steps,
         )
         self._played_steps = effects.most_steps
-        self._enough_s = budget_s * LEAST_SHARE * longest / affordable
+        self._enough_s = budget_s * enough_steps / affordable
         return effects
 
     def _episodes(self, version: RobotVersion) -> Simulation:

@@ -24,8 +24,9 @@ STUDENT_T = 2.069
 LEAST_NOISE = 0.05
 """Differences are compared with the standard deviation over the original's episodes, but at least
 with this share of their mean: equal episodes have none."""
-LEAST_SHARE = 0.5
-"""Share of the original's median episode that is played at least, where a change is judged by it."""
+LEAST_PLAYED_S = 2.0
+"""Simulated time that is played at least of episodes that are longer, where a change is judged by them:
+twice that over which motions are compared."""
 SEED = 1
 """Of starts and random actions."""
 RANDOM = "random actions"
@@ -69,7 +70,7 @@ class PolicyEffects:
 
     :param episodes: gives the original with ``EPISODES`` environments without ``autoreset``.
     :param most_steps: control steps after which an episode is cut off.
-    :param longest: control steps after which the task ends an episode.
+    :param enough_steps: of which so many judge a change.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class PolicyEffects:
         episodes: Callable[[], Simulation],
         *,
         most_steps: int,
-        longest: int,
+        enough_steps: int,
     ) -> None:
         self.most_steps = most_steps
         self._policies: dict[str, Callable[[Simulation], Act]] = {
@@ -87,7 +88,8 @@ class PolicyEffects:
         }
         self._before = {name: self._play(name, episodes()) for name in self._policies}
         self.are_cut_short = any(
-            is_cut_short(before.lengths, most_steps, longest) for before in self._before.values()
+            is_cut_short(before.lengths, most_steps, enough_steps)
+            for before in self._before.values()
         )
         """Whether episodes are too short to judge a change by them."""
 
@@ -114,16 +116,14 @@ def _random_actions(simulation: Simulation) -> Act:
     return act
 
 
-def is_cut_short(lengths: Floats, most_steps: int, longest: int) -> bool:
-    """Whether less than :data:`LEAST_SHARE` of the median episode was played. Where half of the
-    episodes were cut off, their median is taken to be the longest that it can be.
+def is_cut_short(lengths: Floats, most_steps: int, enough_steps: int) -> bool:
+    """Whether half of the episodes or more were cut off before ``enough_steps``.
 
     :param lengths: ``(EPISODES,)`` control steps that were played on the original.
     :param most_steps: after which they were cut off.
-    :param longest: after which the task ends an episode.
     """
     ended = int(np.count_nonzero(lengths < most_steps))
-    return 2 * ended <= len(lengths) and most_steps < LEAST_SHARE * longest
+    return 2 * ended <= len(lengths) and most_steps < enough_steps
 
 
 def effect(policy: str, before: PlayedEpisodes, after: PlayedEpisodes) -> PolicyEffect:
