@@ -18,7 +18,7 @@ LATER = ("balance_inertia", "kp", "kd", "pose")
 
 
 def _settings(merged: Mapping[str, Any]) -> UrdfPart:
-    table = merged["urdf"]
+    table = {**merged["urdf"], "base": merged["urdf"]["base"] or UrdfSettings().base}
     unset = {key for key in LATER if not _is_set(table, key, UrdfSettings())}
     left_out = {FOLDERS, *unset}
     return UrdfPart(urdf={key: value for key, value in table.items() if key not in left_out})
@@ -32,6 +32,8 @@ def _is_set(table: Mapping[str, Any], key: str, defaults: ActuatorSettings) -> b
 
 def _robot_settings(merged: Mapping[str, Any], base: Path) -> dict[str, Any]:
     settings = dict(merged["urdf"])
+    if settings.get("base") is None:  # of a robot on legs, that is worth a warning
+        settings.pop("base", None)
     if FOLDERS in settings:
         settings[FOLDERS] = tuple(os.path.normpath(base / path) for path in settings[FOLDERS])
     return settings

@@ -40,10 +40,11 @@ class UrdfTable(TomlTable):
         **SYNONYMS,
     }
 
-    base: Literal["fixed", "floating"] = key(
-        DEFAULTS.base,
+    base: Literal["fixed", "floating"] | None = key(
+        None,
         "Whether the root link is fixed to the world, or floating: free to move.",
         "floating",
+        shown=DEFAULTS.base,
     )
     actuators: Actuators = key(
         DEFAULTS.actuators,

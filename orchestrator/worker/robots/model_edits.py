@@ -187,13 +187,28 @@ def _let_controls_follow(
             numbers[attribute] |= found.keys()
     has_moved = False
     for number in sorted(numbers["qpos"] - numbers["ctrl"]):
-        given = after.key_ctrl[number]
-        moved = given + _lengths_of_servos(after, number) - _lengths_of_servos(before, number)
-        # Without any, tasks take those that hold the pose.
-        if given.any() and not np.allclose(moved, given, rtol=0, atol=1e-9):
+        moved = following_controls(before, after, number)
+        if moved is not None:
             keyframes[number].ctrl = moved.tolist()
             has_moved = True
     return has_moved
+
+
+def following_controls(
+    before: mujoco.MjModel, after: mujoco.MjModel, keyframe: int
+) -> NDArray[np.float64] | None:
+    """``(nu,)`` controls of a keyframe whose pose has changed, moved so that position servos hold the
+    new pose as they held the old one; None where they may stay as they are.
+
+    :param keyframe: its number in both models, which have the same actuators.
+    """
+    given = after.key_ctrl[keyframe]
+    moved: NDArray[np.float64] = (
+        given + _lengths_of_servos(after, keyframe) - _lengths_of_servos(before, keyframe)
+    )
+    # Without any, tasks take those that hold the pose.
+    may_stay = not given.any() or np.allclose(moved, given, rtol=0, atol=1e-9)
+    return None if may_stay else moved
 
 
 def _lengths_of_servos(model: mujoco.MjModel, keyframe: int) -> NDArray[np.float64]:

@@ -100,14 +100,31 @@ def test_a_floor_and_a_pose_alone_leave_actuators_as_they_are(tmp_path: Path) ->
     assert model.geom("floor").bodyid == 0
 
 
+@pytest.mark.parametrize(("ctrl", "expected"), [("0.15 2", [0.35, 2]), ("0 0", [0, 0])])
+def test_servos_of_the_file_follow_a_pose_that_is_given(
+    ctrl: str, expected: list[float], tmp_path: Path
+) -> None:
+    """Controls of zeros stay: tasks then take those that hold the pose."""
+    tail = f"""<actuator><position joint="f_hip" kp="50" ctrlrange="-1 1"/>
+      <motor joint="h_hip" ctrlrange="-5 5"/></actuator>
+      <keyframe><key name="home" qpos="0 0 2 1 0 0 0 0.1 -1 0.2 -1.5" ctrl="{ctrl}"/></keyframe>"""
+    text = legged(tail=tail)
+    home = model_of(tmp_path, ask(tmp_path, text, floor=True, pose={"f_hip": 0.3})).key("home")
+    assert home.qpos[7:].tolist() == [0.3, -1, 0.2, -1.5]
+    assert home.ctrl.tolist() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("settings", "fragments"),
     [
         ({}, ("has no actuators", 'mjcf.actuators = "position"')),
         ({"actuators": "motor"}, ("how strong the motors of f_hip", "mjcf.effort")),
         ({"actuators": "position", "kp": {"hip": 1.0}}, ("mjcf.kp", "did you mean 'h_hip'")),
-        ({"actuators": "motor", "effort": 1.0, "kd": 1.0}, ("mjcf.kd is a gain of servos",)),
-        ({"kp": 1.0}, ("mjcf.kp is a gain of servos, and no actuators are added",)),
+        ({"actuators": "motor", "effort": 1.0, "kd": 1.0}, ("mjcf.kd is for servos",)),
+        ({"kp": 1.0}, ("mjcf.kp is for servos, and no actuators are added",)),
+        ({"frequency": 3.0}, ("mjcf.frequency is for servos, and no actuators",)),
+        ({"effort": {"arm": 1.0}}, ("mjcf.effort is for actuators", "mjcf.actuators =")),
+        ({"passive": ["arm"]}, ("mjcf.passive is for actuators", "or leave it out")),
         ({"actuators": "position", "pose": {"f_hip": 3}}, ("mjcf.pose: 3 is outside", "-1 to 1")),
         ({"actuators": "position", "passive": ["arm*"]}, ("mjcf.passive = 'arm*' matches no",)),
     ],

@@ -3,16 +3,22 @@ diverge, the folders of its meshes. A job is told of what would help it."""
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import pytest
+from jobfile_helpers import resolve
 from urdf_helpers import GOOD, TETRAHEDRON, examiner, inertial, joint, link, robot
 
 from orchestrator.core.messages import ExaminationAnswer
 
 FEATHER = inertial(0.001, 1e-8)
 STRONG = '<limit lower="-1" upper="1" effort="1000" velocity="9"/>'
+NUMBERS = " ".join(f'{name}="1e-6"' for name in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz"))
+DUMMY = f'<inertial><mass value="1e-6"/><inertia {NUMBERS}/></inertial>'
 
 
 def legged(legs: int, joints: int, *, down: float = -0.3) -> str:
@@ -83,9 +89,51 @@ def test_what_the_user_gives_is_not_chosen(tmp_path: Path) -> None:
     assert chosen(ask(legged(4, 2), actuators="motor")) == {"base": "floating"}
 
 
+def test_legs_are_looked_for_in_the_pose_that_is_given(tmp_path: Path) -> None:
+    upside_down = legged(4, 2, down=0.3).replace("revolute", "continuous")
+    answer = examiner(tmp_path)(upside_down, pose={"leg*_0_joint": math.pi})
+    assert chosen(answer)["base"] == "floating"
+
+
 def test_a_job_is_as_it_says_and_its_robot_is_not_guessed(tmp_path: Path) -> None:
     answer = examiner(tmp_path)(legged(4, 2), task="reach")
     assert chosen(answer) == {}
+
+
+def about_legs(answer: ExaminationAnswer) -> list[str]:
+    return [text for text in answer.warnings if "legs" in text]
+
+
+def test_a_job_with_legs_and_without_base_and_task_is_warned(tmp_path: Path) -> None:
+    ask = examiner(tmp_path)
+    [warning] = about_legs(ask(legged(4, 2), task="auto"))
+    assert warning.startswith("4 legs of 2 joints end in ")
+    assert 'set urdf.base = "floating"' in warning
+    for text, settings in (
+        (legged(4, 2), {"task": "reach"}),
+        (legged(4, 2), {"task": "auto", "base": "fixed"}),
+        (legged(4, 2), {"task": "auto", "base": "floating"}),
+        (legged(3, 3), {"task": "auto"}),
+        (legged(4, 2), {"request": {"alone": True}}),
+    ):
+        assert about_legs(ask(text, **settings)) == []
+
+
+@pytest.mark.parametrize("table", [{}, {"urdf": {"actuators": "position"}}])
+def test_only_a_base_that_the_job_sets_is_one_that_it_has_chosen(
+    table: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "r.urdf").touch()
+
+    def settings(**more: str) -> dict[str, Any]:
+        urdf = {**table.get("urdf", {}), **more}
+        entry = {"xml": "r.urdf", **({"urdf": urdf} if urdf else {})}
+        [job] = resolve(tmp_path, entry).jobs
+        assert json.loads(job.spec.to_json())["urdf"]["base"] == more.get("base", "fixed")
+        return dict(job.robot_settings)
+
+    assert "base" not in settings()
+    assert settings(base="fixed")["base"] == "fixed"
 
 
 def test_motors_that_diverge_are_servos_and_a_job_is_told_so(tmp_path: Path) -> None:
@@ -150,17 +198,29 @@ def test_meshes_are_looked_for_in_the_users_folder_too(tmp_path: Path) -> None:
 def test_a_dummy_inertia_of_a_frame_is_removed_and_one_of_a_moving_link_is_not(
     tmp_path: Path,
 ) -> None:
-    numbers = " ".join(f'{name}="1e-6"' for name in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz"))
-    dummy = f'<inertial><mass value="1e-6"/><inertia {numbers}/></inertial>'
     body = legged(4, 2).split("\n")[1:-1]
-    text = robot(link("base", dummy), joint("root", "base", "trunk", kind="fixed"), *body)
+    text = robot(link("base", DUMMY), joint("root", "base", "trunk", kind="fixed"), *body)
     answer = examiner(tmp_path)(text)
     assert chosen(answer)["base"] == "floating"
     assert any("<inertial> removed" in note and "base" in note for note in answer.notes)
     model = mujoco.MjModel.from_xml_path(str(tmp_path / "staged" / str(answer.xml)))
     assert model.body_mass.sum() == pytest.approx(5.0 + 8 * 0.5)
-    moving = robot(link("pivot"), link("rod", dummy), joint("swing", "pivot", "rod"))
+    moving = robot(link("pivot"), link("rod", DUMMY), joint("swing", "pivot", "rod"))
     assert "remove the <inertial>" in str(examiner(tmp_path)(moving).problem)
+
+
+def test_a_dummy_inertia_of_a_link_that_moves_with_what_is_fixed_to_it_is_removed(
+    tmp_path: Path,
+) -> None:
+    text = robot(
+        *(link("pivot"), link("rod", DUMMY), link("tip")),
+        joint("swing", "pivot", "rod"),
+        joint("weld", "rod", "tip", kind="fixed"),
+    )
+    answer = examiner(tmp_path)(text)
+    assert answer.problem is None, answer.problem
+    model = mujoco.MjModel.from_xml_path(str(tmp_path / "staged" / str(answer.xml)))
+    assert model.body("rod").mass == pytest.approx(1.0)
 
 
 def test_an_inertia_that_no_body_can_have_is_made_round_where_that_is_asked_for(

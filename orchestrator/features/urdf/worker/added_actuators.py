@@ -15,6 +15,9 @@ from orchestrator.features.urdf.worker.servo_gains import Floats, servo_gains
 from orchestrator.features.urdf.worker.urdf_structure import shown
 from orchestrator.worker.mjspec.model_comparison import differing_fields
 
+OF_SERVOS = ("kp", "kd", "frequency")
+"""Settings that mean something to servos alone; the next ones to whatever actuators are added."""
+OF_ACTUATORS = ("effort", "passive")
 TURN = 3.1416
 """Half of a turn: servos of joints without limits take targets from -TURN to TURN."""
 
@@ -48,14 +51,20 @@ class AddedActuator:
             actuator.forcerange = force
 
 
-def check_gains(actuators: str | None, settings: ActuatorSettings, table: str) -> None:
-    """:raises JointValueError: there are gains and no servos."""
-    given = [key for key in ("kp", "kd") if getattr(settings, key) is not None]
-    if given and actuators != "position":
-        what = "no actuators are added" if actuators is None else "the actuators are motors"
-        raise JointValueError(
-            f'{table}.{given[0]} is a gain of servos, and {what}; set {table}.actuators = "position"'
-        )
+def check_settings(actuators: str | None, settings: ActuatorSettings, table: str) -> None:
+    """:raises JointValueError: one is for servos, or for actuators, and there are none."""
+    unset = ActuatorSettings()
+    given = [
+        key for key in (*OF_SERVOS, *OF_ACTUATORS) if getattr(settings, key) != getattr(unset, key)
+    ]
+    what = "no actuators are added" if actuators is None else "the actuators are motors"
+    for key in given:
+        if key in OF_SERVOS and actuators != "position":
+            cure = f'set {table}.actuators = "position", or leave it out'
+            raise JointValueError(f"{table}.{key} is for servos, and {what}; {cure}")
+        if actuators is None:
+            cure = f'set {table}.actuators = "position" or "motor", or leave it out'
+            raise JointValueError(f"{table}.{key} is for actuators, and {what}; {cure}")
 
 
 def make_actuators(

@@ -15,7 +15,7 @@ NEGLIGIBLE_KG = 1e-4
 
 def drop_dummy_inertias(robot: Node, structure: UrdfStructure) -> list[str]:
     """Remove the ``<inertial>`` of links that weigh next to nothing, have an inertia that no body can
-    have, and do not move against another link. Returns what was removed, in words.
+    have, and are fixed to another link, with which they move. Returns what was removed, in words.
     """
     fixed = {
         end for one in structure.joints if one.kind == "fixed" for end in (one.parent, one.child)

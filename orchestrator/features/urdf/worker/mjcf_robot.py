@@ -18,7 +18,7 @@ from orchestrator.features.urdf.settings import MjcfSettings
 from orchestrator.features.urdf.worker.added_actuators import (
     about_actuators,
     add_floor,
-    check_gains,
+    check_settings,
     make_actuators,
     write_spec,
 )
@@ -34,6 +34,7 @@ from orchestrator.worker.robots.converted_robot import ConvertedRobot
 from orchestrator.worker.robots.env_check import UnfitError
 from orchestrator.worker.robots.file_collector import MAX_TOTAL_BYTES
 from orchestrator.worker.robots.model_checks import ModelFindings
+from orchestrator.worker.robots.model_edits import following_controls
 
 TABLE = MJCF_PART.name
 OF_ACTUATORS = ("actuators", "frequency", "kp", "kd", "effort", "passive")
@@ -86,7 +87,7 @@ def _complete_robot(
 
     :raises JointValueError: the settings do not fit the robot.
     """
-    check_gains(settings.actuators, settings, TABLE)
+    check_settings(settings.actuators, settings, TABLE)
     joints = _scalar_joints(model, is_each_needed=settings.actuators is not None)
     pose, moved = _pose(model, joints, settings)
     added = list[str]()
@@ -121,7 +122,7 @@ def _complete_robot(
     has_home = any(key.name == HOME for key in spec.keys)
     start = model.key(HOME).qpos if has_home else model.qpos0
     if ctrl or not np.array_equal(pose, start):
-        added.append(_set_home(spec, pose, ctrl))
+        added.append(_set_home(spec, model, pose, ctrl))
     return added
 
 
@@ -223,14 +224,27 @@ def _hold_keyframes(spec: mujoco.MjSpec, model: mujoco.MjModel, servos: set[str]
         ]
 
 
-def _set_home(spec: mujoco.MjSpec, pose: Floats, ctrl: Sequence[float]) -> str:
-    """Set the keyframe ``home``. Returns that, in words."""
-    for key in spec.keys:
-        if key.name == HOME:
-            key.qpos = pose.tolist()
-            if ctrl:
-                key.ctrl = list(ctrl)
+def _set_home(
+    spec: mujoco.MjSpec, model: mujoco.MjModel, pose: Floats, ctrl: Sequence[float]
+) -> str:
+    """Set the keyframe ``home``. Returns that, in words.
+
+    :param model: compiled from the file.
+    :param ctrl: of actuators that are added; empty: those of the file hold the new pose as they held
+        the old one.
+    """
+    for number, key in enumerate(spec.keys):
+        if key.name != HOME:
+            continue
+        key.qpos = pose.tolist()
+        if ctrl:
+            key.ctrl = list(ctrl)
             return f"the pose of the keyframe {HOME}"
+        moved = following_controls(model, spec.copy().compile(), number)
+        if moved is None:
+            return f"the pose of the keyframe {HOME}"
+        key.ctrl = moved.tolist()
+        return f"the pose of the keyframe {HOME}, with the controls of servos that hold it"
     controls = {"ctrl": list(ctrl)} if ctrl else {}
     spec.add_key(name=HOME, qpos=pose.tolist(), **controls)
     return f"keyframe {HOME}, with the pose at the start"

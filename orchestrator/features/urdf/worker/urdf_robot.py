@@ -17,12 +17,15 @@ from typing import Any
 import mujoco
 
 from orchestrator.core.messages import ExaminationRequest, RobotSetting
+from orchestrator.core.task_names import AUTO
+from orchestrator.core.text import joined
 from orchestrator.features.urdf.part import PART
 from orchestrator.features.urdf.settings import UrdfSettings
 from orchestrator.features.urdf.worker.added_actuators import (
+    OF_SERVOS,
     about_actuators,
     add_floor,
-    check_gains,
+    check_settings,
     make_actuators,
     write_spec,
 )
@@ -71,7 +74,6 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
     """
     xml = Path(str(request.xml))
     settings = _settings(request)
-    given = request.robot_settings if request.alone else None
     limit_bytes = MAX_TOTAL_BYTES if request.memory_mib is None else request.memory_mib << 20
     try:
         robot = parse(read_regular_file(xml, str(xml), limit_bytes))
@@ -91,7 +93,7 @@ def make_robot(request: ExaminationRequest, folder: Path) -> ConvertedRobot:
         dropped = drop_dummy_inertias(robot, structure)
         with guard_compiler(xml, request.memory_mib):
             target = folder / f"{xml.stem}.xml"
-            made = _complete_robot(robot, structure, settings, target, meshes, given)
+            made = _complete_robot(robot, structure, settings, target, meshes, request)
             return dataclasses.replace(made, notes=dropped)
     except JointValueError as error:
         raise UnfitError(f"{xml}: {error}") from None
@@ -146,18 +148,21 @@ def _complete_robot(
     settings: UrdfSettings,
     target: Path,
     meshes: UrdfMeshes,
-    given: Mapping[str, Any] | None,
+    request: ExaminationRequest,
 ) -> ConvertedRobot:
-    """:param given: the settings of the user where others are chosen by the robot; None: none is."""
     copy = target.with_suffix(".urdf")
     copy.write_text(urdf_text(robot), encoding="utf-8")
     added = list[str]()
     warnings = list[str]()
     try:
         spec = mujoco.MjSpec.from_file(str(copy))
-        chosen = [] if given is None else _chosen_settings(spec, structure, meshes, given)
+        chosen = list[RobotSetting]()
+        if request.alone:
+            chosen = _chosen_settings(spec, structure, meshes, settings, request.robot_settings)
+        elif "base" not in request.robot_settings and request.task == AUTO:
+            warnings += _about_legs(spec, structure, settings)
         settings = dataclasses.replace(settings, **{one.key: one.value for one in chosen})
-        check_gains(settings.actuators, settings, PART.name)
+        check_settings(settings.actuators, settings, PART.name)
         added += _add_base(spec, structure, settings)
         added += _keep_frames(spec, structure)
         if settings.collision == "visual":
@@ -198,26 +203,37 @@ def _if_diverging(settings: UrdfSettings) -> list[RobotSetting]:
     return [RobotSetting(key="frequency", value=SOFT_HZ, reason=reason)]
 
 
+def _about_legs(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings) -> list[str]:
+    """A warning where a robot stands on legs and nobody has said that its base is fixed."""
+    legs = _legs(spec, structure, settings)
+    if legs is None:
+        return []
+    advice = 'set urdf.base = "floating" for a robot that walks, or "fixed"'
+    return [f"{legs}, and its base is fixed to the world, as urdf.base is not set; {advice}"]
+
+
 def _chosen_settings(
-    spec: mujoco.MjSpec, structure: UrdfStructure, meshes: UrdfMeshes, given: Mapping[str, Any]
+    spec: mujoco.MjSpec,
+    structure: UrdfStructure,
+    meshes: UrdfMeshes,
+    settings: UrdfSettings,
+    given: Mapping[str, Any],
 ) -> list[RobotSetting]:
-    """What a robot needs of the settings that are not given."""
+    """What a robot needs of the settings that are not given.
+
+    :param settings: those that are given, with the defaults of the others.
+    """
     chosen = list[RobotSetting]()
-    if given.get("kp") is not None or given.get("kd") is not None:
-        reason = "for the given gains"
-        chosen.append(RobotSetting(key="actuators", value="position", reason=reason))
+    legs = None
     if given.get("base", "floating") == "floating":
-        legs = _legs(spec, structure)
-        if legs is not None:
-            chosen.append(RobotSetting(key="base", value="floating", reason=f"guessed: {legs}"))
-            servos = "guessed: servos are usual for legs"
-            if not any(one.key == "actuators" for one in chosen):
-                chosen.append(RobotSetting(key="actuators", value="position", reason=servos))
-    if not any(one.key == "actuators" for one in chosen):
-        joint = _joint_of_a_fast_motor(spec, structure)
-        if joint is not None:
-            reason = f"guessed: the effort of the joint {joint} is far too much for the mass that it moves"
-            chosen.append(RobotSetting(key="actuators", value="position", reason=reason))
+        legs = _legs(spec, structure, settings)
+    if legs is not None:
+        chosen.append(RobotSetting(key="base", value="floating", reason=f"guessed: {legs}"))
+        why_servos: str | None = "guessed: servos are usual for legs"
+    else:
+        why_servos = _why_servos(spec, structure, settings, given)
+    if why_servos is not None:
+        chosen.append(RobotSetting(key="actuators", value="position", reason=why_servos))
     if meshes.folders_needed:
         reason = "its meshes lie there"
         folders = meshes.folders_needed
@@ -227,7 +243,22 @@ def _chosen_settings(
     return [one for one in chosen if one.key not in given]
 
 
-def _joint_of_a_fast_motor(spec: mujoco.MjSpec, structure: UrdfStructure) -> str | None:
+def _why_servos(
+    spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings, given: Mapping[str, Any]
+) -> str | None:
+    """Why a robot without legs needs servos; None: it does not."""
+    joint = _joint_of_a_fast_motor(spec, structure, settings)
+    if joint is not None:
+        return (
+            f"guessed: the effort of the joint {joint} is far too much for the mass that it moves"
+        )
+    of_servos = [key for key in OF_SERVOS if given.get(key) is not None]
+    return f"for the given {joined(of_servos)}" if of_servos else None
+
+
+def _joint_of_a_fast_motor(
+    spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings
+) -> str | None:
     """The joint that a motor with its effort makes fastest in one time step, if that is more than
     :data:`FASTEST`.
     """
@@ -237,7 +268,7 @@ def _joint_of_a_fast_motor(spec: mujoco.MjSpec, structure: UrdfStructure) -> str
         return None
     driven = structure.driven
     numbers = [int(model.joint(joint.name).id) for joint in driven]
-    pose, _ = start_pose(model, structure.joints, {})
+    pose, _ = start_pose(model, structure.joints, settings.pose)
     inertias = largest_inertias(model, pose, numbers, is_floating=False).tolist()
     step_s = float(model.opt.timestep)
     speeds = {
@@ -248,7 +279,7 @@ def _joint_of_a_fast_motor(spec: mujoco.MjSpec, structure: UrdfStructure) -> str
     return fastest if fastest is not None and speeds[fastest] > FASTEST else None
 
 
-def _legs(spec: mujoco.MjSpec, structure: UrdfStructure) -> Legs | None:
+def _legs(spec: mujoco.MjSpec, structure: UrdfStructure, settings: UrdfSettings) -> Legs | None:
     """The legs of the robot; None where it plainly has none, or cannot move freely."""
     if structure.root == WORLD:
         return None
@@ -258,7 +289,7 @@ def _legs(spec: mujoco.MjSpec, structure: UrdfStructure) -> Legs | None:
         model = free.compile()
     except ValueError:  # what is wrong is told of the robot as it is asked for
         return None
-    pose, _ = start_pose(model, structure.joints, {})
+    pose, _ = start_pose(model, structure.joints, settings.pose)
     driven = {joint.name for joint in structure.driven}
     return find_legs(model, pose, structure.root, driven)
 
