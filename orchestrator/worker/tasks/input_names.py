@@ -67,6 +67,11 @@ def is_overridden(task: Task, method: str) -> bool:
     return False
 
 
+def joints(model: mujoco.MjModel) -> Names:
+    """``(njnt,)``"""
+    return np.array([_joint(model, joint) for joint in range(model.njnt)], object)
+
+
 def positions(model: mujoco.MjModel) -> Names:
     """``(nq,)``"""
     widths = np.diff(model.jnt_qposadr, append=model.nq)

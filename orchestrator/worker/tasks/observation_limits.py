@@ -26,6 +26,23 @@ def of_task(task: Task) -> Floats | None:
     return None if found is None or np.isinf(found).all() else found
 
 
+def why_unknown(task: Task) -> str | None:
+    """Why nobody knows how what a policy observes of ``task`` is clipped, and how to say it; None
+    where it is known.
+    """
+    maker: object = task
+    cure = "say the bounds with observation_limits()"
+    if task.observed_by is not None:
+        if task.observed_by.limits is not None:
+            return None
+        maker = task.observed_by
+        cure = "let the limit of its terms do it instead"
+    elif not input_names.is_overridden(task, "observation_limits"):
+        return None
+    name = f"{type(maker).__module__}:{type(maker).__qualname__}"
+    return f"{name} has an observe() of its own; if that clips, {cure}, or clip what the file gets"
+
+
 def of_full_observation(task: Task) -> Floats | None:
     """``(2, n)`` the bounds that ``task`` gives of its own observations."""
     is_overridden = input_names.is_overridden(task, "observation_limits")

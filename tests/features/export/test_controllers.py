@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +40,25 @@ def test_a_policy_that_observes_something_else_does_not_compile(tmp_path: Path) 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "fits" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_policy_that_observes_as_many_other_numbers_is_not_run_in_c(
+    walker: JobPaths, tmp_path: Path
+) -> None:
+    header = tmp_path / "other.h"
+    header.write_text(export(walker, ".h").read_text().replace('"angular velocity x"', '"up x"'))
+    controller = deployed.compiled_controller(header, tmp_path)
+    done = subprocess.run([controller], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_a_policy_that_observes_something_else_is_not_run_in_python(
+    controller: Any, tmp_path: Path
+) -> None:
+    other = job(tmp_path / "walker", "quadruped", task="track")
+    with pytest.raises(ValueError, match="does not observe proprioception"):
+        controller.Controller(export(other, ".npz"))
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +102,21 @@ def robot_of(walker: JobPaths, expected: Expected) -> Robot:
     return Robot(xml, expected.poses[0], expected.qvel, expected.physics_steps)
 
 
-def test_the_controller_in_python_moves_the_robot_as_the_policy_does(
-    walker: JobPaths, expected: Expected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of the document."""
     shutil.copyfile(str(numpy_policy.__file__), tmp_path / "numpy_policy.py")
     [code] = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     (tmp_path / "controller.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "numpy_policy", raising=False)
-    import controller  # type: ignore[import-not-found]
+    yield importlib.import_module("controller")
+    for name in ("numpy_policy", "controller"):
+        del sys.modules[name]
 
+
+def test_the_controller_in_python_moves_the_robot_as_the_policy_does(
+    walker: JobPaths, expected: Expected, controller: Any
+) -> None:
     robot = robot_of(walker, expected)
     poses: list[NDArray[Any]] = []
     stops: list[bool] = []
@@ -116,7 +142,6 @@ def test_the_controller_in_python_moves_the_robot_as_the_policy_does(
         controller.drive(Driven(), export(walker, ".npz"))
     assert stops == [True]
     np.testing.assert_allclose(np.array(poses), expected.poses, rtol=0, atol=1e-4)
-    del sys.modules["controller"]
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

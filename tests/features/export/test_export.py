@@ -4,6 +4,7 @@ of policy."""
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import json
 import math
 import os
@@ -11,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from orchestrator.core.errors import UnfinishedPolicyWarning
 from orchestrator.core.paths import JobPaths
+from orchestrator.core.text import is_installed
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.export.formats import FORMATS, READABLE
 from orchestrator.features.export.worker import (
@@ -34,6 +36,7 @@ from orchestrator.features.export.worker import (
     exported_check,
     exported_policy,
     job_export,
+    network_layers,
     numpy_policy,
     onnx_file,
     policy_files,
@@ -70,8 +73,16 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }
 ROWS = 64
-onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra export")
-pytest.importorskip("onnx", reason="needs the extra export")
+HAS_ONNX = is_installed("onnx") and is_installed("onnxruntime")
+HAS_COMPILER = shutil.which("cc") is not None
+needs_onnx = pytest.mark.skipif(not HAS_ONNX, reason="needs the extra export")
+needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="needs a C compiler")
+
+
+def usable(suffixes: Sequence[str]) -> list[str]:
+    """Those whose files can be written and used here."""
+    is_usable = {".onnx": HAS_ONNX, ".h": HAS_COMPILER}
+    return [suffix for suffix in suffixes if is_usable.get(suffix, True)]
 
 
 def observations_and_actions(
@@ -121,7 +132,7 @@ def test_every_kind_of_policy_gives_its_actions_and_controls_in_every_format(
     observations, actions, controls = observations_and_actions(paths)
     assert np.ptp(actions, axis=0).min() > 0.01, "actions must depend on observations"
     assert (kind == "clamped") == (len(np.unique(controls[:, 0])) < len(np.unique(actions[:, 0])))
-    for suffix in READABLE:
+    for suffix in usable(READABLE):
         policy = policy_files.read(export(paths, suffix))
         assert (policy.observations, policy.actions) == (observations.shape[1], actions.shape[1])
         outputs = policy(observations)
@@ -134,7 +145,7 @@ def test_every_kind_of_policy_gives_its_actions_and_controls_in_every_format(
             )
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@needs_compiler
 @pytest.mark.parametrize("kind", ["ppo", "sac-sde", pytest.param("gelu", marks=pytest.mark.slow)])
 def test_a_c_header_compiles_without_a_warning_and_gives_the_actions(
     kind: str, tmp_path: Path
@@ -146,7 +157,7 @@ def test_a_c_header_compiles_without_a_warning_and_gives_the_actions(
     np.testing.assert_allclose(outputs["ctrl"], controls, rtol=0, atol=2e-6)
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted({*KINDS} - {"ppo", "sac-sde", "gelu"}))
 def test_every_kind_of_policy_gives_its_actions_in_c(kind: str, tmp_path: Path) -> None:
@@ -292,9 +303,7 @@ def test_entries_of_a_dictionary_are_inputs_of_every_format(
     seen = env.normalize_obs(observation) if spec.normalize else observation
     actions, _ = model.predict(seen, deterministic=True)
     assert np.ptp(actions, axis=0).min() > 0.01, "actions must depend on observations"
-    for suffix in suffixes:
-        if suffix == ".h" and shutil.which("cc") is None:
-            continue
+    for suffix in usable(suffixes):
         file = export(paths, suffix, check=True)
         said = capsys.readouterr().out
         assert "5 observations in the inputs goal and arm, 2 actions" in said
@@ -306,9 +315,12 @@ def test_entries_of_a_dictionary_are_inputs_of_every_format(
     assert (facts["input_names"], facts["input_sizes"]) == (["goal", "arm"], [2, 3])
 
 
+@needs_onnx
 def test_inputs_of_an_onnx_file_and_of_a_header_are_named_like_the_entries(
     own: Path, tmp_path: Path
 ) -> None:
+    import onnxruntime
+
     paths = job_of_parts(tmp_path / "parts-s0", own)
     export(paths, ".onnx")
     export(paths, ".h")
@@ -324,7 +336,12 @@ def test_inputs_of_an_onnx_file_and_of_a_header_are_named_like_the_entries(
 
 
 @pytest.mark.parametrize(
-    ("kind", "suffix"), [("OfOne", ".npz"), ("OfOne", ".onnx"), ("OfNamesLikeNodes", ".onnx")]
+    ("kind", "suffix"),
+    [
+        ("OfOne", ".npz"),
+        pytest.param("OfOne", ".onnx", marks=needs_onnx),
+        pytest.param("OfNamesLikeNodes", ".onnx", marks=needs_onnx),
+    ],
 )
 def test_a_policy_is_played_whatever_its_entries_are_called(
     kind: str, suffix: str, own: Path, tmp_path: Path
@@ -378,14 +395,12 @@ def test_a_file_is_checked_beside_the_policy_over_an_episode(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = job(tmp_path / kind, **KINDS[kind])
-    for suffix in FORMATS:
-        if suffix == ".h" and shutil.which("cc") is None:
-            continue
+    for suffix in usable(FORMATS):
         to = export(paths, suffix, check=True)
         said = capsys.readouterr().out.splitlines()[-1]
         found = re.fullmatch(
             rf"checked {re.escape(str(to))} beside the policy: over (\d+) steps of an episode they "
-            r"differ by at most: action by (\S+) and ctrl by (\S+)",
+            r"differ by at most: action by (\S+) and ctrl by (\S+) \(of the largest value, .*\)",
             said,
         )
         assert found is not None, said
@@ -401,14 +416,65 @@ def test_a_file_of_another_policy_does_not_pass(tmp_path: Path) -> None:
     with pytest.raises(
         ExportError, match=r"other\.npz does not act as the policy does: over \d+ steps"
     ):
-        exported_check.check(other, spec, paths, None)
+        exported_check.check(other, spec, paths, None, {"action", "ctrl"})
+
+
+def changed_file(file: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    with np.load(file) as found:
+        arrays = {name: found[name] for name in found.files}
+    change(arrays)
+    np.savez(changed := file.with_name("changed.npz"), **arrays)
+    return changed
+
+
+def test_a_file_that_gives_no_numbers_or_no_controls_does_not_pass(tmp_path: Path) -> None:
+    paths = job(tmp_path / "arm-s0")
+    spec = WorkerSpec.from_json(paths.spec.read_text())
+    file = export(paths, ".npz")
+    outputs = {"action", "ctrl"}
+    undefined = changed_file(file, lambda arrays: arrays["bias_0"].fill(np.nan))
+    with pytest.raises(ExportError, match=r"changed\.npz does not act as .*action by inf and ctrl"):
+        exported_check.check(undefined, spec, paths, None, outputs)
+    without = changed_file(file, lambda arrays: arrays.pop("ctrl_half"))
+    with pytest.raises(
+        ExportError, match=r"changed\.npz gives action; expected action and ctrl, .*export it again"
+    ):
+        exported_check.check(without, spec, paths, None, outputs)
+
+
+def test_a_file_without_controls_is_checked_where_only_the_task_knows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_actions.py").write_text(OWN_ACTIONS)
+    paths = job(tmp_path / "hopper-s0", "hopper", task="own_actions:Own")
+    export(paths, ".npz", check=True)
+    assert re.search(r"differ by at most: action by \S+ \(of", capsys.readouterr().out)
+
+
+OWN_ACTIONS = """
+from orchestrator.worker.tasks import Forward
+from orchestrator.worker.tasks.actions import Scaled
+
+
+class Halved(Scaled):
+    def ctrl(self, action):
+        return super().ctrl(action / 2)
+
+
+class Own(Forward):
+    def __init__(self, model, options):
+        super().__init__(model, options)
+        own = self.actions
+        self.actions = Halved(own.middle, own.half, own.ctrl_low, own.ctrl_high)
+"""
 
 
 def test_a_privileged_policy_and_one_with_a_history_are_checked(tmp_path: Path) -> None:
     options = {"observe": "proprioception", "history": 2}
     changes = {"task": "track", "asymmetric": True, "task_options": options}
     paths = job(tmp_path / "legs-s0", "quadruped", **changes)
-    export(paths, ".onnx", check=True)
+    export(paths, ".onnx" if HAS_ONNX else ".pt", check=True)
 
 
 def test_noise_of_the_training_does_not_tell_a_file_from_the_policy(tmp_path: Path) -> None:
@@ -423,25 +489,61 @@ def test_a_header_that_cannot_be_compiled_is_told(
     header.write_text(
         "#define P_OBSERVATIONS 2\n#define P_ACTIONS 1\nstatic inline int p_act(void) { return }\n"
     )
-    if shutil.which("cc") is not None:
-        with pytest.raises(ExportError, match=r"policy\.h does not compile: .*error"):
+    if HAS_COMPILER:
+        with pytest.raises(ExportError, match=r"policy\.h does not compile: .*error.*; expected a"):
             c_library.compiled(header, tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ExportError, match="there is no C compiler `cc` here that would check it"):
+    with pytest.raises(ExportError, match=r"there is no C compiler `cc` here .*leave out --check"):
         c_library.compiled(header, tmp_path)
 
 
 # -- what else a file holds
 
 
-def read_as_text(name: str, text: str, expected: Any) -> Any:
+TEXTS = {"job", "algo", "task", "robot_sha256"}
+"""Fields that are no JSON in an ONNX file."""
+
+
+def facts_of(file: Path) -> dict[str, Any]:
+    """What a controller reads of a file. Numbers of a header are rounded to float32."""
+    match file.suffix:
+        case ".npz":
+            return dict(numpy_policy.load(file).metadata)
+        case ".pt":
+            extra = {"metadata.json": ""}
+            with pytest.deprecated_call():
+                torch.jit.load(file, _extra_files=extra)
+            return dict(json.loads(extra["metadata.json"]))
+        case ".onnx":
+            import onnxruntime
+
+            found = onnxruntime.InferenceSession(file).get_modelmeta().custom_metadata_map
+            return {name: read_as_text(name, text) for name, text in found.items()}
+        case _:
+            return facts_of_header(file.read_text(), file.stem.replace("-", "_"))
+
+
+def read_as_text(name: str, text: str) -> Any:
     """A field of an ONNX file: text, lists with commas for controllers of mjlab, or JSON."""
-    if isinstance(expected, str):
+    if name in TEXTS:
         return text
     if name not in OF_MJLAB:
         return json.loads(text)
     parts = text.split(",") if text else []
     return parts if name.endswith("names") else [float(part) for part in parts]
+
+
+def facts_of_header(text: str, stem: str) -> dict[str, Any]:
+    """The arrays of text and of numbers in a header."""
+    arrays = re.findall(rf"static const (\S.*) {stem}_(\w+)\[\d+\] = {{([^}}]*)}};", text)
+    facts: dict[str, Any] = {}
+    for kind, name, content in arrays:
+        if "char" in kind:
+            facts[name] = re.findall(r'"([^"]*)"', content)
+        else:
+            numbers = content.replace("f,", ",").split(",")
+            facts[name] = [float(np.float32(float(one))) for one in numbers if one.strip()]
+    return facts
 
 
 def test_names_units_and_period_are_in_every_format(tmp_path: Path) -> None:
@@ -463,24 +565,12 @@ def test_names_units_and_period_are_in_every_format(tmp_path: Path) -> None:
         0.04,
     )
 
-    session = onnxruntime.InferenceSession(export(paths, ".onnx"))
-    onnx = session.get_modelmeta().custom_metadata_map
-    assert {name: read_as_text(name, onnx[name], npz[name]) for name in npz} == npz
-    [given], outputs = session.get_inputs(), session.get_outputs()
-    assert (given.name, given.type, given.shape) == ("observation", "tensor(float)", ["batch", 11])
-    assert [(output.name, output.shape) for output in outputs] == [
-        ("action", ["batch", 3]),
-        ("ctrl", ["batch", 3]),
-    ]
-
-    extra = {"metadata.json": ""}
-    with pytest.deprecated_call():
-        torch.jit.load(export(paths, ".pt"), _extra_files=extra)
-    of_controls = {f"ctrl_{name}" for name in ("middle", "half", "low", "high")}
-    told = json.loads(extra["metadata.json"])
-    assert {name: told[name] for name in told.keys() - of_controls} == npz
-    assert told["ctrl_half"] == json.loads(onnx["ctrl_half"]) == [1.0, 1.0, 1.0]
     assert npz["joint_force_limit"] == [110.0, 110.0, 60.0]
+
+    of_controls = {f"ctrl_{name}" for name in ("middle", "half", "low", "high")}
+    told = facts_of(export(paths, ".pt"))
+    assert {name: told[name] for name in told.keys() - of_controls} == npz
+    assert told["ctrl_half"] == [1.0, 1.0, 1.0]
 
     header = export(paths, ".h").read_text()
     for text in (
@@ -505,36 +595,51 @@ def test_a_file_says_in_whose_axes_the_tasks_own_observations_are(tmp_path: Path
     assert {frame for name, frame in frames.items() if name not in of_root} == {""}
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".onnx"])
+@needs_onnx
+def test_names_inputs_and_outputs_of_an_onnx_file_are_those_of_the_others(tmp_path: Path) -> None:
+    import onnxruntime
+
+    paths = job(tmp_path / "hopper-s0", "hopper", task="forward")
+    npz = facts_of(export(paths, ".npz"))
+    onnx = facts_of(file := export(paths, ".onnx"))
+    assert {name: onnx[name] for name in npz} == npz
+    assert onnx["ctrl_half"] == [1.0, 1.0, 1.0]
+    session = onnxruntime.InferenceSession(file)
+    [given], outputs = session.get_inputs(), session.get_outputs()
+    assert (given.name, given.type, given.shape) == ("observation", "tensor(float)", ["batch", 11])
+    assert [(output.name, output.shape) for output in outputs] == [
+        ("action", ["batch", 3]),
+        ("ctrl", ["batch", 3]),
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".npz", pytest.param(".onnx", marks=needs_onnx), ".pt", ".h"])
 def test_a_controller_learns_how_the_joints_were_driven(suffix: str, tmp_path: Path) -> None:
     """``target = default_joint_pos + action_scale · action`` is what the servos were given."""
     options = {"observe": "proprioception", "history": 2}
     paths = job(tmp_path / "legs-s0", "quadruped", task="track", task_options=options)
-    file = export(paths, suffix)
-    if suffix == ".npz":
-        facts = numpy_policy.load(file).metadata
-    else:
-        found = onnxruntime.InferenceSession(file).get_modelmeta().custom_metadata_map
-        expected: dict[str, Any] = {name: [] for name in found}
-        facts = {name: read_as_text(name, found[name], expected[name]) for name in OF_MJLAB}
-        others = ("observation_names", "observation_frames", "action_names", "joint_force_limit")
-        facts |= {name: json.loads(found[name]) for name in others}
+    facts = facts_of(export(paths, suffix))
+
+    def held(value: float) -> float:
+        """``value`` as the file can hold it."""
+        return float(np.float32(value)) if suffix == ".h" else float(value)
+
     model = mujoco.MjModel.from_xml_path(str(paths.robot / "quadruped.xml"))
     names = facts["observation_names"]
     joints = [model.joint(name) for name in facts["joint_names"]]
     assert facts["command_names"][0] == "command forward"
     frames = facts["observation_frames"]
     assert [frames[names.index(one)] for one in ("gravity x", "command forward")] == ["trunk", ""]
-    assert facts["default_joint_pos"] == [model.qpos0[joint.qposadr[0]] for joint in joints]
+    assert facts["default_joint_pos"] == [held(model.qpos0[one.qposadr[0]]) for one in joints]
     assert names[len(names) // 2 :] == [f"{name} 1 step ago" for name in names[: len(names) // 2]]
     servos = {int(model.actuator(number).trnid[0]): number for number in range(model.nu)}
     assert len(servos) == len(joints)
     for place, joint in enumerate(joints):
         servo = servos[joint.id]
-        assert facts["joint_stiffness"][place] == model.actuator_gainprm[servo, 0] > 0
-        assert facts["joint_damping"][place] == -model.actuator_biasprm[servo, 2]
+        assert facts["joint_stiffness"][place] == held(model.actuator_gainprm[servo, 0]) > 0
+        assert facts["joint_damping"][place] == held(-model.actuator_biasprm[servo, 2])
         limit = abs(model.actuator_forcerange[servo]).max() * model.actuator_gear[servo, 0]
-        assert facts["joint_force_limit"][place] == limit > 0
+        assert facts["joint_force_limit"][place] == held(limit) > 0
     _, actions, controls = observations_and_actions(paths)
     default = dict(zip(facts["joint_names"], facts["default_joint_pos"], strict=True))
     scales = facts["action_scale"]
@@ -545,7 +650,22 @@ def test_a_controller_learns_how_the_joints_were_driven(suffix: str, tmp_path: P
         np.testing.assert_allclose(controls[:, number], np.clip(target, low, high), atol=1e-6)
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_header_of_a_robot_without_joints_has_its_commands(tmp_path: Path) -> None:
+    paths = job(tmp_path / "pendulum-s0", scale=1.0, task=None, xml=None, env="Pendulum-v1")
+    policy = job_export.policy_of(WorkerSpec.from_json(paths.spec.read_text()), paths, None)
+    facts = dataclasses.replace(
+        policy.metadata, command_names=["command forward"], action_scale=[0.0]
+    )
+    text = c_header.content(dataclasses.replace(policy, metadata=facts), "drone")
+    assert "#define DRONE_JOINTS 0\n" in text
+    assert "#define DRONE_COMMANDS 1\n" in text
+    found = facts_of_header(text, "drone")
+    assert found["command_names"] == ["command forward"]
+    assert found["action_scale"] == [0.0]
+    assert "joint_names" not in found, "C has no empty arrays"
+
+
+@needs_compiler
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_c_function_reports_what_is_not_finite_and_changes_nothing(
     value: float, tmp_path: Path
@@ -656,7 +776,92 @@ def test_a_joint_without_a_limit_or_an_actuator_says_so(tmp_path: Path) -> None:
     assert exported_policy.finite(drives.joint_force_limit) == [None, 3.0, 0.0]
 
 
+def test_a_joint_without_a_name_is_called_as_in_the_observations(tmp_path: Path) -> None:
+    xml = tmp_path / "arm.xml"
+    xml.write_text(
+        """<mujoco><worldbody><body><joint name="a" axis="0 1 0"/><geom size="0.1"/>
+        <body name="tip" pos="0 0 0.3"><joint axis="0 1 0"/><geom size="0.1"/></body></body>
+        </worldbody><actuator><position joint="a" kp="5" ctrlrange="-1 1"/></actuator></mujoco>"""
+    )
+    model = mujoco.MjModel.from_xml_path(str(xml))
+    task = make_task("reach", model, {"observe": "proprioception"})
+    names = joint_drives(model, task).joint_names
+    assert names == ["a", "tip joint 0"]
+    assert task.observed_by is not None
+    assert {f"{name} velocity" for name in names} < set(task.observed_by.names)
+
+
 # -- what cannot be exported, or read again
+
+OWN_OBSERVATIONS = """
+from orchestrator.worker.tasks import Forward, Observation
+
+
+class Task(Forward):
+    def observe(self, states):
+        return super().observe(states) * 2
+
+
+class Limited(Task):
+    def observation_limits(self):
+        return super().observation_limits() * 2
+
+
+class Sensors(Observation):
+    def make_terms(self):
+        return [self.joint_velocities(), self.last_action()]
+
+
+class Doubled(Sensors):
+    def observe(self, states):
+        return super().observe(states) * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"task": "own_observations:Task"}, "own_observations:Task .*observation_limits()"),
+        ({"task": "own_observations:Limited"}, None),
+        ({"task_options": {"observe": "own_observations:Sensors"}}, None),
+        (
+            {"task_options": {"observe": "own_observations:Doubled"}},
+            "own_observations:Doubled .*the limit of its terms",
+        ),
+    ],
+)
+def test_clipping_that_a_file_cannot_hold_is_told_with_what_would_say_it(
+    changes: dict[str, Any],
+    why: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_observations.py").write_text(OWN_OBSERVATIONS)
+    paths = job(tmp_path / "hopper-s0", "hopper", **{"task": "forward", **changes})
+    file = export(paths, ".npz")
+    with np.load(file) as arrays:
+        assert ("observation_low" in arrays) == (why is None)
+    said = re.findall(r"(?m)^.*does not clip what is observed: .*$", capsys.readouterr().out)
+    assert len(said) == (why is not None)
+    assert why is None or re.search(why, said[0])
+
+
+def test_layers_and_extractors_that_no_format_has_are_told_with_what_to_do(
+    tmp_path: Path,
+) -> None:
+    paths = job(tmp_path / "arm-s0")
+    spec = WorkerSpec.from_json(paths.spec.read_text())
+    venv: Any = env_factory.make(spec, paths.root, n_envs=1, seed=0)
+    model: Any = trained_policy.load_model(spec, paths, venv, None)
+    cure = r"orchestrator\.load gives the policy to a script"
+    model.policy.mlp_extractor.policy_net.append(torch.nn.LayerNorm(8))
+    with pytest.raises(ExportError, match=rf"a layer .*LayerNorm.*net_arch and .*{cure}"):
+        network_layers.network_of(model)
+    model.policy.pi_features_extractor = torch.nn.Identity()
+    with pytest.raises(ExportError, match=rf"with Identity cannot .*train one of these, .*{cure}"):
+        network_layers.network_of(model)
 
 
 @pytest.mark.parametrize("suffix", READABLE)
@@ -670,7 +875,7 @@ def test_what_cannot_be_exported_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     cart = job(tmp_path / "cart-s0", task=None, xml=None, env="CartPole-v1", normalize=False)
     with pytest.raises(
         ExportError,
-        match=r"cart-s0 cannot be exported: its actions are Discrete\(2\); only those that",
+        match=r"cart-s0 cannot be exported: its actions are Discrete\(2\); .*orchestrator\.load",
     ):
         export(cart, ".npz")
     recurrent = job(
@@ -700,7 +905,7 @@ def test_an_environment_that_maps_actions_itself_gives_no_controls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = job(tmp_path / "pendulum-s0", scale=1.0, task=None, xml=None, env="Pendulum-v1")
-    for suffix in FORMATS:
+    for suffix in usable(FORMATS):
         path = export(paths, suffix)
         assert (
             "1 action, an action every 0.05 s; without ctrl (see docs/export.md)"
@@ -710,7 +915,7 @@ def test_an_environment_that_maps_actions_itself_gives_no_controls(
             outputs = policy_files.read(path)(np.full((2, 3), 5.0))
             assert outputs.keys() == {"action"}
             assert np.abs(outputs["action"]).max() > 1, "its actions go from -2 to 2"
-    assert "float action[PENDULUM_S0_ACTIONS])" in path.read_text()
+    assert "float action[PENDULUM_S0_ACTIONS])" in export(paths, ".h").read_text()
 
 
 def test_a_file_that_does_not_fit_or_is_no_policy_is_told(tmp_path: Path) -> None:
@@ -719,7 +924,7 @@ def test_a_file_that_does_not_fit_or_is_no_policy_is_told(tmp_path: Path) -> Non
     why = "has 11 observations and 3 actions, and this job 16 observations and 5 actions"
     with pytest.raises(trained_policy.PolicyError, match=why):
         trained_policy.exported_policy(policy_files.read(export(hopper, ".npz")), venv)
-    for suffix in READABLE:
+    for suffix in usable(READABLE):
         shutil.copyfile(arm.model, other := tmp_path / f"other{suffix}")
         with pytest.raises(
             ExportError, match=rf"other{suffix} cannot be read: .*expected a file that `export`"

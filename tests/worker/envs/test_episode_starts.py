@@ -16,9 +16,11 @@ import worker_helpers as helpers
 
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.poses import pose_of
+from orchestrator.worker.envs.randomization.episode_starts import EpisodeStarts
 from orchestrator.worker.envs.randomization.randomized_fields import RandomizeError
 from orchestrator.worker.envs.randomization.randomized_simulation import RandomizedSimulation
 from orchestrator.worker.rendering import offscreen, scenery, stills
+from orchestrator.worker.tasks import make_task
 from orchestrator.worker.training.best_moment import BestMoment
 
 MJCF = Path(__file__).parents[3] / "mjcf"
@@ -271,6 +273,20 @@ def test_joints_of_a_robot_that_moves_about_are_drawn_and_not_those_of_a_door(
     arm, door = (batch.model.joint(name).qposadr[0] for name in ("arm", "door"))
     assert (batch.states.qpos[:, arm] > 0.4).all()
     assert (batch.states.qpos[:, door] == 0).all()
+
+
+def test_a_drawn_joint_without_a_name_is_called_as_in_the_observations() -> None:
+    model = mujoco.MjModel.from_xml_string(
+        """<mujoco><worldbody><body><joint name="a" axis="0 1 0"/><geom size="0.1"/>
+        <body name="tip" pos="0 0 0.3"><joint axis="0 1 0"/><geom size="0.1"/></body></body>
+        </worldbody><actuator><motor joint="a" ctrlrange="-1 1"/></actuator></mujoco>"""
+    )
+    task = make_task("reach", model, {})
+    starts = EpisodeStarts({"start.joints": "uniform(0, 1)"}, task, None, np.zeros((1, 2)))
+    assert list(starts.drawn) == ["start.joints.a", "start.joints.tip joint 0"]
+    observed = task.observation_names()
+    assert observed is not None
+    assert {"a velocity", "tip joint 0 velocity"} < set(observed)
 
 
 @pytest.mark.parametrize("robot", ["pusher_v5", "reacher", "swimmer", "walker2d_v5", "ant"])

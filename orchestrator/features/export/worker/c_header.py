@@ -86,6 +86,7 @@ class _Header:
             *self._strings("action_names", facts.action_names),
             *self._strings("ctrl_units", facts.ctrl_units),
             *self._joints(),
+            *self._strings("command_names", facts.command_names),
             *self._constants(),
             "",
             f"static inline int {name}_act({', '.join(parameters)})",
@@ -111,8 +112,6 @@ class _Header:
 
     def _joints(self) -> Iterable[str]:
         facts = self._policy.metadata
-        if not facts.joint_names:  # C has no empty arrays
-            return
         yield f"#define {self._macro}_JOINTS {len(facts.joint_names)}"
         yield from self._strings("joint_names", facts.joint_names)
         for name in (
@@ -123,8 +122,6 @@ class _Header:
             "action_scale",
         ):
             yield from self._array(name, np.array(getattr(facts, name), np.float32))
-        if facts.command_names:
-            yield from self._strings("command_names", facts.command_names)
 
     def _constants(self) -> Iterable[str]:
         policy = self._policy
@@ -219,12 +216,16 @@ class _Header:
     def _array(self, name: str, values: np.ndarray[Any, Any]) -> Iterable[str]:
         kind, suffix = ("double", "") if values.dtype == np.float64 else ("float", "f")
         numbers = [_number(number, suffix) for number in values.ravel()]
+        if not numbers:  # C has no empty arrays
+            return
         yield f"static const {kind} {self._name}_{name}[{len(numbers)}] = {{"
         for begin in range(0, len(numbers), PER_LINE):
             yield f"    {', '.join(numbers[begin : begin + PER_LINE])},"
         yield "};"
 
     def _strings(self, name: str, texts: Sequence[str]) -> Iterable[str]:
+        if not texts:
+            return
         yield f"static const char *const {self._name}_{name}[{len(texts)}] = {{"
         yield from (f"    {_string(text)}," for text in texts)
         yield "};"

@@ -30,7 +30,10 @@ def compiled(header: Path, folder: Path) -> Act:
     :raises ExportError: there is no compiler, or it refuses the header.
     """
     if shutil.which(COMPILER) is None:
-        raise ExportError(f"{header}: there is no C compiler `{COMPILER}` here that would check it")
+        raise ExportError(
+            f"{header}: there is no C compiler `{COMPILER}` here that would check it; install one, or leave "
+            "out --check"
+        )
     text = header.read_text(encoding="utf-8")
     name, actions, observations, inputs = _interface(text)
     has_ctrl = f"float ctrl[{name.upper()}_ACTIONS]" in text
@@ -49,7 +52,10 @@ def compiled(header: Path, folder: Path) -> Act:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = " ".join(shortened(done.stderr).split())
-        raise ExportError(f"{header} does not compile: {reason}")
+        raise ExportError(
+            f"{header} does not compile: {reason}; expected a compiler of C99 as `{COMPILER}`, with its "
+            "mathematical library; without one, export to .npz"
+        )
     function = ctypes.CDLL(str(library)).act
 
     def act(observation: Observation) -> Mapping[str, Floats]:

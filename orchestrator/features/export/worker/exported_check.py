@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.core.paths import JobPaths
-from orchestrator.core.text import count
+from orchestrator.core.text import count, joined
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.features.export.worker import c_library, policy_files
 from orchestrator.features.export.worker.exported_policy import ACTION, CTRL, ExportError
@@ -27,28 +28,55 @@ TOLERANCE = 1e-4
 
 
 def check(
-    file: Path, spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpoint | None
+    file: Path,
+    spec: WorkerSpec,
+    paths: JobPaths,
+    trained: trained_policy.Checkpoint | None,
+    outputs: Set[str],
 ) -> str:
     """A sentence with the largest differences over an episode, in which the policy itself acts.
 
-    :raises ExportError: the file gives other actions, or it is a header and cannot be compiled.
+    :param outputs: the names of what the file is to give.
+    :raises ExportError: the file gives other actions, or has other outputs, or it is a header and
+        cannot be compiled.
     """
     with tempfile.TemporaryDirectory() as folder:
-        is_c = file.suffix == ".h"
-        act = c_library.compiled(file, Path(folder)) if is_c else policy_files.read(file)
-        steps, largest = _compare(act, spec, paths, trained)
+        steps, largest = _compare(_act_of(file, Path(folder), outputs), spec, paths, trained)
     differences = " and ".join(f"{name} by {value:.1e}" for name, value in largest.items())
-    text = f"over {count(steps, 'step')} of an episode they differ by at most: {differences}"
-    if not max(largest.values()) <= TOLERANCE:
+    text = (
+        f"over {count(steps, 'step')} of an episode they differ by at most: {differences} "
+        "(of the largest value, where that is above 1)"
+    )
+    if max(largest.values()) > TOLERANCE:
         raise ExportError(f"{file} does not act as the policy does: {text}; expected {TOLERANCE:g}")
     return text
 
 
+def _act_of(file: Path, folder: Path, outputs: Set[str]) -> c_library.Act:
+    """What the file gives, which raises an ``ExportError`` where it has other outputs.
+
+    :raises ExportError: it is a header and cannot be compiled.
+    """
+    is_c = file.suffix == ".h"
+    act = c_library.compiled(file, folder) if is_c else policy_files.read(file)
+
+    def checked_act(observation: Observation) -> Mapping[str, NDArray[Any]]:
+        given = act(observation)
+        if given.keys() != outputs:
+            raise ExportError(
+                f"{file} gives {joined(sorted(given))}; expected {joined(sorted(outputs))}, as the policy "
+                "does; export it again"
+            )
+        return given
+
+    return checked_act
+
+
 def _compare(
-    act: Any, spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpoint | None
+    act: c_library.Act, spec: WorkerSpec, paths: JobPaths, trained: trained_policy.Checkpoint | None
 ) -> tuple[int, dict[str, float]]:
     """How many steps the episode had, and the largest difference of each output, relative to its
-    largest value where that is above 1.
+    largest value where that is above 1; infinite where one of them is not a number.
     """
     from orchestrator.worker.envs import env_factory
 
@@ -70,6 +98,8 @@ def _compare(
         for name, values in act(seen).items():
             scale = max(1.0, float(np.abs(expected[name]).max()))
             difference = float(np.abs(values - expected[name]).max()) / scale
+            if math.isnan(difference):  # which no comparison finds
+                difference = math.inf
             largest[name] = max(largest.get(name, 0.0), difference)
         observation, _, dones, _ = env.step(actions)
         is_over = bool(dones[0])

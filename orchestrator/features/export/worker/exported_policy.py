@@ -158,6 +158,9 @@ class ExportedPolicy:
     metadata: Metadata
     limits: Limits | None
     """None where the task clips nothing of what it observes, or only the environment knows."""
+    unknown_limits: str | None = None
+    """Why it is not known how the task clips, and what to do; None where it is known, or where there
+    is no task."""
     normalization: Normalization | None
     layers: Sequence[DenseLayer]
     mean_limit: float = math.inf
@@ -186,6 +189,11 @@ class ExportedPolicy:
         between them.
         """
         return {name: _text(name, value) for name, value in self.facts().items()}
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The names of what the policy gives in every format."""
+        return frozenset({ACTION} if self.controls is None else {ACTION, CTRL})
 
     @property
     def half_range(self) -> Floats:

@@ -1,7 +1,8 @@
 """``python -m orchestrator.features.export.worker.job_export JOB_DIR --to FILE``: write a job's policy for
 other programs.
 
-Everything is read from the job's directory. The file written is a line on standard output.
+Everything is read from the job's directory. The file written, and what it cannot hold, are lines on
+standard output.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class _Interface(NamedTuple):
     ctrl_units: list[str]
     controls: Controls | None
     limits: Limits | None = None
+    unknown_limits: str | None = None
     command_names: Sequence[str] = ()
     input_names: Sequence[str] = ()
     input_sizes: Sequence[int] = ()
@@ -80,10 +82,12 @@ def export(options: argparse.Namespace) -> None:
     options.to.parent.mkdir(parents=True, exist_ok=True)
     write_whole(options.to, content)
     print(f"wrote {options.to}: {_summary(policy)}")
+    if policy.unknown_limits is not None:
+        print(f"{options.to} does not clip what is observed: {policy.unknown_limits}")
     if options.check:
         from orchestrator.features.export.worker import exported_check
 
-        found = exported_check.check(options.to, spec, paths, trained)
+        found = exported_check.check(options.to, spec, paths, trained, policy.outputs)
         print(f"checked {options.to} beside the policy: {found}")
 
 
@@ -127,6 +131,7 @@ def policy_of(
     described: dict[str, Any] = interface._asdict()
     controls = described.pop("controls")
     limits = described.pop("limits")
+    unknown_limits = described.pop("unknown_limits")
     drives = described.pop("drives")
     mjlab_terms = described.pop("mjlab_terms")
     if drives is not None:
@@ -142,6 +147,7 @@ def policy_of(
             **described,
         ),
         limits=limits,
+        unknown_limits=unknown_limits,
         normalization=scaling,
         layers=(first, *others),
         mean_limit=network.mean_limit,
@@ -168,7 +174,7 @@ def _normalization(statistics: Any, seen: slice) -> Normalization:
 def _of_task(simulation: Simulation) -> _Interface:
     from orchestrator.features.export.worker.joint_drives import joint_drives
     from orchestrator.features.export.worker.mjlab_terms import mjlab_terms
-    from orchestrator.worker.tasks import input_names, units
+    from orchestrator.worker.tasks import input_names, observation_limits, units
     from orchestrator.worker.training.start_policy import names_of
 
     model = simulation.model
@@ -195,6 +201,7 @@ def _of_task(simulation: Simulation) -> _Interface:
         ctrl_units=ctrl_units,
         controls=controls,
         limits=_limits(simulation.task),
+        unknown_limits=observation_limits.why_unknown(simulation.task),
         command_names=list(simulation.task.names_of_goal()),
         drives=drives,
         mjlab_terms=mjlab_terms(simulation.task, drives),

@@ -15,6 +15,7 @@ from orchestrator.worker.mjmodel.actuators import (
     scalar_joints,
 )
 from orchestrator.worker.mjmodel.structure import Floats
+from orchestrator.worker.tasks import input_names
 from orchestrator.worker.tasks.actions import Scaled
 from orchestrator.worker.tasks.observations import joints_with_encoders
 
@@ -31,6 +32,7 @@ class JointDrives:
     """
 
     joint_names: Sequence[str]
+    """As in the names of observations."""
     default_joint_pos: Sequence[float]
     """In the pose that episodes start from; rad or m."""
     joint_stiffness: Sequence[float]
@@ -60,7 +62,7 @@ def joint_drives(model: mujoco.MjModel, task: Task) -> JointDrives:
             control = int(model.actuator_ctrladr[actuator])
             scales[control] = actions.half[control] / gear
     return JointDrives(
-        joint_names=[model.joint(joint).name or f"joint {joint}" for joint in joints],
+        joint_names=input_names.joints(model)[joints].tolist(),
         default_joint_pos=task.pose[model.jnt_qposadr[joints]].tolist(),
         joint_stiffness=stiffness[joints].tolist(),
         joint_damping=damping[joints].tolist(),

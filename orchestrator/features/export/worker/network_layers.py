@@ -20,6 +20,8 @@ from orchestrator.features.export.worker.input_spaces import entries_of, is_vect
 from orchestrator.worker.training import algorithms, contrib
 from orchestrator.worker.training.algorithms import Model, OffPolicy
 
+ELSEWHERE = "orchestrator.load gives the policy to a script, and play shows it"
+"""What to do with a policy that no format holds."""
 NAMES = {algorithms.activation(name): name for name in get_args(Activation)}
 
 
@@ -38,7 +40,8 @@ def network_of(model: Model) -> Network:
     entries = entries_of(model.observation_space)
     if not is_vector(model.action_space):
         raise ExportError(
-            f"its actions are {model.action_space}; only those that are a vector of real numbers can be exported"
+            f"its actions are {model.action_space}; only those that are a vector of real numbers can be exported; "
+            f"{ELSEWHERE}"
         )
     layers: list[DenseLayer] = []
     limit = math.inf
@@ -59,7 +62,10 @@ def network_of(model: Model) -> Network:
             case _ if type(part) in NAMES and layers and not layers[-1].activation:
                 layers[-1] = replace(layers[-1], activation=NAMES[type(part)])
             case _:
-                raise ExportError(f"its network has a layer that cannot be exported: {part}")
+                raise ExportError(
+                    f"its network has a layer that cannot be exported: {part}; train it with net_arch and "
+                    f"activation_fn alone, or leave it here: {ELSEWHERE}"
+                )
     return Network(tuple(layers), limit, bool(model.policy.squash_output))
 
 
@@ -72,9 +78,7 @@ def _modules(model: Model, extractor_kind: type[nn.Module]) -> list[nn.Module]:
     policy: Any = model.policy
     if contrib.lstm_states(model) is not None:
         text = "it is recurrent: an action also depends on the states of its LSTM, which no format holds"
-        raise ExportError(
-            f"{text}; orchestrator.load gives the policy to a script, and play shows it"
-        )
+        raise ExportError(f"{text}; {ELSEWHERE}")
     if isinstance(model, OffPolicy):
         latent = [policy.actor.latent_pi] if hasattr(policy.actor, "latent_pi") else []
         extractor = policy.actor.features_extractor
@@ -86,7 +90,7 @@ def _modules(model: Model, extractor_kind: type[nn.Module]) -> list[nn.Module]:
         kind = type(policy).__name__
         raise ExportError(
             f"{kind} with {type(extractor).__name__} cannot be exported; only MlpPolicy and MultiInputPolicy with "
-            "vectors can"
+            f"vectors can; train one of these, or leave it here: {ELSEWHERE}"
         )
     return modules
 

@@ -23,7 +23,7 @@ from orchestrator.worker.mjmodel.root import (
     horizontal_push,
 )
 from orchestrator.worker.mjmodel.structure import Floats, posed_data
-from orchestrator.worker.tasks import Task
+from orchestrator.worker.tasks import Task, input_names
 from orchestrator.worker.tasks.base import start_limits
 
 JOINTS = "start.joints"
@@ -158,8 +158,9 @@ def _joint_addresses(task: Task) -> dict[str, int]:
         of_root = joints_of(model, body)
         robot = joints_of_robot(model, posed_data(model, task.pose), body)
         joints = [joint for joint in robot if joint not in of_root]
+    names = input_names.joints(model)
     return {
-        f"{JOINTS}.{model.joint(joint).name or joint}": int(model.jnt_qposadr[joint])
+        f"{JOINTS}.{names[joint]}": int(model.jnt_qposadr[joint])
         for joint in joints
         if joint_type(model, joint) in _ONE_POSITION
     }
