@@ -15,6 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.robot_sources import format_of
 from orchestrator.core.worker_spec import WorkerSpec
 from orchestrator.worker.envs import env_factory
 from orchestrator.worker.envs.simulation import Simulation
@@ -33,8 +34,8 @@ def with_robot(spec: WorkerSpec, job_dir: Path, xml: Path, *, nominal: bool = Fa
     :param nominal: whether nothing of the job's ``randomize`` is drawn, which ``xml`` then need
         not fit.
 
-    :raises UsageError: there is no such file, the job has no robot of its own, or a policy of the
-        job would not find what it was trained to observe and control.
+    :raises UsageError: there is no such file, it is no MJCF, the job has no robot of its own, or a
+        policy of the job would not find what it was trained to observe and control.
     """
     if spec.xml is None:
         raise UsageError(
@@ -42,6 +43,13 @@ def with_robot(spec: WorkerSpec, job_dir: Path, xml: Path, *, nominal: bool = Fa
         )
     if not xml.is_file():
         raise UsageError(f"{spec.job_id}: xml = {xml}: no such file; expected an MJCF")
+    other_format = format_of(xml.name)
+    if other_format is not None:
+        raise UsageError(
+            f"{spec.job_id}: xml = {xml}: is {other_format.with_article}; expected an MJCF, such as that of this job, "
+            f"{job_dir / spec.xml}: the directory of a job whose robot is {other_format.with_article} has the MJCF "
+            "that was made of it in robot/"
+        )
     changed = dataclasses.replace(spec, xml=str(xml.absolute()))
     settings: dict[str, Any] = {"n_envs": 1, "seed": 0, "nominal": nominal}
     with contextlib.closing(env_factory.make(spec, job_dir, **settings)) as own:

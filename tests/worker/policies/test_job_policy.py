@@ -168,6 +168,17 @@ def test_a_robot_that_is_not_there_is_told(balancer: JobPaths, tmp_path: Path) -
         orchestrator.load(balancer.root, xml=tmp_path / "gone.xml")
 
 
+def test_a_robot_in_another_format_is_refused_and_the_mjcf_of_the_job_is_named(
+    balancer: JobPaths, tmp_path: Path
+) -> None:
+    urdf = tmp_path / "balancer.urdf"
+    urdf.write_text('<robot name="b"><link name="a"/></robot>')
+    with pytest.raises(orchestrator.UsageError) as refused:
+        orchestrator.load(balancer.root, xml=urdf)
+    assert str(refused.value).startswith(f"balancer-s3: xml = {urdf}: is a URDF; expected an MJCF")
+    assert str(balancer.root / "robot/balancer.xml") in str(refused.value)
+
+
 def test_a_job_without_a_robot_takes_none(tmp_path: Path) -> None:
     paths = trained(tmp_path / "cart-s0", env="CartPole-v1", task=None, xml=None)
     with pytest.raises(orchestrator.UsageError, match="no MJCF that could be replaced"):
