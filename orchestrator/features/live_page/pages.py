@@ -66,6 +66,8 @@ ASSETS = {
 MEDIA = {"preview.png": "image/png", "video.mp4": "video/mp4"}
 THIS = "this"
 """Names the run directory that was given, in addresses."""
+LONGEST_KEY = 80
+"""Characters that are shown of the name of an experiment in an address."""
 LOG_LINES = 500
 CHUNKS_AT_ONCE = 16
 LOG_SIGNS = "\n\r\t"
@@ -150,20 +152,24 @@ class LivePages:
             "folder": int(bool(key) and not is_of_one_run),
             "version": _version(),
         }
-        look = await self._first_look(request, key)
-        text = await asyncio.to_thread(_page_text, look, values)
+        look = None
+        problem = ""
+        try:
+            look = await self._first_look(request, key)
+        except HTTPException as error:  # which the stream answers, too
+            problem = error.detail
+        text = await asyncio.to_thread(_page_text, look, {**values, "problem": problem})
         return await _text_response(request, text, "text/html", NOT_KEPT)
 
     async def _first_look(self, request: Request, key: str) -> FirstLook | None:
         """What the page has from the beginning; None where it is data that may not be shown yet, or
         there is none.
+
+        :raises HTTPException: as :meth:`_run_dir`.
         """
         if not self._rules.is_open or is_of_another_site(request.headers):
             return None
-        try:
-            feed = self._feed(await self._run_dir(key)) if key else self._folder_feed
-        except HTTPException:  # no such run directory, as the stream says, too
-            return None
+        feed = self._feed(await self._run_dir(key)) if key else self._folder_feed
         return None if feed.problem else await feed.first_look()
 
     async def _asset(self, request: Request) -> Response:
@@ -274,7 +280,9 @@ class LivePages:
         except UsageError as error:
             raise HTTPException(403, f"{safe_text(str(error), LARGEST_BODY)}\n") from None
         if run_dir is None:
-            raise _nothing_here()
+            name = safe_text(key, LONGEST_KEY)
+            why = "its run directory was removed, renamed or moved, or the address is wrong"
+            raise HTTPException(404, f'There is no experiment "{name}" here: {why}.\n')
         return run_dir
 
 

@@ -39,8 +39,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine with 199 experiments of root, and one of Ann, which trains."""
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A machine with 199 experiments of root, and one of Ann, which trains: by that process."""
     for name, folder in {"XDG_STATE_HOME": "state", "XDG_CONFIG_HOME": "config"}.items():
         monkeypatch.setenv(name, str(tmp_path / folder))
     shared = tmp_path / "shared"
@@ -59,8 +59,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             run_index.note(run_dir, run_dir.name)
         for path in (run_dir, *run_dir.iterdir()):
             os.chown(path, *((0, 0) if number else (ANN, ANN)))
-    with Acting(ANN, shared / "the-walk-of-ann", {0: 1, 1: 2}):
-        yield
+    with Acting(ANN, shared / "the-walk-of-ann", {0: 1, 1: 2, 70: 1, 72: 1}) as ann:
+        yield ann.pid
 
 
 def press(browser: Browser, *keys: str) -> str:
@@ -70,7 +70,7 @@ def press(browser: Browser, *keys: str) -> str:
 
 
 def test_200_experiments_are_filtered_sorted_and_opened_with_the_keyboard(
-    browser: Browser, machine: None
+    browser: Browser, machine: int
 ) -> None:
     with serving(None, all_users=True) as server:
         browser.errors()
@@ -78,8 +78,10 @@ def test_200_experiments_are_filtered_sorted_and_opened_with_the_keyboard(
         wait_until(lambda: len(browser.run(TABLE)) >= MANY, "all experiments")
         whole = len(browser.run(TABLE))  # the machine may have others
         [of_ann] = [row for row in browser.run(TABLE) if row[0] == "the-walk-of-ann"]
-        assert of_ann[:5] == ["the-walk-of-ann", "▶ running", f"uid {ANN}", "1 running", "2"]
-        assert "2 / " in browser.text("#totals")
+        assert of_ann[:5] == ["the-walk-of-ann", "▶ running", f"uid {ANN}", "1 running", "4"]
+        assert (of_ann[5], of_ann[-1]) == ("0-1, 70, 72", f"pid {machine}")
+        held = {0, 1, 70, 72}.intersection(range(os.cpu_count() or 1))
+        assert f"{len(held)} / " in browser.text("#totals")
         assert "sudo -u" in browser.text("#note")
         assert press(browser, "/") == "filter"
         press(browser, "run1 interrupted")
@@ -87,6 +89,9 @@ def test_200_experiments_are_filtered_sorted_and_opened_with_the_keyboard(
         assert {row[1] for row in shown} == {"! interrupted"}
         assert browser.text("#runs-note") == f"{len(shown)} of {whole} experiments"
         assert press(browser, Keys.ARROW_DOWN, Keys.ARROW_DOWN) == shown[1][0]
+        press(browser, "/")
+        press(browser, Keys.ESCAPE)
+        assert press(browser, "/", "the-walk", Keys.ARROW_DOWN) == "the-walk-of-ann", "no link"
         press(browser, "/")
         press(browser, Keys.ESCAPE)
         assert len(browser.run(TABLE)) == whole
@@ -112,7 +117,7 @@ def test_200_experiments_are_filtered_sorted_and_opened_with_the_keyboard(
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_no_experiment_is_wider_than_the_window(
-    browser: Browser, machine: None, size: tuple[int, int]
+    browser: Browser, machine: int, size: tuple[int, int]
 ) -> None:
     with serving(None, all_users=True) as server:
         browser.open(f"http://localhost:{server.port}/#token={server.token}", size)

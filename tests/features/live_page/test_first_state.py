@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -133,6 +134,16 @@ def test_without_javascript_jobs_experiments_and_their_states_can_be_read(tmp_pa
 def test_a_page_without_a_run_says_so_in_its_html(tmp_path: Path) -> None:
     with serving(tmp_path / "later") as server:
         assert b"has not begun; this page waits for it." in server.request("/")[2]
+
+
+def test_an_experiment_that_is_not_there_is_named_with_a_link_to_the_others(tmp_path: Path) -> None:
+    make_run_dir(tmp_path / "runs/one", [Trained()])
+    with serving(tmp_path / "runs") as server:
+        status, _, body = server.request("/api/gone-0123456789/events")
+        assert (status, '"gone-0123456789"' in body.decode()) == (404, True)
+        page = html.unescape(server.request("/run/gone-0123456789")[2].decode())
+    assert body.decode().strip() in page
+    assert '<a href="../">All experiments</a>' in page
 
 
 def test_no_data_is_in_a_page_that_anyone_may_open(tmp_path: Path) -> None:

@@ -109,6 +109,20 @@ def test_a_page_that_waits_for_a_run_becomes_that_of_a_folder(
         browser.shows("#runs", "one")
 
 
+def test_the_page_of_an_experiment_that_is_gone_says_so_and_leads_to_the_others(
+    browser: Browser, tmp_path: Path
+) -> None:
+    make_run_dir(tmp_path / "runs/one", [Trained()])
+    with page(tmp_path / "runs", browser) as (address, _):
+        browser.open(f"{address}run/gone-0123456789")
+        browser.shows("#link", 'no experiment "gone-0123456789"')
+        assert "trying again" not in browser.text("#link")
+        assert browser.text("#up") == "All experiments"
+        browser.errors()  # the answer 404
+        browser.run("document.getElementById('up').click()")
+        browser.shows("#runs", "one")
+
+
 @contextlib.contextmanager
 def blocked(browser: Browser, *addresses: str) -> Iterator[None]:
     """Requests to ``addresses``, patterns with ``*``, come to nothing."""

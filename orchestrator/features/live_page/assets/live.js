@@ -12,7 +12,8 @@ const byId = (id) => document.getElementById(id);
 
 function showLink(state) {
   const link = byId("link"), open = state === "open";
-  link.textContent = open ? "● live" : `○ ${state}; trying again …`;
+  const gone = key !== "this" && /^404: (.*)/s.exec(state);  // it is looked for again, as it may come back
+  link.textContent = open ? "● live" : gone ? `○ ${gone[1]}` : `○ ${state}; trying again …`;
   link.classList.toggle("lost", !open);
   if (key === "this" && state.startsWith("404")) reloadSoon();
   if (state.startsWith("401")) link.textContent = "This needs the token: open the whole address that `serve` has printed.";

@@ -19,30 +19,43 @@ const jobsText = ({ counts }) => STATES.filter((state) => counts[state]).map((st
 
 const jobsOf = ({ counts }) => Object.values(counts).reduce((sum, one) => sum + one, 0);
 
+// [0, 1, 2, 3, 8] → "0-3, 8".
+function rangesText(cpus) {
+  const ranges = [];
+  for (const cpu of cpus) {
+    const last = ranges.at(-1);
+    if (last?.end === cpu - 1) last.end = cpu;
+    else ranges.push({ start: cpu, end: cpu });
+  }
+  return ranges.map(({ start, end }) => (start === end ? start : `${start}-${end}`)).join(", ");
+}
+
 const dateText = (seconds) => (seconds === null ? "–" : new Date(seconds * 1000).toLocaleString("sv").slice(0, 16));
 
 const COLUMNS = [
   { name: "experiment", text: (run) => run.name, value: (run) => run.name },
-  { name: "state", text: (run) => `${SYMBOLS[run.state]} ${run.state}`, title: (run) => run.supervisor, value: (run) => Object.keys(SYMBOLS).indexOf(run.state) },
+  { name: "state", text: (run) => `${SYMBOLS[run.state]} ${run.state}`, value: (run) => Object.keys(SYMBOLS).indexOf(run.state) },
   { name: "user", phone: true, text: (run) => run.user, value: (run) => run.user },
   { name: "jobs", rank: 2, falls: true, text: jobsText, value: jobsOf },
-  { name: "cores", number: true, phone: true, text: (run) => number(run.cpus.length || null), title: (run) => (run.cpus.length ? `CPU ${run.cpus.join(", ")}` : ""), value: (run) => run.cpus.length },
+  { name: "cores", number: true, phone: true, text: (run) => number(run.cpus.length || null), value: (run) => run.cpus.length },
+  { name: "on CPU", phone: true, text: (run) => rangesText(run.cpus) || "–", value: (run) => run.cpus[0] },
   { name: "load", number: true, phone: true, text: (run) => decimal(run.load), value: (run) => run.load },
   { name: "memory", number: true, phone: true, text: (run) => bytes(run.memory_mib), value: (run) => run.memory_mib },
   { name: "disk", number: true, rank: 2, text: (run) => bytes(run.disk_mib), value: (run) => run.disk_mib },
   { name: "ETA", number: true, rises: true, phone: true, text: (run) => duration(run.eta_s), value: (run) => run.eta_s },
   { name: "last run", rank: 2, falls: true, text: (run) => dateText(run.noted), value: (run) => run.noted },
   { name: "run directory", rank: 2, text: (run) => run.root, value: (run) => run.root },
+  { name: "supervisor", rank: 3, text: (run) => run.supervisor || "–", value: (run) => run.supervisor || null },
 ];
 
 // What is not known of the experiments of a folder.
 const OF_NO_MACHINE = { user: "", cpus: [], load: null, memory_mib: null, disk_mib: null, eta_s: null };
-const OF_MACHINE = ["user", "cores", "load", "memory", "disk", "ETA"];
+const OF_MACHINE = ["user", "cores", "on CPU", "load", "memory", "disk", "ETA"];
 
 class RunRow extends TableRow {
   constructor(run) {
     super(run.id, COLUMNS);
-    this.name = element("b");
+    this.name = element("b", { tabindex: "-1" });
     this.message = element("span", { class: "message", hidden: "" });
     this.cells[0].append(this.name, this.message);
   }
@@ -55,9 +68,11 @@ class RunRow extends TableRow {
   // The name is a link while the experiment may be opened.
   linkName(run) {
     if (run.may_open === (this.name.tagName === "A")) return;
-    const name = run.may_open ? element("a", { href: `run/${run.id}` }) : element("b");
+    const name = run.may_open ? element("a", { href: `run/${run.id}` }) : element("b", { tabindex: "-1" });
+    const hasFocus = document.activeElement === this.name;
     name.textContent = this.name.textContent;
     this.name.replaceWith(name);
+    if (hasFocus) name.focus({ preventScroll: true });
     this.name = name;
   }
 
@@ -86,6 +101,7 @@ export class RunsTable extends SortedTable {
 
   isShown(name, runs) {
     if (OF_MACHINE.includes(name)) return runs.some((run) => run.user);
+    if (name === "supervisor") return runs.some((run) => run.supervisor);
     return name !== "last run" || runs.some((run) => run.noted !== null);
   }
 }

@@ -6,7 +6,7 @@ const MORE = 500, SORT_EVERY_MS = 3000;
 
 const classOf = (column) => [column.number ? "number" : "", column.phone ? "phone" : "", column.rank ? `rank${column.rank}` : ""].join(" ").trim() || null;
 
-// The row of an item. `columns` are those of `SortedTable`.
+// The row of an item. `columns` are those of `SortedTable`. Its name is a link, or has a `tabindex`: the arrow keys go there.
 export class TableRow {
   constructor(id, columns) {
     this.columns = columns;
@@ -17,8 +17,7 @@ export class TableRow {
 
   update(item, now, has) {
     this.columns.forEach((column, place) => {
-      const text = column.text(item, now), title = column.title?.(item);
-      if (title !== undefined && this.cells[place].title !== title) this.cells[place].title = title;
+      const text = column.text(item, now);
       if (this.texts[place] === text) return;
       this.texts[place] = text;
       this.show(column, this.cells[place], text, item);
@@ -34,8 +33,7 @@ export class TableRow {
 }
 
 // The table `name` of the page, whose items have an `id` and a `state`; the names of their pieces begin with `prefix`.
-// `columns`: `text` is what a cell says, `title` what the pointer shows there, and `value` what it is
-// sorted by: numbers the largest first unless the column `rises`, others only if it `falls`; the higher its rank, the wider the window that shows it.
+// `columns`: `text` is what a cell says, and `value` what it is sorted by: numbers the largest first unless the column `rises`, others only if it `falls`; the higher its rank, the wider the window that shows it.
 // `states`: a symbol for each, in the order in which they are sorted. `first`: so many rows are shown at first.
 export class SortedTable {
   constructor(name, store, { columns, states, first, noun, prefix }) {
@@ -199,10 +197,10 @@ export class SortedTable {
     if (event.key === "/" && !typing) { event.preventDefault(); this.filter.focus(); return; }
     if (event.key === "Escape" && event.target === this.filter) { this.filter.value = ""; this.arrange(); this.filter.blur(); return; }
     if (!["ArrowDown", "ArrowUp"].includes(event.key) || (typing && event.target !== this.filter) || document.querySelector("dialog[open]")) return;
-    const links = [...this.body.querySelectorAll("a")];
-    const at = links.indexOf(document.activeElement);
+    const names = [...this.body.rows].map((row) => row.querySelector("a, [tabindex]"));
+    const at = names.indexOf(document.activeElement);
     if (at < 0 && event.target !== this.filter) return;
     event.preventDefault();
-    links[Math.max(0, at + (event.key === "ArrowDown" ? 1 : -1))]?.focus();
+    names[Math.max(0, at + (event.key === "ArrowDown" ? 1 : -1))]?.focus();
   }
 }
