@@ -178,8 +178,9 @@ def list_experiments(
         str | None,
         Option(
             "--filter",
-            metavar="TEXT",
-            help="With --all-users: those alone that have TEXT in user, name, state or run directory.",
+            metavar="WORDS",
+            help="With --all-users: those alone that have each of WORDS in user, name, state, run directory or "
+            "problem, in capitals or not.",
             show_default="all",
         ),
     ] = None,
@@ -217,12 +218,12 @@ def _list_all_users(*, is_all: bool, containing: str, sort: SortKey | None, as_j
     from orchestrator.terminal import machine_view
 
     found = machine_runs.all_runs()
-    runs = machine_view.runs_to_list(
+    selection = machine_view.runs_to_list(
         found.runs, is_all=is_all, containing=containing, sort=None if sort is None else sort.value
     )
     if as_json:
-        shared.print_json([machine_view.facts(run) for run in runs])
+        shared.print_json([machine_view.facts(run) for run in selection.runs])
     else:
-        machine_view.show(runs)
+        machine_view.show(selection)
     for problem in found.problems:
         shared.print_progress(f"warning: {problem}")

@@ -37,7 +37,7 @@ SHARED_MODE = 0o1777
 """Everybody may make a directory in it, and nobody remove another's."""
 FILE_NAME = re.compile(r"\.?(\d{1,10})-[0-9a-f]{8}")
 """The pid of the holder; with a dot, the file is not complete yet."""
-MOST_BYTES = 1 << 14
+MOST_BYTES = 1 << 15
 """Of a holder's file; a larger one is not read."""
 MOST_USERS = 1024
 """Further users are not looked at."""
@@ -50,6 +50,8 @@ MOST_JOBS = 1024
 MOST_PID = 1 << 22
 """The largest number of a process that is believed; it is that of Linux."""
 LONGEST_NAME = 200
+LONGEST_PATH = 4096
+"""Bytes of a path on Linux (``PATH_MAX``), the host before it among them."""
 LOOKS = 3
 """How often a file is opened again that its holder replaces meanwhile."""
 TURN_S = 0.1
@@ -67,7 +69,8 @@ class Holder:
     user: str
     experiment: str
     run_dir: str
-    """With the host before it where that is another one; empty for what is no run."""
+    """With the host before it where that is another one; empty for what is no run. It is as it was
+    said: who shows it makes it :func:`~orchestrator.core.text.plain`."""
     uid: int
     pid: int
     cpus: Mapping[int, int]
@@ -369,13 +372,22 @@ def _parse_holder(content: bytes, uid: int) -> Holder | None:
         return Holder(
             user=user_name(uid),
             experiment=_printable_line(values["experiment"]),
-            run_dir=_printable_line(values["run_dir"]),
+            run_dir=_path(str(values["run_dir"])),
             uid=uid,
             pid=pid,
             cpus=cpus,
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
+
+
+def _path(text: str) -> str:
+    """``text`` where it can be a path; empty otherwise.
+
+    :raises UnicodeEncodeError: it has surrogates that stand for no byte.
+    """
+    size = len(text.encode("utf-8", "surrogateescape"))
+    return "" if "\0" in text or size > LONGEST_PATH else text
 
 
 def _printable_line(text: object) -> str:

@@ -21,7 +21,7 @@ from orchestrator.core.errors import SpecError
 from orchestrator.core.job import GPU_PARTS
 from orchestrator.core.processes.environment_variables import BINDING_VARIABLES, THREAD_VARIABLES
 from orchestrator.core.processes.procfs import text_of
-from orchestrator.core.text import count, cpu_text
+from orchestrator.core.text import count, cpu_text, plain
 from orchestrator.machine import cpu_holders, provenance
 from orchestrator.machine.cpu_holders import CpuHolders, holders_folder
 from orchestrator.machine.cpu_load import LoadSampler
@@ -199,7 +199,8 @@ def holders(folder: Path | None = None) -> Iterator[Finding]:
         yield Finding("ok", "Other runs", "none holds CPUs of this machine.")
         return
     held = [
-        f"{other.name} ({other.run_dir}) has {cpu_text(other.cpus)}" for other in others[:MOST_RUNS]
+        f"{other.name} ({plain(other.run_dir)}) has {cpu_text(other.cpus)}"
+        for other in others[:MOST_RUNS]
     ]
     if len(others) > MOST_RUNS:
         held.append(f"{len(others) - MOST_RUNS} more")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.core.text import count, duration
+from orchestrator.core.text import count, duration, joined, plain
 from orchestrator.experiment.directory.run_index import FINISHED, ORDER
 from orchestrator.experiment.from_outside.machine_runs import MachineRun
 from orchestrator.machine.topology import MIB
@@ -15,6 +16,18 @@ from orchestrator.terminal.jobs_table import counts_text
 from orchestrator.terminal.list_view import STATE_COLOUR
 from orchestrator.terminal.output import bytes_text, show_table
 from orchestrator.terminal.tables import NONE, Column, number_column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What is shown, and how much is not."""
+
+    runs: Sequence[MachineRun]
+    without_words: int
+    """Number of those that the filter leaves out."""
+    finished: int
+    """Number of those that it would show, but that have finished."""
+
 
 SORTED_BY: Mapping[str, Callable[[MachineRun], Any]] = {
     "user": lambda run: run.user,
@@ -29,24 +42,27 @@ SORTED_BY: Mapping[str, Callable[[MachineRun], Any]] = {
 
 def runs_to_list(
     runs: Sequence[MachineRun], *, is_all: bool, containing: str, sort: str | None
-) -> list[MachineRun]:
+) -> Selection:
     """Those that run or can be resumed, or all, in order.
 
-    :param containing: only those with this text in user, name, state or run directory.
+    :param containing: only those with each of these words in user, name, state, run directory or
+        problem, in capitals or not: the rule of the live page.
     :param sort: a key of :data:`SORTED_BY`; None: by state, then by user and name.
     """
-    shown = [
-        run
-        for run in runs
-        if (is_all or run.facts.state != FINISHED)
-        and any(containing in text for text in _texts(run))
-    ]
+    words = containing.lower().split()
+    fitting = [run for run in runs if all(word in _text(run).lower() for word in words)]
+    shown = [run for run in fitting if is_all or run.facts.state != FINISHED]
     shown.sort(key=lambda run: (ORDER.index(run.facts.state), run.user, run.facts.name))
-    return shown if sort is None else sorted(shown, key=SORTED_BY[sort])
+    return Selection(
+        runs=shown if sort is None else sorted(shown, key=SORTED_BY[sort]),
+        without_words=len(runs) - len(fitting),
+        finished=len(fitting) - len(shown),
+    )
 
 
-def _texts(run: MachineRun) -> tuple[str, ...]:
-    return run.user, run.facts.name, run.facts.state, run.facts.run_dir
+def _text(run: MachineRun) -> str:
+    found = run.facts
+    return " ".join((run.user, found.name, found.state, found.run_dir, found.problem))
 
 
 def facts(run: MachineRun) -> dict[str, Any]:
@@ -69,16 +85,32 @@ def facts(run: MachineRun) -> dict[str, Any]:
     }
 
 
-def show(runs: Sequence[MachineRun]) -> None:
+def show(selection: Selection) -> None:
+    runs = selection.runs
+    left_out = _left_out_text(selection)
     if not runs:
-        print("no experiment of any user is seen here")
+        print(left_out or "no experiment of any user is seen here")
         return
     cpus = {cpu for run in runs for cpu in run.cpus}
     users = {run.uid for run in runs}
     held = count(len(cpus), "CPU is held", "CPUs are held")
     text = f"{count(len(runs), 'experiment')} of {count(len(users), 'user')}; {held}"
-    problems = [f"{run.facts.run_dir}: {run.facts.problem}" for run in runs if run.facts.problem]
-    show_table(COLUMNS, runs, below=["", *problems, text])
+    problems = [
+        plain(f"{run.facts.run_dir}: {run.facts.problem}") for run in runs if run.facts.problem
+    ]
+    show_table(COLUMNS, runs, below=["", *problems, text, *([left_out] if left_out else [])])
+
+
+def _left_out_text(selection: Selection) -> str:
+    """How many are not shown, and what shows them; empty where all are."""
+    parts = []
+    if selection.without_words:
+        parts.append(
+            f"{count(selection.without_words, 'experiment')} without the words of --filter"
+        )
+    if selection.finished:
+        parts.append(f"{count(selection.finished, 'experiment')} that finished (--all shows them)")
+    return f"not shown: {joined(parts)}" if parts else ""
 
 
 def _mib_text(mib: float | None) -> str:

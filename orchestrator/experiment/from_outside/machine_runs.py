@@ -12,6 +12,7 @@ is believed only of those that belong to the user.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import pwd
 import stat
@@ -38,7 +39,7 @@ from orchestrator.ledger import SummaryRow
 from orchestrator.machine.cpu_holders import CpuHolders, Holder, holders_folder
 from orchestrator.machine.process_tree import resident_mib, with_descendants
 from orchestrator.machine.topology import MIB
-from orchestrator.machine.users import user_name, user_who_decides
+from orchestrator.machine.users import sudo_name, user_name, user_who_decides
 from orchestrator.supervisor.remaining_time import NOTHING_ENDED
 
 MOST_USERS = 1024
@@ -48,6 +49,8 @@ MOST_FILES = 20_000
 """Of a run directory whose disk space is counted."""
 LIMIT_S = 20.0
 """So long the run directories of one user may take."""
+READ_SHARE = 0.75
+"""Of that time: then what has been read is answered, and the rest is left out, disk space first."""
 LATE_LIMIT_S = 1.0
 """So long they may take from a moment on when those who were late have taken :data:`LIMIT_S`."""
 REST_S = 300.0
@@ -57,9 +60,13 @@ MEASURED_S = 0.5
 BLOCK_BYTES = 512
 """The unit of ``st_blocks`` (stat(2))."""
 
+NO_TIME = "not read: the other run directories of this user have taken the time that each user has"
 KEYS = ("state", "cause", "env_steps", "total_timesteps", "env_steps_per_s")
 """Of a row of ``summary.json``, which are read."""
 
+Reading: TypeAlias = Callable[[float], list[str]]
+"""Called with the moment (monotonic) by which it is to end; a line of :class:`RunFacts` for each run
+directory."""
 FoundState: TypeAlias = Literal["running", "paused", "interrupted", "unreadable", "finished"]
 
 
@@ -78,7 +85,8 @@ class RunFacts(JsonLine):
     eta_s: float | None = None
     """Seconds until all are trained, at the present speed."""
     disk_mib: float | None = None
-    """What the run directory takes; None where it has more than :data:`MOST_FILES` files."""
+    """What the run directory takes; None where it has more than :data:`MOST_FILES` files, or there was
+    no time to count them."""
     problem: Message = ""
     """Why its jobs cannot be read."""
 
@@ -142,10 +150,10 @@ class LateUsers:
         if time.monotonic() < until:
             raise OrchestratorError(why)
 
-    def note(self, uid: int, error: LateError, limit_s: float) -> None:
+    def note(self, uid: int, why: str, limit_s: float) -> None:
         self._waited_s += limit_s
         if limit_s == LIMIT_S:
-            self._resting[uid] = time.monotonic() + REST_S, str(error)
+            self._resting[uid] = time.monotonic() + REST_S, why
 
 
 def all_runs(late: LateUsers | None = None) -> MachineRuns:
@@ -182,14 +190,12 @@ def _places() -> dict[int, _Places]:
     return places
 
 
-def _readings(uid: int, place: _Places) -> Iterator[tuple[int | None, Callable[[], list[str]]]]:
-    """What is to be read of a user: as whom (None: as who this process is), and what does it, which
-    returns a line of :class:`RunFacts` for each run directory.
-    """
+def _readings(uid: int, place: _Places) -> Iterator[tuple[int | None, Reading]]:
+    """What is to be read of a user: as whom (None: as who this process is), and what does it."""
     own = os.geteuid()
     if own == 0 and uid != 0:
         # The user's own process looks at the home, too: it may be on a disk that does not answer.
-        yield uid, lambda: _lines(_names(place, _entries(place)))
+        yield uid, lambda end_by: _lines(_names(place, _entries(place)), end_by)
         return
     names = _names(place, run_index.entries() if uid == own else [])
     by_reader: dict[int | None, dict[str, str]] = defaultdict(dict)
@@ -199,18 +205,21 @@ def _readings(uid: int, place: _Places) -> Iterator[tuple[int | None, Callable[[
         yield reader, partial(_lines, some)
 
 
-def _lines_by(reader: int | None, work: Callable[[], list[str]], late: LateUsers) -> list[bytes]:
+def _lines_by(reader: int | None, reading: Reading, late: LateUsers) -> list[bytes]:
     """:raises OrchestratorError: it takes too long, or nobody may act for the user."""
     if reader is None:
-        lines = work()
+        lines = reading(math.inf)
     else:
         late.refuse_resting(reader)
         limit_s = late.limit_s
+        end_by = time.monotonic() + READ_SHARE * limit_s
         try:
-            lines = done_by(reader, work, limit_s=limit_s)
+            lines = done_by(reader, partial(reading, end_by), limit_s=limit_s)
         except LateError as error:
-            late.note(reader, error, limit_s)
-            raise
+            listing = f"`sudo -u {sudo_name(reader)} orchestrator list`"
+            why = f"{error}: a disk may not answer; {listing} waits for it"
+            late.note(reader, why, limit_s)
+            raise OrchestratorError(why) from None
     return [line.encode() for line in lines]
 
 
@@ -224,9 +233,19 @@ def _entries(place: _Places) -> list[RunEntry]:
     return [] if place.home is None else run_index.entries_of_home(place.home)
 
 
-def _lines(names: Mapping[str, str]) -> list[str]:
-    """:param names: run directory → the name of its experiment."""
-    return [_facts(Path(run_dir), name).to_line().decode() for run_dir, name in names.items()]
+def _lines(names: Mapping[str, str], end_by: float) -> list[str]:
+    """A line of :class:`RunFacts` for each run directory.
+
+    :param names: run directory → the name of its experiment.
+    :param end_by: after this moment (monotonic) nothing more is read.
+    """
+    found = [
+        _facts(Path(run_dir), name)
+        if time.monotonic() < end_by
+        else RunFacts(run_dir=run_dir, name=name, state="unreadable", problem=NO_TIME)
+        for run_dir, name in names.items()
+    ]
+    return [_with_disk_space(facts, end_by).to_line().decode() for facts in found]
 
 
 def _facts(run_dir: Path, name: str) -> RunFacts:
@@ -235,6 +254,7 @@ def _facts(run_dir: Path, name: str) -> RunFacts:
     pid = None if holder is None or holder.is_elsewhere else holder.pid
     try:
         rows = _rows(paths)
+        is_underway = paths.underway.exists()
     except (OSError, ValueError) as error:
         state: FoundState = "unreadable" if holder is None else "running"
         reason = getattr(error, "strerror", None) or str(error)
@@ -244,28 +264,51 @@ def _facts(run_dir: Path, name: str) -> RunFacts:
     return RunFacts(
         run_dir=str(run_dir),
         name=name,
-        state=_state(rows) if holder is None else "running",
+        state=_state(rows, is_underway=is_underway) if holder is None else "running",
         pid=pid,
-        jobs=dict(Counter(row["state"] for row in rows)),
+        jobs=_jobs(rows, is_supervised=holder is not None),
         eta_s=None if holder is None else _eta_s(rows),
-        disk_mib=_disk_mib(run_dir),
     )
 
 
+def _with_disk_space(facts: RunFacts, end_by: float) -> RunFacts:
+    """:param end_by: as for :func:`_lines`."""
+    if facts.problem:
+        return facts
+    return dataclasses.replace(facts, disk_mib=_disk_mib(Path(facts.run_dir), end_by))
+
+
 def _rows(paths: RunPaths) -> list[Mapping[str, Any]]:
-    """:raises OSError, ValueError: there is none, or it has another form."""
-    content = parsed_json(read_regular(paths.summary_json, LARGEST_SUMMARY_BYTES))
+    """Empty where there is no ``summary.json`` yet: the robots are examined first.
+
+    :raises OSError, ValueError: it may not be read, or has another form.
+    """
+    try:
+        content = parsed_json(read_regular(paths.summary_json, LARGEST_SUMMARY_BYTES))
+    except FileNotFoundError:
+        return []
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise ValueError("expected a list of jobs")
     return [checked_values(SummaryRow, {key: row.get(key) for key in KEYS}) for row in content]
 
 
-def _state(rows: Collection[Mapping[str, Any]]) -> FoundState:
-    """The state of an experiment without a supervisor."""
+def _state(rows: Collection[Mapping[str, Any]], *, is_underway: bool) -> FoundState:
+    """The state of an experiment without a supervisor.
+
+    :param is_underway: whether a search, for example, may still make jobs.
+    """
     states = {row["state"] for row in rows if row["cause"] != Cause.RUNG}
-    if not rows or states & {"PENDING", "RUNNING"}:
+    if not rows or states & {"PENDING", "RUNNING"} or is_underway:
         return "interrupted"
     return "paused" if "PAUSED" in states else "finished"
+
+
+def _jobs(rows: Collection[Mapping[str, Any]], *, is_supervised: bool) -> dict[str, int]:
+    """Number of jobs by state. Without a supervisor none runs: it was killed."""
+    jobs = Counter(row["state"] for row in rows)
+    if not is_supervised and "RUNNING" in jobs:
+        jobs["PENDING"] += jobs.pop("RUNNING")
+    return dict(jobs)
 
 
 def _eta_s(rows: Collection[Mapping[str, Any]]) -> float | None:
@@ -279,11 +322,11 @@ def _eta_s(rows: Collection[Mapping[str, Any]]) -> float | None:
     )
 
 
-def _disk_mib(folder: Path) -> float | None:
+def _disk_mib(folder: Path, end_by: float) -> float | None:
     """What the files below ``folder`` take on its disk; no link is followed."""
     taken = 0
     for number, status in enumerate(_statuses(folder)):
-        if number == MOST_FILES:
+        if number == MOST_FILES or time.monotonic() >= end_by:
             return None
         taken += status.st_blocks * BLOCK_BYTES
     return taken / MIB

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from orchestrator.core.errors import OrchestratorError, RunDirError
 from orchestrator.core.files.trial_file import status_of_new_file
-from orchestrator.machine.users import others_may_write
+from orchestrator.core.text import plain
+from orchestrator.machine.users import ask_owner, others_may_write, user_name
 
 MOST_BYTES = 1 << 24
 """Of an answer; it may be the user's."""
@@ -146,13 +147,34 @@ def _read_to_end(pipe: int, limit_s: float | None) -> bytes:
 
 
 def _answer(owner: int, work: Callable[[], list[str]]) -> dict[str, object]:
+    user = _user(owner)
     try:
         _become(owner)
+    except OSError as error:
+        what = f"root cannot act as {user} here: {error.strerror}"
+        return {"error": f"{what}. Run the command as that user"}
+    try:
         return {"done": work()}
     except OrchestratorError as error:
         return {"error": str(error)}
+    except OSError as error:
+        advice = _whom_to_ask(error) or f"ask {user_name(owner)}"
+        return {"error": f"{_what_failed(error)}; {advice}. Root acts there as {user} alone"}
     except Exception as error:
-        return {"error": f"as the user number {owner}, who owns the run directory: {error!r}"}
+        what = f"an unexpected error, {error!r}, of root's process that acts as {user}"
+        return {"error": f"{what}. Run the command as that user"}
+
+
+def _what_failed(error: OSError) -> str:
+    why = error.strerror or str(error)
+    return plain(f"{error.filename}: {why}" if isinstance(error.filename, str) else why)
+
+
+def _whom_to_ask(error: OSError) -> str:
+    """Where the user may not read or change what belongs to another one; empty otherwise."""
+    if isinstance(error, PermissionError) and isinstance(error.filename, str):
+        return ask_owner(Path(error.filename))
+    return ""
 
 
 def _become(owner: int) -> None:

@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from orchestrator.core.decoding import parsed_json
 from orchestrator.core.errors import LedgerDamagedError, LedgerError
+from orchestrator.core.files.atomic_files import write_whole
+from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.begun_source import Standing
 from orchestrator.features.search.declaration.written import start_over
 from orchestrator.features.search.event_contents import RACED, WITHOUT_TRIAL, problem_of
@@ -200,9 +202,21 @@ def _event(path: Path, row: Any, content: Any) -> SearchEvent:
 
 
 def add(ledger: Ledger, new: Iterable[SearchEvent]) -> None:
-    """Enter events into the open transaction of ``ledger``, at the present time."""
+    """Enter events into the open transaction of ``ledger``, at the present time. Beside it a file
+    says whether the search is underway.
+    """
     ledger.change(SCHEMA)
     for event in new:
         text = json.dumps(event.content, sort_keys=True)
         sql = "INSERT INTO search (at, kind, trial, content) VALUES (?, ?, ?, ?)"
         ledger.change(sql, (time.time(), event.kind, event.trial, text))
+        if event.kind in ("began", "ended"):
+            _mark(RunPaths(ledger.path.parent).underway, is_underway=event.kind == "began")
+
+
+def _mark(file: Path, *, is_underway: bool) -> None:
+    with contextlib.suppress(OSError):  # a full disk: `list --all-users` goes by the jobs alone
+        if is_underway:
+            write_whole(file, b"", durable=False)
+        else:
+            file.unlink(missing_ok=True)

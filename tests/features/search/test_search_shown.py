@@ -23,7 +23,7 @@ from orchestrator.executors.fake import Behaviour
 from orchestrator.experiment.directory import run_directory, run_end, run_index
 from orchestrator.experiment.directory.run_directory import LockHolder
 from orchestrator.experiment.directory.run_end import RunEnd
-from orchestrator.experiment.from_outside import run_snapshot
+from orchestrator.experiment.from_outside import machine_runs, run_snapshot
 from orchestrator.experiment.from_outside.run_watch import RunWatches, WatchReporter
 from orchestrator.experiment.planning.run_plan import RunOptions
 from orchestrator.experiment.resuming import jobs_at_rungs, resume
@@ -33,7 +33,7 @@ from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.search_paths import SearchPaths
 from orchestrator.features.search.search_process import SearchBesideRun
 from orchestrator.features.search.search_watch import SearchWatch
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, summary
 from orchestrator.supervisor.events import SilentReporter, View
 from orchestrator.terminal import jobs_table
 
@@ -209,10 +209,16 @@ def test_a_supervisor_counts_env_steps_up_to_the_rungs(tmp_path: Path) -> None:
 
 
 def noted(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The state in which `list` shows the run directory."""
+    """The state in which `list`, and `list --all-users`, show the run directory."""
     monkeypatch.setenv("XDG_STATE_HOME", str(paths.root.parent / "state"))
+    monkeypatch.setenv("ORCHESTRATOR_CPU_HOLDERS", str(paths.root.parent / "cpu-holders"))
+    monkeypatch.setattr(machine_runs.pwd, "getpwall", list)
     run_index.note(paths.root, "it")
+    with run_directory.opened_ledger(paths, read_only=True) as ledger:
+        summary.write(paths, ledger)
     (run,) = run_index.listed_runs()
+    (of_machine,) = machine_runs.all_runs().runs
+    assert (of_machine.facts.state, of_machine.facts.jobs) == (run.state, run.jobs)
     return run.state
 
 
@@ -225,6 +231,7 @@ def noted(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> str:
         ([DONE, AT_FIRST], False, 130, "interrupted", 130),
         ([DONE, AT_FIRST], False, 1, "interrupted", 1),
         ([DONE, AT_FIRST], False, None, "interrupted", 130),
+        ([DONE, DONE], False, None, "interrupted", 130),
     ],
 )
 def test_list_and_the_exit_code_of_status_are_those_of_the_search(

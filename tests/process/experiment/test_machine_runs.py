@@ -10,19 +10,23 @@ import pwd
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from command_helpers import give, invoke
+from supervisor_helpers import Experiment, make_job
 from user_helpers import ANN, BOB, NAMES, ROW, Acting, only_root
 
 from orchestrator.core.errors import RunDirError
-from orchestrator.experiment.directory import run_index
+from orchestrator.experiment.directory import run_directory, run_index
 from orchestrator.experiment.from_outside import machine_runs, resume_all
 from orchestrator.experiment.from_outside.machine_runs import MachineRun
 from orchestrator.experiment.processes import done_by_owner
+from orchestrator.ledger import summary
 from orchestrator.machine import cpu_holders
 from orchestrator.machine.cpu_holders import holders_folder
 
@@ -103,7 +107,54 @@ def test_root_sees_the_runs_of_all_users_with_what_they_hold(homes: Path) -> Non
         "done": "finished",
         "resting": "paused",
     }
-    assert found()["walkers"].facts.state == "interrupted", "its supervisor was killed"
+    killed = found()["walkers"].facts
+    assert (killed.state, killed.jobs) == ("interrupted", {"PENDING": 2}), (
+        "its supervisor was killed"
+    )
+
+
+def killed_run(run_dir: Path, *running: str) -> Path:
+    """A run directory with two jobs, of which a killed supervisor has left some running."""
+    run_dir.mkdir()
+    (run_dir / "supervisor.lock").touch()
+    jobs = Experiment(run_dir, [make_job("one"), make_job("two")])
+    for job_id in running:
+        jobs.begin(job_id)
+    summary.write(jobs.paths, jobs.ledger)
+    jobs.ledger.close()
+    run_index.note(run_dir, run_dir.name)
+    return run_dir
+
+
+def test_it_agrees_with_list_on_runs_that_were_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_runs.pwd, "getpwall", list)
+    examining = tmp_path / "examining"
+    examining.mkdir()
+    (examining / "supervisor.lock").touch()
+    run_index.note(examining, "examining")
+    killed_run(tmp_path / "training", "one")
+    listed = {run.entry.name: run for run in run_index.listed_runs()}
+    seen = found()
+    assert {name: (run.state, run.jobs) for name, run in listed.items()} == {
+        "examining": ("interrupted", {}),
+        "training": ("interrupted", {"PENDING": 2}),
+    }
+    for name, run in listed.items():
+        facts = seen[name].facts
+        assert (facts.state, facts.jobs, facts.problem) == (run.state, run.jobs, "")
+    with run_directory.claim(examining):
+        facts = found()["examining"].facts
+        assert (facts.state, facts.pid, facts.problem) == ("running", os.getpid(), "")
+
+
+@only_root
+def test_a_run_with_a_long_path_and_odd_blanks_is_one_row_with_its_cpus(homes: Path) -> None:
+    run_dir = run_of(ANN, homes, f"two  blanks\nand {'x' * 220}", {})
+    with Acting(ANN, run_dir, {3: 1}):
+        (run,) = machine_runs.all_runs().runs
+    assert (run.facts.run_dir, run.facts.state, run.cpus) == (str(run_dir), "running", (3,))
 
 
 @only_root
@@ -211,7 +262,7 @@ def test_root_does_not_read_what_others_may_write_into(homes: Path) -> None:
 @only_root
 def test_root_reads_its_run_in_a_users_folder_with_the_rights_of_this_user(homes: Path) -> None:
     run_dir = noted_by_root(homes / "ann/walkers")
-    assert found()["walkers"].facts.jobs == {"RUNNING": 1}, "all may read it"
+    assert found()["walkers"].facts.jobs == {"PENDING": 1}, "all may read it"
     (run_dir / "summary.json").chmod(0o600)
     assert "Permission denied" in found()["walkers"].facts.problem
 
@@ -289,6 +340,7 @@ def test_a_user_who_keeps_root_waiting_is_named_and_the_others_are_shown(
     (problem,) = runs.problems
     assert f"uid {ANN}" in problem
     assert "not answered within 1 s" in problem
+    assert f"sudo -u '#{ANN}'" in problem, "what to do"
 
 
 @only_root
@@ -311,6 +363,74 @@ def test_who_was_late_is_not_waited_for_in_the_next_looks_and_shortens_this_one(
         ]
     limit_s = machine_runs.LIMIT_S
     assert asked == [(ANN, limit_s), (BOB, machine_runs.LATE_LIMIT_S), (BOB, limit_s)]
+
+
+class Clock(SimpleNamespace):
+    """In place of the module ``time``: goes on only where a test says so."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, _: float) -> None: ...
+
+
+@only_root
+def test_where_time_is_short_disk_space_is_left_out_first(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("walkers", "runners"):
+        run_of(ANN, homes, name, {})
+    clock = Clock()
+    monkeypatch.setattr(machine_runs, "time", clock)
+    monkeypatch.setattr(machine_runs, "MOST_FILES", 1 << 60)
+
+    def without_end(folder: Path) -> Iterator[os.stat_result]:
+        while True:
+            clock.now += 1.0
+            yield folder.stat()
+
+    monkeypatch.setattr(machine_runs, "_statuses", without_end)
+    seen = found()
+    assert {name: (run.facts.jobs, run.facts.disk_mib) for name, run in seen.items()} == {
+        "walkers": ({"PENDING": 1}, None),
+        "runners": ({"PENDING": 1}, None),
+    }
+
+
+@only_root
+def test_what_there_is_no_time_for_is_named_and_the_rest_is_shown(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("walkers", "runners", "hoppers"):
+        run_of(ANN, homes, name, {})
+    clock = Clock()
+    monkeypatch.setattr(machine_runs, "time", clock)
+    facts = machine_runs._facts
+
+    def slow(run_dir: Path, name: str) -> machine_runs.RunFacts:
+        clock.now += machine_runs.LIMIT_S / 2
+        return facts(run_dir, name)
+
+    monkeypatch.setattr(machine_runs, "_facts", slow)
+    seen = found()
+    assert seen.keys() == {"walkers", "runners", "hoppers"}
+    states = Counter((run.facts.state, run.facts.problem) for run in seen.values())
+    assert states == {("interrupted", ""): 2, ("unreadable", machine_runs.NO_TIME): 1}
+
+
+@only_root
+def test_what_fails_as_another_user_is_said_with_its_path_and_whom_to_ask(homes: Path) -> None:
+    secret = secret_of_root(homes)
+    missing = homes / "ann/missing"
+    for path, expected in (
+        (secret, f"{secret}: Permission denied; it belongs to root: ask root"),
+        (missing, f"{missing}: No such file or directory; ask uid {ANN}"),
+    ):
+        with pytest.raises(RunDirError) as failed:
+            done_by_owner.done_by(ANN, lambda path=path: [path.read_text()])
+        assert str(failed.value).startswith(expected)
 
 
 @only_root
@@ -343,8 +463,15 @@ def test_the_command_filters_and_sorts(tmp_path: Path) -> None:
     # Others may have experiments on this machine, too.
     interrupted = listed("--filter", "interrupted")
     assert [name for name in interrupted if name in ("a", "b", "c")] == ["a", "b"]
+    assert listed("--filter", f"INTERrupted {str(tmp_path).upper()}") == ["a", "b"]
     assert listed("--filter", "no such thing") == []
     shown = give("list", "--all-users", *mine, cwd=tmp_path).stdout
     assert "2 experiments of 1 user; 0 CPUs are held" in shown
+    assert "1 experiment that finished (--all" in shown
+    shown = give("list", "--all-users", "--filter", f"{tmp_path}/c", cwd=tmp_path).stdout
+    assert "1 experiment that finished (--all" in shown, "although none is shown"
+    shown = give("list", "--all-users", "--all", "--filter", "no such thing", cwd=tmp_path).stdout
+    assert "without the words of --filter" in shown
+    assert "of any user" not in shown
     assert invoke("list", "--sort", "disk", cwd=tmp_path).returncode == 2
     assert invoke("list", "--all-users", "--sort", "colour", cwd=tmp_path).returncode == 2

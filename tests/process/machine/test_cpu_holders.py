@@ -275,6 +275,26 @@ def test_names_of_others_are_one_line_without_what_controls_a_terminal(folder: P
     holders.close()
 
 
+@pytest.mark.parametrize(
+    ("said", "seen"),
+    [
+        ("/two  blanks\n\udcfc/" + "x" * 4080, None),
+        ("/" + "\udcfc" * 4095, None),
+        ("/" + "x" * 4096, ""),
+        ("/a\0b", ""),
+    ],
+    ids=["blanks", "escapes", "too-long", "zero"],
+)
+def test_a_run_directory_is_as_it_was_said_where_that_can_be_a_path(
+    folder: Path, said: str, seen: str | None
+) -> None:
+    holders = CpuHolders(folder, run_dir=said)
+    holders.publish({0: 1})
+    (found,) = CpuHolders(folder).others()
+    assert found.run_dir == (said if seen is None else seen)
+    holders.close()
+
+
 @pytest.mark.parametrize("hogs", [{0, 1, 2}, {0, 5, 6}])
 def test_idle_means_idle_cores_and_not_their_siblings(
     hogs: set[int], monkeypatch: pytest.MonkeyPatch

@@ -146,12 +146,12 @@ def test_hogs_leave_room_in_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_says_which_runs_hold_cpus_and_once_why_that_is_not_known(tmp_path: Path) -> None:
     assert levels(doctor_checks.holders(tmp_path / "holders")) == ["ok"]
-    walkers = CpuHolders(tmp_path / "holders", experiment="walkers", run_dir="/runs/walkers")
+    walkers = CpuHolders(tmp_path / "holders", experiment="walkers", run_dir="/runs/walk\x1bers")
     walkers.publish({0: 1, 1: 2})
     (finding,) = doctor_checks.holders(tmp_path / "holders")
     assert (finding.level, finding.detail) == (
         "note",
-        "run walkers (/runs/walkers) has CPUs 0 and 1.",
+        "run walkers (/runs/walk\\u001bers) has CPUs 0 and 1.",
     )
     walkers.close()
     (tmp_path / "file").write_text("")
