@@ -37,7 +37,7 @@ SHARED_MODE = 0o1777
 """Everybody may make a directory in it, and nobody remove another's."""
 FILE_NAME = re.compile(r"\.?(\d{1,10})-[0-9a-f]{8}")
 """The pid of the holder; with a dot, the file is not complete yet."""
-MOST_BYTES = 1 << 15
+MOST_BYTES = 1 << 16
 """Of a holder's file; a larger one is not read."""
 MOST_USERS = 1024
 """Further users are not looked at."""

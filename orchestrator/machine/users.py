@@ -87,14 +87,9 @@ def _who_decides(path: Path, *, is_above: bool) -> int | None:
     if stat.S_ISLNK(status.st_mode):
         path.stat()  # an error where links go round in a circle
         return _who_decides(above / path.readlink(), is_above=is_above)
+    others_may_write = bool(status.st_mode & 0o022)
     is_sticky = bool(status.st_mode & stat.S_ISVTX)
-    return NOBODY if others_may_write(status) and not (is_above and is_sticky) else None
-
-
-def others_may_write(status: os.stat_result) -> bool:
-    """Whether other users than the owner may write there; the group of root has root alone."""
-    of_others = stat.S_IWOTH | (stat.S_IWGRP if status.st_gid != 0 else 0)
-    return bool(status.st_mode & of_others)
+    return NOBODY if others_may_write and not (is_above and is_sticky) else None
 
 
 def private_directory() -> Path | None:

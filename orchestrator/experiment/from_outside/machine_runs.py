@@ -254,7 +254,7 @@ def _facts(run_dir: Path, name: str) -> RunFacts:
     pid = None if holder is None or holder.is_elsewhere else holder.pid
     try:
         rows = _rows(paths)
-        is_underway = paths.underway.exists()
+        is_underway = os.path.lexists(paths.underway)
     except (OSError, ValueError) as error:
         state: FoundState = "unreadable" if holder is None else "running"
         reason = getattr(error, "strerror", None) or str(error)
@@ -286,6 +286,8 @@ def _rows(paths: RunPaths) -> list[Mapping[str, Any]]:
     try:
         content = parsed_json(read_regular(paths.summary_json, LARGEST_SUMMARY_BYTES))
     except FileNotFoundError:
+        if not os.path.lexists(paths.lock):  # the run directory is not there, as seen from here
+            raise
         return []
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise ValueError("expected a list of jobs")

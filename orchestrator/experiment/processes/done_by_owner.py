@@ -12,6 +12,7 @@ import os
 import pwd
 import select
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from pathlib import Path
 from orchestrator.core.errors import OrchestratorError, RunDirError
 from orchestrator.core.files.trial_file import status_of_new_file
 from orchestrator.core.text import plain
-from orchestrator.machine.users import ask_owner, others_may_write, user_name
+from orchestrator.machine.users import ask_owner, user_name
 
 MOST_BYTES = 1 << 24
 """Of an answer; it may be the user's."""
@@ -58,12 +59,12 @@ def owner_if_not_root(root: Path) -> int | None:
 
 def may_be_anothers(root: Path) -> bool:
     """Whether this process is root's, and what is in the run directory ``root`` may be another
-    user's, who owns it or may write into it.
+    user's, who owns it, or anybody's, as all may write into it.
     """
     if os.geteuid() != 0:
         return False
     try:
-        return _other_owner(root) is not None or others_may_write(root.stat())
+        return _other_owner(root) is not None or bool(root.stat().st_mode & stat.S_IWOTH)
     except OSError:  # it cannot be found out whether the file system gives every file that owner
         return True
 

@@ -202,21 +202,22 @@ def _event(path: Path, row: Any, content: Any) -> SearchEvent:
 
 
 def add(ledger: Ledger, new: Iterable[SearchEvent]) -> None:
-    """Enter events into the open transaction of ``ledger``, at the present time. Beside it a file
-    says whether the search is underway.
-    """
+    """Enter events into the open transaction of ``ledger``, at the present time."""
     ledger.change(SCHEMA)
     for event in new:
         text = json.dumps(event.content, sort_keys=True)
         sql = "INSERT INTO search (at, kind, trial, content) VALUES (?, ?, ?, ?)"
         ledger.change(sql, (time.time(), event.kind, event.trial, text))
-        if event.kind in ("began", "ended"):
-            _mark(RunPaths(ledger.path.parent).underway, is_underway=event.kind == "began")
 
 
-def _mark(file: Path, *, is_underway: bool) -> None:
+def mark(paths: RunPaths, ledger: Ledger) -> None:
+    """Let a file say whether the search is underway, as ``ledger`` has it, for who does not open that.
+
+    What a death or a power cut has left is put right when the run begins again.
+    """
+    is_underway = standing(ledger) == "underway"
     with contextlib.suppress(OSError):  # a full disk: `list --all-users` goes by the jobs alone
-        if is_underway:
-            write_whole(file, b"", durable=False)
-        else:
-            file.unlink(missing_ok=True)
+        if is_underway and not paths.underway.exists():
+            write_whole(paths.underway, b"", durable=False)
+        elif not is_underway and paths.underway.exists():
+            paths.underway.unlink(missing_ok=True)

@@ -122,7 +122,7 @@ def test_servos_of_the_file_follow_a_pose_that_is_given(
         ({"actuators": "position", "kp": {"hip": 1.0}}, ("mjcf.kp", "did you mean 'h_hip'")),
         ({"actuators": "motor", "effort": 1.0, "kd": 1.0}, ("mjcf.kd is for servos",)),
         ({"kp": 1.0}, ("mjcf.kp is for servos, and no actuators are added",)),
-        ({"frequency": 3.0}, ("mjcf.frequency is for servos, and no actuators",)),
+        ({"frequency": 3.0}, ("mjcf.frequency is for actuators, and no actuators",)),
         ({"effort": {"arm": 1.0}}, ("mjcf.effort is for actuators", "mjcf.actuators =")),
         ({"passive": ["arm"]}, ("mjcf.passive is for actuators", "or leave it out")),
         ({"actuators": "position", "pose": {"f_hip": 3}}, ("mjcf.pose: 3 is outside", "-1 to 1")),

@@ -50,10 +50,13 @@ def test_gains_ask_for_servos(tmp_path: Path) -> None:
         'urdf.kd is for servos, and the actuators are motors; set urdf.actuators = "position"'
         in str(refused.problem)
     )
-    for setting in ({"kp": 20.0}, {"frequency": 3.0}):
-        alone = examiner(tmp_path)(ARM, **setting)
-        chosen = [(one.key, one.value) for one in alone.chosen_settings]
-        assert chosen == [("actuators", "position")]
+    alone = examiner(tmp_path)(ARM, kp=20.0)
+    chosen = [(one.key, one.value) for one in alone.chosen_settings]
+    assert chosen == [("actuators", "position")]
+
+
+def test_jobs_with_motors_may_share_the_frequency_of_servos(tmp_path: Path) -> None:
+    assert examiner(tmp_path)(ARM, actuators="motor", frequency=3.0).problem is None
 
 
 def test_the_pose_is_that_of_the_start_and_held_by_the_servos(tmp_path: Path) -> None:
@@ -90,10 +93,6 @@ def test_efforts_by_joint_replace_those_of_the_file_and_a_number_does_not(tmp_pa
         ({**SERVOS, "kp": {"wrist": 1.0}, "passive": ["wrist"]}, ("'wrist'", "there are l_knee")),
         ({"pose": {"l_knee": 1.5}}, ("urdf.pose: 1.5 is outside of the limits", "-1 to 1")),
         ({"effort": {"hip": 1.0}}, ("urdf.effort", "'hip'")),
-        (
-            {"actuators": "motor", "frequency": 3.0},
-            ("urdf.frequency is for servos, and the actuators are motors",),
-        ),
     ],
 )
 def test_what_does_not_fit_is_told_with_what_would(

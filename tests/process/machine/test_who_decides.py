@@ -41,15 +41,8 @@ def test_who_owns_it_or_a_folder_above_decides(folder: Path, which: str) -> None
 @pytest.mark.parametrize("mode", [0o775, 0o757])
 @pytest.mark.parametrize("which", ["above", "above/run"])
 def test_where_others_may_write_anybody_decides(folder: Path, which: str, mode: int) -> None:
-    os.chown(folder / which, 0, ANN)
     (folder / which).chmod(mode)
     assert user_who_decides(folder / "above/run") == NOBODY
-
-
-def test_the_group_of_root_is_nobody_else(folder: Path) -> None:
-    os.chown(folder / "above/run", 0, 0)
-    (folder / "above/run").chmod(0o775)
-    assert user_who_decides(folder / "above/run") is None
 
 
 def test_in_a_sticky_folder_others_cannot_replace_what_is_of_root(folder: Path) -> None:

@@ -15,9 +15,11 @@ from orchestrator.features.urdf.worker.servo_gains import Floats, servo_gains
 from orchestrator.features.urdf.worker.urdf_structure import shown
 from orchestrator.worker.mjspec.model_comparison import differing_fields
 
-OF_SERVOS = ("kp", "kd", "frequency")
-"""Settings that mean something to servos alone; the next ones to whatever actuators are added."""
-OF_ACTUATORS = ("effort", "passive")
+OF_SERVOS = ("kp", "kd")
+"""Settings that mean something to servos alone."""
+OF_ACTUATORS = ("frequency", "effort", "passive")
+"""Settings that mean something where actuators are added; jobs with motors and with servos may share a
+``frequency``, which motors do not use."""
 TURN = 3.1416
 """Half of a turn: servos of joints without limits take targets from -TURN to TURN."""
 
