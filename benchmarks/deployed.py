@@ -131,9 +131,11 @@ def compiled_controller(header: Path, folder: Path) -> Path:
     return folder / "controller"
 
 
-def in_environment(job_dir: Path, xml: Path, steps: int) -> Motion:
+def in_environment(job_dir: Path, xml: Path, steps: int, checkpoint: str | None) -> Motion:
     """The policy itself, up to the end of the episode."""
-    model, env = orchestrator.load(job_dir, n_envs=None, randomize=False, xml=xml)
+    model, env = orchestrator.load(
+        job_dir, checkpoint=checkpoint, n_envs=None, randomize=False, xml=xml
+    )
     simulation = env.unwrapped._simulation  # type: ignore[attr-defined]
     observation, _ = env.reset(seed=0)
     poses, velocities, commands = [], [], []
@@ -219,8 +221,8 @@ def figures(motion: Motion, period_s: float) -> Figures:
     return Figures(float(steps.sum()), float(error), len(forward) * period_s)
 
 
-def measure(job_dir: Path, seconds: float) -> list[dict[str, Any]]:
-    """:raises UsageError: the job is no such job."""
+def measure(job_dir: Path, seconds: float, checkpoint: str | None = None) -> list[dict[str, Any]]:
+    """:param checkpoint: as for ``export``. :raises UsageError: the job is no such job."""
     spec = WorkerSpec.from_json((job_dir / "spec.json").read_text())
     if spec.task != "track" or spec.task_options.get("observe") != "proprioception":
         raise UsageError(
@@ -232,7 +234,7 @@ def measure(job_dir: Path, seconds: float) -> list[dict[str, Any]]:
         folder = Path(name)
         header = folder / "walker.h"
         job_export.export(
-            argparse.Namespace(job_dir=job_dir, to=header, checkpoint=None, check=False)
+            argparse.Namespace(job_dir=job_dir, to=header, checkpoint=checkpoint, check=False)
         )
         controller = compiled_controller(header, folder)
         env: Any = orchestrator.make_env(job_dir, None, randomize=False, normalize=False)
@@ -241,7 +243,7 @@ def measure(job_dir: Path, seconds: float) -> list[dict[str, Any]]:
         physics_steps = simulation.task.frame_skip
         changed = changed_robot(own, simulation.model, folder / "robot")
         for robot, xml in (("of the job", own), ("changed", changed)):
-            played = in_environment(job_dir, xml, round(seconds / period_s))
+            played = in_environment(job_dir, xml, round(seconds / period_s), checkpoint)
             driven = by_controller(controller, xml, played, physics_steps, period_s)
             rows += [
                 {"robot": robot, "driven by": by, "late": motion.late}
@@ -257,10 +259,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("job_dir", type=Path)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--checkpoint", help="of a job that has not ended, such as latest")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args(arguments)
     try:
-        rows = measure(given.job_dir, given.seconds)
+        rows = measure(given.job_dir, given.seconds, given.checkpoint)
     except (OrchestratorError, OSError, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)
         return 2
