@@ -615,7 +615,8 @@ class Searcher:
             ledger.add_requests(requests)
 
         self.ledger = additions.write_change(self.ledger, self.paths, change)
-        search_events.mark(self.paths, self.ledger)
+        if any(event.kind in ("began", "ended") for event in events):
+            search_events.mark(self.paths, self.ledger)
         self._take_in()
 
     def _take_in(self) -> None:
