@@ -211,6 +211,7 @@ def list_experiments(
         )
     else:
         list_view.show(runs, is_all=is_all)
+    shared.print_passed_over()
 
 
 def _list_all_users(*, is_all: bool, containing: str, sort: SortKey | None, as_json: bool) -> None:

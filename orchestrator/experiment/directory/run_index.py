@@ -26,6 +26,7 @@ from orchestrator.core.files.atomic_files import write_whole
 from orchestrator.core.files.regular_files import read_regular
 from orchestrator.core.messages import JsonLine
 from orchestrator.core.paths import RunPaths
+from orchestrator.core.text import count, listed, plain
 from orchestrator.experiment import begun_source
 from orchestrator.experiment.directory import left_batch_jobs, run_directory
 from orchestrator.experiment.directory.run_directory import LockHolder
@@ -178,6 +179,24 @@ def entries() -> Iterator[RunEntry]:
             # The home is read-only, or another command has removed it.
             with contextlib.suppress(OSError):
                 file.unlink()
+
+
+def passed_over() -> str:
+    """A sentence on the run directories of root that :func:`entries` passes over since all may write
+    into them, with what to do; empty where there are none, and for other users.
+    """
+    found = [
+        entry.run_dir
+        for _, entry in _noted()
+        if not _is_gone(entry) and done_by_owner.is_open_to_all(Path(entry.run_dir))
+    ]
+    if not found:
+        return ""
+    what = count(len(found), "run directory of root is", "run directories of root are")
+    them = "it" if len(found) == 1 else "them"
+    why = f"every user of this machine may write into {them}"
+    advice = f"`chmod o-w` {them} if you trust the content"
+    return plain(f"{what} passed over, as {why}; {advice}: {listed(found)}")
 
 
 def missing() -> list[RunEntry]:

@@ -173,6 +173,8 @@ def all_runs(late: LateUsers | None = None) -> MachineRuns:
             except (OrchestratorError, OSError, ValueError) as error:
                 problems.append(f"The experiments of {user_name(uid)} cannot be read: {error}.")
         found += _with_holders(uid, facts, place.holders)
+    if passed_over := run_index.passed_over():
+        problems.append(f"{passed_over}.")
     return MachineRuns(runs=_measured(found), problems=problems)
 
 

@@ -64,9 +64,26 @@ def may_be_anothers(root: Path) -> bool:
     if os.geteuid() != 0:
         return False
     try:
-        return _other_owner(root) is not None or bool(root.stat().st_mode & stat.S_IWOTH)
+        return _other_owner(root) is not None or _all_may_write(root)
     except OSError:  # it cannot be found out whether the file system gives every file that owner
         return True
+
+
+def is_open_to_all(root: Path) -> bool:
+    """Whether this process is root's, and the run directory ``root`` is, too, but all may write into
+    it.
+    """
+    if os.geteuid() != 0:
+        return False
+    try:
+        return _other_owner(root) is None and _all_may_write(root)
+    except OSError:  # its owner cannot be found out
+        return False
+
+
+def _all_may_write(root: Path) -> bool:
+    """:raises OSError: that cannot be found out."""
+    return bool(root.stat().st_mode & stat.S_IWOTH)
 
 
 def _other_owner(root: Path) -> int | None:

@@ -260,6 +260,30 @@ def test_root_does_not_read_what_others_may_write_into(homes: Path) -> None:
 
 
 @only_root
+def test_root_is_told_of_its_runs_that_are_passed_over_as_all_may_write_into_them(
+    homes: Path,
+) -> None:
+    noted_by_root(homes / "its-own")
+    assert run_index.passed_over() == ""
+    for name in ("open", "wide"):
+        noted_by_root(homes / name).chmod(0o777)
+    put_in_its_place(noted_by_root(homes / "ann/walkers"), secret_of_root(homes))
+    (homes / "ann/walkers").chmod(0o777)
+    (problem,) = machine_runs.all_runs().problems
+    for command in (("list",), ("list", "--all-users"), ("resume", "--all")):
+        (warning,) = invoke(*command, cwd=homes).stderr.splitlines()
+        for told in (problem, warning):
+            assert "2 run directories" in told
+            assert "chmod o-w" in told
+            assert str(homes / "open") in told
+            assert str(homes / "wide") in told
+            assert "walkers" not in told, "that is Ann's"
+    (homes / "wide").chmod(0o755)
+    (homes / "open").chmod(0o755)
+    assert run_index.passed_over() == ""
+
+
+@only_root
 def test_root_reads_its_run_in_a_users_folder_with_the_rights_of_this_user(homes: Path) -> None:
     run_dir = noted_by_root(homes / "ann/walkers")
     assert found()["walkers"].facts.jobs == {"PENDING": 1}, "all may read it"
