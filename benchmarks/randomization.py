@@ -1,7 +1,7 @@
 """What domain randomisation, and observations that a real robot has, cost: CPU time of a training of
 the quadruped with and without them.
 
-    python -m benchmarks.randomization [--repeats 5] [--only robot,disturbances,terrain] [--json FILE]
+    python -m benchmarks.randomization [--repeats 5] [--only robot,history,both] [--json FILE]
 
 The trainings have the hyperparameters of ``jobs/robots.toml`` and alternate within one process,
 iteration by iteration. A repeat is the ratio of their CPU times per env_step.
@@ -72,10 +72,9 @@ PARTS: dict[str, Part] = {
     "disturbances": drawing("noise, delays and pushes", DISTURBANCES, None),
     "terrain": drawing("rough terrain", {"terrain": "rough(0.03)"}, None),
     "proprioception": observing("proprioception / full", {}, PROPRIOCEPTION),
-    "history": observing(
-        "history = 3 / history = 1, of proprioception",
-        PROPRIOCEPTION,
-        {**PROPRIOCEPTION, "history": 3},
+    "history": observing("history = 3 / history = 1, of full", {}, {"history": 3}),
+    "both": observing(
+        "proprioception with history = 3 / full", {}, {**PROPRIOCEPTION, "history": 3}
     ),
 }
 

@@ -113,14 +113,20 @@ def test_the_page_of_an_experiment_that_is_gone_says_so_and_leads_to_the_others(
     browser: Browser, tmp_path: Path
 ) -> None:
     make_run_dir(tmp_path / "runs/one", [Trained()])
-    with page(tmp_path / "runs", browser) as (address, _):
-        browser.open(f"{address}run/gone-0123456789")
+    with serving(tmp_path / "runs") as server:
+        browser.errors()
+        browser.open(f"http://localhost:{server.port}/run/gone-0123456789")
         browser.shows("#link", 'no experiment "gone-0123456789"')
         assert "trying again" not in browser.text("#link")
         assert browser.text("#up") == "All experiments"
-        browser.errors()  # the answer 404
         browser.run("document.getElementById('up').click()")
         browser.shows("#runs", "one")
+        # It is looked for again as long as its page is open, in case it comes back.
+        errors = browser.errors()
+        assert errors
+        for error in errors:
+            assert "/gone-0123456789/" in error
+            assert "404 (Not Found)" in error
 
 
 @contextlib.contextmanager

@@ -103,6 +103,7 @@ def test_a_declaration_that_is_none_is_refused_also_to_keep_it(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that trains")
 def test_an_edited_robot_is_another_search_that_can_only_start_over(tmp_path: Path) -> None:
     jobs, robot, run_dir = tmp_path / "jobs.toml", tmp_path / "hopper.xml", tmp_path / "run"
     content = SEARCH.replace(str(HOPPER), "hopper.xml").replace("trials = 2", "trials = 1")

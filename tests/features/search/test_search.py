@@ -242,6 +242,7 @@ def test_trials_are_compared_at_rungs_by_measures_of_their_training(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that trains")
 def test_the_jobs_of_a_matrix_are_compared_by_a_measure_and_only_then_measured(
     tmp_path: Path,
 ) -> None:

@@ -134,6 +134,7 @@ def search_file(folder: Path, table: str, job: str = "", space: str = "") -> Pat
 
 
 @pytest.mark.slow
+@pytest.mark.one_a_commit("a search that trains")
 def test_every_trial_starts_from_the_policy_of_the_unchanged_job(tmp_path: Path) -> None:
     """Also that of the unchanged point; the training of it waits for no rung."""
     table = "trials = 4\ninitial = [{}]\nscheduler = { min_env_steps = 128 }"

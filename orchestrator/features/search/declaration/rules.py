@@ -117,6 +117,23 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
             "search.space",
             'nothing varies; add for example "ppo.learning_rate" = { low = 1e-4, high = 3e-3 }',
         )
+    _check_end(search, problems)
+    if {"start", "inherit"} <= table.keys():
+        problems.add(
+            "search.inherit", "is the earlier spelling of start, which is set, too; leave it out"
+        )
+    _check_sampler(search, problems)
+    if search.start == "reference":
+        _check_networks(search, problems)
+    if search.race is not None:
+        _check_race(search, problems)
+    return search
+
+
+def _check_end(search: SearchSpec, problems: Problems) -> None:
+    """Check that the search ends: at the same trial where its order is fixed, and not before its
+    initial points are tried.
+    """
     if search.trials is search.max_env_steps is search.max_time_s is None:
         problems.add(
             "search",
@@ -130,16 +147,6 @@ def read_search(table: Mapping[str, Any], problems: Problems) -> SearchSpec:
     if search.trials is not None and len(search.initial) > search.trials:
         points = f"has {len(search.initial)} points, and the search trials = {search.trials}"
         problems.add("search.initial", f"{points}; leave some out, or raise trials")
-    if {"start", "inherit"} <= table.keys():
-        problems.add(
-            "search.inherit", "is the earlier spelling of start, which is set, too; leave it out"
-        )
-    _check_sampler(search, problems)
-    if search.start == "reference":
-        _check_networks(search, problems)
-    if search.race is not None:
-        _check_race(search, problems)
-    return search
 
 
 def _check_race(search: SearchSpec, problems: Problems) -> None:

@@ -99,13 +99,7 @@ class RandomizedSimulation(Simulation):
         for key in found:
             for change in key.changes:
                 self._batch.expand(change.name)
-        constants = [key for key in found if key.distribution.is_constant]
-        for key in constants:
-            for env in range(self.n_envs):
-                write(self._batch, env, key.changes, key.distribution.extremes[0])
-        changed = {change.name for key in constants for change in key.changes}
-        if not self.keys and not changed.isdisjoint(set_const_inputs()):
-            self._batch.set_const()  # where something is drawn, every episode does it
+        self._write_constants([key for key in found if key.distribution.is_constant])
         seen = np.zeros((self.n_envs, self._sensed_size), self.observation_dtype)
         self._disturbances = Disturbances(randomize, self.task, seen, grid)
         self._places = np.zeros((self.n_envs, 2))
@@ -114,27 +108,40 @@ class RandomizedSimulation(Simulation):
         self._privileged: list[str] = []
         """Keys that the critic sees: those of the robot, then delays and the period of pushes."""
         if asymmetric:
-            drawn_otherwise = grid is not None or randomize is not declared
+            is_drawn_by_episodes = grid is None and randomize is declared
             of_robot = (
-                _drawn(randomized_keys(Path(xml), model, declared))
-                if drawn_otherwise
-                else self.keys
+                self.keys
+                if is_drawn_by_episodes
+                else _drawn(randomized_keys(Path(xml), model, declared))
             )
             self._privileged += [key.key for key in of_robot]
             self._privileged += [key for key in PRIVILEGED if key in declared]
-        columns: dict[str, NDArray[Any]] = {
-            key.key: self.drawn[:, number] for number, key in enumerate(self.keys)
-        }
-        columns |= self._disturbances.drawn
-        self._shown = [
-            (place, columns[key]) for place, key in enumerate(self._privileged) if key in columns
-        ]
+        self._shown = self._views_of_privileged()
         """Places among these, and ``(n_envs,)`` views of what the running episodes have drawn."""
         self.privileged_names = (*self.privileged_names, *self._privileged)
         self.observation_size += len(self._privileged)
         # Contact forces are computed outside of the batch, at every step.
         self._models = [
             copy.copy(on_floor) if self._contact_forces else None for _ in range(self.n_envs)
+        ]
+
+    def _write_constants(self, constants: Sequence[RandomizedKey]) -> None:
+        """Write what is the same in every episode, once."""
+        for key in constants:
+            for env in range(self.n_envs):
+                write(self._batch, env, key.changes, key.distribution.extremes[0])
+        changed = {change.name for key in constants for change in key.changes}
+        if not self.keys and not changed.isdisjoint(set_const_inputs()):
+            self._batch.set_const()  # where something is drawn, every episode does it
+
+    def _views_of_privileged(self) -> list[tuple[int, NDArray[Any]]]:
+        """Of the keys that the critic sees and that are drawn: place and values."""
+        columns: dict[str, NDArray[Any]] = {
+            key.key: self.drawn[:, number] for number, key in enumerate(self.keys)
+        }
+        columns |= self._disturbances.drawn
+        return [
+            (place, columns[key]) for place, key in enumerate(self._privileged) if key in columns
         ]
 
     def seed(self, seed: int | Sequence[int]) -> None:

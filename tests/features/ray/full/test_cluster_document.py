@@ -56,6 +56,7 @@ def test_every_code_block_of_the_document_is_a_console_block() -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.one_a_commit("a cluster as users begin")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_command_of_the_document_works(tmp_path: Path) -> None:

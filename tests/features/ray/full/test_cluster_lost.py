@@ -15,6 +15,7 @@ from run_helpers import LONG
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+@pytest.mark.one_a_commit("a cluster that fails")
 def test_a_head_that_dies_ends_the_driver_with_a_message_and_another_cluster_resumes(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:

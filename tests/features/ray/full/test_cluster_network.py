@@ -133,6 +133,7 @@ def hashes(run_dir: Path) -> Mapping[str, str | None]:
     return {job_id: record.weights_sha256 for job_id, record in records.items()}
 
 
+@pytest.mark.one_a_commit("a cluster of several machines")
 def test_jobs_on_three_machines_have_the_same_weights_as_on_one(site: Site) -> None:
     jobs = write_experiment(
         site.head.home,
@@ -153,6 +154,7 @@ def test_jobs_on_three_machines_have_the_same_weights_as_on_one(site: Site) -> N
     assert hashes(site.head.home / "far") == near
 
 
+@pytest.mark.one_a_commit("a cluster is attacked")
 def test_an_attacker_finds_no_port_that_runs_code(
     site: Site, driver: subprocess.Popen[str]
 ) -> None:
@@ -206,6 +208,7 @@ def until_ranks_exchange(job: str) -> list[int]:
     return found()
 
 
+@pytest.mark.one_a_commit("a cluster of several machines")
 def test_ranks_on_two_machines_have_the_same_weights_as_on_one(site: Site) -> None:
     job = {**SHORT, "total_timesteps": 20_480, "checkpoint_every": 10_240}
     jobs = too_wide_for_a_node(site, "wide", job)
@@ -236,6 +239,7 @@ def test_ranks_on_two_machines_have_the_same_weights_as_on_one(site: Site) -> No
     assert paths.model.exists()
 
 
+@pytest.mark.one_a_commit("a cluster is attacked")
 def test_an_attacker_runs_no_code_in_ranks(
     site: Site, driver: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -263,6 +267,7 @@ def test_an_attacker_runs_no_code_in_ranks(
     assert ids(driver, "actors") == before
 
 
+@pytest.mark.one_a_commit("a cluster of several machines")
 def test_status_shows_the_jobs_of_every_node_and_a_network_that_stalls_for_20_s_loses_nothing(
     site: Site, driver: subprocess.Popen[str]
 ) -> None:
@@ -326,6 +331,7 @@ def test_status_shows_the_jobs_of_every_node_and_a_network_that_stalls_for_20_s_
     assert hashes(run_dir).keys() == summary(run_dir).keys(), "each has its exit record"
 
 
+@pytest.mark.one_a_commit("a cluster of several machines")
 def test_a_node_that_is_cut_off_ends_its_jobs_before_they_continue_elsewhere(
     site: Site, driver: subprocess.Popen[str]
 ) -> None:

@@ -188,6 +188,7 @@ class SeparateNodes:
             synchronise(sender, receiver)
 
 
+@pytest.mark.one_a_commit("a cluster that fails")
 def test_ranks_on_nodes_that_share_no_files_remove_old_rows_and_lose_nothing(
     tmp_path: Path,
 ) -> None:

@@ -44,6 +44,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 # -- the user, or the driver
 
 
+@pytest.mark.one_a_commit("a cluster that fails")
 def test_after_a_stop_and_after_the_death_of_the_driver_the_run_resumes(
     tmp_path: Path, ray_cluster: Cluster
 ) -> None:
@@ -165,6 +166,7 @@ def test_different_nodes_get_the_jobs_that_they_have_room_for(
     assert hungry == ["launched", "succeeded"] * 2, "one after the other, on its one core"
 
 
+@pytest.mark.one_a_commit("a cluster that fails")
 def test_a_job_that_fills_the_disk_of_its_node_resumes_elsewhere(
     tmp_path: Path, ray_cluster: Cluster, undisturbed: dict[str, str], small_disk: Path
 ) -> None:

@@ -101,6 +101,7 @@ def full_node(folder: Path, cores: int) -> bool:
     return len(bound) == cores
 
 
+@pytest.mark.one_a_commit("a cluster that fails")
 def test_two_runs_never_train_two_jobs_on_one_cpu_and_end_with_a_message_when_the_cluster_does(
     tmp_path: Path,
 ) -> None:

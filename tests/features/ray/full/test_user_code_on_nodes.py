@@ -161,6 +161,7 @@ def logs(run_dir: Path) -> dict[str, str]:
 
 
 @pytest.mark.ray
+@pytest.mark.one_a_commit("a cluster as users begin")
 @pytest.mark.timeout(600)
 def test_a_node_that_does_not_see_the_folder_uses_its_code(
     hidden_folder_run: tuple[Path, Path],
@@ -188,6 +189,7 @@ def test_workers_have_no_variables_of_ray_and_print_warnings_as_usual(
 
 
 @pytest.mark.ray
+@pytest.mark.one_a_commit("a cluster as users begin")
 @pytest.mark.timeout(600)
 def test_the_trials_of_a_search_use_its_code_wherever_they_train_on(
     hidden_folder: tuple[Machine, Path],

@@ -64,6 +64,7 @@ def test_what_becomes_of_a_vendors_robot_is_as_the_documents_say(
         assert {one.key: one.value for one in answer.chosen_settings} == robot.chosen
 
 
+@pytest.mark.one_a_commit
 @pytest.mark.parametrize(
     ("package", "folders", "jobs"),
     [
