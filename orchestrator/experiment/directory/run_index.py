@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from orchestrator.core.decoding import FilePath
 from orchestrator.core.errors import OrchestratorError
@@ -38,7 +38,8 @@ from orchestrator.machine.users import user_who_decides
 if TYPE_CHECKING:
     from orchestrator.executors.kinds import LeftBatchJobs
 
-FINISHED = "finished"
+UnsupervisedState: TypeAlias = Literal["interrupted", "paused", "finished"]
+FINISHED: Final = "finished"
 ORDER = ("running", "paused", "interrupted", "unreadable", FINISHED)
 STATE_IN_HOME = ".local/state"
 RUNS = "orchestrator/runs"
@@ -270,10 +271,23 @@ def _jobs_and_state(paths: RunPaths, holder: LockHolder | None) -> tuple[Mapping
         return {}, "interrupted"
     with run_directory.opened_ledger(paths, read_only=True) as ledger:
         jobs = Counter(ledger.counts())
-        standing = begun_source.standing_of(paths, ledger)
-        at_rungs = job_figures.at_rungs(ledger) if standing == "over" else 0
+        is_underway = begun_source.standing_of(paths, ledger) == "underway"
+        at_rungs = job_figures.at_rungs(ledger)
     if holder is None and jobs["RUNNING"]:  # its supervisor was killed
         jobs["PENDING"] += jobs.pop("RUNNING")
-    if not jobs or jobs["PENDING"] or jobs["RUNNING"] or standing == "underway":
-        return jobs, "interrupted"
-    return jobs, "paused" if jobs["PAUSED"] > at_rungs else FINISHED
+    return jobs, unsupervised_state(jobs, at_rungs, is_underway=is_underway)
+
+
+def unsupervised_state(
+    jobs: Mapping[str, int], at_rungs: int, *, is_underway: bool
+) -> UnsupervisedState:
+    """The state of an experiment without a supervisor.
+
+    :param jobs: number of jobs by state.
+    :param at_rungs: number of those that are PAUSED as they wait at rungs. Only what is underway lets
+        them go on; no user can.
+    :param is_underway: whether a search, for example, may still make jobs, or let paused ones go on.
+    """
+    if not jobs or jobs.get("PENDING") or jobs.get("RUNNING") or is_underway:
+        return "interrupted"
+    return "paused" if jobs.get("PAUSED", 0) > at_rungs else FINISHED

@@ -263,12 +263,15 @@ def _facts(run_dir: Path, name: str) -> RunFacts:
         return RunFacts(
             run_dir=str(run_dir), name=name, state=state, pid=pid, problem=f"summary.json: {reason}"
         )
+    jobs = _jobs(rows, is_supervised=holder is not None)
+    at_rungs = sum(row["state"] == "PAUSED" and row["cause"] == Cause.RUNG for row in rows)
+    left_as = run_index.unsupervised_state(jobs, at_rungs, is_underway=is_underway)
     return RunFacts(
         run_dir=str(run_dir),
         name=name,
-        state=_state(rows, is_underway=is_underway) if holder is None else "running",
+        state=left_as if holder is None else "running",
         pid=pid,
-        jobs=_jobs(rows, is_supervised=holder is not None),
+        jobs=jobs,
         eta_s=None if holder is None else _eta_s(rows),
     )
 
@@ -294,17 +297,6 @@ def _rows(paths: RunPaths) -> list[Mapping[str, Any]]:
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise ValueError("expected a list of jobs")
     return [checked_values(SummaryRow, {key: row.get(key) for key in KEYS}) for row in content]
-
-
-def _state(rows: Collection[Mapping[str, Any]], *, is_underway: bool) -> FoundState:
-    """The state of an experiment without a supervisor.
-
-    :param is_underway: whether a search, for example, may still make jobs.
-    """
-    states = {row["state"] for row in rows if row["cause"] != Cause.RUNG}
-    if not rows or states & {"PENDING", "RUNNING"} or is_underway:
-        return "interrupted"
-    return "paused" if "PAUSED" in states else "finished"
 
 
 def _jobs(rows: Collection[Mapping[str, Any]], *, is_supervised: bool) -> dict[str, int]:

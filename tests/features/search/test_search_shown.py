@@ -362,6 +362,17 @@ def test_a_job_that_the_user_has_paused_keeps_a_search_paused_in_the_list(
     assert noted(paths, monkeypatch) == "paused"
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_search_that_was_withdrawn_while_trials_wait_at_rungs_is_the_same_in_both_lists(
+    is_over: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = search_run(tmp_path / "run", [DONE, AT_FIRST], is_over=is_over)
+    with run_directory.opened_ledger(paths) as ledger:
+        search_events.withdraw(ledger)
+        ledger.commit()
+    assert noted(paths, monkeypatch) == "finished", "no user can resume what waits at a rung"
+
+
 def test_while_a_search_may_make_jobs_it_is_not_over(tmp_path: Path) -> None:
     underway = search_run(tmp_path / "run", [Told(values=[3.0])], is_over=False)
     assert not replace(run_snapshot.status(underway.root), holder=HOLDER).over
