@@ -44,8 +44,8 @@ INHERITED = (
 )
 
 JUDGED = (
-    "Values of trials that were trained again come first: they are of trainings from nothing with other seeds, and "
-    "those of the search are in a column of their own."
+    "Trials that were trained again come first: values, env_steps and jobs are of that training, from nothing with "
+    "other seeds, and the values of the search are in a column of their own."
 )
 
 LUCKY = (
@@ -255,9 +255,7 @@ def read(
         objectives=order.objectives,
         directions=order.directions,
         shown=shown,
-        over_seeds={
-            trial.number: jobs.over_seeds(order.trained(trial), order.objectives) for trial in shown
-        },
+        over_seeds={trial.number: jobs.over_seeds(trial, order.objectives) for trial in shown},
         lineages={trial.number: jobs.lineage(trial) for trial in shown},
         estimates=order.estimates,
         finished=order.finished,
@@ -355,17 +353,11 @@ class _Order:
     objectives: Sequence[str]
     directions: Sequence[Direction]
     ranked: Sequence[Trial]
-    """The best first; of those that were trained again, with the values of that."""
+    """The best first; those that were trained again as that training."""
     finished: int
-    again: Mapping[int, Trial]
-    """By the number of a trial: the one whose values it has in this order."""
     in_search: Mapping[int, Sequence[float]]
     """As in :class:`Ranking`."""
     estimates: Mapping[int, Estimate]
-
-    def trained(self, trial: Trial) -> Trial:
-        """The trial whose jobs have the values that ``trial`` is shown with."""
-        return self.again.get(trial.number, trial)
 
 
 def _order_of_objectives(content: _Content) -> _Order:
@@ -384,7 +376,7 @@ def _order(
 ) -> _Order:
     """By values. Trials that were trained again come first, among them the reference."""
     judged, others = trials.judged_apart(content.trials, content.repeated)
-    again = {trial.number: content.repeated[trial.number] for trial in judged}
+    again = {trial.number for trial in judged}
     reference = content.reference
     compared = trials.best(judged, directions)
     if reference is not None and reference.values and compared:
@@ -394,7 +386,6 @@ def _order(
         directions=directions,
         ranked=[*compared, *trials.best(others, directions)],
         finished=content.finished,
-        again=again,
         in_search={
             trial.number: trial.values or () for trial in content.trials if trial.number in again
         },
@@ -413,7 +404,6 @@ def _order_of_estimates(content: _Content) -> _Order:
         directions=content.directions,
         ranked=estimates.ranked_by(found, content.trials, content.directions[0]),
         finished=content.finished,
-        again={},
         in_search={},
         estimates=found,
     )

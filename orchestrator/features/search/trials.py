@@ -238,7 +238,7 @@ class TrialReader:
 
     def best(self, number: int | None = None) -> list[Trial]:
         """Finished trials as :func:`best` ranks them, at most ``number`` of them; none where there
-        is no search. Those that were trained again come first, with the values of that.
+        is no search. Those that were trained again come first, as that training.
         """
         if self.search is None:
             return []
@@ -279,7 +279,8 @@ def failed_further_seeds(trials: Iterable[Trial]) -> list[Trial]:
 def judged_apart(
     trials: Iterable[Trial], repeated: Mapping[int, Trial]
 ) -> tuple[list[Trial], list[Trial]]:
-    """Those that were trained again, with the values of that, and the others.
+    """Those that were trained again, each with values, jobs and env_steps of that training, which
+    has no parent, and the others.
 
     :param repeated: as in :attr:`TrialReader.repeated`.
     """
@@ -288,7 +289,15 @@ def judged_apart(
     for trial in trials:
         again = repeated.get(trial.number)
         if again is not None and again.values:
-            judged.append(replace(trial, values=again.values))
+            judged.append(
+                replace(
+                    trial,
+                    values=again.values,
+                    jobs=again.jobs,
+                    env_steps=again.env_steps,
+                    parent=again.parent,
+                )
+            )
         else:
             others.append(trial)
     return judged, others

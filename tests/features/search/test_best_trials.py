@@ -19,8 +19,9 @@ from orchestrator import Search
 from orchestrator.core.job import Job, Succeeded
 from orchestrator.core.paths import RunPaths
 from orchestrator.experiment.directory import run_directory
-from orchestrator.features.search import copied_trials, trials
+from orchestrator.features.search import copied_trials, search_events, trials
 from orchestrator.features.search.history import Trial
+from orchestrator.features.search.search_events import SearchEvent
 from orchestrator.features.search.trials import TrialReader
 from orchestrator.jobfile import load
 from orchestrator.ledger import Ledger, SummaryRow
@@ -104,25 +105,61 @@ def test_a_value_from_nothing_is_shown_beside_that_of_a_trial_that_inherited(
     paths = search_run(
         tmp_path / "run", [Told(values=[3.0]), Told(values=[8.0], parent=0), again], inherit="best"
     )
-    ledger = Ledger.open(paths.ledger)
-    for row in ledger.jobs():
-        if "-t00001-" in row.job_id:
-            told = {"init": row.job_id.replace("t00001", "t00000"), "init_env_steps": 5000}
-            ledger.update_spec(row.job.with_spec(**told))
-    ledger.close()
+    let_inherit(paths, "t00001", "t00000")
     first, second = best(paths.root)
-    assert (first["trial"], first["parent"], first["again"]) == (1, 0, {"eval_mean": 4.0})
+    assert (first["trial"], first["parent"], first["again"]) == (1, None, {"eval_mean": 4.0})
     assert second["again"] is None
-    assert first["lineage_env_steps"] == first["env_steps"] + 5000
-    assert second["lineage_env_steps"] == second["env_steps"]
+    assert [row["lineage_env_steps"] for row in (first, second)] == [1000, 1000]
     found = Search(
         xml=HOPPER, space={"ppo.gamma": {"low": 0.9, "high": 0.99}}, trials=3, run_dir=paths.root
     )
     lineages = [trial.lineage_env_steps for trial in found.trials()]
-    assert lineages == [second["env_steps"], first["lineage_env_steps"], second["env_steps"]]
-    shown = commands.invoke("best", paths.root, cwd=tmp_path).stdout
+    assert lineages == [1000, 6000, 1000]
+    assert "equal env_steps" not in commands.invoke("best", paths.root, cwd=tmp_path).stdout
+    shown = commands.invoke("best", run_with_an_heir(tmp_path / "heir").root, cwd=tmp_path).stdout
     assert "equal env_steps" in shown
     assert re.search(r"\blineage\b", shown)
+
+
+def run_with_an_heir(root: Path) -> RunPaths:
+    """The second trial began with the policy of the first one."""
+    paths = search_run(root, [Told(values=[3.0]), Told(values=[8.0], parent=0)], inherit="best")
+    let_inherit(paths, "t00001", "t00000")
+    return paths
+
+
+def let_inherit(paths: RunPaths, heir: str, parent: str) -> None:
+    """The jobs of ``heir`` began with the policies of those of ``parent``, of 5,000 env_steps."""
+    ledger = Ledger.open(paths.ledger)
+    for row in ledger.jobs():
+        if f"-{heir}-" in row.job_id:
+            told = {"init": row.job_id.replace(heir, parent), "init_env_steps": 5000}
+            ledger.update_spec(row.job.with_spec(**told))
+    ledger.close()
+
+
+def test_trials_that_were_trained_again_have_jobs_and_env_steps_of_that_training(
+    tmp_path: Path,
+) -> None:
+    again = Told(values=[4.0], reevaluates=1, point=point_of(1))
+    trials = [Told(values=[3.0]), Told(values=[8.0]), again]
+    paths = search_run(tmp_path / "run", trials, seeds=[0, 1])
+    longer = {"values": [4.0], "measures": None, "env_steps": 5000, "why": ""}
+    ledger = Ledger.open(paths.ledger)
+    search_events.add(ledger, [SearchEvent(kind="over", trial=2, content=longer)])
+    ledger.close()
+    first, second = best(paths.root)
+    jobs = ["hopper-t00002-s0", "hopper-t00002-s1"]
+    assert (first["trial"], first["point"], first["env_steps"]) == (1, point_of(1), 5000)
+    assert (first["jobs"], first["in_search"]) == (jobs, {"eval_mean": 8.0})
+    assert (second["trial"], second["env_steps"]) == (0, 2000)
+    space = {"ppo.gamma": {"low": 0.9, "high": 0.99}}
+    found = Search(xml=HOPPER, space=space, trials=3, run_dir=paths.root).best(1)[0]
+    assert (found.value, found.env_steps) == (4.0, 5000)
+    assert [result.job_id for result in found.results] == jobs
+    with_results(paths)
+    commands.succeed("best", paths.root, "-n", "1", "--to", "copy", cwd=tmp_path)
+    assert [job.job_id for job in load(tmp_path / "copy/jobs.toml").jobs] == jobs
 
 
 def test_of_plain_jobs_those_that_started_from_another_one_are_told_apart(tmp_path: Path) -> None:
