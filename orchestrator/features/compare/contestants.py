@@ -5,7 +5,7 @@ and the values that count. Read-only.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,6 @@ class Contestant:
     from_nothing: bool
     values: Mapping[int, float | None]
     """Seed → its value; None: it was trained, and has none. Only what counts."""
-    seeds: Sequence[int]
-    """All that the run directory has, those that do not count included."""
     left_out: Sequence[int]
     """Seeds that were trained otherwise than the template."""
 
@@ -116,6 +114,9 @@ class Field:
     """The figure that they are compared by."""
     first: Contestant
     second: Contestant
+    seeds_of_run: Collection[int]
+    """All that the run directory has, of whatever job: those of another one may be of the same
+    body, as where a search has trained it again."""
     is_fresh: bool
     chosen_by: str
     """What has chosen jobs by their values in the run directory, so that only fresh seeds count;
@@ -132,7 +133,13 @@ class Field:
 
     @property
     def first_new_seed(self) -> int:
-        return 1 + max((*self.first.seeds, *self.second.seeds))
+        return 1 + max(self.seeds_of_run)
+
+    def counts_in_race(self, seed: int) -> bool:
+        """Whether a seed that was trained for the race counts: not where only fresh ones do, and
+        the run directory has had it.
+        """
+        return not (self.is_fresh and seed in self.seeds_of_run)
 
 
 def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Conditions) -> Field:
@@ -167,6 +174,7 @@ def read(run_dir: Path, names: Sequence[str], by: str | None, conditions: Condit
         by=figure,
         first=_with_values(first, cases[first.name], figure),
         second=_with_values(second, cases[second.name], figure),
+        seeds_of_run={row["seed"] for row in snapshot.rows},
         is_fresh=conditions.is_fresh,
         chosen_by=chosen_by,
     )
@@ -220,7 +228,6 @@ def _contestant(
         directory=paths.job(template.job_id),
         from_nothing=conditions.from_nothing,
         values=like,
-        seeds=[row["seed"] for row in rows],
         left_out=left_out,
     )
     _refuse_untrainable(paths, contestant, [declared[row["job_id"]] for row in rows])

@@ -209,8 +209,9 @@ class _Standing:
 
     @property
     def known_seeds(self) -> list[int]:
-        """Those of the run directory that count, then those of the race, each rising."""
-        of_race = sorted({row["seed"] for row in self.raced.values()})
+        """Those of the run directory that count, then those of the race that do, each rising."""
+        trained = {row["seed"] for row in self.raced.values()}
+        of_race = sorted(filter(self.field.counts_in_race, trained))
         return list(dict.fromkeys([*self.field.declared_seeds, *of_race]))
 
     @property

@@ -256,6 +256,26 @@ def test_fresh_seeds_are_those_that_the_run_directory_has_not(world: World) -> N
     assert found.outcome == "higher"
 
 
+def test_fresh_seeds_are_none_of_another_job_which_may_be_of_the_same_body(world: World) -> None:
+    """As where a search has trained its best again, under another name."""
+    world.train({"parent": [0], "child": [0], "twin": [0, 1, 2, 3]})
+    found = world.race(fresh_seeds=True, most_seeds=3)
+    assert found.seeds == [4, 5, 6]
+
+
+@pytest.mark.slow
+def test_fresh_seeds_are_none_that_an_earlier_race_has_trained_for_one_of_both(
+    world: World,
+) -> None:
+    world.train({"parent": [0], "child": [0, 1, 2]})
+    assert world.race(most_seeds=3).seeds == [0, 1, 2]
+    before = set(world.trained())
+    assert before == {"parent-s1", "parent-s2"}
+    assert world.race(fresh_seeds=True, most_seeds=3).seeds == [3, 4, 5]
+    new = {f"{name}-s{seed}" for name in ("parent", "child") for seed in (3, 4, 5)}
+    assert set(world.trained()) - before == new
+
+
 @pytest.mark.slow
 def test_it_is_compared_by_the_return_where_no_figure_is_named(world: World) -> None:
     world.train({"parent": range(6), "child": range(6)})
